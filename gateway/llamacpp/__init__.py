@@ -1,0 +1,1 @@
+"""llama-server's own shapes: pure functions between JSON bodies and messages."""

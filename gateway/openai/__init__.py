@@ -1,0 +1,1 @@
+"""OpenAI's shapes: pure functions between JSON bodies and messages."""

@@ -1,0 +1,1 @@
+"""The endpoints: each reads a request, asks the pool, and writes an answer."""

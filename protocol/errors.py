@@ -1,0 +1,56 @@
+"""The ways in which a task can fail, named once and free of HTTP.
+
+The gateway owns the table from `ErrorCode` to status and body (`gateway/errors.py`); the worker
+only ever says which of these happened.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """Why a task has no result; the value is what travels on the wire."""
+
+    INVALID_REQUEST = "invalid_request"
+    """The client must change the request."""
+    CONTEXT_EXCEEDED = "context_exceeded"
+    """The prompt does not fit; `detail` holds `n_prompt_tokens` and `n_ctx`."""
+    NOT_FOUND = "not_found"
+    """The model or the path does not exist."""
+    NOT_SUPPORTED = "not_supported"
+    """This server was started without what the request needs."""
+    OVERLOADED = "overloaded"
+    """The queue is full, or the task waited too long in it."""
+    UNAVAILABLE = "unavailable"
+    """No worker can take it now: loading, draining, or lost."""
+    INTERNAL = "internal"
+    """A fault of ours; retrying the same request may well fail again."""
+
+
+class TaskError(Exception):
+    """A failure with its answer: raised anywhere, turned into a message or a body at the rim."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        param: str | None = None,
+        detail: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+        self.detail = dict(detail or {})
+
+
+class InvalidRequest(TaskError):
+    """The client's mistake; `param` names the field as the client spelled it."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(ErrorCode.INVALID_REQUEST, message, param=param)
+
+
+class ConfigError(Exception):
+    """A configuration that cannot work; the message names the key or file and the mend."""

@@ -1,0 +1,347 @@
+"""Every message of the wire, both directions.
+
+A frame is one ZeroMQ message and holds the messages of one engine step (or of one gateway turn) in
+order. Invariants, property-tested on both sides:
+
+- each task ends with exactly one terminal message, and nothing of that attempt follows it;
+- `Started` comes before the first `Delta`; the text of a task is the concatenation of its deltas;
+- `Heartbeat.step` grows while `busy > 0`, or else the worker is stuck, not alive;
+- whatever belongs to a task carries `task_id` and `attempt`; a receiver drops and counts messages
+  of an attempt that it has given up.
+
+Adding a field with a default is compatible; anything else raises `WIRE_VERSION`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from protocol import WIRE_VERSION
+from protocol.errors import ErrorCode
+from protocol.sampling import SamplingParams
+
+
+class Finish(StrEnum):
+    """Why a generation ended; OpenAI's `finish_reason` is derived from it."""
+
+    EOS = "eos"
+    """The model chose an end-of-generation token."""
+    WORD = "word"
+    """A stop string was found."""
+    LIMIT = "limit"
+    """`n_predict`, the time limit, the indentation limit, or the context is full."""
+    CANCELLED = "cancelled"
+    """The gateway asked for it; no client sees this."""
+    NONE = "none"
+    """Nothing was generated (an empty prompt on a model without BOS)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Base of everything that travels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMessage(Message):
+    """Belongs to one attempt at one task."""
+
+    task_id: int
+    attempt: int = 0
+
+
+# ---- gateway -> worker ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome(Message):
+    """Answers `Hello`: who the gateway is and how often it wants a heartbeat."""
+
+    gateway: str
+    heartbeat_s: float = 1.0
+    wire_version: int = WIRE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A conversation to be rendered by the model's chat template in the worker."""
+
+    messages: tuple[dict[str, Any], ...] = ()
+    kwargs: dict[str, Any] | None = None
+    """Extra variables of the template (`chat_template_kwargs`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate(TaskMessage):
+    """Continue a prompt. Exactly one of `prompt` and `chat` is set."""
+
+    prompt: str | tuple[int | str, ...] | None = None
+    """Text, or tokens and texts mixed; only a leading text gets BOS."""
+    chat: Chat | None = None
+    params: SamplingParams
+    slot: int = -1
+    """The worker's own slot number, or -1 for any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenize(TaskMessage):
+    """Text (or texts and tokens mixed) to tokens; answered without a slot."""
+
+    content: str | tuple[int | str, ...]
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detokenize(TaskMessage):
+    """Tokens to text; answered without a slot."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspect(TaskMessage):
+    """Ask what each slot is doing; answered between two engine steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel(TaskMessage):
+    """End the task within one step; it still ends with its one terminal message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain(Message):
+    """Finish what runs, then say `Bye` and exit with 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping(Message):
+    """Carries nothing: sending it makes ZeroMQ tell whether the peer is still there."""
+
+
+# ---- worker -> gateway ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(Message):
+    """First message of a connection. One worker start, one `epoch`."""
+
+    worker: str
+    epoch: int
+    pid: int
+    model: str
+    """The alias under which the model will be served, known before it is loaded."""
+    wire_version: int = WIRE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What the gateway must know of a loaded model; counts are tokens, sizes are bytes."""
+
+    name: str
+    path: str
+    n_slots: int
+    n_prefetch: int = 0
+    """Tasks that may be sent beyond the free slots, so that their prompts are tokenized early."""
+    n_ctx: int
+    """Context of one slot."""
+    n_ctx_total: int
+    n_ctx_train: int = 0
+    n_vocab: int = 0
+    vocab_type: int = 0
+    n_embd: int = 0
+    n_params: int = 0
+    size: int = 0
+    ftype: str = ""
+    description: str = ""
+    chat_template: str = ""
+    bos_token: str = ""
+    eos_token: str = ""
+    build: str = ""
+    """`b<number>-<commit>` of llama.cpp; `system_fingerprint` in OpenAI's answers."""
+    defaults: SamplingParams = SamplingParams()
+    """What a request field takes that the client leaves out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading(Message):
+    """The model is being read; `fraction` is 0 to 1."""
+
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready(Message):
+    """The model is loaded and warm: the slots are open."""
+
+    card: ModelCard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Counters since the worker started; the gateway keeps the sums of dead workers."""
+
+    n_prompt: int = 0
+    """Prompt tokens processed, cached ones excluded."""
+    n_cached: int = 0
+    prompt_s: float = 0.0
+    n_predicted: int = 0
+    predicted_s: float = 0.0
+    n_decode: int = 0
+    n_busy: int = 0
+    """Busy slots summed over `n_decode` decode calls."""
+    n_tokens_max: int = 0
+    n_kv_used: int = 0
+    n_kv: int = 0
+    decode_s: float = 0.0
+    sample_s: float = 0.0
+    step_s: float = 0.0
+    """Wall time of all steps; 1 - (decode_s + sample_s) / step_s is Python's share."""
+    gap_s: float = 0.0
+    """Wall time between two decode calls of consecutive steps, sampling included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(Message):
+    """Sent each interval and with every terminal message."""
+
+    step: int
+    busy: int
+    waiting: int = 0
+    stats: Stats = Stats()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(TaskMessage):
+    """The task has a slot. `n_prompt` counts all tokens of the prompt, `n_cached` the reused."""
+
+    slot: int
+    n_prompt: int
+    n_cached: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(TaskMessage):
+    """How far the prompt is read; only with `return_progress`."""
+
+    total: int
+    cached: int
+    processed: int
+    time_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Measured times of one task so far, in ms; rates are derived by the gateway."""
+
+    cache_n: int = 0
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenProb:
+    """A chosen token with its likeliest rivals.
+
+    `p` is a natural logarithm, or with `post_sampling_probs` a probability; `piece` the raw bytes.
+    """
+
+    id: int
+    piece: bytes
+    p: float
+    top: tuple[tuple[int, bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta(TaskMessage):
+    """What one step added. `text` may be empty while a character or a stop string is incomplete."""
+
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    probs: tuple[TokenProb, ...] = ()
+    n_predicted: int = 0
+    """Tokens generated up to and including this delta."""
+    timings: Timings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal(TaskMessage):
+    """Base of the messages that end a task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(Terminal):
+    """The generation is over; the last text has gone out in a `Delta` before."""
+
+    finish: Finish
+    stopping_word: str = ""
+    truncated: bool = False
+    has_new_line: bool = False
+    prompt: str = ""
+    """The prompt as processed, special tokens written out."""
+    n_prompt: int = 0
+    n_cached: int = 0
+    n_predicted: int = 0
+    n_past: int = 0
+    """Tokens left in the slot's cache."""
+    slot: int = -1
+    timings: Timings = Timings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(Terminal):
+    """The task has no result (or no more of it)."""
+
+    code: ErrorCode
+    message: str
+    param: str | None = None
+    detail: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenized(Terminal):
+    """Answers `Tokenize`; `pieces` only when asked for."""
+
+    tokens: tuple[int, ...]
+    pieces: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detokenized(Terminal):
+    """Answers `Detokenize`."""
+
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotReport:
+    """One slot as `/slots` shows it; `params` is absent until it ran a task."""
+
+    id: int
+    is_processing: bool
+    task_id: int = -1
+    n_prompt: int = 0
+    n_prompt_processed: int = 0
+    n_cached: int = 0
+    n_past: int = 0
+    n_decoded: int = 0
+    n_remain: int = -1
+    has_next_token: bool = False
+    has_new_line: bool = False
+    params: SamplingParams | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected(Terminal):
+    """Answers `Inspect`."""
+
+    slots: tuple[SlotReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bye(Message):
+    """The worker leaves by its own will; its running tasks have ended before."""
+
+    reason: str

@@ -1,0 +1,190 @@
+"""Every generation and sampling field of a request, declared once.
+
+Validation, aliases, wire, `/props`, `docs/sampling.md` and the `[worker.sampling]` table of a
+configuration are all read from this table. Defaults are llama-server's of today; where the seeds
+and llama-server disagree the reason stands beside the field. `stage` says who consumes a field.
+"""
+
+from dataclasses import dataclass
+
+from protocol.schema import param
+from protocol.values import (
+    DEFAULT_SAMPLERS,
+    read_breakers,
+    read_grammar,
+    read_logit_bias,
+    read_penalty_prompt,
+    read_samplers,
+    read_seed,
+    read_stop,
+)
+
+UNSET_SEED = 0xFFFFFFFF
+"""llama.cpp's LLAMA_DEFAULT_SEED: the worker draws one."""
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """What one task asks of the sampler chain and the engine; frozen, as it crosses the wire."""
+
+    seed: int = param(
+        UNSET_SEED, "Seed of the draw; -1 picks one.", read=read_seed, stage="sampler"
+    )
+    temperature: float = param(
+        0.8,
+        "Randomness of the choice; 0 is greedy, below 0 is greedy with plain probabilities.",
+        "temp",
+        stage="sampler",
+    )
+    dynatemp_range: float = param(
+        0.0, "Temperature moves within ± this by entropy; 0 is off.", low=0, stage="sampler"
+    )
+    dynatemp_exponent: float = param(1.0, "Shape of the dynamic temperature.", stage="sampler")
+    top_k: int = param(
+        40, "Keep the k likeliest tokens; 0 or -1 is off.", low=-1, high=INT32_MAX, stage="sampler"
+    )
+    top_p: float = param(
+        0.95, "Keep the likeliest tokens up to this mass.", low=0, high=1, stage="sampler"
+    )
+    min_p: float = param(
+        0.05, "Drop tokens below this share of the best.", low=0, high=1, stage="sampler"
+    )
+    top_n_sigma: float = param(
+        -1.0, "Keep logits within n standard deviations of the best; -1 is off.", stage="sampler"
+    )
+    xtc_probability: float = param(
+        0.0, "Chance of dropping the top choices; 0 is off.", low=0, high=1, stage="sampler"
+    )
+    xtc_threshold: float = param(
+        0.1, "Choices above this may be dropped; > 0.5 is off.", low=0, high=1, stage="sampler"
+    )
+    typical_p: float = param(
+        1.0, "Locally typical sampling; 1 is off.", "typ_p", low=0, high=1, stage="sampler"
+    )
+    tfs_z: float = param(1.0, "Tail free sampling; 1 is off.", low=0, high=1, stage="sampler")
+    repeat_last_n: int = param(
+        64,
+        "Window of the penalties in tokens; 0 is off, -1 the context.",
+        low=-1,
+        high=INT32_MAX,
+        stage="sampler",
+    )
+    repeat_penalty: float = param(
+        1.0, "Factor against repetition; 1 is off.", low=1e-6, high=1e6, stage="sampler"
+    )
+    presence_penalty: float = param(
+        0.0, "Penalty for having occurred.", low=-1e6, high=1e6, stage="sampler"
+    )
+    frequency_penalty: float = param(
+        0.0, "Penalty per occurrence.", low=-1e6, high=1e6, stage="sampler"
+    )
+    penalize_nl: bool | None = param(
+        None,
+        "false keeps the newline out of the penalties; unset is llama.cpp's way of today.",
+        stage="sampler",
+    )
+    penalty_prompt: str | tuple[int, ...] | None = param(
+        None,
+        "Stands for the prompt in the penalty window; unset is the prompt itself.",
+        read=read_penalty_prompt,
+        stage="sampler",
+    )
+    dry_multiplier: float = param(0.0, "DRY repetition penalty; 0 is off.", low=0, stage="sampler")
+    dry_base: float = param(1.75, "Growth of the DRY penalty; below 1 is off.", stage="sampler")
+    dry_allowed_length: int = param(
+        2, "Repeats up to this length are free.", low=0, high=INT32_MAX, stage="sampler"
+    )
+    dry_penalty_last_n: int = param(
+        64,
+        "Window of DRY in tokens; 0 is off, -1 the context.",
+        low=-1,
+        high=INT32_MAX,
+        stage="sampler",
+    )
+    dry_sequence_breakers: tuple[str, ...] = param(
+        ("\n", ":", '"', "*"), "Texts that end a DRY match.", read=read_breakers, stage="sampler"
+    )
+    mirostat: int = param(
+        0, "1 or 2 replaces the truncating samplers.", low=0, high=2, stage="sampler"
+    )
+    mirostat_tau: float = param(5.0, "Target surprise of mirostat.", stage="sampler")
+    mirostat_eta: float = param(0.1, "Learning rate of mirostat.", stage="sampler")
+    adaptive_target: float = param(
+        -1.0, "Target probability of adaptive-p; below 0 is off.", stage="sampler"
+    )
+    adaptive_decay: float = param(0.9, "Memory of adaptive-p.", low=0, high=0.99, stage="sampler")
+    min_keep: int = param(
+        0, "Truncating samplers keep at least this many.", low=0, high=INT32_MAX, stage="sampler"
+    )
+    samplers: tuple[str, ...] = param(
+        DEFAULT_SAMPLERS, "Samplers in order.", read=read_samplers, stage="sampler"
+    )
+    logit_bias: tuple[tuple[int | str, float], ...] = param(
+        (), "Added to logits; false is never.", read=read_logit_bias, stage="sampler"
+    )
+    ignore_eos: bool = param(False, "Never choose an end-of-generation token.", stage="sampler")
+    grammar: str = param("", "GBNF that the text must match.", read=read_grammar, stage="sampler")
+    n_probs: int = param(
+        0,
+        "Report this many likeliest tokens for each.",
+        "logprobs",
+        low=0,
+        high=1000,
+        stage="engine",
+    )
+    post_sampling_probs: bool = param(
+        False, "Report probabilities after the sampler chain.", stage="engine"
+    )
+    stop: tuple[str, ...] = param(
+        (), "Texts that end the generation.", read=read_stop, stage="engine"
+    )
+    n_predict: int = param(
+        -1,
+        "Tokens to generate; -1 is no limit.",
+        "max_completion_tokens",
+        "max_tokens",
+        low=-1,
+        high=INT32_MAX,
+        stage="engine",
+    )
+    t_max_predict_ms: int = param(
+        -1,
+        "Time limit, checked at a newline; -1 is none.",
+        low=-1,
+        high=INT32_MAX,
+        stage="engine",
+    )
+    n_indent: int = param(
+        0, "Stop at a line with less indentation.", low=0, high=INT32_MAX, stage="engine"
+    )
+    n_keep: int = param(
+        0,
+        "Prompt tokens kept by a context shift; -1 is all.",
+        low=-1,
+        high=INT32_MAX,
+        stage="engine",
+    )
+    n_discard: int = param(
+        0, "Tokens dropped by a context shift; 0 is half.", low=0, high=INT32_MAX, stage="engine"
+    )
+    cache_prompt: bool = param(True, "Reuse the common prefix of the slot's cache.", stage="engine")
+    id_slot: int = param(
+        -1, "Run in this slot; -1 is any.", "slot_id", low=-1, high=INT32_MAX, stage="gateway"
+    )
+    n: int = param(
+        1,
+        "Number of choices; the seeds of the later ones count up.",
+        "n_cmpl",
+        low=1,
+        high=128,
+        stage="gateway",
+    )
+    stream: bool = param(False, "Send each token as it comes.", stage="gateway")
+    timings_per_token: bool = param(False, "Timings in every chunk.", stage="engine")
+    return_tokens: bool = param(False, "Token ids in the final result.", stage="gateway")
+    return_progress: bool = param(False, "Chunks that tell of the prompt.", stage="engine")
+    response_fields: tuple[str, ...] = param(
+        (), "Return only these fields; a/b goes into objects.", stage="gateway"
+    )

@@ -1,0 +1,1 @@
+"""The one package that imports llama_cpp (and numpy): the real backend."""

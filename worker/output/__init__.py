@@ -1,0 +1,1 @@
+"""From tokens to text: incremental UTF-8, stop strings."""
