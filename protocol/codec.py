@@ -38,6 +38,7 @@ TAGS: dict[str, type[m.Message]] = {
     "tokenized": m.Tokenized,
     "detokenized": m.Detokenized,
     "inspected": m.Inspected,
+    "draining": m.Draining,
     "bye": m.Bye,
 }
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}

@@ -341,6 +341,11 @@ class Inspected(Terminal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draining(Message):
+    """The worker takes nothing new; it leaves when its tasks have ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bye(Message):
     """The worker leaves by its own will; its running tasks have ended before."""
 

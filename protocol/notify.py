@@ -1,0 +1,81 @@
+"""sd_notify: tell whoever started this process that it is ready, what it does, that it lives.
+
+systemd and our supervisor both listen on a datagram socket that `NOTIFY_SOCKET` names. Without it
+every call is silent. It never blocks and never raises: a report that nobody reads is lost.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from typing import Self
+
+
+class Notifier:
+    """The sending end; safe to use from several threads."""
+
+    def __init__(self, sock: socket.socket | None, address: str, watchdog_s: float | None) -> None:
+        self._socket = sock
+        self._address = address
+        self.watchdog_interval_s = None if watchdog_s is None else watchdog_s / 2
+        """How often `watchdog` is due: half of what the listener waits; None is never."""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Open the socket that `NOTIFY_SOCKET` names; a path, or `@name` in the abstract space."""
+        env = os.environ if environ is None else environ
+        path = env.get("NOTIFY_SOCKET", "")
+        if not path.startswith(("/", "@")):
+            return cls(None, "", None)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        sock.setblocking(False)
+        address = "\0" + path[1:] if path.startswith("@") else path
+        return cls(sock, address, _watchdog_s(env))
+
+    @property
+    def is_heard(self) -> bool:
+        """Tell whether there is a listener at all."""
+        return self._socket is not None
+
+    def send(self, **fields: object) -> None:
+        """Send fields as they are, e.g. `send(READY=1, X_URL=url)`."""
+        if self._socket is None:
+            return
+        lines = [f"{name}={' '.join(str(value).splitlines())}" for name, value in fields.items()]
+        with contextlib.suppress(OSError):
+            self._socket.sendto("\n".join(lines).encode(), self._address)
+
+    def ready(self, status: str = "ready") -> None:
+        """Say that start-up is over."""
+        self.send(READY=1, STATUS=status)
+
+    def status(self, text: str) -> None:
+        """Describe the state in one line."""
+        self.send(STATUS=text)
+
+    def progress(self, fraction: float) -> None:
+        """Say how much of start-up is done, 0 to 1."""
+        self.send(X_PROGRESS=f"{fraction:.3f}")
+
+    def watchdog(self) -> None:
+        """Say that work makes progress."""
+        self.send(WATCHDOG=1)
+
+    def stopping(self) -> None:
+        """Say that the process is on its way out."""
+        self.send(STOPPING=1, STATUS="draining")
+
+    def close(self) -> None:
+        """Close the socket; later reports are lost."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _watchdog_s(environ: Mapping[str, str]) -> float | None:
+    usec = environ.get("WATCHDOG_USEC", "")
+    if not usec.isdigit() or int(usec) == 0:
+        return None
+    if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None  # meant for another process that left us its environment
+    return int(usec) / 1e6

@@ -1,0 +1,86 @@
+"""The worker's end of the wire: a DEALER that notices when its gateway is gone.
+
+Each connection has an identity and a frame count of its own. When the peer disappears (the socket
+monitor says so) or a frame is missing, the connection is thrown away and a new one begins; what was
+in flight on the old one is lost together, never in part.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from protocol import codec
+from protocol.codec import ProtocolError
+from protocol.messages import Message
+
+logger = logging.getLogger(__name__)
+
+
+class Connection:
+    """One DEALER to one gateway."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, name: str) -> None:
+        self._context = context
+        self._endpoint = endpoint
+        self._name = name
+        self._n_opened = 0
+        self._n_sent = 0
+        self._n_received = 0
+        self.dealer: zmq.Socket[bytes] = None  # type: ignore[assignment] # set by open()
+        self.monitor: zmq.Socket[bytes] = None  # type: ignore[assignment] # set by open()
+
+    def open(self) -> None:
+        """Dial; whatever is sent before the gateway listens is kept until it does."""
+        self.dealer = self._context.socket(zmq.DEALER)
+        self.dealer.setsockopt(zmq.IDENTITY, f"{self._name}:{self._n_opened}".encode())
+        self.dealer.setsockopt(zmq.LINGER, 0)
+        self.dealer.setsockopt(zmq.SNDHWM, 0)
+        self.dealer.setsockopt(zmq.RCVHWM, 0)
+        self.dealer.setsockopt(zmq.RECONNECT_IVL, 50)
+        self.dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self.dealer.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+        self.dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        self.dealer.setsockopt(zmq.MAXMSGSIZE, codec.MAX_FRAME_BYTES)
+        self.monitor = self.dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.dealer.connect(self._endpoint)
+        self._n_opened += 1
+        self._n_sent = self._n_received = 0
+
+    def close(self, *, linger_ms: int = 0) -> None:
+        """Hang up; `linger_ms` lets the last frames leave."""
+        self.dealer.disable_monitor()
+        self.monitor.close()
+        self.dealer.close(linger=linger_ms)
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send messages in one frame."""
+        self.dealer.send(codec.encode(self._n_sent, messages), zmq.NOBLOCK)
+        self._n_sent += 1
+
+    def receive(self) -> tuple[Message, ...] | None:
+        """Return the messages of the next frame, or None if there is none.
+
+        Raises `ProtocolError` for bytes that make no sense, or when a frame is missing.
+        """
+        try:
+            data = self.dealer.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        frame = codec.decode(data)
+        if frame.seq != self._n_received:
+            raise ProtocolError(f"frame {frame.seq} came where {self._n_received} was due")
+        self._n_received += 1
+        return frame.messages
+
+    def was_dropped(self) -> bool:
+        """Read the monitor: whether the gateway's end has gone away."""
+        dropped = False
+        while self.monitor.poll(0):
+            recv_monitor_message(self.monitor)
+            dropped = True
+        return dropped
+
+    def __repr__(self) -> str:
+        return f"<Connection {self._endpoint} n={self._n_opened} sent={self._n_sent}>"

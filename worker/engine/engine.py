@@ -1,0 +1,255 @@
+"""The step loop: take commands, admit tasks, plan a batch, decode, sample, emit.
+
+Runs on a thread of its own and owns the backend. It knows neither sockets nor JSON: commands come
+through `submit`, and each step's messages go out in one call of `emit`.
+"""
+
+import logging
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from protocol.errors import ErrorCode, TaskError
+from protocol.messages import Done, Failed, Finish, Heartbeat, Inspected, Message, Started
+from worker.engine.backend import Backend, Vocabulary
+from worker.engine.prefix import choose_slot, reusable
+from worker.engine.scheduler import Budget
+from worker.engine.slot import Run, Slot, SlotState
+from worker.engine.stats import Counters
+from worker.engine.step import Step
+from worker.engine.task import Abort, AbortAll, Command, Report, Stop, Submit, Task
+from worker.output.generation import Generation
+
+logger = logging.getLogger(__name__)
+
+Emit = Callable[[Sequence[Message]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How the loop behaves; what the model can do is the backend's to say."""
+
+    n_slots: int
+    n_ctx: int
+    """Context of one slot."""
+    similarity: float = 0.1
+    step_target_s: float = 0.1
+    context_shift: bool = False
+    n_ctx_train: int = 0
+
+
+class Engine:
+    """Owns the slots and the backend; `run` is the thread's whole life."""
+
+    def __init__(self, backend: Backend, config: EngineConfig, emit: Emit) -> None:
+        self._backend = backend
+        self._config = config
+        self._emit = emit
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._waiting: deque[Task] = deque()
+        self._outbox: list[Message] = []
+        self._n_released = 0
+        self._n_admitted = 0
+        self._stopping = False
+        self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
+        self.counters = Counters(n_kv=config.n_ctx * config.n_slots)
+        budget = Budget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
+        self._step = Step(backend, self.slots, self.counters, budget, config.context_shift)
+        self._results = self._step.results
+        self.failure: str | None = None
+        """Why the loop ended by itself: the backend is broken and the process must go."""
+
+    # ---- any thread ---------------------------------------------------------------------------
+
+    def submit(self, command: Command) -> None:
+        """Hand a command to the loop; it takes effect between two steps."""
+        self._commands.put(command)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tables of tokens; they never change."""
+        return self._backend.vocabulary
+
+    @property
+    def n_busy(self) -> int:
+        """Slots that serve a task."""
+        return sum(slot.run is not None for slot in self.slots)
+
+    @property
+    def n_waiting(self) -> int:
+        """Tasks that wait here for a slot."""
+        return len(self._waiting)
+
+    @property
+    def busy_since(self) -> float:
+        """Start of the step in progress (monotonic), or 0 between steps."""
+        return self._step.started_s
+
+    @property
+    def slowest_step_s(self) -> float:
+        """Longest step so far."""
+        return self._step.slowest_s
+
+    def heartbeat(self) -> Heartbeat:
+        """Describe the progress: `step` grows while the engine works."""
+        return Heartbeat(
+            step=self._step.number,
+            busy=self.n_busy,
+            waiting=self.n_waiting,
+            stats=self.counters.snapshot(),
+        )
+
+    # ---- the engine thread --------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until `Stop`, or until the backend can no longer be trusted."""
+        try:
+            while not self._stopping and self.failure is None:
+                self.turn()
+        except Exception as error:
+            logger.exception("engine failed")
+            self.failure = f"{type(error).__name__}: {error}"
+        self._fail_everything(self.failure or "the worker stops")
+        self._flush()
+
+    def turn(self) -> None:
+        """Do one turn of the loop; blocks for a command when there is nothing to compute."""
+        self._take_commands()
+        self._admit()
+        if not self._stopping and self.n_busy:
+            self._outbox += self._step.run()
+            self._release_finished()
+            if self._step.is_broken:
+                self.failure = "llama.cpp failed to compute twice in a row"
+        self._flush()
+
+    def _take_commands(self) -> None:
+        if not self.n_busy and not self._waiting:
+            self._step.pause()
+            self._apply(self._commands.get())
+        while not self._commands.empty():
+            self._apply(self._commands.get_nowait())
+
+    def _apply(self, command: Command) -> None:
+        match command:
+            case Submit(task):
+                self._accept(task)
+            case Abort(task_id, attempt):
+                self._abort((task_id, attempt))
+            case AbortAll():
+                self._waiting.clear()
+                for slot in self.slots:
+                    if slot.run is not None:
+                        self._release(slot)
+            case Report(task_id, attempt):
+                reports = tuple(slot.report() for slot in self.slots)
+                self._outbox.append(Inspected(task_id=task_id, attempt=attempt, slots=reports))
+            case Stop():
+                self._stopping = True
+
+    def _accept(self, task: Task) -> None:
+        if task.prompt:
+            self._waiting.append(task)
+            return
+        # An empty prompt on a model without BOS: llama-server answers with nothing, and so do we.
+        done = Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.NONE)
+        self._outbox.append(done)
+
+    def _abort(self, key: tuple[int, int]) -> None:
+        for task in self._waiting:
+            if task.key == key:
+                self._waiting.remove(task)
+                self._outbox.append(
+                    Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.CANCELLED)
+                )
+                return
+        for slot in self.slots:
+            if slot.run is not None and slot.run.task.key == key:
+                self._outbox += self._results.finish(slot, Finish.CANCELLED)
+                self._release(slot)
+                return
+
+    def _admit(self) -> None:
+        """Give waiting tasks their slots, oldest first; who waits for a certain one is passed."""
+        for task in list(self._waiting):
+            slot = self._find_slot(task)
+            if slot is None:
+                if task.slot < 0:
+                    return
+                continue
+            self._waiting.remove(task)
+            try:
+                self._start(task, slot)
+            except TaskError as error:
+                self._outbox.append(failed(task, error))
+
+    def _find_slot(self, task: Task) -> Slot | None:
+        idle = [slot for slot in self.slots if slot.state is SlotState.IDLE]
+        if task.slot >= 0:
+            wanted = self.slots[task.slot % len(self.slots)]
+            return wanted if wanted in idle else None
+        return choose_slot(idle, task.prompt, self._config.similarity) if idle else None
+
+    def _start(self, task: Task, slot: Slot) -> None:
+        sampler = self._backend.open_sampler(task.params, task.prompt)
+        n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
+        if not self._backend.remove(slot.id, n_cached):
+            n_cached = 0  # recurrent memory cannot be cut: read it all again
+            self._backend.remove(slot.id, 0)
+        del slot.tokens[n_cached:]
+        self._n_admitted += 1
+        generation = Generation.start(task.params)
+        generation.truncated = task.truncated
+        run = Run(task, sampler, generation, time.perf_counter(), n_cached, order=self._n_admitted)
+        slot.begin(run)
+        self.counters.n_cached += n_cached
+        self._outbox.append(
+            Started(
+                task_id=task.task_id,
+                attempt=task.attempt,
+                slot=slot.id,
+                n_prompt=len(task.prompt),
+                n_cached=n_cached,
+            )
+        )
+        self._outbox += self._results.progress(slot)
+
+    def _release_finished(self) -> None:
+        for slot in self._results.finished:
+            self._release(slot)
+        self._results.finished.clear()
+
+    def _release(self, slot: Slot) -> None:
+        self._n_released += 1
+        slot.end(self._n_released)
+
+    def _fail_everything(self, reason: str) -> None:
+        error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
+        self._outbox += [failed(task, error) for task in self._waiting]
+        self._waiting.clear()
+        for slot in self.slots:
+            if slot.run is not None:
+                self._outbox.append(failed(slot.run.task, error))
+                self._release(slot)
+
+    def _flush(self) -> None:
+        if self._outbox:
+            messages, self._outbox = self._outbox, []
+            self._emit(messages)
+
+    def __repr__(self) -> str:
+        return f"<Engine busy={self.n_busy}/{len(self.slots)} waiting={self.n_waiting}>"
+
+
+def failed(task: Task, error: TaskError) -> Failed:
+    """Make the terminal message of a task that has no result."""
+    return Failed(
+        task_id=task.task_id,
+        attempt=task.attempt,
+        code=error.code,
+        message=error.message,
+        param=error.param,
+        detail=error.detail or None,
+    )

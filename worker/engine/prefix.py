@@ -1,0 +1,59 @@
+"""Which slot suits a prompt, and how much of its cache can be kept. Pure."""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+
+class Cached(Protocol):
+    """What the choice needs to know of an idle slot."""
+
+    @property
+    def id(self) -> int:
+        """Number of the slot."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """Tokens in its cache."""
+
+    @property
+    def last_used(self) -> int:
+        """Grows with each release."""
+
+
+C = TypeVar("C", bound=Cached)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Count the leading tokens that two sequences share."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:  # bisect: comparing slices is one C loop each
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def reusable(cached: Sequence[int], prompt: Sequence[int]) -> int:
+    """Count the cached tokens that a prompt can start from.
+
+    One prompt token is always read again, for its logits are needed.
+    """
+    return max(0, min(common_prefix(cached, prompt), len(prompt) - 1))
+
+
+def choose_slot(idle: Sequence[C], prompt: Sequence[int], similarity: float) -> C:
+    """Pick the idle slot that holds most of the prompt, or else the least recently used.
+
+    llama-server's rule (get_available_slot): the longest common prefix counts only above
+    `similarity` of the prompt; 0 turns it off.
+    """
+    best, best_share = None, similarity
+    for slot in idle if similarity > 0 and prompt else ():
+        share = common_prefix(slot.tokens, prompt) / len(prompt)
+        if share > best_share:
+            best, best_share = slot, share
+    return best if best is not None else min(idle, key=lambda slot: (slot.last_used, slot.id))

@@ -1,0 +1,166 @@
+"""What becomes of a decoded row: sample, judge, and write the messages of its task."""
+
+import time
+
+from protocol.errors import TaskError
+from protocol.messages import Delta, Done, Failed, Finish, Message, Progress
+from worker.engine.backend import Backend, DeadEnd, Row, Sampled
+from worker.engine.slot import Slot, SlotState
+from worker.engine.stats import Counters
+
+
+class Results:
+    """Turns logits into messages; `finished` collects the slots whose tasks have ended."""
+
+    def __init__(self, backend: Backend, counters: Counters, shifts: bool) -> None:
+        self._backend = backend
+        self._counters = counters
+        self._shifts = shifts
+        self.finished: list[Slot] = []
+
+    def take(self, slot: Slot, index: int, row: Row) -> list[Message]:
+        """Judge one decoded row."""
+        if slot.state is SlotState.PREFILL:
+            messages = self.progress(slot)
+            if not row.wants_logits:
+                return messages
+            slot.move(SlotState.DECODE)
+            return messages + self._first(slot, index)
+        return self._next(slot, index)
+
+    def _first(self, slot: Slot, index: int) -> list[Message]:
+        """The prompt is read: count it, and choose the first token unless none is wanted."""
+        run = slot.active
+        self._counters.n_prompt += len(run.task.prompt) - run.n_cached
+        if run.task.params.n_predict == 0:
+            run.first_token_s = run.last_token_s = time.perf_counter()
+            self._counters.prompt_s += run.first_token_s - run.started_s
+            self.finished.append(slot)
+            return self.finish(slot, Finish.LIMIT)
+        messages = self._next(slot, index)
+        self._counters.prompt_s += run.first_token_s - run.started_s
+        return messages
+
+    def _next(self, slot: Slot, index: int) -> list[Message]:
+        """Choose a slot's next token and decide whether it goes on."""
+        run = slot.active
+        start = time.perf_counter()
+        try:
+            sampled = self._backend.sample(index, run.sampler)
+        except DeadEnd:
+            self.finished.append(slot)
+            return self.finish(slot, Finish.EOS)
+        except TaskError as error:
+            messages: list[Message] = []
+            self.fail(slot, error, messages)
+            return messages
+        finally:
+            self._counters.sample_s += time.perf_counter() - start
+        return self._accept(slot, sampled)
+
+    def _accept(self, slot: Slot, sampled: Sampled) -> list[Message]:
+        run, vocabulary = slot.active, self._backend.vocabulary
+        run.pending, run.last_token_s = sampled.token, time.perf_counter()
+        run.first_token_s = run.first_token_s or run.last_token_s
+        is_eog = vocabulary.is_eog[sampled.token]
+        text = run.generation.accept(
+            b"" if is_eog else vocabulary.pieces[sampled.token],
+            is_eog=is_eog,
+            is_full=self._is_full(slot),
+            elapsed_ms=(run.last_token_s - run.first_token_s) * 1e3,
+        )
+        messages = self._delta(slot, text, sampled)
+        if run.generation.finish is not None:
+            self.finished.append(slot)
+            messages.append(self._done(slot))
+        return messages
+
+    def _is_full(self, slot: Slot) -> bool:
+        """Whether the context takes no token after the one just chosen."""
+        if not self._shifts:
+            return len(slot.tokens) + 1 >= slot.n_ctx
+        # The guard of the seeds against endless generation: shifting never ends by itself.
+        n_train, run = self._backend.card.n_ctx_train, slot.active
+        n_all = len(run.task.prompt) + run.generation.n_predicted
+        return 0 < n_train <= n_all and run.task.params.n_predict < 0
+
+    def progress(self, slot: Slot) -> list[Message]:
+        """Tell how far a prompt is read, if its task asked for that."""
+        run = slot.active
+        if not run.task.params.return_progress:
+            return []
+        return [
+            Progress(
+                task_id=run.task.task_id,
+                attempt=run.task.attempt,
+                total=len(run.task.prompt),
+                cached=run.n_cached,
+                processed=len(slot.tokens),
+                time_ms=(time.perf_counter() - run.started_s) * 1e3,
+            )
+        ]
+
+    def _delta(self, slot: Slot, text: str, sampled: Sampled | None = None) -> list[Message]:
+        if sampled is None and not text:
+            return []
+        run = slot.active
+        with_timings = run.task.params.timings_per_token
+        return [
+            Delta(
+                task_id=run.task.task_id,
+                attempt=run.task.attempt,
+                text=text,
+                tokens=(sampled.token,) if sampled else (),
+                probs=(sampled.prob,) if sampled and sampled.prob else (),
+                n_predicted=run.generation.n_predicted,
+                timings=slot.timings() if with_timings else None,
+            )
+        ]
+
+    def _done(self, slot: Slot) -> Done:
+        run, generation = slot.active, slot.active.generation
+        assert generation.finish is not None
+        timings = slot.timings()
+        self._counters.n_predicted += generation.n_predicted
+        self._counters.predicted_s += timings.predicted_ms / 1e3
+        n_longest = len(slot.tokens) + run.n_shifted
+        self._counters.n_tokens_max = max(self._counters.n_tokens_max, n_longest)
+        return Done(
+            task_id=run.task.task_id,
+            attempt=run.task.attempt,
+            finish=generation.finish,
+            stopping_word=generation.text.stopping_word,
+            truncated=generation.truncated,
+            has_new_line=generation.has_new_line,
+            prompt=run.task.text,
+            n_prompt=len(run.task.prompt),
+            n_cached=run.n_cached,
+            n_predicted=generation.n_predicted,
+            n_past=len(slot.tokens),
+            slot=slot.id,
+            timings=timings,
+        )
+
+    def fail(self, slot: Slot, error: TaskError, messages: list[Message]) -> None:
+        """End a task without a result; its cells are not trusted any more."""
+        task = slot.active.task
+        messages.append(
+            Failed(
+                task_id=task.task_id,
+                attempt=task.attempt,
+                code=error.code,
+                message=error.message,
+                param=error.param,
+            )
+        )
+        self._backend.remove(slot.id, 0)
+        slot.tokens.clear()
+        self.finished.append(slot)
+
+    def finish(self, slot: Slot, finish: Finish) -> list[Message]:
+        """End a slot's task: what was held back, and the terminal message."""
+        generation = slot.active.generation
+        if generation.finish is not None:
+            return [self._done(slot)]
+        text = generation.end(finish)
+        return [*self._delta(slot, text), self._done(slot)]

@@ -1,0 +1,141 @@
+"""A slot: the place in the KV cache that serves one task at a time, and keeps its tokens after.
+
+Invariant: `tokens` are exactly the tokens whose cells sequence `id` holds, index = position.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from protocol.messages import SlotReport, Timings
+from protocol.sampling import SamplingParams
+from worker.engine.backend import Sampler
+from worker.engine.task import Task
+from worker.output.generation import Generation
+
+
+class SlotState(Enum):
+    """What a slot is doing."""
+
+    IDLE = auto()
+    PREFILL = auto()
+    """Reading the prompt."""
+    DECODE = auto()
+    """Generating: one token a step."""
+
+
+TRANSITIONS: Mapping[SlotState, frozenset[SlotState]] = {
+    SlotState.IDLE: frozenset({SlotState.PREFILL}),
+    SlotState.PREFILL: frozenset({SlotState.DECODE, SlotState.IDLE}),
+    SlotState.DECODE: frozenset({SlotState.IDLE}),
+}
+
+
+@dataclass(slots=True)
+class Run:
+    """What a slot holds of its current task."""
+
+    task: Task
+    sampler: Sampler
+    generation: Generation
+    started_s: float
+    n_cached: int = 0
+    first_token_s: float = 0.0
+    last_token_s: float = 0.0
+    pending: int = -1
+    """The sampled token that is not in the cache yet."""
+    n_shifted: int = 0
+    order: int = 0
+    """Admission number: lower is older."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """One slot; mutable, owned by the engine thread alone."""
+
+    id: int
+    n_ctx: int
+    state: SlotState = SlotState.IDLE
+    tokens: list[int] = field(default_factory=list)
+    run: Run | None = None
+    last_used: int = 0
+    """Number of the release that freed it last: the least is the least recently used."""
+    last_params: SamplingParams | None = None
+    last_task_id: int = -1
+
+    def move(self, state: SlotState) -> None:
+        """Change the state; an illegal step is a fault of ours."""
+        if state not in TRANSITIONS[self.state]:
+            raise AssertionError(f"{self!r} cannot become {state.name}")
+        self.state = state
+
+    def begin(self, run: Run) -> None:
+        """Take a task."""
+        self.move(SlotState.PREFILL)
+        self.run = run
+        self.last_params = run.task.params
+        self.last_task_id = run.task.task_id
+
+    def end(self, release: int) -> Run:
+        """Give the task back and keep its tokens as cache."""
+        assert self.run is not None
+        run, self.run = self.run, None
+        self.move(SlotState.IDLE)
+        self.last_used = release
+        run.sampler.close()
+        return run
+
+    @property
+    def active(self) -> Run:
+        """The current task's state; only for a busy slot."""
+        assert self.run is not None
+        return self.run
+
+    @property
+    def n_prompt_left(self) -> int:
+        """Prompt tokens that are not in the cache yet."""
+        return 0 if self.run is None else max(0, len(self.run.task.prompt) - len(self.tokens))
+
+    def timings(self) -> Timings:
+        """Times of the current task so far, in milliseconds."""
+        run = self.active
+        n_predicted = run.generation.n_predicted
+        first = run.first_token_s or run.started_s
+        return Timings(
+            cache_n=run.n_cached,
+            prompt_n=len(run.task.prompt) - run.n_cached,
+            prompt_ms=(first - run.started_s) * 1e3,
+            predicted_n=n_predicted,
+            predicted_ms=max(0.0, run.last_token_s - first) * 1e3,
+        )
+
+    def report(self) -> SlotReport:
+        """Describe the slot for `/slots`."""
+        run = self.run
+        if run is None:
+            return SlotReport(
+                id=self.id,
+                is_processing=False,
+                task_id=self.last_task_id,
+                n_past=len(self.tokens),
+                params=self.last_params,
+            )
+        generation, n_predict = run.generation, run.task.params.n_predict
+        return SlotReport(
+            id=self.id,
+            is_processing=True,
+            task_id=run.task.task_id,
+            n_prompt=len(run.task.prompt),
+            n_prompt_processed=max(0, len(run.task.prompt) - run.n_cached - self.n_prompt_left),
+            n_cached=run.n_cached,
+            n_past=len(self.tokens),
+            n_decoded=generation.n_predicted,
+            n_remain=-1 if n_predict < 0 else max(0, n_predict - generation.n_predicted),
+            has_next_token=True,
+            has_new_line=generation.has_new_line,
+            params=run.task.params,
+        )
+
+    def __repr__(self) -> str:
+        task = "-" if self.run is None else str(self.run.task.task_id)
+        return f"<Slot {self.id} {self.state.name} task={task} n_past={len(self.tokens)}>"

@@ -1,0 +1,64 @@
+"""One generation as the engine gets it: tokens and parameters, nothing of HTTP or the wire."""
+
+from dataclasses import dataclass, field
+
+from protocol.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A tokenized prompt with everything that decides what is made of it."""
+
+    task_id: int
+    attempt: int
+    prompt: list[int]
+    params: SamplingParams
+    slot: int = -1
+    """The slot that it must run in, or -1."""
+    text: str = ""
+    """The prompt as text, to be echoed in `Done`."""
+    truncated: bool = False
+    """The prompt was too long and was cut in the middle."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Identify the attempt."""
+        return self.task_id, self.attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Command: run this task."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Command: end this task within one step."""
+
+    task_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAll:
+    """Command: end every task silently; the gateway that wanted them is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Command: describe the slots."""
+
+    task_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Command: leave the loop; what still runs is abandoned."""
+
+    reason: str = field(default="stopped")
+
+
+Command = Submit | Abort | AbortAll | Report | Stop

@@ -1,0 +1,247 @@
+"""The worker's main thread: socket, heartbeat, prompts in, engine messages out.
+
+It never computes and never waits for the engine, so it answers while a model loads or a long prompt
+is read. What it hears goes to the engine as commands; what the engine emits leaves as frames.
+"""
+
+import contextlib
+import logging
+import math
+import queue
+import socket
+import time
+from collections.abc import Sequence
+
+import zmq
+
+from protocol import WIRE_VERSION
+from protocol import messages as m
+from protocol.codec import ProtocolError
+from protocol.errors import TaskError
+from protocol.messages import Message
+from worker.connection import Connection
+from worker.engine.engine import Engine
+from worker.engine.task import Abort, AbortAll, Report, Submit
+from worker.prompt import PromptReader
+
+logger = logging.getLogger(__name__)
+
+TaskKey = tuple[int, int]
+
+DEFAULT_HEARTBEAT_S = 1.0
+
+
+class Outlet:
+    """The way from other threads to the link: a queue and a byte that wakes its poll."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Sequence[Message]] = queue.SimpleQueue()
+        self.reader, self._writer = socket.socketpair()
+        self.reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def put(self, messages: Sequence[Message]) -> None:
+        """Hand messages over; safe in any thread and in signal handlers."""
+        self._queue.put(messages)
+        self.wake()
+
+    def wake(self) -> None:
+        """Make the link's poll return."""
+        with contextlib.suppress(BlockingIOError):  # it is full of wake-ups already
+            self._writer.send(b"\0")
+
+    def take(self) -> list[Message]:
+        """Return everything that was put, in order."""
+        with contextlib.suppress(BlockingIOError):
+            while self.reader.recv(4096):
+                pass
+        messages: list[Message] = []
+        while not self._queue.empty():
+            messages += self._queue.get_nowait()
+        return messages
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.reader.close()
+        self._writer.close()
+
+
+class Link:
+    """Speaks with one gateway on behalf of one engine."""
+
+    def __init__(self, connection: Connection, outlet: Outlet, hello: m.Hello) -> None:
+        self._connection = connection
+        self._outlet = outlet
+        self._hello = hello
+        self._engine: Engine | None = None
+        self._reader: PromptReader | None = None
+        self._card: m.ModelCard | None = None
+        self._running: set[TaskKey] = set()
+        self._heartbeat_s = DEFAULT_HEARTBEAT_S
+        self._next_beat = 0.0
+        self._poller = zmq.Poller()
+        self.draining = False
+
+    # ---- the process --------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Dial the gateway and introduce this worker."""
+        self._connection.open()
+        self._poller.register(self._connection.dealer, zmq.POLLIN)
+        self._poller.register(self._connection.monitor, zmq.POLLIN)
+        self._poller.register(self._outlet.reader, zmq.POLLIN)
+        self._connection.send([self._hello])
+        if self._card is not None:
+            self._connection.send([m.Ready(card=self._card)])
+
+    def close(self, reason: str) -> None:
+        """Say good-bye and hang up."""
+        self._connection.send([m.Bye(reason=reason)])
+        self._connection.close(linger_ms=1000)
+
+    def attach(self, engine: Engine, reader: PromptReader, card: m.ModelCard) -> None:
+        """Open the slots: the model is loaded."""
+        self._engine, self._reader, self._card = engine, reader, card
+        self._connection.send([m.Ready(card=card)])
+
+    def drain(self) -> None:
+        """Take nothing new; `is_idle` will say when the rest is done."""
+        if not self.draining:
+            self.draining = True
+            self._connection.send([m.Draining()])
+
+    @property
+    def is_idle(self) -> bool:
+        """No task is running or on its way out."""
+        return not self._running
+
+    def turn(self) -> None:
+        """Wait for something, at most until the next heartbeat, and deal with it."""
+        timeout_s = max(0.0, self._next_beat - time.monotonic())
+        self._poller.poll(math.ceil(timeout_s * 1e3))
+        if self._connection.was_dropped():
+            self._reconnect("the gateway hung up")
+        self._forward(self._outlet.take())
+        self._hear()
+        if time.monotonic() >= self._next_beat:
+            self._beat()
+
+    # -------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        self._next_beat = time.monotonic() + self._heartbeat_s
+        beat = self._engine.heartbeat() if self._engine else m.Heartbeat(step=0, busy=0)
+        self._connection.send([beat])
+
+    def _forward(self, messages: list[Message]) -> None:
+        """Send what the engine said; a step that ends a task carries the counters with it."""
+        messages = [message for message in messages if self._is_wanted(message)]
+        if not messages:
+            return
+        ended = [message for message in messages if isinstance(message, m.Terminal)]
+        for message in ended:
+            self._running.discard((message.task_id, message.attempt))
+        if ended and self._engine is not None:
+            messages.append(self._engine.heartbeat())
+        self._connection.send(messages)
+
+    def _is_wanted(self, message: Message) -> bool:
+        """Drop what the engine still says about tasks of a connection that is gone."""
+        if not isinstance(message, m.TaskMessage):
+            return True
+        return (message.task_id, message.attempt) in self._running
+
+    def _hear(self) -> None:
+        try:
+            while (messages := self._connection.receive()) is not None:
+                for message in messages:
+                    self._obey(message)
+        except ProtocolError as error:
+            self._reconnect(str(error))
+
+    def _reconnect(self, reason: str) -> None:
+        """Start over: what ran for the old connection has nobody to go to."""
+        logger.warning("gateway lost tasks=%d reason=%s", len(self._running), reason)
+        self._poller.unregister(self._connection.dealer)
+        self._poller.unregister(self._connection.monitor)
+        self._poller.unregister(self._outlet.reader)
+        self._connection.close()
+        self._running.clear()
+        if self._engine is not None:
+            self._engine.submit(AbortAll())
+        self.open()
+
+    def _obey(self, message: Message) -> None:
+        match message:
+            case m.Welcome():
+                self._welcome(message)
+            case m.Cancel():
+                if self._engine is not None and (message.task_id, message.attempt) in self._running:
+                    self._engine.submit(Abort(message.task_id, message.attempt))
+            case m.Drain():
+                self.drain()
+            case m.Ping():
+                pass
+            case m.TaskMessage():
+                self._take_task(message)
+            case _:
+                logger.warning("unexpected message type=%s", type(message).__name__)
+
+    def _welcome(self, message: m.Welcome) -> None:
+        if message.wire_version != WIRE_VERSION:
+            raise ProtocolError(
+                f"the gateway speaks version {message.wire_version}, this worker {WIRE_VERSION}"
+            )
+        self._heartbeat_s = message.heartbeat_s
+        self._next_beat = 0.0
+
+    def _take_task(self, message: m.TaskMessage) -> None:
+        """Start a task, or answer at once one that needs no slot."""
+        try:
+            answer = self._answer(message)
+        except TaskError as error:
+            answer = m.Failed(
+                task_id=message.task_id,
+                attempt=message.attempt,
+                code=error.code,
+                message=error.message,
+                param=error.param,
+                detail=error.detail or None,
+            )
+        if answer is not None:
+            self._connection.send([answer])
+
+    def _answer(self, message: m.TaskMessage) -> m.Terminal | None:
+        assert self._engine is not None and self._reader is not None, "a task came before Ready"
+        key = message.task_id, message.attempt
+        match message:
+            case m.Generate():
+                task = self._reader.task(message)
+                self._running.add(key)
+                self._engine.submit(Submit(task))
+                return None
+            case m.Inspect():
+                self._running.add(key)
+                self._engine.submit(Report(*key))
+                return None
+            case m.Tokenize():
+                tokens = tuple(self._reader.tokenize(message))
+                pieces = self._engine.vocabulary.special_pieces if message.with_pieces else ()
+                return m.Tokenized(
+                    task_id=message.task_id,
+                    attempt=message.attempt,
+                    tokens=tokens,
+                    pieces=tuple(pieces[token] for token in tokens) if pieces else (),
+                )
+            case m.Detokenize():
+                tokens = self._reader.valid_tokens(message.tokens)
+                return m.Detokenized(
+                    task_id=message.task_id,
+                    attempt=message.attempt,
+                    content=self._engine.vocabulary.render(tokens),
+                )
+        raise ProtocolError(f"unexpected task {type(message).__name__}")
+
+    def __repr__(self) -> str:
+        state = "draining" if self.draining else "open" if self._card else "loading"
+        return f"<Link {self._hello.worker} {state} running={len(self._running)}>"

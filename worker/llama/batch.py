@@ -1,0 +1,59 @@
+"""One `llama_batch` over numpy memory: filled by slices, never allocated or freed again."""
+
+import ctypes
+from collections.abc import Sequence
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from worker.engine.backend import Row
+
+
+class Batch:
+    """Room for `capacity` tokens, each belonging to one sequence."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._token = np.zeros(capacity, np.int32)
+        self._pos = np.zeros(capacity, np.int32)
+        self._n_seq = np.ones(capacity, np.int32)
+        self._seq = np.zeros(capacity, np.int32)
+        self._logits = np.zeros(capacity, np.int8)
+        self._count = np.arange(capacity, dtype=np.int32)
+        # llama_batch wants an array of pointers to sequence ids; all point into one array.
+        self._seq_rows = (self._seq.ctypes.data + 4 * np.arange(capacity)).astype(np.uint64)
+        self.raw = lib.llama_batch(
+            0,
+            _pointer(self._token, ctypes.c_int32),
+            None,
+            _pointer(self._pos, ctypes.c_int32),
+            _pointer(self._n_seq, ctypes.c_int32),
+            ctypes.cast(self._seq_rows.ctypes.data, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+            _pointer(self._logits, ctypes.c_int8),
+        )
+        self.last: list[int] = []
+        """Position in the batch of each row's last token: where its logits are found."""
+
+    def fill(self, rows: Sequence[Row]) -> None:
+        """Lay the rows out one after the other."""
+        assert sum(len(row.tokens) for row in rows) <= self.capacity
+        i, last = 0, []
+        self._logits[: self.raw.n_tokens] = 0
+        for row in rows:
+            n = len(row.tokens)
+            if n == 1:
+                self._token[i], self._pos[i], self._seq[i] = row.tokens[0], row.pos, row.seq
+            else:
+                self._token[i : i + n] = row.tokens
+                self._pos[i : i + n] = self._count[:n] + row.pos
+                self._seq[i : i + n] = row.seq
+            i += n
+            self._logits[i - 1] = row.wants_logits
+            last.append(i - 1)
+        self._logits[i:] = 0
+        self.raw.n_tokens = i
+        self.last = last
+
+
+def _pointer(array: "np.ndarray[tuple[int], np.dtype[np.generic]]", kind: type) -> object:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))

@@ -1,0 +1,52 @@
+"""Starting the library once, and keeping what it says.
+
+llama.cpp's constructors return NULL and put the reason into the log; the last warnings and errors
+are kept so that a person is told why.
+"""
+
+import logging
+from collections import deque
+from functools import cache
+
+import llama_cpp
+import llama_cpp.llama_cpp as lib
+
+logger = logging.getLogger(__name__)
+
+_WARN, _ERROR, _CONTINUED = 3, 4, 5
+_recent: deque[str] = deque(maxlen=20)
+
+
+@lib.llama_log_callback  # type: ignore[untyped-decorator] # llama_cpp is untyped
+def _on_log(level: int, text: bytes, _data: object) -> None:
+    # Called from any thread of the library; an exception here would be lost in C.
+    line = text.decode(errors="replace").rstrip()
+    if not line or line.strip(".") == "":
+        return
+    if level in (_WARN, _ERROR):
+        _recent.append(line)
+        logger.debug("llama.cpp %s", line)
+    elif level == _CONTINUED and _recent:
+        _recent[-1] += line
+
+
+@cache
+def start() -> None:
+    """Initialize llama.cpp for this process; later calls do nothing."""
+    lib.llama_log_set(_on_log, None)
+    lib.llama_backend_init()
+
+
+def forget_log() -> None:
+    """Drop what was said so far, before a call whose reason will be wanted."""
+    _recent.clear()
+
+
+def last_words() -> str:
+    """Return the newest warnings and errors as one line, or an empty string."""
+    return " | ".join(list(_recent)[-4:])
+
+
+def build() -> str:
+    """Name the llama.cpp that runs: `b<binding version>-<llama.cpp version>`."""
+    return f"b{llama_cpp.__version__}-{lib.llama_version().decode()}"

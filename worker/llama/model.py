@@ -1,0 +1,135 @@
+"""Loading: from a `WorkerConfig` to a model and a context of llama.cpp, or a reason why not."""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from protocol.config import WorkerConfig
+from protocol.errors import ConfigError
+from worker.llama import library
+
+Progress = Callable[[float], None]
+
+_SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+_LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
+_FLASH = {"auto": -1, "off": 0, "on": 1}
+_ROPE = {"": -1, "none": 0, "linear": 1, "yarn": 2}
+_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7,
+    "iq4_nl": 20,
+}  # fmt: skip
+_PAD = 256
+"""llama.cpp rounds a context up to this."""
+
+
+class Loaded:
+    """Owns the model and its context."""
+
+    def __init__(self, model: Any, context: Any, n_ctx_slot: int, is_gpu: bool) -> None:
+        self.model = model
+        self.context = context
+        self.n_ctx_slot = n_ctx_slot
+        self.is_gpu = is_gpu
+
+    def close(self) -> None:
+        """Free both, the context first."""
+        if self.context:
+            lib.llama_free(self.context)
+            self.context = None
+        if self.model:
+            lib.llama_model_free(self.model)
+            self.model = None
+
+
+def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
+    """Read the model and make its context; raises `ConfigError` with llama.cpp's reason."""
+    library.start()
+    library.forget_log()
+    is_gpu = bool(lib.llama_supports_gpu_offload()) and config.n_gpu_layers != 0
+    model = _load_model(config, on_progress)
+    if not model:
+        raise ConfigError(_reason(f"cannot load {config.model}", "is it a complete GGUF file?"))
+    library.forget_log()
+    n_ctx_slot = slot_context(config, int(lib.llama_model_n_ctx_train(model)))
+    context = _make_context(model, config, n_ctx_slot, is_gpu)
+    if not context:
+        lib.llama_model_free(model)
+        mend = "a smaller n_ctx or fewer slots may fit, or a quantized KV cache"
+        raise ConfigError(_reason(f"cannot make a context for {Path(config.model).name}", mend))
+    return Loaded(model, context, n_ctx_slot, is_gpu)
+
+
+def slot_context(config: WorkerConfig, n_ctx_train: int) -> int:
+    """Share the context among the slots, as llama-server's `-c` and `-np` do."""
+    total = config.n_ctx or n_ctx_train
+    share = max(1, total // config.n_slots)
+    return (share + _PAD - 1) // _PAD * _PAD
+
+
+def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = config.n_gpu_layers
+    params.split_mode = _SPLIT_MODES[config.split_mode]
+    params.main_gpu = config.main_gpu
+    params.load_mode = _LOAD_MODES[config.use_mmap, config.use_mlock]
+    params.check_tensors = config.check_tensors
+    n_max = int(lib.llama_max_devices())
+    shares = (ctypes.c_float * n_max)(*config.tensor_split[:n_max])
+    if config.tensor_split:
+        params.tensor_split = shares
+
+    @lib.llama_progress_callback  # type: ignore[untyped-decorator] # llama_cpp is untyped
+    def report(fraction: float, _data: object) -> bool:
+        on_progress(fraction)
+        return True
+
+    params.progress_callback = report
+    return lib.llama_model_load_from_file(config.model.encode(), params)
+
+
+def _make_context(model: Any, config: WorkerConfig, n_ctx_slot: int, is_gpu: bool) -> Any:
+    params = lib.llama_context_default_params()
+    params.n_ctx = n_ctx_slot * config.n_slots
+    params.n_batch = max(config.n_batch, config.n_slots)
+    params.n_ubatch = min(config.n_ubatch, params.n_batch)
+    params.n_seq_max = config.n_slots
+    # One row of logits a slot; more would reserve n_batch x n_vocab floats.
+    params.n_outputs_max = config.n_slots
+    params.n_threads = config.n_threads
+    # llama.cpp uses n_threads only for single-token batches: with several slots, hardly ever.
+    params.n_threads_batch = config.n_threads_batch or config.n_threads
+    params.kv_unified = True
+    params.swa_full = True
+    params.flash_attn_type = _flash_attention(config, is_gpu)
+    params.type_k = _TYPES[config.cache_type_k]
+    params.type_v = _TYPES[config.cache_type_v]
+    params.offload_kqv = config.offload_kqv
+    params.rope_scaling_type = _ROPE[config.rope_scaling]
+    params.rope_freq_base = config.rope_freq_base
+    params.rope_freq_scale = config.rope_freq_scale
+    params.yarn_ext_factor = config.yarn_ext_factor
+    params.yarn_attn_factor = config.yarn_attn_factor
+    params.yarn_beta_slow = config.yarn_beta_slow
+    params.yarn_beta_fast = config.yarn_beta_fast
+    params.yarn_orig_ctx = config.yarn_orig_ctx
+    return lib.llama_init_from_model(model, params)
+
+
+def _flash_attention(config: WorkerConfig, is_gpu: bool) -> int:
+    """Choose for `auto`: llama.cpp's choice on a GPU, off on a CPU.
+
+    Measured on CPU (SmolLM2): with flash attention the logits of a row depend on what else is in
+    the batch and on how a prompt was cut (differences up to 1.0); without it they are the same to
+    the bit. The speed is about equal. A quantized V cache needs it, wherever it lives.
+    """
+    if config.flash_attn == "auto" and not is_gpu and config.cache_type_v in ("f32", "f16", "bf16"):
+        return _FLASH["off"]
+    return _FLASH[config.flash_attn]
+
+
+def _reason(what: str, mend: str) -> str:
+    said = library.last_words()
+    return f"{what}: {said}; {mend}" if said else f"{what}; {mend}"

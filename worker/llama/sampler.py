@@ -1,0 +1,211 @@
+"""The sampler of one task: chains, stages, grammar, and the probabilities that are asked for.
+
+Usually one ctypes call a token (`llama_sampler_sample`). Where something must look at the
+candidates (grammar, a dropped stage, probabilities after sampling) they are filled into numpy
+memory and the parts are applied one by one, like llama-server's `common_sampler_sample`.
+"""
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.messages import TokenProb
+from protocol.sampling import SamplingParams
+from worker.engine.backend import DeadEnd, Sampled
+from worker.llama.chain import Chain, Model, build, has_dry, has_penalties
+from worker.llama.grammar import check_grammar
+from worker.llama.stages import Candidates, Stage, view
+
+Logits = np.ndarray[tuple[int], np.dtype[np.float32]]
+
+GRAMMAR_LIMIT_S = 2.0
+"""An ambiguous grammar can take exponential time over the vocabulary; there is no way to stop it
+within a call, so the task ends after the first call that took this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """What all samplers of the engine thread share."""
+
+    candidates: Candidates
+    pieces: Sequence[bytes]
+
+
+class LlamaSampler:
+    """Sampler state of one task; used by the engine thread alone."""
+
+    def __init__(self, params: SamplingParams, model: Model, scratch: Scratch) -> None:
+        self._params = params
+        self._scratch = scratch
+        self._grammar: Any = None
+        self._parts: list[Chain | Stage] = []
+        try:
+            self._grammar = _open_grammar(params.grammar, model)
+            self._parts = build(params, model)
+        except TaskError:
+            self.close()
+            raise
+        only = self._parts[0]
+        is_fast = self._grammar is None and len(self._parts) == 1 and not params.post_sampling_probs
+        self._fast = only.handle if is_fast and isinstance(only, Chain) else None
+
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Let penalties and DRY see the prompt, or what stands for it."""
+        for token in tokens:
+            for part in self._parts:
+                part.accept(token)
+
+    def sample(self, context: Any, index: int, logits: Logits) -> Sampled:
+        """Choose a token from a row of logits."""
+        if self._fast is not None:
+            token = int(lib.llama_sampler_sample(self._fast, context, index))
+            return Sampled(token, self._raw_prob(token, logits))
+        token = self._choose(logits)
+        if self._params.post_sampling_probs:
+            prob = self._final_prob(token)
+        else:
+            prob = self._raw_prob(token, logits)
+        if self._grammar is not None:
+            self._require_allowed(token)
+            lib.llama_sampler_accept(self._grammar, token)
+        for part in self._parts:
+            part.accept(token)
+        return Sampled(token, prob)
+
+    def close(self) -> None:
+        """Free everything; may be called twice."""
+        for part in self._parts:
+            part.free()
+        self._parts = []
+        self._fast = None
+        if self._grammar:
+            lib.llama_sampler_free(self._grammar)
+        self._grammar = None
+
+    # ---- choosing -----------------------------------------------------------------------------
+
+    def _choose(self, logits: Logits) -> int:
+        """Rejection sampling: the grammar judges one token, and masks all only if it refuses it."""
+        candidates = self._scratch.candidates
+        candidates.fill(logits)
+        token = self._apply_parts()
+        if self._grammar is None or candidates.is_allowed(token, self._grammar):
+            return token
+        raw = candidates.fill(logits)
+        start = time.perf_counter()
+        lib.llama_sampler_apply(self._grammar, ctypes.byref(raw))
+        if time.perf_counter() - start > GRAMMAR_LIMIT_S:
+            raise TaskError(
+                ErrorCode.INVALID_REQUEST, "The grammar is too ambiguous to follow", param="grammar"
+            )
+        if not candidates.any_possible():
+            raise DeadEnd
+        token = self._apply_parts()
+        self._require_allowed(token)  # biases may have left nothing that the grammar allows
+        return token
+
+    def _apply_parts(self) -> int:
+        raw = self._scratch.candidates.raw
+        for part in self._parts:
+            part.apply(raw)
+        token = self._scratch.candidates.selected()
+        if token < 0:
+            raise DeadEnd
+        return token
+
+    def _require_allowed(self, token: int) -> None:
+        # Accepting a token that the grammar refuses would abort the process.
+        if not self._scratch.candidates.is_allowed(token, self._grammar):
+            raise DeadEnd
+
+    # ---- probabilities ------------------------------------------------------------------------
+
+    def _raw_prob(self, token: int, logits: Logits) -> TokenProb | None:
+        """Log-probabilities of the model itself, before any sampler."""
+        n = self._params.n_probs
+        if n <= 0:
+            return None
+        top = float(logits.max())
+        log_total = top + float(np.log(np.exp(logits - top, dtype=np.float64).sum()))
+        n = min(n, len(logits))
+        best = np.argpartition(logits, len(logits) - n)[-n:]
+        best = best[np.argsort(-logits[best], kind="stable")]
+        pieces = self._scratch.pieces
+        return TokenProb(
+            id=token,
+            piece=pieces[token],
+            p=float(logits[token]) - log_total,
+            top=tuple((int(i), pieces[i], float(logits[i]) - log_total) for i in best),
+        )
+
+    def _final_prob(self, token: int) -> TokenProb | None:
+        """Probabilities after the sampler chain; impossible tokens are left out."""
+        n = self._params.n_probs
+        if n <= 0:
+            return None
+        items = view(self._scratch.candidates.raw)
+        weights = np.exp(items["logit"] - items["logit"].max(), dtype=np.float64)
+        probabilities = weights / weights.sum()
+        best = np.argsort(-probabilities, kind="stable")[:n]
+        pieces, ids = self._scratch.pieces, items["id"]
+        own = probabilities[ids == token]
+        return TokenProb(
+            id=token,
+            piece=pieces[token],
+            p=float(own[0]) if len(own) else 0.0,
+            top=tuple(
+                (int(ids[i]), pieces[int(ids[i])], float(probabilities[i]))
+                for i in best
+                if probabilities[i] > 0
+            ),
+        )
+
+
+def open_sampler(
+    params: SamplingParams, model: Model, scratch: Scratch, prompt: Sequence[int]
+) -> LlamaSampler:
+    """Build a task's sampler and show it the end of the prompt, as far as any window reaches."""
+    sampler = LlamaSampler(params, model, scratch)
+    window = _window(params, model.n_ctx)
+    if window:
+        sampler.remember(_seen(params, model, prompt)[-window:])
+    return sampler
+
+
+def _window(params: SamplingParams, n_ctx: int) -> int:
+    windows = [
+        params.repeat_last_n if has_penalties(params) else 0,
+        params.dry_penalty_last_n if has_dry(params) else 0,
+    ]
+    return n_ctx if -1 in windows else max(windows)
+
+
+def _seen(params: SamplingParams, model: Model, prompt: Sequence[int]) -> Sequence[int]:
+    if params.penalty_prompt is None:
+        return prompt
+    if isinstance(params.penalty_prompt, str):
+        return model.vocabulary.tokenize(
+            params.penalty_prompt, add_special=False, parse_special=False
+        )
+    if any(not 0 <= token < model.vocabulary.n_tokens for token in params.penalty_prompt):
+        raise InvalidRequest(
+            "Field 'penalty_prompt': contains invalid tokens", param="penalty_prompt"
+        )
+    return params.penalty_prompt
+
+
+def _open_grammar(text: str, model: Model) -> Any:
+    if not text:
+        return None
+    check_grammar(text)
+    data = text.encode(errors="replace").replace(b"\0", b"")
+    grammar = lib.llama_sampler_init_grammar(model.vocabulary.handle, data, b"root")
+    if not grammar:
+        raise InvalidRequest("Failed to parse grammar", param="grammar")
+    return grammar

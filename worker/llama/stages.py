@@ -1,0 +1,142 @@
+"""The two sampling stages that llama.cpp dropped, over the same array of candidates.
+
+`tfs_z` left in October 2024 (llama.cpp PR 10071), `penalize_nl` in December 2024 (PR 10803).
+"""
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+"""llama_token_data."""
+
+
+class Stage(Protocol):
+    """Something that changes candidates in place."""
+
+    def apply(self, candidates: Any) -> None:
+        """Change a `llama_token_data_array`."""
+
+    def accept(self, token: int) -> None:
+        """Learn what was chosen."""
+
+    def free(self) -> None:
+        """Give back what it holds."""
+
+
+def view(candidates: Any) -> "np.ndarray[tuple[int], np.dtype[np.void]]":
+    """Look at a `llama_token_data_array` as numpy records, without a copy."""
+    address = ctypes.cast(candidates.data, ctypes.c_void_p).value
+    assert address is not None
+    raw = (ctypes.c_char * (candidates.size * CANDIDATE.itemsize)).from_address(address)
+    return np.frombuffer(raw, CANDIDATE)
+
+
+class TailFree:
+    """Tail free sampling (Phénix & Egan, 2019), as llama.cpp had it until October 2024."""
+
+    def __init__(self, z: float, min_keep: int) -> None:
+        self._z = z
+        self._min_keep = max(1, min_keep)
+
+    def apply(self, candidates: Any) -> None:
+        """Cut where the curvature of the sorted probabilities has spent the share `z`."""
+        items = view(candidates)
+        if len(items) <= 2:
+            return
+        ordered = np.sort(items, order="logit")[::-1]
+        p = np.exp(ordered["logit"] - ordered["logit"][0], dtype=np.float64)
+        p /= p.sum()
+        curvature = np.abs(np.diff(p, 2))
+        total = curvature.sum()
+        weights = curvature / total if total > 1e-6 else np.full(len(curvature), 1 / len(curvature))
+        beyond = np.flatnonzero(np.cumsum(weights) > self._z)
+        size = len(items) if len(beyond) == 0 else max(int(beyond[0]), self._min_keep)
+        items[:] = ordered
+        candidates.size, candidates.sorted = min(size, len(items)), True
+
+    def accept(self, token: int) -> None:
+        """Nothing to learn."""
+
+    def free(self) -> None:
+        """Nothing to free."""
+
+
+class KeepNewline:
+    """Remembers the newline's logit before the penalties; `restore` puts it back after them."""
+
+    def __init__(self, newline: int) -> None:
+        self._newline = newline
+        self._logit: float | None = None
+        self.restore = _Then(self._restore)
+
+    def apply(self, candidates: Any) -> None:
+        """Remember."""
+        items = view(candidates)
+        found = np.flatnonzero(items["id"] == self._newline)
+        self._logit = float(items["logit"][found[0]]) if len(found) else None
+
+    def _restore(self, candidates: Any) -> None:
+        items = view(candidates)
+        found = np.flatnonzero(items["id"] == self._newline)
+        if self._logit is not None and len(found):
+            items["logit"][found[0]] = self._logit
+            candidates.sorted = False
+
+    def accept(self, token: int) -> None:
+        """Nothing to learn."""
+
+    def free(self) -> None:
+        """Nothing to free."""
+
+
+class _Then:
+    """A stage made of one function."""
+
+    def __init__(self, apply: Callable[[Any], None]) -> None:
+        self.apply = apply
+
+    def accept(self, token: int) -> None:
+        """Nothing to learn."""
+
+    def free(self) -> None:
+        """Nothing to free."""
+
+
+class Candidates:
+    """The scratch array of all tokens; one for the engine thread, refilled before each use."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self._ids = np.arange(n_vocab, dtype=np.int32)
+        self._items = np.zeros(n_vocab, CANDIDATE)
+        self.raw = lib.llama_token_data_array()
+        self._data = self._items.ctypes.data_as(ctypes.POINTER(lib.llama_token_data))
+
+    def fill(self, logits: "np.ndarray[tuple[int], np.dtype[np.float32]]") -> Any:
+        """Start over with every token and its raw logit."""
+        self._items["id"] = self._ids
+        self._items["logit"] = logits
+        self._items["p"] = 0.0
+        self.raw.data, self.raw.size = self._data, len(self._items)
+        self.raw.selected, self.raw.sorted = -1, False
+        return self.raw
+
+    def is_allowed(self, token: int, grammar: Any) -> bool:
+        """Let a grammar judge one token (2 us, against 3.5 ms for the whole vocabulary)."""
+        one = lib.llama_token_data(token, 1.0, 0.0)
+        array = lib.llama_token_data_array(ctypes.pointer(one), 1, -1, False)
+        lib.llama_sampler_apply(grammar, ctypes.byref(array))
+        return math.isfinite(one.logit)
+
+    def selected(self) -> int:
+        """Return the chosen token, or -1."""
+        index = int(self.raw.selected)
+        return int(view(self.raw)["id"][index]) if 0 <= index < self.raw.size else -1
+
+    def any_possible(self) -> bool:
+        """Whether any token is left that is not at -inf."""
+        return bool(np.isfinite(view(self.raw)["logit"]).any())

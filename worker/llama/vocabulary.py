@@ -1,0 +1,102 @@
+"""The vocabulary as Python tables, and tokenizing."""
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from worker.engine.backend import Vocabulary
+
+_HIDDEN = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+
+_DEEP_TEXT = 64 * 1024
+_DEEP_STACK = 512 * 1024 * 1024
+"""std::regex recurses once a character in some pre-tokenizers; unused pages cost nothing."""
+
+
+class LlamaVocabulary:
+    """Owns no memory: valid as long as the model is."""
+
+    def __init__(self, vocab: Any) -> None:
+        self.handle = vocab
+        self.n_tokens = int(lib.llama_vocab_n_tokens(vocab))
+        self._buffer = ctypes.create_string_buffer(256)
+
+    def tables(self) -> Vocabulary:
+        """Look every token up once (50 ms for 49k), so that no step calls into C for text."""
+        special = [self._piece(token, special=True) for token in range(self.n_tokens)]
+        plain = list(special)
+        for token in range(self.n_tokens):
+            if lib.llama_vocab_get_attr(self.handle, token) & _HIDDEN:
+                plain[token] = self._piece(token, special=False)
+        is_eog = [bool(lib.llama_vocab_is_eog(self.handle, t)) for t in range(self.n_tokens)]
+        add_bos = bool(lib.llama_vocab_get_add_bos(self.handle))
+        return Vocabulary(plain, special, is_eog, add_bos)
+
+    def token_text(self, token: int) -> str:
+        """Name a special token, or return an empty string where the model has none."""
+        if not 0 <= token < self.n_tokens:
+            return ""
+        return self._piece(token, special=True).decode(errors="replace")
+
+    def bos(self) -> int:
+        """Token that begins a text, or -1."""
+        return int(lib.llama_vocab_bos(self.handle))
+
+    def eos(self) -> int:
+        """Token that ends a text, or -1."""
+        return int(lib.llama_vocab_eos(self.handle))
+
+    def newline(self) -> int:
+        """Token of a line break, or -1."""
+        return int(lib.llama_vocab_nl(self.handle))
+
+    def suppressed(self) -> list[int]:
+        """Tokens that the model file says are never to be chosen."""
+        n = ctypes.c_int32(0)
+        tokens = lib.llama_vocab_get_suppress_tokens(self.handle, ctypes.byref(n))
+        return [tokens[i] for i in range(n.value)] if tokens else []
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Turn text into tokens; safe in any thread."""
+        data = text.encode(errors="replace")
+        if len(data) < _DEEP_TEXT:
+            return self._tokenize(data, add_special, parse_special)
+        return _with_deep_stack(lambda: self._tokenize(data, add_special, parse_special))
+
+    def _tokenize(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
+        room = len(data) + 8
+        while True:
+            out = (lib.llama_token * room)()
+            n = lib.llama_tokenize(
+                self.handle, data, len(data), out, room, add_special, parse_special
+            )
+            if n >= 0:
+                return list(out[:n])
+            room = -n
+
+    def _piece(self, token: int, *, special: bool) -> bytes:
+        n = lib.llama_token_to_piece(
+            self.handle, token, self._buffer, len(self._buffer), 0, special
+        )
+        if n < 0:
+            self._buffer = ctypes.create_string_buffer(-n)
+            return self._piece(token, special=special)
+        return self._buffer.raw[:n]
+
+
+_stack_size_lock = threading.Lock()
+
+
+def _with_deep_stack(work: Callable[[], list[int]]) -> list[int]:
+    """Run `work` on a thread whose stack survives deep recursion in C++."""
+    result: list[list[int]] = []
+    with _stack_size_lock:  # the size is a setting of the process, read when a thread starts
+        before = threading.stack_size(_DEEP_STACK)
+        thread = threading.Thread(target=lambda: result.append(work()), name="tokenize")
+        thread.start()
+        threading.stack_size(before)
+    thread.join()
+    return result[0]
