@@ -37,7 +37,6 @@ class EngineConfig:
     similarity: float = 0.1
     step_target_s: float = 0.1
     context_shift: bool = False
-    n_ctx_train: int = 0
 
 
 class Engine:

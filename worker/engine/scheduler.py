@@ -71,8 +71,10 @@ class Budget:
         room = self.n_batch - n_decoding
         if self.token_s <= 0.0:
             return min(room, 4 * MIN_CHUNK)
-        spare_s = self.target_s - self.decode_s if n_decoding else self.idle_target_s
-        return max(1, min(room, max(MIN_CHUNK, int(spare_s / self.token_s))))
+        spare_s = self.idle_target_s
+        if n_decoding:
+            spare_s = max(0.0, self.target_s - self.decode_s)
+        return max(1, min(room, max(MIN_CHUNK, int(min(room, spare_s / self.token_s)))))
 
     def observe(self, n_decoding: int, n_prompt: int, elapsed_s: float) -> None:
         """Learn from a step that took `elapsed_s`."""

@@ -13,6 +13,7 @@ import llama_cpp.llama_cpp as lib
 
 from protocol.errors import InvalidRequest
 from protocol.sampling import SamplingParams
+from protocol.values import DEFAULT_SAMPLERS
 from worker.llama.stages import KeepNewline, Stage, TailFree
 from worker.llama.vocabulary import LlamaVocabulary
 
@@ -123,14 +124,30 @@ def is_greedy(p: SamplingParams) -> bool:
 
 
 def _no_adaptive(p: SamplingParams) -> bool:
-    return "adaptive_p" not in p.samplers
+    return "adaptive_p" not in _order(p)
+
+
+def _order(p: SamplingParams) -> Sequence[str]:
+    """Return the samplers in order.
+
+    The default order of today lacks two that a request may set by value alone: `tfs_z` comes after
+    `top_k`, where it was in 2024, and `adaptive_p` at the end, the only place it can have.
+    """
+    if p.samplers != DEFAULT_SAMPLERS:
+        return p.samplers
+    names = list(p.samplers)
+    if p.tfs_z < 1:
+        names.insert(names.index("top_k") + 1, "tfs_z")
+    if p.adaptive_target >= 0:
+        names.append("adaptive_p")
+    return names
 
 
 def build(p: SamplingParams, model: Model) -> list["Chain | Stage"]:
     """Make the chains and stages of one task; their `apply` in order chooses a token."""
     parts: list[Chain | Stage] = []
     pending: list[Sampler] = _bias(p, model)
-    for name in p.samplers if p.mirostat == 0 and not is_greedy(p) else ():
+    for name in _order(p) if p.mirostat == 0 and not is_greedy(p) else ():
         if name == "tfs_z" and p.tfs_z < 1:
             parts += [Chain(pending), TailFree(p.tfs_z, p.min_keep)]
             pending = []

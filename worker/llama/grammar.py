@@ -72,7 +72,8 @@ def _repeat(text: str, start: int) -> tuple[int, int]:
     if end < 0:
         return len(text), 1
     bounds = [part.strip() for part in text[start + 1 : end].split(",")]
-    numbers = [int(part) for part in bounds if part.isascii() and part.isdigit() and len(part) < 9]
+    # int() refuses thousands of digits, and nine are too many already.
+    numbers = [int(part[:9]) for part in bounds if part.isascii() and part.isdigit()]
     times = max(numbers, default=1)
     _require(times <= MAX_REPEAT, f"more than {MAX_REPEAT} repetitions")
     return end, times

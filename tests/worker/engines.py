@@ -1,0 +1,105 @@
+"""An engine over the fake backend, driven turn by turn on the test's own thread."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.config import WorkerConfig
+from protocol.messages import Delta, Done, Failed, Message, Started, TaskMessage, Terminal
+from protocol.sampling import SamplingParams
+from protocol.schema import read
+from worker.engine.engine import Engine, EngineConfig
+from worker.engine.fake import FakeBackend
+from worker.engine.task import Abort, Submit, Task
+
+
+@dataclass
+class Rig:
+    """Engine, fake backend, and everything that was emitted."""
+
+    n_slots: int = 2
+    n_ctx: int = 256
+    n_batch: int = 64
+    context_shift: bool = False
+    emitted: list[Message] = field(default_factory=list)
+    steps: list[Sequence[Message]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config = WorkerConfig(
+            backend="fake",
+            n_slots=self.n_slots,
+            n_ctx=self.n_ctx * self.n_slots,
+            n_batch=self.n_batch,
+        )
+        self.backend = FakeBackend(config)
+        self.engine = Engine(
+            self.backend,
+            EngineConfig(n_slots=self.n_slots, n_ctx=self.n_ctx, context_shift=self.context_shift),
+            self._emit,
+        )
+        self._ids = itertools.count(1)
+
+    def _emit(self, messages: Sequence[Message]) -> None:
+        self.emitted += messages
+        self.steps.append(messages)
+
+    def task(self, prompt: str, *, slot: int = -1, **params: Any) -> Task:
+        """Make a task as the link would."""
+        tokens = self.backend.tokenize(prompt, add_special=True, parse_special=True)
+        values = read(SamplingParams(), {"temperature": 0, "n_predict": 8} | params)
+        return Task(next(self._ids), 0, tokens, values, slot=slot)
+
+    def submit(self, prompt: str, *, slot: int = -1, **params: Any) -> int:
+        """Submit a task; return its id."""
+        task = self.task(prompt, slot=slot, **params)
+        self.engine.submit(Submit(task))
+        return task.task_id
+
+    def cancel(self, task_id: int) -> None:
+        """Ask for a task's end."""
+        self.engine.submit(Abort(task_id, 0))
+
+    def turn(self) -> None:
+        """Do one turn; the engine must have something to do, or it would wait for ever."""
+        self.engine.turn()
+
+    def finish(self, limit: int = 10_000) -> None:
+        """Turn until every task has ended."""
+        for _ in range(limit):
+            self.turn()
+            if not self.engine.n_busy and not self.engine.n_waiting:
+                return
+        raise AssertionError(f"{self.engine!r} does not come to an end")
+
+    def of(self, task_id: int) -> list[TaskMessage]:
+        """Messages of one task."""
+        return [
+            message
+            for message in self.emitted
+            if isinstance(message, TaskMessage) and message.task_id == task_id
+        ]
+
+    def text(self, task_id: int) -> str:
+        """Text of one task."""
+        return "".join(message.text for message in self.of(task_id) if isinstance(message, Delta))
+
+    def done(self, task_id: int) -> Done:
+        """The successful end of a task."""
+        last = self.of(task_id)[-1]
+        assert isinstance(last, Done), last
+        return last
+
+    def failed(self, task_id: int) -> Failed:
+        """The unsuccessful end of a task."""
+        last = self.of(task_id)[-1]
+        assert isinstance(last, Failed), last
+        return last
+
+    def started(self, task_id: int) -> Started:
+        """How a task began."""
+        return next(message for message in self.of(task_id) if isinstance(message, Started))
+
+    def terminals(self, task_id: int) -> int:
+        """Count a task's terminal messages."""
+        return sum(isinstance(message, Terminal) for message in self.of(task_id))

@@ -1,0 +1,81 @@
+"""Whatever is submitted and cancelled in whatever order: one end each, and nothing left behind."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from protocol.messages import Delta, Started, TaskMessage, Terminal
+from tests.worker.engines import Rig
+from worker.engine.fake import FakeSampler
+from worker.engine.slot import SlotState
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Drives one engine over the fake backend, whose asserts are part of the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_open = FakeSampler.open_count
+        self.rig = Rig(n_slots=3, n_ctx=64, n_batch=32)
+        self.ids: list[int] = []
+
+    @rule(
+        n=st.integers(0, 60),
+        letter=st.sampled_from("ab"),
+        n_predict=st.sampled_from([-1, 0, 1, 5]),
+        slot=st.sampled_from([-1, -1, 0, 2]),
+        cached=st.booleans(),
+    )
+    def submit(self, n: int, letter: str, n_predict: int, slot: int, cached: bool) -> None:
+        """Add a task."""
+        self.ids.append(
+            self.rig.submit(letter * n, slot=slot, n_predict=n_predict, cache_prompt=cached)
+        )
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """Cancel any task, ended or not."""
+        self.rig.cancel(data.draw(st.sampled_from(self.ids)))
+
+    @precondition(lambda self: not self.rig.engine._commands.empty() or self.rig.engine.n_busy)
+    @rule()
+    def turn(self) -> None:
+        """Let the engine work."""
+        self.rig.turn()
+
+    @invariant()
+    def slots_hold_what_the_backend_holds(self) -> None:
+        """The books of engine and backend agree."""
+        for slot in self.rig.engine.slots:
+            assert slot.tokens == self.rig.backend._cells.get(slot.id, [])
+            assert len(slot.tokens) <= slot.n_ctx
+            assert (slot.run is None) == (slot.state is SlotState.IDLE)
+
+    @invariant()
+    def messages_keep_their_order(self) -> None:
+        """Started first, at most one terminal, nothing after it."""
+        ended: set[int] = set()
+        started: set[int] = set()
+        for message in self.rig.emitted:
+            if isinstance(message, TaskMessage):
+                assert message.task_id not in ended
+                if isinstance(message, Started):
+                    started.add(message.task_id)
+                if isinstance(message, Delta):
+                    assert message.task_id in started
+                if isinstance(message, Terminal):
+                    ended.add(message.task_id)
+
+    def teardown(self) -> None:
+        """Everything ends, once."""
+        if self.rig.engine.n_busy or not self.rig.engine._commands.empty():
+            self.rig.finish()
+        assert all(self.rig.terminals(task_id) == 1 for task_id in self.ids)
+        assert FakeSampler.open_count == self.n_open
+
+
+EngineMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
+)
+TestEngine = EngineMachine.TestCase

@@ -1,0 +1,217 @@
+"""The link between a ROUTER in the test and an engine over the fake backend."""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from protocol import codec
+from protocol import messages as m
+from protocol.config import WorkerConfig
+from protocol.sampling import SamplingParams
+from worker.connection import Connection
+from worker.engine.engine import Engine, EngineConfig
+from worker.engine.fake import FakeBackend
+from worker.engine.task import Stop
+from worker.link import Link, Outlet
+from worker.prompt import PromptReader
+
+Received = tuple[bytes, tuple[m.Message, ...]]
+
+
+class Gateway:
+    """The least that a worker needs on the other side: a ROUTER and frame counts."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> None:
+        self._context = context
+        self._endpoint = endpoint
+        self._sent: dict[bytes, itertools.count[int]] = {}
+        self.heard: list[m.Message] = []
+        self.peer = b""
+        self.open()
+
+    def open(self) -> None:
+        """Bind."""
+        self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._router.setsockopt(zmq.LINGER, 0)
+        self._router.bind(self._endpoint)
+
+    def close(self) -> None:
+        """Be gone."""
+        self._router.close()
+
+    def send(self, *messages: m.Message, seq: int | None = None) -> None:
+        """Send one frame to the worker heard last."""
+        counter = self._sent.setdefault(self.peer, itertools.count())
+        number = next(counter) if seq is None else seq
+        self._router.send_multipart([self.peer, codec.encode(number, messages)])
+
+    def poll(self) -> None:
+        """Take everything that has arrived."""
+        while self._router.poll(0):
+            self.peer, data = self._router.recv_multipart()
+            self.heard += codec.decode(data).messages
+
+    def of(self, kind: type[m.Message]) -> list[m.Message]:
+        """Messages of one type."""
+        return [message for message in self.heard if isinstance(message, kind)]
+
+
+class Pair:
+    """A gateway and a link with its engine thread."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.gateway = Gateway(self.context, endpoint)
+        config = WorkerConfig(backend="fake", n_slots=2, n_ctx=512)
+        self.backend = FakeBackend(config)
+        self.outlet = Outlet()
+        engine_config = EngineConfig(n_slots=2, n_ctx=256)
+        self.engine = Engine(self.backend, engine_config, self.outlet.put)
+        self.thread = threading.Thread(target=self.engine.run)
+        self.thread.start()
+        hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
+        self.link = Link(Connection(self.context, endpoint, "w:1"), self.outlet, hello)
+        self.link.open()
+
+    def attach(self) -> None:
+        """Open the slots."""
+        reader = PromptReader(self.backend, cuts_long=False)
+        self.link.attach(self.engine, reader, self.backend.card)
+
+    def until(self, kind: type[m.Message], n: int = 1) -> list[m.Message]:
+        """Let both sides work until the gateway has heard `n` of a kind."""
+        deadline = time.monotonic() + 10
+        while len(self.gateway.of(kind)) < n:
+            assert time.monotonic() < deadline, self.gateway.heard
+            self.outlet.wake()  # do not wait out the heartbeat
+            self.link.turn()
+            self.gateway.poll()
+        return self.gateway.of(kind)
+
+    def close(self) -> None:
+        """End everything."""
+        self.engine.submit(Stop())
+        self.thread.join()
+        self.link.close("test is over")
+        self.gateway.close()
+        self.outlet.close()
+        self.context.term()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """A connected pair."""
+    pair = Pair(f"ipc://{tmp_path}/wire")
+    yield pair
+    pair.close()
+
+
+def generate(task_id: int, prompt: str, n_predict: int = 4) -> m.Generate:
+    """A short greedy generation."""
+    params = SamplingParams(n_predict=n_predict, temperature=0.0)
+    return m.Generate(task_id=task_id, prompt=prompt, params=params)
+
+
+def test_a_worker_says_hello_and_then_ready(pair: Pair) -> None:
+    pair.until(m.Hello)
+    pair.attach()
+    pair.until(m.Ready)
+    order = [type(one) for one in pair.gateway.heard if not isinstance(one, m.Heartbeat)]
+    assert order == [m.Hello, m.Ready]
+
+
+def test_a_task_goes_through_and_carries_the_counters(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    pair.gateway.send(m.Welcome(gateway="g"), generate(1, "hello"))
+    (done,) = pair.until(m.Done)
+    assert isinstance(done, m.Done)
+    assert done.n_predicted == 4
+    beat = pair.until(m.Heartbeat)[-1]
+    assert isinstance(beat, m.Heartbeat)
+    assert beat.stats.n_predicted == 4
+    assert pair.link.is_idle
+
+
+def test_tokens_and_texts_need_no_slot(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    pair.gateway.send(
+        m.Tokenize(task_id=1, content="ab", with_pieces=True), m.Detokenize(task_id=2, tokens=(97,))
+    )
+    (tokenized,) = pair.until(m.Tokenized)
+    (detokenized,) = pair.until(m.Detokenized)
+    assert tokenized == m.Tokenized(task_id=1, tokens=(97, 98), pieces=(b"a", b"b"))
+    assert detokenized == m.Detokenized(task_id=2, content="a")
+
+
+def test_a_bad_prompt_fails_with_the_field(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    pair.gateway.send(m.Generate(task_id=9, prompt=(-5,), params=SamplingParams()))
+    (failed,) = pair.until(m.Failed)
+    assert isinstance(failed, m.Failed)
+    assert (failed.task_id, failed.param) == (9, "prompt")
+
+
+def test_cancel_ends_a_task(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    pair.gateway.send(generate(1, "hello", n_predict=-1))
+    pair.until(m.Started)
+    pair.gateway.send(m.Cancel(task_id=1))
+    (done,) = pair.until(m.Done)
+    assert isinstance(done, m.Done)
+    assert done.finish in {m.Finish.CANCELLED, m.Finish.LIMIT}
+
+
+def test_inspect_describes_the_slots(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    pair.gateway.send(m.Inspect(task_id=4))
+    (inspected,) = pair.until(m.Inspected)
+    assert isinstance(inspected, m.Inspected)
+    assert [slot.id for slot in inspected.slots] == [0, 1]
+
+
+def test_a_new_gateway_gets_a_new_hello_and_no_old_words(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    pair.gateway.send(generate(1, "hello", n_predict=-1))
+    pair.until(m.Started)
+    first_peer = pair.gateway.peer
+    pair.gateway.close()
+    pair.gateway.open()
+    pair.gateway.heard.clear()
+    pair.until(m.Ready)
+    assert pair.gateway.peer != first_peer
+    pair.gateway.send(generate(2, "again"))
+    (done,) = pair.until(m.Done)
+    assert isinstance(done, m.Done)
+    assert done.task_id == 2
+    assert all(one.task_id == 2 for one in pair.gateway.heard if isinstance(one, m.TaskMessage))
+
+
+def test_a_missing_frame_starts_the_connection_over(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    first_peer = pair.gateway.peer
+    pair.gateway.send(m.Ping(), seq=7)
+    pair.gateway.heard.clear()
+    pair.until(m.Hello)
+    assert pair.gateway.peer != first_peer
+
+
+def test_drain_is_announced_and_ends_when_idle(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    pair.gateway.send(generate(1, "hello"), m.Drain())
+    pair.until(m.Draining)
+    pair.until(m.Done)
+    assert pair.link.draining
+    assert pair.link.is_idle

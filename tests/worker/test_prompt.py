@@ -1,0 +1,141 @@
+"""From messages and texts to tokens, with every limit that stands before the engine."""
+
+from typing import Any
+
+import pytest
+
+from protocol.config import WorkerConfig
+from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
+from protocol.messages import Chat, Generate, Tokenize
+from protocol.sampling import SamplingParams
+from worker.engine.fake import BOS, FakeBackend
+from worker.prompt import CHATML, PromptReader
+
+
+def reader(*, cuts_long: bool = False, n_ctx: int = 64, template: str = "") -> PromptReader:
+    """A reader over the fake vocabulary: tokens are bytes."""
+    config = WorkerConfig(backend="fake", n_ctx=n_ctx, chat_template=template)
+    return PromptReader(FakeBackend(config), cuts_long=cuts_long)
+
+
+def generate(**fields: Any) -> Generate:
+    """A minimal generation."""
+    return Generate(task_id=1, params=SamplingParams(), **fields)
+
+
+def chat(*messages: tuple[str, str], **kwargs: Any) -> Generate:
+    """A conversation."""
+    contents = tuple({"role": role, "content": content} for role, content in messages)
+    return generate(chat=Chat(messages=contents, kwargs=kwargs or None))
+
+
+def text(tokens: list[int]) -> str:
+    """Read bytes back; BOS is written as ^."""
+    return "".join("^" if token == BOS else chr(token) for token in tokens)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("ab", "^ab"),
+        (("ab", 99, "d"), "^abcd"),
+        ((97, "b"), "ab"),
+        ((97, 98), "ab"),
+        ("", "^"),
+    ],
+)
+def test_only_a_leading_text_gets_bos(prompt: Any, expected: str) -> None:
+    assert text(reader().task(generate(prompt=prompt)).prompt) == expected
+
+
+@pytest.mark.parametrize("token", [-1, 258, 10**9])
+def test_tokens_outside_the_vocabulary_are_refused(token: int) -> None:
+    with pytest.raises(InvalidRequest, match="Prompt contains invalid tokens"):
+        reader().task(generate(prompt=(token,)))
+    with pytest.raises(InvalidRequest):
+        reader().valid_tokens((token,))
+
+
+def test_a_prompt_that_fills_the_context_is_refused_with_counts() -> None:
+    with pytest.raises(TaskError) as caught:
+        reader(n_ctx=32).task(generate(prompt="x" * 31))
+    assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
+    assert caught.value.detail == {"n_prompt_tokens": 32, "n_ctx": 32}
+    assert str(caught.value) == (
+        "request (32 tokens) exceeds the available context size (32 tokens), try increasing it"
+    )
+
+
+def test_a_hopelessly_long_text_is_refused_before_it_is_tokenized() -> None:
+    with pytest.raises(TaskError) as caught:
+        reader(n_ctx=32).task(generate(prompt="x" * 100_000))
+    assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
+
+
+def test_with_context_shift_the_middle_of_a_long_prompt_is_cut() -> None:
+    prompt = tuple(i % 250 for i in range(100))
+    message = Generate(task_id=1, params=SamplingParams(n_keep=4), prompt=prompt)
+    task = reader(n_ctx=32, cuts_long=True).task(message)
+    assert task.truncated
+    assert len(task.prompt) < 32
+    assert task.prompt[:4] == [0, 1, 2, 3]
+    assert task.prompt[-1] == 99
+
+
+def test_default_template_is_chatml() -> None:
+    task = reader(n_ctx=256).task(chat(("system", "be kind"), ("user", "hi")))
+    assert text(task.prompt) == (
+        "^<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_template_name_and_template_text_are_both_taken() -> None:
+    named = reader(n_ctx=256, template="chatml").task(chat(("user", "hi")))
+    written = reader(n_ctx=256, template=CHATML).task(chat(("user", "hi")))
+    assert named.prompt == written.prompt
+
+
+def test_a_bos_written_by_the_template_is_not_doubled() -> None:
+    task = reader(template="{{ bos_token }}{{ messages[0].content }}").task(chat(("user", "hi")))
+    assert text(task.prompt) == "^hi"
+
+
+def test_template_variables_come_from_the_request() -> None:
+    template = "{{ mood }}/{{ add_generation_prompt }}/{{ messages|tojson }}"
+    task = reader(n_ctx=512, template=template).task(chat(("user", "<é>"), mood="bright"))
+    assert text(task.prompt).startswith('^bright/True/[{"role": "user", "content": "<Ã')
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[5].content }}",
+        "{{ 1 // 0 }}",
+        "{{ messages.__class__.__mro__ }}",
+        "{% for i in range(999999999) %}{% endfor %}",
+    ],
+)
+def test_what_the_template_refuses_is_the_clients_mistake(template: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot render"):
+        reader(template=template).task(chat(("user", "hi")))
+
+
+def test_a_broken_template_is_found_when_the_model_is_loaded() -> None:
+    with pytest.raises(ConfigError, match="does not compile"):
+        reader(template="{% if %}")
+
+
+def test_tokenize_adds_bos_only_when_asked() -> None:
+    plain = reader().tokenize(Tokenize(task_id=1, content="ab"))
+    special = reader().tokenize(Tokenize(task_id=1, content="ab", add_special=True))
+    assert (text(plain), text(special)) == ("ab", "^ab")
+
+
+def test_tokenize_takes_texts_and_tokens_mixed() -> None:
+    assert text(reader().tokenize(Tokenize(task_id=1, content=("a", 98, "c")))) == "abc"
+
+
+def test_the_prompt_is_echoed_with_special_tokens() -> None:
+    assert reader().task(generate(prompt="ab")).text == "<bos>ab"
