@@ -1,0 +1,240 @@
+"""What the gateway alone costs: real gateway process, fake workers, raw HTTP clients.
+
+`python -m benchmarks.gateway` prints tokens a second, CPU a token (from the kernel's count of the
+gateway process, so busy neighbours do not spoil it) and the time to the first token. The fake
+worker answers at once; what is left of the time to the first token is the gateway and two sockets.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from protocol.config import GatewayConfig, PoolConfig, dump
+
+ROOT = Path(__file__).resolve().parent.parent
+POLL_S = 0.05
+START_POLLS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One scenario: so many streams at once, each of so many tokens, at a rate of the worker."""
+
+    name: str
+    streams: int
+    tokens: int
+    rate: float
+    """Tokens a second of each stream; 0 is as fast as the fake worker goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client saw of one stream."""
+
+    first_s: float
+    n_events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A running gateway."""
+
+    port: int
+    pid: int
+
+    def cpu_s(self) -> float:
+        """CPU seconds that the gateway has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Fake:
+    """One fake worker."""
+
+    name: str
+    slots: int
+    rate: float
+    model: str = "fake"
+
+
+@contextmanager
+def spawned(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `python -m …` from the root of the repository until the block ends."""
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stderr=output)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def site(*fakes: Fake) -> Iterator[Site]:
+    """Run a gateway with fake workers."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        directory = Path(name)
+        endpoint = f"ipc://{directory}/workers.sock"
+        port = free_port()
+        for fake in fakes:
+            about = ("--connect", endpoint, "--name", fake.name, "--model", fake.model)
+            speed = ("--slots", str(fake.slots), "--rate", str(fake.rate))
+            log = directory / f"{fake.name}.log"
+            stack.enter_context(spawned(log, "tests.fakes.worker", *about, *speed))
+        config = GatewayConfig(port=port, bind=(endpoint,), metrics=True, queue_size=100_000)
+        path, log = directory / "pool.json", directory / "gateway.log"
+        path.write_text(dump(PoolConfig(gateway=config, runtime_dir=name)))
+        process = stack.enter_context(spawned(log, "gateway", "--config", str(path)))
+        try:
+            asyncio.run(answers(port, sum(fake.slots for fake in fakes)))
+        except TimeoutError:
+            raise click.ClickException(f"no gateway:\n{log.read_text()}") from None
+        yield Site(port, process.pid)
+
+
+def free_port() -> int:
+    """Find a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def answers(port: int, n_slots: int) -> None:
+    """Wait until all slots are there."""
+    for _ in range(START_POLLS):
+        if f'"slots_idle":{n_slots},'.encode() in await health(port):
+            return
+        await asyncio.sleep(POLL_S)
+    raise TimeoutError
+
+
+async def health(port: int) -> bytes:
+    """Ask for the health; nothing while nobody listens."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return b""
+    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def stream(port: int, tokens: int, model: str = "fake") -> Answer:
+    """Stream one chat completion and count its events; bytes are not parsed any further."""
+    body = json.dumps(
+        {
+            "model": model,
+            "messages": [{"role": "user", "content": "some words to say again and again"}],
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "stream": True,
+        }
+    ).encode()
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    started = time.perf_counter()
+    writer.write(head.encode() + body)
+    first_s, n_events, tail = 0.0, 0, b""
+    while chunk := await reader.read(65536):
+        if not first_s and b'"content":"' in tail + chunk:
+            first_s = time.perf_counter() - started
+        n_events += chunk.count(b"data: ")
+        tail = (tail + chunk)[-200:]
+    writer.close()
+    if b"[DONE]" not in tail:
+        raise RuntimeError(f"the stream broke off: {tail!r}")
+    return Answer(first_s, n_events)
+
+
+async def crowd(port: int, load: Load) -> list[Answer]:
+    """Run all streams of a scenario at once."""
+    return await asyncio.gather(*(stream(port, load.tokens) for _ in range(load.streams)))
+
+
+async def in_turn(port: int, n: int, model: str = "fake") -> list[Answer]:
+    """Run n short streams one after the other."""
+    return [await stream(port, 2, model) for _ in range(n)]
+
+
+async def beside(port: int, n: int, load: Load) -> list[Answer]:
+    """Run n short streams on a free worker while a crowd streams from another."""
+    busy = asyncio.create_task(crowd(port, load))
+    await asyncio.sleep(0.5)
+    seen = await in_turn(port, n, "quick")
+    busy.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await busy
+    return seen
+
+
+def measure(load: Load, n_workers: int) -> str:
+    """Run one scenario and return its row."""
+    slots = -(-load.streams // n_workers)
+    with site(*(Fake(f"w{i}", slots, load.rate) for i in range(n_workers))) as one:
+        asyncio.run(crowd(one.port, dataclasses.replace(load, tokens=8)))
+        cpu_s, started = one.cpu_s(), time.perf_counter()
+        seen = asyncio.run(crowd(one.port, load))
+        wall_s, cpu_s = time.perf_counter() - started, one.cpu_s() - cpu_s
+    n_tokens = load.streams * load.tokens
+    per_event = n_tokens / sum(answer.n_events for answer in seen)
+    return (
+        f"| {load.name} | {load.streams} | {n_tokens / wall_s:,.0f} | {per_event:.2f} "
+        f"| {cpu_s / n_tokens * 1e6:.1f} | {n_tokens / cpu_s:,.0f} | {cpu_s / wall_s:.0%} |"
+    )
+
+
+def first_token(name: str, seen: list[Answer]) -> str:
+    """Return the row of a series of times to the first token."""
+    times = sorted(answer.first_s * 1000 for answer in seen)
+    p99 = times[min(len(times) - 1, int(len(times) * 0.99))]
+    return f"| {name} | {len(times)} | {statistics.median(times):.2f} | {p99:.2f} |"
+
+
+@click.command()
+@click.option("--streams", default=64, help="Streams at once.")
+@click.option("--tokens", default=512, help="Tokens of each stream.")
+@click.option("--requests", default=300, help="Requests for the time to the first token.")
+@click.option("--workers", default=2, help="Fake workers.")
+def main(streams: int, tokens: int, requests: int, workers: int) -> None:
+    """Measure the gateway alone."""
+    print("| load | streams | tokens/s | tokens/event | CPU us/token | tokens/s/core | CPU |")
+    print("|---|---|---|---|---|---|---|")
+    for load in (
+        Load("50 tokens/s each", streams, tokens // 2, 50.0),
+        Load("150 tokens/s each", streams, tokens, 150.0),
+        Load("400 tokens/s each", streams, tokens * 4, 400.0),
+        Load("flat out", streams, tokens * 8, 0.0),
+    ):
+        print(measure(load, workers), flush=True)
+    print("\n| time to first token, ms | n | p50 | p99 |")
+    print("|---|---|---|---|")
+    with site(Fake("w0", 4, 0.0)) as one:
+        asyncio.run(in_turn(one.port, 20))
+        print(first_token("idle", asyncio.run(in_turn(one.port, requests))), flush=True)
+    with site(Fake("w0", streams, 50.0), Fake("w1", 4, 0.0, "quick")) as one:
+        busy = Load("", streams, 100_000, 50.0)
+        seen = asyncio.run(beside(one.port, requests, busy))
+        print(first_token(f"beside {streams} streams of 50 tokens/s", seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""How soon a pool is ready, and what it costs while nobody asks.
+
+python -m benchmarks.start [--workers 2] [--idle 10]
+"""
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+PORT = 18095
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def family(pid: int) -> list[int]:
+    """A process and all below it."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(one for child in children for one in family(int(child)))]
+
+
+def main() -> None:
+    """Start a pool, wait, look at its CPU time, end it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--idle", type=float, default=10.0)
+    args = parser.parse_args()
+    command = [
+        sys.executable,
+        "-m",
+        "worker.cli",
+        "serve",
+        "--workers",
+        str(args.workers),
+        "-c",
+        "4096",
+        "--port",
+        str(PORT),
+    ]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"http://127.0.0.1:{PORT}/readyz").status_code == 200:
+                    break
+            time.sleep(0.02)
+        print(f"ready after {time.perf_counter() - start:.2f} s")
+        time.sleep(2)
+        before = {pid: cpu_s(pid) for pid in family(process.pid)}
+        time.sleep(args.idle)
+        for pid, used in before.items():
+            name = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:60]
+            print(f"idle {(cpu_s(pid) - used) / args.idle:.2%} of a core: {name}")
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The outermost layer: request ids, the access log, the answer to our own faults, framing limits.
+
+One line a request, when it is over; nothing a client wrote reaches the log unescaped.
+"""
+
+import logging
+import re
+import time
+import uuid
+from dataclasses import dataclass
+
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.body import ClientGone
+from gateway.errors import BROKEN, Refused, refused_response, task_error_response
+from gateway.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+MAX_HEADERS = 100
+MAX_HEADER_BYTES = 32 * 1024
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_CLIENT_GONE = 499
+"""nginx's number for a client that left before the answer; it only stands in the log."""
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request and what became of it."""
+
+    request_id: bytes
+    send: Send
+    started_at: float
+    status: int = 0
+
+    async def forward(self, message: Message) -> None:
+        """Send a message on, with the headers that every response has."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            own = [(b"server", b"llamapool"), (b"x-request-id", self.request_id)]
+            message = {**message, "headers": [*message.get("headers", ()), *own]}
+        await self.send(message)
+
+
+class AccessMiddleware:
+    """Wraps everything: whatever happens below, there is one answer and one log line."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": ""})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(_request_id(scope), send, time.monotonic())
+        try:
+            await self._answer(scope, receive, exchange)
+        finally:
+            self._note(scope, exchange)
+
+    def _note(self, scope: Scope, exchange: _Exchange) -> None:
+        status = exchange.status or _CLIENT_GONE
+        seconds = time.monotonic() - exchange.started_at
+        self._metrics.http_request(_route(scope), status, seconds)
+        client = scope.get("client")
+        log.info(
+            "request method=%s path=%s status=%d ms=%.1f client=%s id=%s",
+            scope["method"],
+            ascii(scope["path"][:200])[1:-1],
+            status,
+            seconds * 1000,
+            client[0] if client else "-",
+            exchange.request_id.decode(),
+        )
+
+    async def _answer(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
+        fault = framing_fault(scope)
+        if fault is not None:
+            await refused_response(fault)(scope, receive, exchange.forward)
+            return
+        try:
+            await self._app(scope, receive, exchange.forward)
+        except ClientGone:
+            exchange.status = exchange.status or _CLIENT_GONE
+        except Exception:
+            log.exception("request failed id=%s", exchange.request_id.decode())
+            if exchange.status:
+                return  # a body without its end tells the client
+            await task_error_response(BROKEN)(scope, receive, exchange.forward)
+
+
+def framing_fault(scope: Scope) -> Refused | None:
+    """Return why the headers alone are refused, if they are."""
+    headers = scope["headers"]
+    size = sum(len(name) + len(value) for name, value in headers)
+    if len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
+        return Refused(431, f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them")
+    names = {name for name, _ in headers}
+    if b"content-length" in names and b"transfer-encoding" in names:
+        # A proxy may read the other of the two: request smuggling (RFC 9112 section 6.1).
+        return Refused(400, "both Content-Length and Transfer-Encoding")
+    return None
+
+
+def _request_id(scope: Scope) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return bytes(value)
+    return uuid.uuid4().hex.encode()
+
+
+def _route(scope: Scope) -> str:
+    """Name the route for the metrics: a pattern of ours, never what the client wrote."""
+    route = scope.get("route")
+    return route.path if isinstance(route, Route) else "other"

@@ -1,0 +1,85 @@
+"""The waiting room of the pool: a fair queue for each model, and a deadline for every task.
+
+Pure bookkeeping over submissions; who can take one is asked of the caller.
+"""
+
+from collections.abc import Callable
+
+from gateway.actions import Submission
+from gateway.fairness import FairQueue
+
+
+class Backlog:
+    """Tasks that wait, by model."""
+
+    def __init__(self, *, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._queues: dict[str, FairQueue] = {}
+        self._waiting: dict[int, tuple[Submission, float]] = {}
+        """In order of their deadlines, as all wait equally long."""
+        self._n_special = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __repr__(self) -> str:
+        return f"<Backlog {' '.join(f'{model}:{n}' for model, n in self.depths().items())}>"
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._queues
+
+    def depths(self) -> dict[str, int]:
+        """Count the waiting tasks of every known model."""
+        return {model: len(queue) for model, queue in self._queues.items()}
+
+    def open(self, model: str) -> None:
+        """Make a model known: its tasks may wait from now on."""
+        self._queues.setdefault(model, FairQueue())
+
+    def push(self, spec: Submission, now: float) -> None:
+        """Let a task wait; one that comes back stands where it stood among its tenant's."""
+        self._queues[spec.model].push(spec.tenant, spec.task_id)
+        self._waiting[spec.task_id] = (spec, now + self.timeout_s)
+        self._n_special += spec.is_special
+
+    def remove(self, spec: Submission) -> None:
+        """Take out a task that waits."""
+        self._queues[spec.model].remove(spec.tenant, spec.task_id)
+        self._drop(spec)
+
+    def pop(
+        self, model: str, *, has_credit: bool, fits: Callable[[Submission], bool]
+    ) -> Submission | None:
+        """Take the next task that can go: plain ones need any credit, the others are asked for."""
+        if not has_credit and not self._n_special:
+            return None
+
+        def eligible(task_id: int) -> bool:
+            spec = self._waiting[task_id][0]
+            return fits(spec) if spec.is_special else has_credit
+
+        task_id = self._queues[model].pop(eligible)
+        if task_id is None:
+            return None
+        spec = self._waiting[task_id][0]
+        self._drop(spec)
+        return spec
+
+    def expired(self, now: float) -> list[Submission]:
+        """Take out the tasks whose time is over."""
+        over: list[Submission] = []
+        for spec, deadline in self._waiting.values():
+            if deadline > now:
+                break
+            over.append(spec)
+        for spec in over:
+            self.remove(spec)
+        return over
+
+    def charge(self, spec: Submission, tokens: int) -> None:
+        """Count tokens that the task's tenant was served."""
+        self._queues[spec.model].charge(spec.tenant, tokens)
+
+    def _drop(self, spec: Submission) -> None:
+        del self._waiting[spec.task_id]
+        self._n_special -= spec.is_special

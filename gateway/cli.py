@@ -1,0 +1,79 @@
+"""The command line of the gateway: which configuration, and what stands above it."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from gateway import server
+from protocol import config as configs
+from protocol import logs, options
+from protocol.config import GatewayConfig, PoolConfig
+from protocol.errors import ConfigError, InvalidRequest
+from protocol.notify import Notifier
+from protocol.orphan import PARENT_VARIABLE, die_with_parent
+from protocol.schema import read
+
+EXIT_CONFIG = 78
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    envvar="LLAMAPOOL_CONFIG",
+    help="TOML file of a pool; flags stand above it. [env: LLAMAPOOL_CONFIG]",
+)
+@click.option("--host", help="Address to listen on.")
+@click.option("--port", type=int, help="Port to listen on; 0 lets the system choose.")
+@click.option("--bind", multiple=True, help="ZeroMQ endpoint for workers; may be repeated.")
+@click.option("--api-key", multiple=True, help="Key that may use the API; may be repeated.")
+@click.option("--api-key-file", multiple=True, help="File with one key a line; may be repeated.")
+@click.option("--metrics/--no-metrics", default=None, help="Serve GET /metrics.")
+@click.option("--slots/--no-slots", default=None, help="Serve GET /slots.")
+@click.option("-v", "--verbose", is_flag=True, help="Log in detail.")
+def gateway(path: Path | None, verbose: bool, **flags: object) -> None:
+    """Run the gateway alone: HTTP on one side, workers dialling in on the other."""
+    die_with_parent()
+    logs.configure("gateway", level="DEBUG" if verbose else "INFO")
+    try:
+        config = configured(path, flags)
+        code = server.run(config, Notifier.from_environ())
+    except ConfigError as error:
+        click.echo(f"llamapool gateway: {error}", err=True)
+        code = EXIT_CONFIG
+    raise SystemExit(code)
+
+
+def configured(path: Path | None, flags: dict[str, object]) -> GatewayConfig:
+    """Return what the file says, the environment above it, the flags above all."""
+    pool = configs.load(path) if path is not None else PoolConfig()
+    if path is not None:
+        pool = replace(pool, gateway=_anchored(pool.gateway, path.absolute().parent))
+    if PARENT_VARIABLE not in os.environ:  # a supervisor has already settled who wins
+        pool = options.apply(pool, options.from_environ(os.environ, ("gateway",)))
+    given = {name: value for name, value in flags.items() if value not in (None, ())}
+    try:
+        config = read(pool.gateway, given)
+    except InvalidRequest as error:
+        raise ConfigError(error.message) from error
+    return config if config.bind else replace(config, bind=(_local_endpoint(pool),))
+
+
+def _anchored(config: GatewayConfig, folder: Path) -> GatewayConfig:
+    """Read relative paths of a file as relative to its folder."""
+    return replace(
+        config,
+        api_key_file=tuple(str(folder / name) for name in config.api_key_file),
+        ssl_key_file=config.ssl_key_file and str(folder / config.ssl_key_file),
+        ssl_cert_file=config.ssl_cert_file and str(folder / config.ssl_cert_file),
+    )
+
+
+def _local_endpoint(pool: PoolConfig) -> str:
+    folder = pool.runtime_dir or os.environ.get("RUNTIME_DIRECTORY", "")
+    if not folder:
+        raise ConfigError("no endpoint for workers: say --bind ipc://PATH, or set runtime_dir")
+    return f"ipc://{Path(folder) / 'workers.sock'}"

@@ -1,0 +1,218 @@
+"""Carries messages between workers and streams, and performs what the dispatcher decides.
+
+It owns the streams of all live tasks, counts and logs how each ends, and waits for nothing but the
+end of all of them.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
+from gateway.dispatcher import Dispatcher
+from gateway.metrics import Metrics
+from gateway.peers import Peer, Peers
+from gateway.stream import TaskStream
+from protocol import messages as m
+from protocol.errors import ErrorCode, TaskError
+
+_log = logging.getLogger(__name__)
+
+
+class Courier:
+    """The `peers.Owner` of the pool."""
+
+    def __init__(self, dispatcher: Dispatcher, metrics: Metrics, *, heartbeat_s: float) -> None:
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._peers = Peers(self, heartbeat_s=heartbeat_s)
+        self._streams: dict[int, TaskStream] = {}
+        self._idle = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Courier streams={len(self._streams)} {self._peers!r}>"
+
+    def open(self, endpoints: Sequence[str]) -> None:
+        """Bind the endpoints for workers; raises `ConfigError`."""
+        self._peers.open(endpoints)
+
+    def close(self) -> None:
+        """Fail what is left and drop every connection."""
+        for stream in list(self._streams.values()):
+            stream.fail(TaskError(ErrorCode.UNAVAILABLE, "The server is shutting down"))
+            self._end(stream, ErrorCode.UNAVAILABLE)
+        self._peers.close()
+
+    async def drained(self) -> None:
+        """Wait until every task has ended."""
+        while self._streams:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def sweep(self, now: float) -> None:
+        """Lose silent workers and fail the tasks that waited too long."""
+        self._peers.sweep(now)
+        self._perform(self._dispatcher.expire(now))
+
+    def submit(self, task: m.TaskMessage, spec: Submission) -> TaskStream:
+        """Open the stream of a task; raises `TaskError` if the dispatcher refuses it."""
+        now = self._now()
+        task = dataclasses.replace(task, task_id=spec.task_id)
+        stream = TaskStream(
+            task,
+            model=spec.model,
+            now=now,
+            latencies=self._metrics.of_model(spec.model),
+            on_close=self._abandon,
+        )
+        self._streams[spec.task_id] = stream
+        try:
+            self._perform(self._dispatcher.submit(spec, now))
+        except TaskError:
+            del self._streams[spec.task_id]
+            raise
+        return stream
+
+    def _abandon(self, stream: TaskStream) -> None:
+        self._perform(self._dispatcher.cancel(stream.task_id))
+        self._end(stream, "cancelled")
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Assign():
+                    self._send_task(action)
+                case CancelTask(worker, task_id, attempt):
+                    self._peers.post(worker, m.Cancel(task_id=task_id, attempt=attempt))
+                case Deliver(message):
+                    self._deliver(message)
+                case Fail(task_id, error):
+                    stream = self._streams[task_id]
+                    stream.fail(error)
+                    self._end(stream, error.code)
+
+    def _send_task(self, action: Assign) -> None:
+        stream = self._streams[action.task_id]
+        stream.peer, stream.attempt = action.worker, action.attempt
+        stream.worker = self._dispatcher.workers[action.worker].name
+        stream.assigned(self._now())
+        task = dataclasses.replace(stream.task, attempt=action.attempt)
+        if isinstance(task, m.Generate):
+            task = dataclasses.replace(task, slot=action.slot)
+        self._peers.post(action.worker, task)
+
+    def _deliver(self, message: m.Terminal) -> None:
+        stream = self._streams[message.task_id]
+        base = self._dispatcher.slots.base(stream.worker)
+        finish = "ok"
+        match message:
+            case m.Done(slot=slot):
+                message = dataclasses.replace(message, slot=base + slot if slot >= 0 else -1)
+                finish = message.finish
+            case m.Failed(code=code):
+                finish = code
+            case m.Inspected(slots=slots):
+                moved = tuple(dataclasses.replace(one, id=base + one.id) for one in slots)
+                message = dataclasses.replace(message, slots=moved)
+        stream.push(message)
+        self._end(stream, finish)
+
+    def _end(self, stream: TaskStream, finish: str) -> None:
+        del self._streams[stream.task_id]
+        if not self._streams:
+            self._idle.set()
+        if not isinstance(stream.task, m.Generate):
+            return
+        self._metrics.task_ended(stream.model, finish)
+        _log.info(
+            "task=%d model=%s worker=%s slot=%d tokens=%d+%d queue_ms=%.1f ttft_ms=%.1f "
+            "itl_ms=%.2f finish=%s",
+            stream.task_id,
+            stream.model,
+            stream.worker or "-",
+            stream.slot,
+            stream.n_prompt,
+            stream.n_predicted,
+            stream.queued_s * 1000,
+            stream.ttft_s * 1000,
+            stream.itl_s * 1000,
+            finish,
+        )
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def joined(self, peer: Peer) -> None:
+        """Take in a worker that said `Hello`."""
+        self._dispatcher.worker_hello(peer.key, peer.name, peer.model)
+        _log.info("worker=%s model=%s epoch=%d joined", peer.name, peer.model, peer.epoch)
+
+    def lost(self, peer: Peer, reason: str, *, died: bool) -> None:
+        """Move or fail the tasks of a connection that is no more."""
+        actions = self._dispatcher.worker_lost(peer.key, self._now(), died=died)
+        if died:
+            self._metrics.worker_lost(peer.name, peer.model)
+        level = logging.WARNING if died else logging.INFO
+        _log.log(level, "worker=%s model=%s lost reason=%s", peer.name, peer.model, reason)
+        self._perform(actions)
+
+    def dropped(self, n: int) -> None:
+        """Count messages that nobody wants."""
+        self._metrics.dropped(n)
+
+    def received(self, peer: Peer, messages: Sequence[m.Message], now: float) -> None:
+        """Take the messages of one frame: mostly one delta for each busy slot."""
+        streams, key = self._streams, peer.key
+        for message in messages:
+            if type(message) is m.Delta:
+                stream = streams.get(message.task_id)
+                if stream is None or stream.attempt != message.attempt or stream.peer != key:
+                    self._metrics.dropped(1)
+                else:
+                    stream.push_delta(message, now)
+            else:
+                self._receive(peer, message, now)
+
+    def _receive(self, peer: Peer, message: m.Message, now: float) -> None:
+        match message:
+            case m.Terminal():
+                actions = self._dispatcher.ended(peer.key, message, now)
+                if not any(isinstance(action, Deliver) for action in actions):
+                    self._metrics.dropped(1)
+                self._perform(actions)
+            case m.Started() | m.Progress():
+                self._advance(peer, message, now)
+            case m.Draining():
+                self._dispatcher.worker_leaves(peer.key)
+                _log.info("worker=%s model=%s draining", peer.name, peer.model)
+            case m.Heartbeat():
+                self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
+            case m.Ready():
+                self._perform(self._dispatcher.worker_ready(peer.key, message.card, now))
+                _log.info(
+                    "worker=%s model=%s slots=%d ready",
+                    peer.name,
+                    message.card.name,
+                    message.card.n_slots,
+                )
+
+    def _advance(self, peer: Peer, message: m.Started | m.Progress, now: float) -> None:
+        stream = self._streams.get(message.task_id)
+        fresh = isinstance(message, m.Progress) or self._dispatcher.started(peer.key, message, now)
+        if (
+            not fresh
+            or stream is None
+            or (stream.peer, stream.attempt)
+            != (
+                peer.key,
+                message.attempt,
+            )
+        ):
+            self._metrics.dropped(1)
+            return
+        if isinstance(message, m.Started):
+            base = self._dispatcher.slots.base(peer.name)
+            message = dataclasses.replace(message, slot=base + message.slot)
+            stream.slot, stream.n_prompt = message.slot, message.n_prompt
+        stream.push(message)

@@ -1,0 +1,175 @@
+"""What GET /health, /props, /slots and /v1/models say, in the shapes of both eras."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.llamacpp.settings import legacy_settings, metric_settings
+from protocol.messages import ModelCard, SlotReport
+
+CHATML = (
+    "{%- for message in messages -%}{{- '<|im_start|>' + message.role + '\\n' + message.content + "
+    "'<|im_end|>\\n' -}}{%- endfor -%}{%- if add_generation_prompt -%}"
+    "{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
+"""What a model without a template of its own is given, and what /props then reports."""
+
+
+def slot(report: SlotReport, card: ModelCard, *, legacy: bool = False) -> dict[str, Any]:
+    """Return one slot; what it runs or ran is absent until it ran a task.
+
+    `legacy` gives `next_token` as the object of 2024 instead of today's array.
+    """
+    shown: dict[str, Any] = {
+        "id": report.id,
+        "n_ctx": card.n_ctx,
+        "speculative": False,
+        "is_processing": report.is_processing,
+    }
+    params = report.params
+    if params is not None:
+        following = _next_token(report)
+        shown |= {
+            "id_task": report.task_id,
+            "n_prompt_tokens": report.n_prompt,
+            "n_prompt_tokens_processed": report.n_prompt_processed,
+            "n_prompt_tokens_cache": report.n_cached,
+            "params": metric_settings(params),
+            "next_token": following if legacy else [following],
+        }
+        shown |= metric_settings(params)
+        shown |= legacy_settings(params, n_ctx=card.n_ctx, model=card.name)
+        shown |= {"task_id": report.task_id, "prompt": ""}
+    shown["state"] = int(report.is_processing)
+    return shown
+
+
+def _next_token(report: SlotReport) -> dict[str, Any]:
+    return {
+        "has_next_token": report.has_next_token,
+        "has_new_line": report.has_new_line,
+        "n_remain": report.n_remain,
+        "n_decoded": report.n_decoded,
+        "num_tokens_predicted": report.n_decoded,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """Which optional endpoints this server was started with."""
+
+    slots: bool
+    metrics: bool
+
+
+def props(card: ModelCard, total_slots: int, offers: Offers) -> dict[str, Any]:
+    """Return /props of one model."""
+    defaults = metric_settings(card.defaults)
+    flat = defaults | legacy_settings(card.defaults, n_ctx=card.n_ctx, model=card.name)
+    return {
+        "default_generation_settings": {"params": defaults, "n_ctx": card.n_ctx} | flat,
+        "total_slots": total_slots,
+        "model_alias": card.name,
+        "model_ftype": card.ftype,
+        "model_path": card.path,
+        "modalities": {"vision": False, "video": False, "audio": False},
+        "media_marker": "<__media__>",
+        "endpoint_slots": offers.slots,
+        "endpoint_props": False,
+        "endpoint_metrics": offers.metrics,
+        "ui": False,
+        "ui_settings": {},
+        "chat_template": card.chat_template or CHATML,
+        "chat_template_caps": _caps(card.chat_template or CHATML),
+        "bos_token": card.bos_token,
+        "eos_token": card.eos_token,
+        "build_info": card.build,
+        "is_sleeping": False,
+        "cors_proxy_enabled": False,
+        "assistant_name": "",
+        "user_name": "",
+    }
+
+
+def _caps(template: str) -> dict[str, bool]:
+    """Tell what a client may use here: tools are not, whatever the template could render."""
+    return {
+        "supports_object_arguments": False,
+        "supports_parallel_tool_calls": False,
+        "supports_preserve_reasoning": False,
+        "supports_reasoning_effort": "reasoning_effort" in template,
+        "supports_string_content": True,
+        "supports_system_role": True,
+        "supports_tool_calls": False,
+        "supports_tools": False,
+        "supports_typed_content": False,
+    }
+
+
+def router_props(cards: Sequence[ModelCard]) -> dict[str, Any]:
+    """Return /props of a pool of several models when none is named: llama-server's router."""
+    return {
+        "role": "router",
+        "max_instances": len(cards),
+        "models_autoload": False,
+        "model_alias": "llama-server",
+        "model_path": "none",
+        "default_generation_settings": {"params": None, "n_ctx": 0},
+        "ui_settings": {},
+        "build_info": cards[0].build,
+        "cors_proxy_enabled": False,
+    }
+
+
+def models(cards: Sequence[ModelCard], created: int) -> dict[str, Any]:
+    """Return /v1/models: OpenAI's list, with llama-server's additions."""
+    return {
+        "models": [_ollama_model(card) for card in cards],
+        "object": "list",
+        "data": [_model(card, created) for card in cards],
+    }
+
+
+def _model(card: ModelCard, created: int) -> dict[str, Any]:
+    return {
+        "id": card.name,
+        "aliases": [card.name],
+        "tags": [],
+        "object": "model",
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "created": created,
+        "owned_by": "llamacpp",
+        "meta": {
+            "vocab_type": card.vocab_type,
+            "n_vocab": card.n_vocab,
+            "n_ctx": card.n_ctx,
+            "n_ctx_train": card.n_ctx_train,
+            "n_embd": card.n_embd,
+            "n_params": card.n_params,
+            "size": card.size,
+            "ftype": card.ftype,
+        },
+    }
+
+
+def _ollama_model(card: ModelCard) -> dict[str, Any]:
+    return {
+        "name": card.name,
+        "model": card.name,
+        "modified_at": "",
+        "size": "",
+        "digest": "",
+        "type": "model",
+        "description": "",
+        "tags": [""],
+        "capabilities": ["completion"],
+        "parameters": "",
+        "details": {
+            "parent_model": "",
+            "format": "gguf",
+            "family": "",
+            "families": [""],
+            "parameter_size": "",
+            "quantization_level": "",
+        },
+    }

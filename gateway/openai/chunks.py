@@ -1,0 +1,149 @@
+"""The answers of /v1/chat/completions: stream chunks and the object in one piece.
+
+A chunk is a constant head, one encoded string and a constant tail: dumping an object for each token
+would cost more than all the rest of the gateway.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from gateway.llamacpp.figures import progress, timings, total
+from gateway.llamacpp.results import completion
+from gateway.openai.usage import FINISH_REASONS, Wishes, identity, log_probs, usage
+from gateway.reply import Outcome
+from gateway.sse import DONE
+from protocol.messages import Delta, Done, ModelCard, Progress, Started, TokenProb
+from protocol.sampling import SamplingParams
+
+_ROLE = b'{"role":"assistant","content":null}'
+
+
+class ChatReply:
+    """Speaks OpenAI's chat API; see `gateway.reply.Reply`."""
+
+    def __init__(self, card: ModelCard, params: Sequence[SamplingParams], wishes: Wishes) -> None:
+        self._card = card
+        self._params = params
+        self._wishes = wishes
+        self._identity = identity(card)
+        self._tail = _tail(self._identity)
+        self._heads = [
+            b'data: {"choices":[{"finish_reason":null,"index":%d,"delta":' % i
+            for i in range(len(params))
+        ]
+        self._has_role = [False] * len(params)
+        self._held: list[tuple[TokenProb, ...]] = [()] * len(params)
+        self._dones: dict[int, Done] = {}
+
+    def started(self, index: int, message: Started) -> None:
+        """Nothing to note: chat chunks do not tell of slots."""
+
+    def progress(self, index: int, message: Progress) -> bytes:
+        """Frame a role chunk with `prompt_progress`, as llama-server does."""
+        told = orjson.dumps(progress(message))
+        return self._chunk(index, _ROLE, extra=b',"prompt_progress":' + told)
+
+    def delta(self, index: int, message: Delta) -> bytes:
+        """Frame added text; a delta without text says nothing, for no client expects ""."""
+        role = b"" if self._has_role[index] else self._role(index)
+        if not message.text:
+            if message.probs:
+                self._held[index] += message.probs
+            return role
+        content = b'{"content":' + orjson.dumps(message.text) + b"}"
+        if self._wishes.n_top < 0 and message.timings is None:
+            return b"".join((role, self._heads[index], content, b"}]", self._tail, b"}\n\n"))
+        extra = b""
+        if message.timings is not None:
+            extra = b',"timings":' + orjson.dumps(timings(message.timings))
+        return role + self._chunk(index, content, self._log_probs(index, message.probs), extra)
+
+    def _role(self, index: int) -> bytes:
+        self._has_role[index] = True
+        return self._chunk(index, _ROLE)
+
+    def _log_probs(self, index: int, probs: tuple[TokenProb, ...]) -> bytes:
+        """Give also the tokens whose text came only now: those of a completed character."""
+        probs = self._held[index] + probs
+        if not probs or self._wishes.n_top < 0:
+            return b""
+        self._held[index] = ()
+        return b',"logprobs":' + orjson.dumps(log_probs(probs, self._params[index], self._wishes))
+
+    def _chunk(self, index: int, delta: bytes, choice: bytes = b"", extra: bytes = b"") -> bytes:
+        parts = (self._heads[index], delta, choice, b"}]", self._tail, extra, b"}\n\n")
+        return b"".join(parts)
+
+    def done(self, index: int, message: Done) -> bytes:
+        """Frame the finish reason, with timings unless the usage chunk will carry them."""
+        self._dones[index] = message
+        role = b"" if self._has_role[index] else self._role(index)
+        reason = FINISH_REASONS[message.finish].encode()
+        head = b'data: {"choices":[{"finish_reason":"%b","index":%d,"delta":{}' % (reason, index)
+        extra = b""
+        if not self._wishes.include_usage:
+            extra = b',"timings":' + orjson.dumps(timings(message.timings))
+        if self._wishes.verbose:
+            outcome = Outcome(text="", tokens=(), probs=(), done=message)
+            native = completion(self._card, self._params[index], index, outcome)
+            extra += b',"__verbose":' + orjson.dumps(native)
+        held = self._log_probs(index, ())
+        return b"".join((role, head, held, b"}]", self._tail, extra, b"}\n\n"))
+
+    def end(self) -> bytes:
+        """Frame the usage if asked for, and the end."""
+        if not self._wishes.include_usage:
+            return DONE
+        return usage_chunk(self._tail, _in_order(self._dones), self._params[0].n) + DONE
+
+    def result(self, outcomes: Sequence[Outcome]) -> Any:
+        """Return the `chat.completion` object."""
+        dones = [outcome.done for outcome in outcomes]
+        result = {
+            "choices": [self._choice(i, outcome) for i, outcome in enumerate(outcomes)],
+            "created": self._identity.created,
+            "model": self._identity.model,
+            "system_fingerprint": self._identity.fingerprint,
+            "object": "chat.completion",
+            "usage": usage(dones, self._params[0].n),
+            "id": self._identity.id,
+        }
+        if self._wishes.verbose:
+            result["__verbose"] = completion(self._card, self._params[0], 0, outcomes[0])
+        result["timings"] = timings(total(dones))
+        return result
+
+    def _choice(self, index: int, outcome: Outcome) -> dict[str, Any]:
+        choice = {
+            "finish_reason": FINISH_REASONS[outcome.done.finish],
+            "index": index,
+            "message": {"role": "assistant", "content": outcome.text},
+        }
+        if self._wishes.n_top >= 0:
+            choice["logprobs"] = log_probs(outcome.probs, self._params[index], self._wishes)
+        return choice
+
+
+def usage_chunk(tail: bytes, dones: Sequence[Done], n: int) -> bytes:
+    """Frame the chunk without choices that OpenAI's `include_usage` asks for."""
+    counts = orjson.dumps(usage(dones, n))
+    times = orjson.dumps(timings(total(dones)))
+    parts = (b'data: {"choices":[]', tail, b',"usage":', counts, b',"timings":', times, b"}\n\n")
+    return b"".join(parts)
+
+
+def _in_order(dones: dict[int, Done]) -> list[Done]:
+    return [done for _, done in sorted(dones.items())]
+
+
+def _tail(who: Any) -> bytes:
+    fields = {
+        "created": who.created,
+        "id": who.id,
+        "model": who.model,
+        "system_fingerprint": who.fingerprint,
+        "object": "chat.completion.chunk",
+    }
+    return b"," + orjson.dumps(fields)[1:-1]

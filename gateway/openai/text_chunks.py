@@ -1,0 +1,146 @@
+"""The answers of /v1/completions: stream chunks and the object in one piece."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from gateway.llamacpp.figures import progress, timings, total
+from gateway.llamacpp.results import completion
+from gateway.openai.chunks import usage_chunk
+from gateway.openai.usage import (
+    FINISH_REASONS,
+    Identity,
+    Wishes,
+    identity,
+    legacy_log_probs,
+    usage,
+)
+from gateway.reply import Outcome
+from gateway.sse import DONE
+from protocol.messages import Delta, Done, ModelCard, Progress, Started, TokenProb
+from protocol.sampling import SamplingParams
+
+
+class TextReply:
+    """Speaks OpenAI's text completion API; see `gateway.reply.Reply`.
+
+    `echoes` holds for each choice the text that stands before it, empty unless `echo` was asked.
+    """
+
+    def __init__(
+        self,
+        card: ModelCard,
+        params: Sequence[SamplingParams],
+        wishes: Wishes,
+        echoes: Sequence[str | None],
+    ) -> None:
+        self._card = card
+        self._params = params
+        self._wishes = wishes
+        self._echoes = echoes
+        self._unsaid = list(echoes)
+        self._identity = identity(card)
+        self._tail, self._id = _tails(self._identity)
+        self._offsets = [0] * len(params)
+        self._dones: dict[int, Done] = {}
+
+    def started(self, index: int, message: Started) -> None:
+        """Nothing to note: these chunks do not tell of slots."""
+
+    def progress(self, index: int, message: Progress) -> bytes:
+        """Frame an empty chunk with `prompt_progress`."""
+        told = orjson.dumps(progress(message))
+        return self._chunk(index, b'""', extra=b',"prompt_progress":' + told)
+
+    def delta(self, index: int, message: Delta) -> bytes:
+        """Frame added text; a delta with neither text nor probabilities says nothing."""
+        if not message.text and not message.probs:
+            return b""
+        said = self._say_echo(index) + message.text
+        extra = b""
+        if message.timings is not None:
+            extra = b',"timings":' + orjson.dumps(timings(message.timings))
+        probs = self._log_probs(index, message.probs) if message.probs else b"null"
+        return self._chunk(index, orjson.dumps(said), probs, extra)
+
+    def _say_echo(self, index: int) -> str:
+        echo, self._unsaid[index] = self._unsaid[index], None
+        return echo or ""
+
+    def _log_probs(self, index: int, probs: tuple[TokenProb, ...]) -> bytes:
+        offset = self._offsets[index]
+        fields = legacy_log_probs(probs, self._params[index], self._wishes, offset=offset)
+        self._offsets[index] = offset + sum(map(len, fields["tokens"]))
+        return orjson.dumps(fields)
+
+    def _chunk(
+        self, index: int, text: bytes, log_probs: bytes = b"null", extra: bytes = b""
+    ) -> bytes:
+        return (
+            b'data: {"choices":[{"text":%b,"index":%d,"logprobs":%b,"finish_reason":null}]%b%b%b}'
+            b"\n\n" % (text, index, log_probs, self._tail, self._id, extra)
+        )
+
+    def done(self, index: int, message: Done) -> bytes:
+        """Frame the finish reason, with usage unless a chunk of its own will carry it."""
+        self._dones[index] = message
+        reason = FINISH_REASONS[message.finish].encode()
+        counted, extra = b"", b""
+        if not self._wishes.include_usage:
+            counted = b',"usage":' + orjson.dumps(usage([message], 1))
+            extra = b',"timings":' + orjson.dumps(timings(message.timings))
+        if self._wishes.verbose:
+            outcome = Outcome(text="", tokens=(), probs=(), done=message)
+            native = completion(self._card, self._params[index], index, outcome)
+            extra += b',"__verbose":' + orjson.dumps(native)
+        text = orjson.dumps(self._say_echo(index))
+        head = b'data: {"choices":[{"text":%b,"index":%d,"logprobs":null,' % (text, index)
+        reason = b'"finish_reason":"%b"}]' % reason
+        return b"".join((head, reason, self._tail, counted, self._id, extra, b"}\n\n"))
+
+    def end(self) -> bytes:
+        """Frame the usage if asked for, and the end."""
+        if not self._wishes.include_usage:
+            return DONE
+        dones = [done for _, done in sorted(self._dones.items())]
+        return usage_chunk(self._tail + self._id, dones, self._params[0].n) + DONE
+
+    def result(self, outcomes: Sequence[Outcome]) -> Any:
+        """Return the `text_completion` object."""
+        dones = [outcome.done for outcome in outcomes]
+        result = {
+            "choices": [self._choice(i, outcome) for i, outcome in enumerate(outcomes)],
+            "created": self._identity.created,
+            "model": self._identity.model,
+            "system_fingerprint": self._identity.fingerprint,
+            "object": "text_completion",
+            "usage": usage(dones, self._params[0].n),
+            "id": self._identity.id,
+        }
+        if self._wishes.verbose:
+            result["__verbose"] = completion(self._card, self._params[0], 0, outcomes[0])
+        result["timings"] = timings(total(dones))
+        return result
+
+    def _choice(self, index: int, outcome: Outcome) -> dict[str, Any]:
+        params = self._params[index]
+        probs = None
+        if self._wishes.n_top >= 0:
+            probs = legacy_log_probs(outcome.probs, params, self._wishes, offset=0)
+        return {
+            "text": (self._echoes[index] or "") + outcome.text,
+            "index": index,
+            "logprobs": probs,
+            "finish_reason": FINISH_REASONS[outcome.done.finish],
+        }
+
+
+def _tails(who: Identity) -> tuple[bytes, bytes]:
+    fields = {
+        "created": who.created,
+        "model": who.model,
+        "system_fingerprint": who.fingerprint,
+        "object": "text_completion",
+    }
+    return b"," + orjson.dumps(fields)[1:-1], b',"id":' + orjson.dumps(who.id)

@@ -1,0 +1,78 @@
+"""What can be said of the pool: models, health, slots as the gateway counts them.
+
+Pure reading of the dispatcher's books.
+"""
+
+from dataclasses import dataclass
+
+from gateway.dispatcher import Dispatcher
+from gateway.metrics import WorkerView
+from gateway.roster import Worker
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.messages import ModelCard, SlotReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How the pool is."""
+
+    status: str
+    """`ok`, `loading model`, `no slot available` or `error`."""
+    slots_idle: int
+    slots_processing: int
+    n_deferred: int
+    n_workers: int
+    """Workers that take tasks."""
+    draining: bool
+
+
+def resolve(dispatcher: Dispatcher, model: str | None) -> ModelCard:
+    """Find the model that a request means; the only one there is goes by any name."""
+    names = dispatcher.models
+    if len(names) > 1 and not model:
+        raise InvalidRequest("model name is missing from the request", param="model")
+    name = model if model and len(names) > 1 else next(iter(names), None)
+    if name is not None and name not in names:
+        raise InvalidRequest(f"model '{model}' not found", param="model")
+    card = dispatcher.cards.get(name) if name is not None else None
+    if card is None:
+        raise TaskError(ErrorCode.UNAVAILABLE, "Loading model", detail={"retry_after_s": 1})
+    return card
+
+
+def health(dispatcher: Dispatcher, *, given_up: bool) -> Health:
+    """Sum up the workers; `given_up` says that there has been none for too long."""
+    ready = [worker for worker in dispatcher.workers.values() if worker.is_ready]
+    idle = sum(worker.n_free for worker in ready)
+    if not ready:
+        status = "error" if given_up and not dispatcher.workers else "loading model"
+    else:
+        status = "ok" if idle else "no slot available"
+    return Health(
+        status=status,
+        slots_idle=idle,
+        slots_processing=sum(worker.n_busy for worker in dispatcher.workers.values()),
+        n_deferred=dispatcher.n_waiting,
+        n_workers=len(ready),
+        draining=dispatcher.draining,
+    )
+
+
+def view(worker: Worker) -> WorkerView:
+    """Show a worker to the metrics."""
+    return WorkerView(
+        name=worker.name,
+        model=worker.model,
+        state=worker.state,
+        n_slots=worker.n_slots,
+        n_busy=worker.n_busy,
+    )
+
+
+def guess_slots(worker: Worker, base: int) -> tuple[SlotReport, ...]:
+    """Report the slots of a worker that does not answer, from the credits taken."""
+    tasks = {slot: task_id for (task_id, _), slot in worker.leases.items() if slot >= 0}
+    return tuple(
+        SlotReport(id=base + i, is_processing=i in tasks, task_id=tasks.get(i, -1))
+        for i in range(worker.n_slots)
+    )

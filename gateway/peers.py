@@ -1,0 +1,213 @@
+"""The connections of workers: handshake, order of frames, signs of life, one frame a turn.
+
+It turns bytes into messages and lost connections into one call, and knows nothing of tasks. Every
+connection has a fresh identity (`name:epoch:n`); frames of an identity that was given up are
+counted and answered with a gap in the sequence, upon which a living worker connects anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.wire import RouterSocket
+from protocol import WIRE_VERSION, codec
+from protocol.messages import Bye, Hello, Message, Ping, Welcome
+
+_log = logging.getLogger(__name__)
+
+_SILENT_BEATS = 5
+_SILENT_MIN_S = 3.0
+_SECOND_LOOK_S = 0.05
+_MAX_REFUSED = 1024
+_RESET = codec.encode(-1, [Ping()])
+"""Breaks the sequence on purpose."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Peer:
+    """One live connection."""
+
+    key: str
+    identity: bytes
+    name: str
+    epoch: int
+    model: str
+    seen_at: float
+    expected: int = 1
+    sent: int = 0
+    outbox: list[Message] = field(default_factory=list)
+
+
+class Owner(Protocol):
+    """Who acts on what the workers say."""
+
+    def joined(self, peer: Peer) -> None:
+        """Take in a worker that said `Hello`."""
+
+    def received(self, peer: Peer, messages: Sequence[Message], now: float) -> None:
+        """Take the messages of one frame."""
+
+    def lost(self, peer: Peer, reason: str, *, died: bool) -> None:
+        """Act on a connection that is no more."""
+
+    def dropped(self, n: int) -> None:
+        """Count messages that nobody wants."""
+
+
+class Peers:
+    """All connections of workers over one ROUTER."""
+
+    def __init__(self, owner: Owner, *, heartbeat_s: float) -> None:
+        self._owner = owner
+        self._heartbeat_s = heartbeat_s
+        self._socket = RouterSocket(self._on_frame, self._on_disconnect)
+        self._peers: dict[bytes, Peer] = {}
+        self._refused: set[bytes] = set()
+        self._dirty: dict[bytes, Peer] = {}
+        self._flush: asyncio.Handle | None = None
+        self._look: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Peers {' '.join(peer.key for peer in self._peers.values())}>"
+
+    def open(self, endpoints: Sequence[str]) -> None:
+        """Bind; raises `ConfigError`."""
+        self._socket.open(endpoints)
+
+    def close(self) -> None:
+        """Drop every connection without a word."""
+        for handle in (self._flush, self._look):
+            if handle is not None:
+                handle.cancel()
+        self._peers.clear()
+        self._socket.close()
+
+    def get(self, key: str) -> Peer:
+        """Return the connection with this key."""
+        return self._peers[key.encode()]
+
+    def post(self, key: str, message: Message) -> None:
+        """Send a message with all others of this turn of the loop. Never waits or fails."""
+        peer = self._peers.get(key.encode())
+        if peer is None:
+            return
+        peer.outbox.append(message)
+        self._dirty[peer.identity] = peer
+        if self._flush is None:
+            self._flush = asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what was posted; a peer that cannot be reached is lost."""
+        self._flush = None
+        while self._dirty:
+            _, peer = self._dirty.popitem()
+            messages, peer.outbox = peer.outbox, []
+            if self._peers.get(peer.identity) is peer and not self._send(peer, messages):
+                self._lose_unreachable(peer)
+
+    def sweep(self, now: float) -> None:
+        """Lose the connections that were silent for too long."""
+        # What came while this process was held up counts as a sign of life.
+        self._socket.drain_all()
+        limit_s = max(_SILENT_MIN_S, _SILENT_BEATS * self._heartbeat_s)
+        for peer in list(self._peers.values()):
+            if now - peer.seen_at > limit_s:
+                self._break(peer, f"was silent for {limit_s:g} s")
+
+    def _send(self, peer: Peer, messages: Sequence[Message]) -> bool:
+        data = codec.encode(peer.sent, messages)
+        peer.sent += 1
+        return self._socket.send(peer.identity, data)
+
+    def _on_frame(self, identity: bytes, data: bytes) -> None:
+        now = asyncio.get_running_loop().time()
+        peer = self._peers.get(identity)
+        try:
+            frame = codec.decode(data)
+        except codec.ProtocolError as error:
+            self._owner.dropped(1)
+            _log.warning("frame=bad worker=%r reason=%s", identity[:64], error)
+            if peer is not None:
+                self._break(peer, "sent what is no frame")
+            return
+        if peer is None:
+            self._greet(identity, frame, now)
+            return
+        if frame.seq != peer.expected:
+            reason = f"skipped from frame {peer.expected} to {frame.seq}"
+            self._break(peer, reason, died=False)
+            return
+        peer.expected += 1
+        peer.seen_at = now
+        self._owner.received(peer, frame.messages, now)
+        if frame.messages and isinstance(frame.messages[-1], Bye):
+            self._lose(peer, f"said bye: {frame.messages[-1].reason}", died=False)
+
+    def _greet(self, identity: bytes, frame: codec.Frame, now: float) -> None:
+        hello = frame.messages[0] if frame.seq == 0 and frame.messages else None
+        if not isinstance(hello, Hello):
+            self._owner.dropped(len(frame.messages))
+            if identity not in self._refused:
+                self._socket.send(identity, _RESET)
+            return
+        key = identity.decode(errors="replace")
+        if hello.wire_version != WIRE_VERSION or key.encode() != identity:
+            self._refuse(identity, hello)
+            return
+        for old in [peer for peer in self._peers.values() if peer.name == hello.worker]:
+            self._lose(old, "connected anew", died=old.epoch != hello.epoch)
+        peer = Peer(
+            key=key,
+            identity=identity,
+            name=hello.worker,
+            epoch=hello.epoch,
+            model=hello.model,
+            seen_at=now,
+        )
+        self._peers[identity] = peer
+        self._owner.joined(peer)
+        self.post(key, Welcome(gateway="llamapool", heartbeat_s=self._heartbeat_s))
+        if len(frame.messages) > 1:
+            self._owner.received(peer, frame.messages[1:], now)
+
+    def _refuse(self, identity: bytes, hello: Hello) -> None:
+        if len(self._refused) >= _MAX_REFUSED:
+            self._refused.clear()
+        self._refused.add(identity)
+        _log.error(
+            "worker=%s refused=wire_version theirs=%d ours=%d; run the same release on both sides",
+            hello.worker,
+            hello.wire_version,
+            WIRE_VERSION,
+        )
+
+    def _lose(self, peer: Peer, reason: str, *, died: bool = True) -> None:
+        if self._peers.pop(peer.identity, None) is not None:
+            self._owner.lost(peer, reason, died=died)
+
+    def _break(self, peer: Peer, reason: str, *, died: bool = True) -> None:
+        """Give up a connection whose worker may well live: it is told so."""
+        self._lose(peer, reason, died=died)
+        self._socket.send(peer.identity, _RESET)
+
+    def _lose_unreachable(self, peer: Peer) -> None:
+        # What it sent before it went still counts: the end of a task, or its `Bye`.
+        self._socket.drain_all()
+        self._lose(peer, "is gone")
+
+    def _on_disconnect(self) -> None:
+        """Some peer has gone, ZeroMQ does not say which: a send to it will."""
+        self._ping_all()
+        if self._look is None:
+            # The event may overtake the end of the route; a second look settles it.
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(_SECOND_LOOK_S, self._ping_all, True)
+
+    def _ping_all(self, is_second: bool = False) -> None:
+        if is_second:
+            self._look = None
+        for peer in list(self._peers.values()):
+            if not self._send(peer, [Ping()]):
+                self._lose_unreachable(peer)

@@ -1,0 +1,173 @@
+"""The gateway's view of all workers, as the HTTP side uses it.
+
+It puts dispatcher, connections and courier together and owns the clock of the queue and of
+liveness. It knows nothing of HTTP, and decides nothing about who runs what.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+
+from gateway import overview
+from gateway.actions import Submission
+from gateway.courier import Courier
+from gateway.dispatcher import Dispatcher
+from gateway.metrics import Metrics, WorkerView
+from gateway.overview import Health
+from gateway.roster import Worker
+from gateway.stream import TaskStream
+from protocol import messages as m
+from protocol.config import GatewayConfig
+from protocol.errors import ConfigError, TaskError
+
+__all__ = ["Health", "Pool"]
+
+_INSPECT_LIMIT_S = 2.0
+_ALONE_S = 30.0
+"""A pool without any worker says for so long that it is loading: a supervisor starts new ones."""
+_CHARS_PER_TOKEN = 4
+_MAX_TICK_S = 0.5
+
+
+class Pool:
+    """All workers behind one `submit`."""
+
+    def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
+        self._config = config
+        self._dispatcher = Dispatcher(
+            queue_size=config.queue_size, queue_timeout_s=config.queue_timeout_s
+        )
+        self._courier = Courier(self._dispatcher, metrics, heartbeat_s=config.heartbeat_s)
+        self._ids = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._alone_since = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Pool {self._dispatcher!r}>"
+
+    async def start(self) -> None:
+        """Open the endpoints for workers; raises `ConfigError` that names the one at fault."""
+        if not self._config.bind:
+            raise ConfigError("gateway.bind: no endpoint for workers")
+        self._courier.open(self._config.bind)
+        self._alone_since = self._now()
+        self._tick()
+
+    async def close(self) -> None:
+        """End everything at once."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._courier.close()
+
+    def submit(self, task: m.TaskMessage, *, model: str, tenant: str = "") -> TaskStream:
+        """Give a task to a worker or to the queue; raises `TaskError` if neither takes it."""
+        name, slot = "", -1
+        if isinstance(task, m.Generate) and task.params.id_slot >= 0:
+            name, slot = self._dispatcher.slots.locate(model, task.params.id_slot)
+        return self._courier.submit(
+            task,
+            Submission(
+                task_id=next(self._ids),
+                model=model,
+                tenant=tenant,
+                n_tokens=_guess_tokens(task),
+                takes_credit=isinstance(task, m.Generate),
+                worker=name,
+                slot=slot,
+            ),
+        )
+
+    def card(self, model: str | None) -> m.ModelCard:
+        """Find the model that a request means; raises `TaskError`."""
+        return overview.resolve(self._dispatcher, model)
+
+    def cards(self) -> tuple[m.ModelCard, ...]:
+        """List the models that are or were ready."""
+        return tuple(self._dispatcher.cards.values())
+
+    def health(self) -> Health:
+        """Say how the pool is."""
+        given_up = self._now() - self._alone_since > _ALONE_S
+        return overview.health(self._dispatcher, given_up=given_up)
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        """List the connected workers, for the metrics."""
+        return tuple(map(overview.view, self._dispatcher.workers.values()))
+
+    def queue_depths(self) -> Mapping[str, int]:
+        """Count the waiting tasks of each model, for the metrics."""
+        return self._dispatcher.models
+
+    async def slots(self, model: str | None = None) -> tuple[tuple[m.SlotReport, m.ModelCard], ...]:
+        """Ask the workers what their slots do; for a silent one the gateway's own count stands."""
+        asked = [
+            worker
+            for worker in self._dispatcher.workers.values()
+            if worker.card is not None and model in (None, worker.model)
+        ]
+        reports = await asyncio.gather(*map(self._report, asked))
+        rows = [
+            (report, worker.card)
+            for worker, one in zip(asked, reports, strict=True)
+            for report in one
+            if worker.card is not None
+        ]
+        return tuple(sorted(rows, key=lambda row: row[0].id))
+
+    def drain(self) -> None:
+        """Take nothing new; what runs and waits is still served."""
+        self._dispatcher.drain()
+
+    async def drained(self) -> None:
+        """Wait until every task has ended."""
+        await self._courier.drained()
+
+    async def _report(self, worker: Worker) -> tuple[m.SlotReport, ...]:
+        answer = await self._inspect(worker) if worker.is_ready else None
+        if answer is not None:
+            return answer.slots
+        return overview.guess_slots(worker, self._dispatcher.slots.base(worker.name))
+
+    async def _inspect(self, worker: Worker) -> m.Inspected | None:
+        spec = Submission(
+            task_id=next(self._ids), model=worker.model, takes_credit=False, worker=worker.name
+        )
+        stream: TaskStream | None = None
+        try:
+            stream = self._courier.submit(m.Inspect(task_id=0), spec)
+            async with asyncio.timeout(_INSPECT_LIMIT_S):
+                answer = await stream.result()
+        except (TimeoutError, TaskError):
+            answer = None
+        finally:
+            if stream is not None:
+                stream.close()
+        return answer if isinstance(answer, m.Inspected) else None
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        shortest = min(self._config.heartbeat_s, self._config.queue_timeout_s)
+        # First the next tick: a fault in this one must not stop the clock.
+        self._timer = loop.call_later(min(_MAX_TICK_S, shortest / 2), self._tick)
+        self._courier.sweep(loop.time())
+        if self._dispatcher.workers:
+            self._alone_since = loop.time()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _guess_tokens(task: m.TaskMessage) -> int:
+    """Guess the length of a prompt; the fair share needs a number before a worker counts."""
+    if not isinstance(task, m.Generate):
+        return 1
+    n = 0
+    for part in _parts(task):
+        n += max(1, len(part) // _CHARS_PER_TOKEN) if isinstance(part, str) else 1
+    return max(1, n)
+
+
+def _parts(task: m.Generate) -> tuple[object, ...]:
+    if task.chat is not None:
+        return tuple(message.get("content") for message in task.chat.messages)
+    return (task.prompt,) if isinstance(task.prompt, str) else task.prompt or ()

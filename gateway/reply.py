@@ -1,0 +1,76 @@
+"""What a body asks for (`Plan`) and how its answer is spoken (`Reply`).
+
+A reply is pure: messages of the wire in, bytes or JSON values out. One of them serves one request
+and numbers its choices as the plan numbers its tasks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from protocol.messages import Delta, Done, Generate, Progress, Started, TokenProb
+from protocol.sampling import UNSET_SEED, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Everything one task produced, for an answer in one piece."""
+
+    text: str
+    tokens: tuple[int, ...]
+    probs: tuple[TokenProb, ...]
+    done: Done
+
+
+class Reply(Protocol):
+    """Speaks one API: frames of a stream, or one body."""
+
+    def started(self, index: int, message: Started) -> None:
+        """Note where the choice runs; the first frame waits for something to say."""
+        ...
+
+    def progress(self, index: int, message: Progress) -> bytes:
+        """Frame how far the prompt is read."""
+        ...
+
+    def delta(self, index: int, message: Delta) -> bytes:
+        """Frame what was added; may be empty."""
+        ...
+
+    def done(self, index: int, message: Done) -> bytes:
+        """Frame the end of one choice."""
+        ...
+
+    def end(self) -> bytes:
+        """Frame what follows the last choice; may be empty."""
+        ...
+
+    def result(self, outcomes: Sequence[Outcome]) -> Any:
+        """Return the JSON value of an answer in one piece."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The tasks of a request, one a choice, and how to answer."""
+
+    tasks: tuple[Generate, ...]
+    reply: Reply
+    stream: bool
+    ping_interval_s: float | None = None
+    """What the client asked for; 0 is never, None the server's own."""
+
+
+def fan_out(
+    prompts: Sequence[Generate], params: SamplingParams
+) -> tuple[tuple[Generate, ...], tuple[SamplingParams, ...]]:
+    """Repeat each prompt `n` times; set seeds count up, so that the choices differ."""
+    variants = tuple(_seeded(params, i) for i in range(params.n))
+    tasks = tuple(replace(prompt, params=one) for prompt in prompts for one in variants)
+    return tasks, tuple(task.params for task in tasks)
+
+
+def _seeded(params: SamplingParams, i: int) -> SamplingParams:
+    if i == 0 or params.seed == UNSET_SEED:
+        return params
+    return replace(params, seed=(params.seed + i) & 0xFFFFFFFF)

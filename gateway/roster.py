@@ -1,0 +1,150 @@
+"""Who can work: the connected workers with their credits, and the pool-wide slot numbers.
+
+Pure bookkeeping for the dispatcher. A credit is a slot (or a place for a prefetched task) as the
+gateway counts it: taken when a task is assigned, returned by its terminal message and nothing else.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from protocol.messages import ModelCard
+
+LeaseKey = tuple[int, int]
+"""Task id and attempt: a late terminal message returns the credit of its own attempt only."""
+
+
+class WorkerState(StrEnum):
+    """What a connected worker can do."""
+
+    LOADING = "loading"
+    READY = "ready"
+    LEAVING = "leaving"
+    """It drains: it finishes what it has and goes."""
+
+
+_NEXT: dict[WorkerState, frozenset[WorkerState]] = {
+    WorkerState.LOADING: frozenset({WorkerState.READY, WorkerState.LEAVING}),
+    WorkerState.READY: frozenset({WorkerState.LEAVING}),
+    WorkerState.LEAVING: frozenset(),
+}
+
+
+class Worker:
+    """One connection of one worker."""
+
+    __slots__ = ("card", "key", "last_used", "leases", "model", "name", "state", "tasks")
+
+    def __init__(self, key: str, name: str, model: str) -> None:
+        self.key = key
+        self.name = name
+        self.model = model
+        self.state = WorkerState.LOADING
+        self.card: ModelCard | None = None
+        self.leases: dict[LeaseKey, int] = {}
+        """Credits taken, with the slot each runs in, -1 until that is known."""
+        self.tasks: dict[int, None] = {}
+        """Live tasks here, in order of assignment; those without a credit too."""
+        self.last_used = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Worker {self.name} {self.state} model={self.model} "
+            f"leases={len(self.leases)}/{self.n_slots}+{self.n_prefetch}>"
+        )
+
+    @property
+    def n_slots(self) -> int:
+        """Tasks that run here at once."""
+        return self.card.n_slots if self.card is not None else 0
+
+    @property
+    def n_prefetch(self) -> int:
+        """Tasks that may be sent beyond the slots."""
+        return self.card.n_prefetch if self.card is not None else 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes new tasks."""
+        return self.state is WorkerState.READY
+
+    @property
+    def n_busy(self) -> int:
+        """Slots in use as far as the gateway knows."""
+        return min(len(self.leases), self.n_slots)
+
+    @property
+    def n_free(self) -> int:
+        """Free slots."""
+        return self.n_slots - self.n_busy
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether one more task may be sent."""
+        return self.is_ready and len(self.leases) < self.n_slots + self.n_prefetch
+
+    def can_run_in(self, slot: int) -> bool:
+        """Whether this slot is free as far as is known; pinned tasks are not prefetched."""
+        return self.is_ready and self.n_free > 0 and slot not in self.leases.values()
+
+    def turn(self, state: WorkerState) -> None:
+        """Change the state; only the transitions of the table are possible."""
+        assert state in _NEXT[self.state], f"{self!r} cannot become {state}"
+        self.state = state
+
+
+def most_free(workers: Iterable[Worker]) -> Worker | None:
+    """Choose the worker with most free slots, of equals the one used longest ago.
+
+    Prefetch credits are only used when no worker has a free slot. Routing by cached prefix will be
+    another function of this kind.
+    """
+    able = [worker for worker in workers if worker.has_credit]
+    return min(
+        able, key=lambda w: (-w.n_free, len(w.leases) - w.n_slots, w.last_used), default=None
+    )
+
+
+def least_asked(workers: Iterable[Worker]) -> Worker | None:
+    """Choose the worker for a task that needs no slot."""
+    ready = [worker for worker in workers if worker.is_ready]
+    return min(ready, key=lambda worker: (len(worker.tasks), worker.last_used), default=None)
+
+
+class SlotMap:
+    """Pool-wide slot ids: a range for each worker name, kept over the worker's restarts."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[str, range] = {}
+        self._models: dict[str, str] = {}
+        self._end = 0
+
+    def __repr__(self) -> str:
+        ranges = " ".join(f"{n}:{r.start}-{r.stop - 1}" for n, r in self._ranges.items())
+        return f"<SlotMap {ranges}>".replace(" >", ">")
+
+    @property
+    def n_slots(self) -> int:
+        """Slots of all workers ever ready."""
+        return sum(map(len, self._ranges.values()))
+
+    def reserve(self, name: str, card: ModelCard) -> None:
+        """Give a worker its range; it moves only if it has grown and others follow it."""
+        old = self._ranges.get(name, range(self._end, self._end))
+        fits = card.n_slots <= len(old) or old.stop == self._end
+        start = old.start if fits else self._end
+        self._ranges[name] = range(start, start + card.n_slots)
+        self._models[name] = card.name
+        self._end = max(self._end, start + card.n_slots)
+
+    def base(self, name: str) -> int:
+        """Return the id of the worker's slot 0."""
+        return self._ranges[name].start
+
+    def locate(self, model: str, slot_id: int) -> tuple[str, int]:
+        """Find the worker and its own slot number for an id; ids beyond the model's slots wrap."""
+        own = [(n, r) for n, r in self._ranges.items() if self._models[n] == model]
+        for name, ids in own:
+            if slot_id in ids:
+                return name, slot_id - ids.start
+        places = [(name, i) for name, ids in own for i in range(len(ids))]
+        return places[slot_id % len(places)] if places else ("", -1)

@@ -1,0 +1,115 @@
+"""What the server says about itself: health, properties, slots, models, metrics."""
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.errors import Headers, json_response
+from gateway.llamacpp.views import Offers, models, props, router_props, slot
+from gateway.overview import Health
+from gateway.service import Service
+from protocol.errors import ErrorCode, TaskError
+
+_DRAINING = "draining"
+_NO_SLOT = "no slot available"
+_RETRY: Headers = {"Retry-After": "1"}
+
+_FAULTS: dict[str, tuple[int, str, str]] = {
+    "loading model": (503, "Loading model", "unavailable_error"),
+    "error": (500, "Model failed to load", "server_error"),
+    _DRAINING: (503, "The server is shutting down", "unavailable_error"),
+}
+
+
+class Admin:
+    """The reading endpoints; each method is one."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._started_at = time.time()
+
+    async def health(self, request: Request) -> Response:
+        """Answer in one of five states, with the counts of the seeds beside today's status."""
+        health = self._service.pool.health()
+        status = _DRAINING if health.draining else health.status
+        if status in _FAULTS:
+            return _fault(status)
+        shown: dict[str, Any] = {
+            "status": status,
+            "slots_idle": health.slots_idle,
+            "slots_processing": health.slots_processing,
+        }
+        if "include_slots" in request.query_params and self._service.config.slots:
+            shown["slots"] = await self._slots(None, legacy=False)
+        is_full = status == _NO_SLOT and "fail_on_no_slot" in request.query_params
+        return json_response(shown, 503 if is_full else 200, _RETRY if is_full else None)
+
+    async def livez(self, request: Request) -> Response:
+        """Say that the loop turns."""
+        return json_response({"status": "alive"})
+
+    async def readyz(self, request: Request) -> Response:
+        """Say whether new work would be taken."""
+        health = self._service.pool.health()
+        if _is_ready(health):
+            return json_response({"status": "ready"})
+        status = _DRAINING if health.draining else health.status
+        return json_response({"status": status}, 503, _RETRY)
+
+    async def props(self, request: Request) -> Response:
+        """Describe the model, or the pool when it has several and none is named."""
+        service = self._service
+        cards = service.ready_cards()
+        model = request.query_params.get("model")
+        if model is None and len(cards) > 1:
+            return json_response(router_props(cards))
+        card = service.card(model)
+        offers = Offers(slots=service.config.slots, metrics=service.config.metrics)
+        return json_response(props(card, await service.n_slots(card), offers))
+
+    async def slots(self, request: Request) -> Response:
+        """List the slots of all workers under global ids."""
+        if not self._service.config.slots:
+            raise _not_started("slots endpoint", "--slots")
+        self._service.ready_cards()
+        if "fail_on_no_slot" in request.query_params and not self._service.pool.health().slots_idle:
+            raise TaskError(ErrorCode.UNAVAILABLE, _NO_SLOT)
+        model = request.query_params.get("model")
+        legacy = "legacy" in request.query_params
+        return json_response(await self._slots(model, legacy=legacy))
+
+    async def _slots(self, model: str | None, *, legacy: bool) -> list[dict[str, Any]]:
+        rows = await self._service.pool.slots(model)
+        return [slot(report, card, legacy=legacy) for report, card in rows]
+
+    async def models(self, request: Request) -> Response:
+        """List the models."""
+        return json_response(models(self._service.ready_cards(), self._service.created))
+
+    async def metrics(self, request: Request) -> Response:
+        """Write the metrics for Prometheus."""
+        if not self._service.config.metrics:
+            raise _not_started("metrics endpoint", "--metrics")
+        headers = {
+            "Content-Type": "text/plain; version=0.0.4",  # as media_type it would get a charset
+            "Process-Start-Time-Unix": str(int(self._started_at)),
+        }
+        text = self._service.metrics.render(self._service.pool)
+        return Response(text, 200, headers)
+
+
+def _is_ready(health: Health) -> bool:
+    return health.status in ("ok", _NO_SLOT) and not health.draining
+
+
+def _fault(status: str) -> Response:
+    code, message, kind = _FAULTS[status]
+    error = {"message": message, "type": kind, "code": code}
+    return json_response({"status": status, "error": error}, code, _RETRY if code == 503 else None)
+
+
+def _not_started(what: str, flag: str) -> TaskError:
+    message = f"This server does not support {what}. Start it with `{flag}`"
+    return TaskError(ErrorCode.NOT_SUPPORTED, message)

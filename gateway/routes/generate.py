@@ -1,0 +1,126 @@
+"""The three generating endpoints: the only place where stream and non-stream part."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from gateway.body import read_json
+from gateway.errors import json_response, task_error_body
+from gateway.eventstream import SEND_TIMEOUT_S, EventStream
+from gateway.race import disconnected, guarded, together
+from gateway.reply import Outcome, Plan, Reply
+from gateway.service import Service
+from gateway.sse import event
+from gateway.stream import TaskStream
+from protocol.errors import InvalidRequest, TaskError
+from protocol.messages import Delta, Done, ModelCard, Progress, Started, TokenProb
+
+Planner = Callable[[Mapping[str, Any], ModelCard], Plan]
+
+_QUEUE_AT_LEAST = 16
+
+
+class Generation:
+    """An endpoint that plans tasks from a body and answers with what they generate."""
+
+    def __init__(self, service: Service, planner: Planner) -> None:
+        self._service = service
+        self._planner = planner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        body = await read_json(scope, receive, self._service.body_limits)
+        card = self._service.card(body.get("model"))
+        plan = self._planner(body, card)
+        self._check_number(plan, card)
+        with self._submitted(plan, card, scope["tenant"]) as streams:
+            if plan.stream:
+                await self._stream(plan, streams, receive, send)
+            else:
+                collected = together(collect(stream) for stream in streams)
+                outcomes = await guarded(collected, disconnected(receive))
+                await json_response(plan.reply.result(outcomes))(scope, receive, send)
+
+    def _check_number(self, plan: Plan, card: ModelCard) -> None:
+        """Refuse what could never find room at once: a full queue would only say try again."""
+        health = self._service.pool.health()
+        n_slots = health.slots_idle + health.slots_processing
+        queue_size = self._service.config.queue_size or max(_QUEUE_AT_LEAST, 4 * n_slots)
+        n, limit = len(plan.tasks), max(n_slots, card.n_slots) + queue_size
+        if n > limit:
+            message = f"Field 'n': Value must be between 1 <= value <= {limit}, but got {n}"
+            raise InvalidRequest(message, param="n")
+
+    @contextmanager
+    def _submitted(
+        self, plan: Plan, card: ModelCard, tenant: str
+    ) -> Iterator[Sequence[TaskStream]]:
+        streams: list[TaskStream] = []
+        try:
+            for task in plan.tasks:
+                stream = self._service.pool.submit(task, model=card.name, tenant=tenant)
+                streams.append(stream)
+            yield streams
+        finally:
+            for stream in streams:
+                stream.close()
+
+    async def _stream(
+        self, plan: Plan, streams: Sequence[TaskStream], receive: Receive, send: Send
+    ) -> None:
+        config = self._service.config
+        interval_s = plan.ping_interval_s
+        events = EventStream(
+            send,
+            config.ping_interval_s if interval_s is None else interval_s,
+            min(SEND_TIMEOUT_S, config.timeout_s),
+        )
+        pumps = together(pump(i, stream, plan.reply, events) for i, stream in enumerate(streams))
+        try:
+            await guarded(pumps, disconnected(receive), events.keep_alive())
+        except TaskError as error:
+            if not events.is_open:
+                raise
+            # The event tells clients that read it; the body without its end tells all the others.
+            await events.write(event(orjson.dumps(task_error_body(error))))
+            return
+        await events.write(plan.reply.end())
+        await events.finish()
+
+
+async def pump(index: int, stream: TaskStream, reply: Reply, events: EventStream) -> None:
+    """Write one choice to the client as it comes."""
+    while True:
+        message = await stream.receive()
+        match message:
+            case Delta():
+                await events.write(reply.delta(index, message))
+            case Started():
+                reply.started(index, message)
+                await events.open()
+            case Progress():
+                await events.write(reply.progress(index, message))
+            case Done():
+                await events.write(reply.done(index, message))
+                return
+
+
+async def collect(stream: TaskStream) -> Outcome:
+    """Gather one choice into one piece."""
+    texts: list[str] = []
+    tokens: list[int] = []
+    probs: list[TokenProb] = []
+    while True:
+        message = await stream.receive()
+        match message:
+            case Delta():
+                texts.append(message.text)
+                tokens += message.tokens
+                probs += message.probs
+            case Done():
+                return Outcome(
+                    text="".join(texts), tokens=tuple(tokens), probs=tuple(probs), done=message
+                )

@@ -1,0 +1,191 @@
+"""The running gateway: sockets, pool, Hypercorn, signals, drain, reports to the supervisor.
+
+Hypercorn is embedded and never runs workers of its own. Its listener closes the moment it is told
+to stop, so the pool is drained before that.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypercorn
+import uvloop
+from hypercorn.asyncio import serve
+from starlette.types import ASGIApp
+
+from gateway.app import build_app
+from gateway.metrics import Metrics
+from gateway.pool import Pool
+from protocol.config import GatewayConfig
+from protocol.errors import ConfigError
+from protocol.notify import Notifier
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+
+_BACKLOG = 2048
+_KEEP_ALIVE_S = 75
+"""Longer than a proxy's 60 s: the side that reuses a connection must be the first to drop it."""
+_FLUSH_S = 5.0
+"""What has ended may still be on its way to a slow client when the listener closes."""
+_WILDCARDS = {"": "", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
+
+
+@dataclass(slots=True)
+class Signals:
+    """SIGTERM and SIGINT: the first asks for a drain, the second ends it."""
+
+    drain: asyncio.Event = field(default_factory=asyncio.Event)
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def install(self) -> None:
+        """Listen; to be called on the loop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.received)
+
+    def received(self) -> None:
+        """Note one more signal."""
+        (self.leave if self.drain.is_set() else self.drain).set()
+
+
+def run(config: GatewayConfig, notifier: Notifier) -> int:
+    """Serve until a signal comes; returns the exit code, raises `ConfigError`."""
+    sock = listen(config)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(config, sock, notifier))
+
+
+def listen(config: GatewayConfig) -> socket.socket:
+    """Bind the address; raises `ConfigError` that names it and the mend."""
+    if bool(config.ssl_key_file) != bool(config.ssl_cert_file):
+        raise ConfigError("ssl_key_file and ssl_cert_file belong together: set both or neither")
+    where = f"{config.host}:{config.port}"
+    try:
+        found = socket.getaddrinfo(
+            config.host or None,
+            config.port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {where}: {error.strerror}; see --host") from error
+    family, kind, number, _, address = found[0]
+    sock = socket.socket(family, kind, number)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        sock.bind(address)
+        sock.listen(_BACKLOG)  # now, so that two servers cannot both think that they have it
+    except OSError as error:
+        sock.close()
+        mend = "choose another with --port, or --port 0" if error.errno == 98 else "see --host"
+        raise ConfigError(f"cannot listen on {where}: {error.strerror}; {mend}") from error
+    return sock
+
+
+def url_of(sock: socket.socket, config: GatewayConfig) -> str:
+    """Return the address that a client of this host can use."""
+    host, port = sock.getsockname()[:2]
+    host = _WILDCARDS.get(host, host)
+    scheme = "https" if config.ssl_cert_file else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+async def _run(config: GatewayConfig, sock: socket.socket, notifier: Notifier) -> int:
+    signals = Signals()
+    signals.install()
+    metrics = Metrics()
+    pool = Pool(config, metrics)
+    app = build_app(config, pool, metrics)
+    await pool.start()
+    url = url_of(sock, config)
+    _warn_if_open(config, url)
+    stop = asyncio.Event()
+    server = asyncio.create_task(_serve(app, config, sock, stop))
+    beat = asyncio.create_task(_beat(notifier))
+    log.info("listening url=%s", url)
+    notifier.send(X_URL=url)
+    notifier.ready(f"listening on {url}")
+    try:
+        return await _until_told(config, pool, signals, server, notifier)
+    finally:
+        beat.cancel()
+        await pool.close()
+        stop.set()
+        if not signals.leave.is_set():
+            await asyncio.wait([server], timeout=_FLUSH_S + 1)
+
+
+async def _until_told(
+    config: GatewayConfig,
+    pool: Pool,
+    signals: Signals,
+    server: "asyncio.Task[None]",
+    notifier: Notifier,
+) -> int:
+    told = asyncio.create_task(signals.drain.wait())
+    await asyncio.wait([told, server], return_when=asyncio.FIRST_COMPLETED)
+    if server.done():
+        told.cancel()
+        server.result()
+        return EXIT_ERROR  # it ends by itself only by an exception
+    log.info("draining limit_s=%.0f", config.drain_timeout_s)
+    notifier.stopping()
+    pool.drain()
+    drained = asyncio.create_task(pool.drained())
+    leave = asyncio.create_task(signals.leave.wait())
+    done, pending = await asyncio.wait(
+        [drained, leave], timeout=config.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED
+    )
+    for task in pending:
+        task.cancel()
+    if drained not in done:
+        log.warning("not drained reason=%s", "second signal" if leave in done else "time is up")
+    return EXIT_ERROR if leave in done else EXIT_OK
+
+
+async def _serve(
+    app: ASGIApp, config: GatewayConfig, sock: socket.socket, stop: asyncio.Event
+) -> None:
+    own: Any = app  # Hypercorn's ASGI types are its own
+    await serve(own, hypercorn_config(config, sock), shutdown_trigger=stop.wait)
+
+
+def hypercorn_config(config: GatewayConfig, sock: socket.socket) -> hypercorn.Config:
+    """Return Hypercorn's settings; it takes the socket over."""
+    result = hypercorn.Config()
+    result.bind = [f"fd://{sock.detach()}"]
+    result.backlog = _BACKLOG
+    result.keep_alive_timeout = _KEEP_ALIVE_S
+    result.graceful_timeout = _FLUSH_S
+    result.include_server_header = False
+    result.h11_max_incomplete_size = 32 * 1024
+    result.errorlog = logging.getLogger("gateway.hypercorn")
+    result.errorlog.setLevel(logging.WARNING)
+    if config.ssl_cert_file:
+        result.certfile = config.ssl_cert_file
+        result.keyfile = config.ssl_key_file
+    return result
+
+
+async def _beat(notifier: Notifier) -> None:
+    """Tell the supervisor that the loop turns."""
+    if notifier.watchdog_interval_s is None:
+        return
+    while True:
+        notifier.watchdog()
+        await asyncio.sleep(notifier.watchdog_interval_s)
+
+
+def _warn_if_open(config: GatewayConfig, url: str) -> None:
+    is_local = config.host in ("127.0.0.1", "::1", "localhost") or config.host.startswith("127.")
+    if not is_local and not config.api_key and not config.api_key_file:
+        log.warning(
+            "ANYBODY who can reach %s can use this server: set --api-key or --api-key-file", url
+        )

@@ -1,0 +1,50 @@
+"""What every endpoint needs: the configuration, the pool, the metrics, the limits."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.body import MIB, PATIENCE_S, BodyLimits
+from gateway.metrics import Metrics
+from gateway.pool import Pool
+from protocol.config import GatewayConfig
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.messages import ModelCard
+from protocol.schema import json_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The gateway as its endpoints see it."""
+
+    config: GatewayConfig
+    pool: Pool
+    metrics: Metrics
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def body_limits(self) -> BodyLimits:
+        """Return how large and how slow a body may be."""
+        patience_s = min(PATIENCE_S, self.config.timeout_s)
+        return BodyLimits(max_bytes=self.config.max_body_mib * MIB, patience_s=patience_s)
+
+    def card(self, model: Any) -> ModelCard:
+        """Find the model that a request names; raises `TaskError`."""
+        if model is not None and not isinstance(model, str):
+            message = f"Field 'model': type must be string, but is {json_type(model)}"
+            raise InvalidRequest(message, param="model")
+        return self.pool.card(model)
+
+    def ready_cards(self) -> tuple[ModelCard, ...]:
+        """List the models; raises `TaskError` while there is none."""
+        cards = self.pool.cards()
+        if not cards:
+            raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")
+        return cards
+
+    async def n_slots(self, card: ModelCard) -> int:
+        """Count the slots of a model over all workers."""
+        if len(self.pool.cards()) > 1:
+            return len(await self.pool.slots(card.name))
+        health = self.pool.health()
+        return health.slots_idle + health.slots_processing

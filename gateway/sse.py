@@ -1,0 +1,12 @@
+"""Server-sent events as bytes: framing only, no words of any API and no I/O."""
+
+PING = b":\n\n"
+"""A comment: clients skip it, proxies see life."""
+
+DONE = b"data: [DONE]\n\n"
+"""Closes a stream of OpenAI's API; llama-server's own streams end without it."""
+
+
+def event(payload: bytes) -> bytes:
+    """Frame one JSON text (which holds no raw newline) as an event."""
+    return b"data: " + payload + b"\n\n"

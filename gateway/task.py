@@ -1,0 +1,61 @@
+"""One live task as the dispatcher sees it: its state, and what becomes of it when a worker dies."""
+
+from enum import StrEnum
+
+from gateway.actions import Submission
+from protocol.errors import ErrorCode, TaskError
+
+MAX_DEATHS = 2
+"""Workers that may die under one task before it is taken for the cause."""
+
+
+class TaskState(StrEnum):
+    """Where a task is; one that ended or was cancelled is forgotten."""
+
+    WAITING = "waiting"
+    ASSIGNED = "assigned"
+    STARTED = "started"
+
+
+_NEXT: dict[TaskState, frozenset[TaskState]] = {
+    TaskState.WAITING: frozenset({TaskState.ASSIGNED}),
+    TaskState.ASSIGNED: frozenset({TaskState.STARTED, TaskState.WAITING}),
+    TaskState.STARTED: frozenset(),
+}
+
+
+class Task:
+    """A task between its submission and its end."""
+
+    __slots__ = ("attempt", "charged", "n_deaths", "since", "spec", "state", "worker")
+
+    def __init__(self, spec: Submission, now: float) -> None:
+        self.spec = spec
+        self.state = TaskState.WAITING
+        self.attempt = 0
+        self.worker = ""
+        """Key of the connection that has it; empty while it waits."""
+        self.n_deaths = 0
+        self.since = now
+        """When it entered its state."""
+        self.charged = 0
+        """Tokens counted for its tenant so far."""
+
+    def __repr__(self) -> str:
+        where = self.worker or "queue"
+        return f"<Task {self.spec.task_id} {self.state} at {where} attempt={self.attempt}>"
+
+    def turn(self, state: TaskState, now: float) -> None:
+        """Change the state; only the transitions of the table are possible."""
+        assert state in _NEXT[self.state], f"{self!r} cannot become {state}"
+        self.state = state
+        self.since = now
+
+    def verdict(self) -> TaskError | None:
+        """Say how the task ends now that its worker is lost; None if it may go elsewhere."""
+        if self.n_deaths >= MAX_DEATHS:
+            text = f"{self.n_deaths} workers died with this request; it is not tried again"
+            return TaskError(ErrorCode.INTERNAL, text)
+        if self.state is TaskState.STARTED:
+            return TaskError(ErrorCode.UNAVAILABLE, "The worker was lost while it answered")
+        return None

@@ -1,0 +1,41 @@
+"""A served pool of real processes over the fake backend."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.process import python
+from tests.e2e.served import Served
+
+Serve = Callable[..., Served]
+
+
+def toml(table: dict[str, Any]) -> str:
+    """Write one flat table's keys."""
+    quoted = {
+        key: f'"{value}"' if isinstance(value, str) else str(value).lower()
+        for key, value in table.items()
+    }
+    return "".join(f"{key} = {value}\n" for key, value in quoted.items())
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Run `llamapool serve` with these workers; `gateway` holds keys of its table."""
+    running: list[Served] = []
+
+    def begin(*workers: dict[str, Any], gateway: dict[str, Any] | None = None) -> Served:
+        text = "[gateway]\n" + toml({"port": 0, "heartbeat_s": 0.2, **(gateway or {})})
+        for worker in workers or ({},):
+            text += "[[worker]]\n" + toml({"backend": "fake", "n_slots": 4, **worker})
+        path = tmp_path / f"pool{len(running)}.toml"
+        path.write_text(text)
+        served = Served(python("-m", "worker.cli", "serve", "--config", str(path)))
+        running.append(served)
+        return served
+
+    yield begin
+    for served in running:
+        served.close()

@@ -1,0 +1,77 @@
+"""A running `llamapool serve`: its processes by name, and requests to it."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from tests.e2e.process import Process
+
+
+class Served(Process):
+    """A `Process` whose log tells where it listens and who its workers are."""
+
+    url = ""
+    _client: httpx.Client | None = None
+
+    def wait_until_ready(self) -> "Served":
+        """Return once it says that it is ready and the gateway has heard of every worker."""
+        found = self.wait_for(r"supervisor ready url=(\S+) \S+ workers=(\d+)")
+        self.url = found[1]
+        self.wait_for_count(r"gateway\.courier .* ready$", int(found[2]))
+        self._client = httpx.Client(base_url=self.url, timeout=20)
+        return self
+
+    @property
+    def client(self) -> httpx.Client:
+        """Return a client of this server, once it is ready."""
+        assert self._client is not None
+        return self._client
+
+    def pid_of(self, name: str) -> int:
+        """Return the process that was last reported ready under a name."""
+        line = next(line for line in reversed(self.lines) if f" {name} is ready pid=" in line)
+        return int(line.rpartition("=")[2])
+
+    def complete(self, prompt: str, **body: Any) -> httpx.Response:
+        """Ask for a completion that is not streamed."""
+        return self.client.post("/completion", json={"prompt": prompt, "n_predict": 8, **body})
+
+    @contextmanager
+    def stream(self, prompt: str, **body: Any) -> Iterator[Iterator[dict[str, Any]]]:
+        """Stream a completion; yields its events."""
+        body = {"prompt": prompt, "n_predict": 8, "stream": True, **body}
+        with self.client.stream("POST", "/completion", json=body) as response:
+            assert response.status_code == 200
+            yield events(response)
+
+    def is_idle(self) -> bool:
+        """Tell whether every slot is free."""
+        response = self.client.get("/slots")
+        return response.status_code == 200 and not any(
+            slot["is_processing"] for slot in response.json()
+        )
+
+    def close(self) -> None:
+        """Close the client and end every process."""
+        if self._client is not None:
+            self._client.close()
+        super().close()
+
+
+def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """Yield the data of a stream's events."""
+    for line in response.iter_lines():
+        if line.startswith("data: {"):
+            yield json.loads(line.removeprefix("data: "))
+
+
+def eventually(is_so: Callable[[], bool], within_s: float = 10.0) -> bool:
+    """Ask again until it is so or the time is up; asking must take time of its own."""
+    deadline = time.monotonic() + within_s
+    while not (result := is_so()) and time.monotonic() < deadline:
+        pass
+    return result

@@ -1,0 +1,281 @@
+"""Faults on a whole pool: real processes, the fake backend, one fault each."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import Serve
+from tests.e2e.process import Process, python
+from tests.e2e.served import Served, eventually
+
+SLOW = {"fake_step_ms": 20}
+
+
+def finish(served: Served, prompt: str, started: threading.Event, **body: Any) -> list[Any]:
+    """Stream to the end; sets `started` at the first event."""
+    found = []
+    with served.stream(prompt, **body) as stream:
+        for event in stream:
+            found.append(event)
+            started.set()
+    return found
+
+
+def test_serves_and_drains(serve: Serve) -> None:
+    served = serve({"count": 2}).wait_until_ready()
+    response = served.complete("Hello")
+    assert response.status_code == 200
+    assert len(response.json()["content"]) == 8
+    served.signal(signal.SIGTERM)
+    assert served.wait() == 0
+    assert served.survivors() == []
+
+
+def test_runtime_directory_is_gone_after_the_end(serve: Serve, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    served = serve({"name": "w"})
+    served.close()
+    config = tmp_path / "pool0.toml"
+    config.write_text(f'runtime_dir = "{folder}"\n' + config.read_text())
+    again = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
+    try:
+        again.wait_until_ready()
+        assert (folder / "pool.json").stat().st_mode & 0o777 == 0o600
+        again.signal(signal.SIGTERM)
+        assert again.wait() == 0
+        assert not folder.exists()
+    finally:
+        again.close()
+
+
+def test_drain_finishes_what_runs(serve: Serve) -> None:
+    served = serve(SLOW).wait_until_ready()
+    started = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(finish, served, "slow", started, n_predict=50)
+        assert started.wait(10)
+        served.signal(signal.SIGTERM)
+        last = running.result(20)[-1]
+    assert last["stop"] is True
+    assert last["tokens_predicted"] == 50
+    assert served.wait() == 0
+    assert served.survivors() == []
+
+
+def test_second_ctrl_c_ends_at_once(serve: Serve) -> None:
+    served = serve(SLOW).wait_until_ready()
+    with served.stream("endless", n_predict=100_000) as stream:
+        next(stream)
+        served.signal(signal.SIGINT)
+        served.wait_for("draining signal=SIGINT")
+        served.signal(signal.SIGINT)
+        assert served.wait(5) == 1
+    assert served.survivors() == []
+
+
+def test_killed_worker_comes_back_and_others_go_on(serve: Serve) -> None:
+    served = serve({"name": "a", **SLOW}, {"name": "b", **SLOW, "alias": "fake"})
+    served.wait_until_ready()
+    started = [threading.Event() for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        running = [
+            pool.submit(finish, served, f"stream {i}", event, n_predict=60)
+            for i, event in enumerate(started)
+        ]
+        assert all(event.wait(10) for event in started)
+        os.kill(served.pid_of("a"), signal.SIGKILL)
+        served.wait_for("a died cause='killed")
+        served.wait_for("a is ready", timeout_s=5)
+        outcomes = [outcome(future) for future in running]
+    assert outcomes.count("whole") >= 4
+    assert set(outcomes) <= {"whole", "error"}
+    assert eventually(served.is_idle)
+    assert served.complete("again").status_code == 200
+
+
+def outcome(future: Any) -> str:
+    """Say how a stream of 60 tokens ended."""
+    try:
+        last = future.result(20)[-1]
+    except httpx.RemoteProtocolError:
+        return "error"  # the body broke off, after the error event
+    if "error" in last:
+        return "error"
+    return "whole" if last["tokens_predicted"] == 60 else "cut"
+
+
+def test_stream_of_a_killed_worker_ends_with_an_error_event(serve: Serve) -> None:
+    served = serve({"name": "a", **SLOW}).wait_until_ready()
+    seen: list[dict[str, Any]] = []
+    with (
+        pytest.raises(httpx.RemoteProtocolError),
+        served.stream("doomed", n_predict=100_000) as stream,
+    ):
+        for event in stream:
+            if not seen:
+                os.kill(served.pid_of("a"), signal.SIGKILL)
+            seen.append(event)
+    assert seen[-1]["error"]["code"] == 503
+    served.wait_for("a is ready")
+    assert eventually(lambda: served.complete("again").status_code == 200)
+
+
+def test_stopped_worker_is_killed_and_replaced(serve: Serve) -> None:
+    served = serve({"name": "a", "stall_s": 1.0}).wait_until_ready()
+    os.kill(served.pid_of("a"), signal.SIGSTOP)
+    served.wait_for("a makes no progress")
+    served.wait_for("a died cause='stuck")
+    served.wait_for("a is ready")
+    assert eventually(lambda: served.complete("again").status_code == 200)
+
+
+def test_hanging_engine_is_replaced(serve: Serve) -> None:
+    served = serve({"name": "a", "stall_s": 0.5}).wait_until_ready()
+    response = served.complete("[[hang]]")
+    assert response.status_code >= 500
+    served.wait_for("a died")
+    served.wait_for("a is ready")
+    assert eventually(lambda: served.complete("again").status_code == 200)
+
+
+def test_killed_gateway_comes_back_and_workers_find_it(serve: Serve) -> None:
+    served = serve({"name": "a"}).wait_until_ready()
+    worker = served.pid_of("a")
+    os.kill(served.pid_of("gateway"), signal.SIGKILL)
+    served.wait_for("gateway died")
+    url = served.wait_for(r"gateway\.server listening url=(\S+)")[1]
+    with httpx.Client(base_url=url) as client:
+        assert eventually(lambda: client.get("/readyz").status_code == 200)
+        assert client.post("/completion", json={"prompt": "x", "n_predict": 1}).status_code == 200
+    os.kill(worker, 0)
+
+
+def test_kill_9_of_the_supervisor_leaves_nobody(serve: Serve) -> None:
+    served = serve({"count": 2}).wait_until_ready()
+    served.signal(signal.SIGKILL)
+    served.wait()
+    assert served.survivors() == []
+
+
+def test_sigterm_while_loading_ends_soon(serve: Serve) -> None:
+    served = serve({"fake_load_ms": 60_000})
+    served.wait_for("gateway is ready")
+    served.signal(signal.SIGTERM)
+    assert served.wait(3) == 0
+    assert served.survivors() == []
+
+
+def test_answers_503_while_the_model_loads(serve: Serve) -> None:
+    served = serve({"fake_load_ms": 60_000})
+    url = served.wait_for(r"listening url=(\S+)")[1]
+    response = httpx.get(f"{url}/health")
+    assert response.status_code == 503
+    assert response.json()["error"]["message"] == "Loading model"
+
+
+def test_port_in_use_is_one_line_and_78(serve: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        served = serve({}, gateway={"port": port})
+        assert served.wait() == 78
+    (line,) = [line for line in served.lines if "cannot listen on" in line]
+    assert f"127.0.0.1:{port}" in line
+    assert "--port" in line
+    assert "Traceback" not in served.text
+    assert served.survivors() == []
+
+
+@pytest.fixture
+def command() -> Iterator[Any]:
+    """Run `llamapool serve` with arguments of its own."""
+    running: list[Process] = []
+
+    def begin(*args: str, **env: str) -> Process:
+        running.append(Process(python("-m", "worker.cli", "serve", *args), env))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.close()
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "code", "words"),
+    [
+        (["-m", "no/such.gguf"], {}, 78, "no/such.gguf does not exist"),
+        (["-m", "pyproject.toml"], {}, 78, "is not a GGUF file"),
+        (["-m", "configs"], {}, 78, "is a directory"),
+        (["--config", "no/such.toml"], {}, 78, "cannot read no/such.toml"),
+        (["--config", "pyproject.toml"], {}, 78, "unknown key"),
+        ([], {"LLAMA_ARG_PORT": "x"}, 78, "LLAMA_ARG_PORT"),
+        (["--no-such-flag"], {}, 2, "No such option"),
+        (["--port", "70000"], {}, 2, "--port"),
+        (["-sm", "rows"], {}, 2, "must be one of none, layer, row, tensor"),
+    ],
+)
+def test_mistakes_are_one_clear_line(
+    command: Any, args: list[str], env: dict[str, str], code: int, words: str
+) -> None:
+    process = command(*args, **env)
+    assert process.wait() == code
+    assert words in process.text
+    assert "Traceback" not in process.text
+    if code == 78:
+        assert len(process.lines) == 1
+
+
+def test_two_models_answer_by_name(serve: Serve) -> None:
+    served = serve({"name": "a", "alias": "alpha"}, {"name": "b", "alias": "beta"})
+    served.wait_until_ready()
+    listed = served.client.get("/v1/models").json()["data"]
+    assert sorted(model["id"] for model in listed) == ["alpha", "beta"]
+    for name in ("alpha", "beta"):
+        body = {"model": name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+        response = served.client.post("/v1/chat/completions", json=body)
+        assert response.status_code == 200, response.text
+        assert response.json()["model"] == name
+    body = {"model": "gamma", "prompt": "x"}
+    response = served.client.post("/v1/completions", json=body)
+    assert response.status_code in (400, 404)
+    assert "gamma" in response.json()["error"]["message"]
+
+
+def test_wrong_key_is_401(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("# keys\nright\n")
+    served = serve({}, gateway={"port": 0})
+    served.close()
+    config = tmp_path / "pool0.toml"
+    config.write_text(config.read_text().replace("[gateway]", '[gateway]\napi_key_file = ["keys"]'))
+    again = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
+    try:
+        again.wait_until_ready()
+        assert again.complete("x").status_code == 401
+        for key, status in (("wrong", 401), ("right", 200)):
+            again.client.headers["authorization"] = f"Bearer {key}"
+            assert again.complete("x").status_code == status
+    finally:
+        again.close()
+
+
+def test_client_that_leaves_its_stream_frees_the_slot(serve: Serve) -> None:
+    served = serve({"n_slots": 1, **SLOW}).wait_until_ready()
+    with served.stream("endless", n_predict=100_000) as stream:
+        next(stream)
+        assert not served.is_idle()
+    assert eventually(served.is_idle)
+
+
+def test_client_that_leaves_while_it_waits_frees_the_slot(serve: Serve) -> None:
+    served = serve({"n_slots": 1, **SLOW}).wait_until_ready()
+    with pytest.raises(httpx.ReadTimeout):
+        body = {"prompt": "endless", "n_predict": 100_000}
+        httpx.post(f"{served.url}/completion", json=body, timeout=0.5)
+    assert eventually(served.is_idle)

@@ -1,0 +1,210 @@
+"""The whole pool on the real default model, asked by the official OpenAI client."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, OpenAI, Stream
+
+from tests.e2e.process import python
+from tests.e2e.served import Served, eventually
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+QUESTION = [{"role": "user", "content": "Write one sentence about the sea."}]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Served]:
+    """Two workers of four slots."""
+    arguments = ("--workers", "2", "-np", "4", "-c", "4096", "--port", "0", "--metrics")
+    served = Served(python("-m", "worker.cli", "serve", *arguments))
+    yield served.wait_until_ready()
+    served.signal(signal.SIGTERM)
+    assert served.wait(30) == 0
+    assert served.survivors() == []
+    served.close()
+
+
+@pytest.fixture
+def openai(pool: Served) -> Iterator[OpenAI]:
+    """The official client."""
+    with OpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client: OpenAI, **options: Any) -> Any:
+    """Ask the question, greedily."""
+    body: dict[str, Any] = {"model": "any", "messages": QUESTION, "temperature": 0} | options
+    return client.chat.completions.create(**body)
+
+
+def test_chat_whole_and_streamed_are_the_same_text(openai: OpenAI) -> None:
+    # id_slot keeps both in one place: rounding depends on where the cells lie.
+    place = {"id_slot": 0, "cache_prompt": False}
+    whole = ask(openai, max_tokens=24, extra_body=place)
+    assert whole.choices[0].finish_reason in {"stop", "length"}
+    assert whole.usage.prompt_tokens > 20
+    stream = ask(
+        openai, max_tokens=24, extra_body=place, stream=True, stream_options={"include_usage": True}
+    )
+    assert isinstance(stream, Stream)
+    chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == whole.choices[0].message.content
+    assert len(text.split()) > 5
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_async_client_runs_many_chats_at_once(pool: Served) -> None:
+    async with AsyncOpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0) as client:
+        answers = await asyncio.gather(
+            *(
+                client.chat.completions.create(
+                    model="any",
+                    messages=[{"role": "user", "content": f"Count from {i}."}],
+                    max_tokens=12,
+                )
+                for i in range(12)
+            )
+        )
+    assert all(answer.choices[0].message.content for answer in answers)
+
+
+def test_both_workers_get_work_and_metrics_count_it(pool: Served, openai: OpenAI) -> None:
+    before = predicted(pool)
+    with ThreadPoolExecutor(8) as threads:
+        done = list(threads.map(lambda _: ask(openai, max_tokens=8), range(8)))
+    total = sum(answer.usage.completion_tokens for answer in done)
+    assert predicted(pool) == before + total
+    workers = {line.split("worker=")[1].split()[0] for line in pool.lines if " ttft_ms=" in line}
+    assert len(workers) == 2
+
+
+def predicted(pool: Served) -> int:
+    """Read llama-server's counter of generated tokens."""
+    text = pool.client.get("/metrics").text
+    lines = [
+        line for line in text.splitlines() if line.startswith("llamacpp:tokens_predicted_total ")
+    ]
+    return int(float(lines[0].split()[1]))
+
+
+def test_completions_choices_seed_and_log_probabilities(openai: OpenAI) -> None:
+    body: dict[str, Any] = {
+        "model": "any",
+        "prompt": "Once upon a time",
+        "max_tokens": 6,
+        "n": 2,
+        "seed": 3,
+        "logprobs": 2,
+        "extra_body": {"cache_prompt": False},
+    }
+    answer = openai.completions.create(**body)
+    assert len(answer.choices) == 2
+    assert answer.choices[0].text != answer.choices[1].text
+    log_probs = answer.choices[0].logprobs
+    assert log_probs is not None
+    assert "".join(log_probs.tokens or []) == answer.choices[0].text
+    assert all(len(top) == 2 for top in log_probs.top_logprobs or [])
+
+
+def test_chat_log_probabilities_name_each_token(openai: OpenAI) -> None:
+    answer = ask(openai, max_tokens=4, logprobs=True, top_logprobs=3)
+    content = answer.choices[0].logprobs.content
+    assert "".join(item.token for item in content) == answer.choices[0].message.content
+    assert all(len(item.top_logprobs) == 3 for item in content)
+
+
+def test_a_stop_string_ends_the_text(openai: OpenAI) -> None:
+    whole = ask(openai, max_tokens=24).choices[0].message.content
+    word = whole.split()[3]
+    answer = ask(openai, max_tokens=24, stop=[word]).choices[0]
+    assert answer.finish_reason == "stop"
+    assert word not in answer.message.content
+
+
+def test_text_to_tokens_and_back(pool: Served) -> None:
+    text = "naïve café 😀 日本語"
+    tokens = pool.client.post("/tokenize", json={"content": text}).json()["tokens"]
+    back = pool.client.post("/detokenize", json={"tokens": tokens}).json()["content"]
+    assert back == text
+    pieces = pool.client.post("/tokenize", json={"content": "é😀", "with_pieces": True}).json()
+    assert any(isinstance(one["piece"], list) for one in pieces["tokens"])
+
+
+def test_a_prompt_beyond_the_context_is_refused_with_counts(pool: Served) -> None:
+    response = pool.client.post("/completion", json={"prompt": "word " * 3000})
+    error = response.json()["error"]
+    assert response.status_code == 400
+    assert error["type"] == "exceed_context_size_error"
+    assert error["n_prompt_tokens"] > error["n_ctx"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"grammar": "root ::= ("}, "Failed to parse grammar"),
+        ({"prompt": [10**6]}, "Prompt contains invalid tokens"),
+        ({"logit_bias": [[10**6, 1]]}, "logit_bias"),
+        ({"top_k": "x"}, "Field 'top_k': type must be number, but is string"),
+        ({"samplers": ["magic"]}, "magic"),
+    ],
+)
+def test_a_clients_mistake_is_a_400_that_names_it(
+    pool: Served, body: dict[str, Any], words: str
+) -> None:
+    response = pool.client.post("/completion", json={"prompt": "x", "n_predict": 2} | body)
+    assert response.status_code == 400, response.text
+    assert words in response.json()["error"]["message"]
+
+
+def test_props_describe_the_model(pool: Served) -> None:
+    props = pool.client.get("/props").json()
+    assert props["total_slots"] == 8
+    assert props["default_generation_settings"]["n_ctx"] == 1024
+    assert "<|im_start|>" in props["chat_template"]
+
+
+def test_kill_9_of_one_worker_leaves_the_other_streams_alone(pool: Served) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        running = [threads.submit(stream_story, pool, i) for i in range(8)]
+        assert eventually(lambda: not pool.is_idle() and busy(pool) == 8)
+        name = next(one for one in workers_of(pool) if one.endswith("-1"))
+        os.kill(pool.pid_of(name), signal.SIGKILL)
+        ends = [future.result() for future in running]
+    assert sorted(ends) == ["broken"] * 4 + ["whole"] * 4
+    pool.wait_for(f"{name} is ready", timeout_s=20)
+    assert eventually(pool.is_idle)
+    assert pool.complete("again").status_code == 200
+
+
+def workers_of(pool: Served) -> set[str]:
+    """Names of the workers that became ready."""
+    return {
+        line.split("supervisor ")[1].split()[0] for line in pool.lines if "is ready pid" in line
+    }
+
+
+def busy(pool: Served) -> int:
+    """Count the slots at work."""
+    return sum(slot["is_processing"] for slot in pool.client.get("/slots").json())
+
+
+def stream_story(pool: Served, number: int) -> str:
+    """Stream a text that cannot end early; say how it ended."""
+    try:
+        with pool.stream(f"Story {number}: once", n_predict=120, ignore_eos=True) as stream:
+            last: dict[str, Any] = {}
+            for event in stream:
+                last = event
+    except httpx.RemoteProtocolError:
+        return "broken"
+    return "whole" if last.get("tokens_predicted") == 120 else "broken"

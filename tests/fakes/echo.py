@@ -1,0 +1,216 @@
+"""The engine of the fake worker: echoes the words of the prompt, one a step, without a model.
+
+Messages in, lists of messages out; it knows nothing of sockets.
+"""
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from protocol import WIRE_VERSION
+from protocol import messages as m
+from protocol.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeOptions:
+    """How a fake worker looks and how fast it goes."""
+
+    name: str = "w0"
+    model: str = "fake"
+    n_slots: int = 2
+    n_prefetch: int = 1
+    n_ctx: int = 4096
+    free_running: bool = True
+    """False: nothing is generated until the test calls `step()`."""
+    step_s: float = 0.0
+    ready: bool = True
+    """False: the test says `await worker.ready()` itself."""
+    wire_version: int = WIRE_VERSION
+    defaults: SamplingParams = SamplingParams()
+
+
+@dataclass(slots=True)
+class _Job:
+    """One task in the fake engine."""
+
+    task: m.Generate
+    words: list[str]
+    slot: int = -1
+    n_predicted: int = 0
+    text: str = ""
+    finish: m.Finish | None = None
+
+    def __post_init__(self) -> None:
+        if not self.words:
+            self.finish = m.Finish.NONE
+
+
+@dataclass(slots=True)
+class FakeEngine:
+    """The echo: takes messages, gives lists of messages; knows nothing of sockets."""
+
+    options: FakeOptions
+    waiting: list[_Job] = field(default_factory=list)
+    running: dict[int, _Job] = field(default_factory=dict)
+    cancelled: set[int] = field(default_factory=set)
+    n_steps: int = 0
+    n_prompt: int = 0
+    n_predicted: int = 0
+    fail_next: m.Failed | None = None
+    """The next task that starts fails so, whatever its id."""
+
+    def take(self, message: m.Message) -> list[m.Message]:
+        """Accept one message of the gateway; the answer is what needs no step."""
+        match message:
+            case m.Generate():
+                self.waiting.append(_Job(message, prompt_words(message)))
+            case m.Cancel():
+                self.cancelled.add(message.task_id)
+            case m.Tokenize(content=content):
+                words = split_words(content if isinstance(content, str) else "")
+                return [m.Tokenized(**_ids(message), tokens=tuple(map(token_of, words)))]
+            case m.Detokenize(tokens=tokens):
+                return [m.Detokenized(**_ids(message), content="".join(f"<{t}>" for t in tokens))]
+            case m.Inspect():
+                return [m.Inspected(**_ids(message), slots=self.reports())]
+        return []
+
+    @property
+    def busy(self) -> int:
+        return len(self.running)
+
+    def step(self) -> list[m.Message]:
+        """Admit what waits, then give every running task one word or its end."""
+        out = self._drop_cancelled()
+        self._admit(out)
+        self.n_steps += 1
+        for job in list(self.running.values()):
+            self._advance(job, out)
+        if any(isinstance(message, m.Terminal) for message in out):
+            out.append(self.heartbeat())
+        return out
+
+    def heartbeat(self) -> m.Heartbeat:
+        stats = m.Stats(
+            n_prompt=self.n_prompt,
+            n_predicted=self.n_predicted,
+            prompt_s=self.n_prompt / 1000,
+            predicted_s=self.n_predicted / 100,
+            n_decode=self.n_steps,
+            n_busy=self.n_predicted,
+            n_kv=self.options.n_ctx,
+        )
+        return m.Heartbeat(
+            step=self.n_steps, busy=self.busy, waiting=len(self.waiting), stats=stats
+        )
+
+    def reports(self) -> tuple[m.SlotReport, ...]:
+        jobs = {job.slot: job for job in self.running.values()}
+        return tuple(
+            m.SlotReport(id=i, is_processing=i in jobs, task_id=_task_in(jobs.get(i)))
+            for i in range(self.options.n_slots)
+        )
+
+    def _drop_cancelled(self) -> list[m.Message]:
+        dropped = [j for j in [*self.waiting, *self.running.values()] if self._is_cancelled(j)]
+        self.waiting = [job for job in self.waiting if job not in dropped]
+        for job in dropped:
+            self.running.pop(job.slot, None)
+        self.cancelled.clear()
+        return [_done(job, m.Finish.CANCELLED) for job in dropped]
+
+    def _is_cancelled(self, job: _Job) -> bool:
+        return job.task.task_id in self.cancelled
+
+    def _admit(self, out: list[m.Message]) -> None:
+        for job in list(self.waiting):
+            free = [i for i in range(self.options.n_slots) if i not in self.running]
+            wanted = job.task.slot
+            if not free or (wanted >= 0 and wanted not in free):
+                continue
+            self.waiting.remove(job)
+            if self.fail_next is not None:
+                out.append(dataclasses.replace(self.fail_next, **_ids(job.task)))
+                self.fail_next = None
+                continue
+            job.slot = wanted if wanted >= 0 else free[0]
+            self.running[job.slot] = job
+            self.n_prompt += len(job.words)
+            out.append(m.Started(**_ids(job.task), slot=job.slot, n_prompt=len(job.words)))
+
+    def _advance(self, job: _Job, out: list[m.Message]) -> None:
+        if job.finish is None:
+            word = job.words[job.n_predicted % len(job.words)]
+            job.n_predicted += 1
+            self.n_predicted += 1
+            job.finish = _finish(job, word)
+            if job.finish is not m.Finish.WORD:
+                job.text += word
+                tokens = (token_of(word),)
+                out.append(
+                    m.Delta(**_ids(job.task), text=word, tokens=tokens, n_predicted=job.n_predicted)
+                )
+        if job.finish is not None:
+            del self.running[job.slot]
+            out.append(_done(job, job.finish))
+
+
+def split_words(text: str) -> list[str]:
+    """Cut a text into words that join to it again."""
+    return re.findall(r"\s*\S+|\s+$", text)
+
+
+def token_of(word: str) -> int:
+    """Give every word its stable token id."""
+    return sum(word.encode()) % 1000
+
+
+def prompt_words(task: m.Generate) -> list[str]:
+    """The words that a task is answered with: its prompt, or the last message of its chat."""
+    if task.chat is not None:
+        content = task.chat.messages[-1].get("content") if task.chat.messages else ""
+        return split_words(content if isinstance(content, str) else "parts")
+    if isinstance(task.prompt, str):
+        return split_words(task.prompt)
+    return [item if isinstance(item, str) else f" t{item}" for item in task.prompt or ()]
+
+
+class _Ids(TypedDict):
+    task_id: int
+    attempt: int
+
+
+def _ids(message: m.TaskMessage) -> _Ids:
+    return {"task_id": message.task_id, "attempt": message.attempt}
+
+
+def _task_in(job: _Job | None) -> int:
+    return -1 if job is None else job.task.task_id
+
+
+def _finish(job: _Job, word: str) -> m.Finish | None:
+    params = job.task.params
+    if word.strip() in params.stop:
+        return m.Finish.WORD
+    if 0 <= params.n_predict <= job.n_predicted:
+        return m.Finish.LIMIT
+    if job.n_predicted >= len(job.words) and not params.ignore_eos:
+        return m.Finish.EOS
+    return None
+
+
+def _done(job: _Job, finish: m.Finish) -> m.Done:
+    word = job.words[(job.n_predicted - 1) % len(job.words)].strip() if job.words else ""
+    return m.Done(
+        **_ids(job.task),
+        finish=finish,
+        stopping_word=word if finish is m.Finish.WORD else "",
+        n_prompt=len(job.words),
+        n_predicted=job.n_predicted,
+        slot=job.slot,
+        timings=m.Timings(
+            prompt_n=len(job.words), prompt_ms=1.0, predicted_n=job.n_predicted, predicted_ms=1.0
+        ),
+    )

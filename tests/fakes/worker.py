@@ -1,0 +1,228 @@
+"""A worker without a model: speaks the wire, echoes its prompt, and misbehaves on order.
+
+`FakeWorker` lives in the test's own event loop. It runs freely, or token by token under `step()`.
+As a process: `python -m tests.fakes.worker --connect ipc://… --slots 64 --rate 100`.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections.abc import Callable
+
+import click
+import zmq
+import zmq.asyncio
+
+from protocol import codec
+from protocol import messages as m
+from protocol.errors import ErrorCode
+from tests.fakes.echo import FakeEngine, FakeOptions
+
+_EPOCHS = itertools.count(1)
+
+
+class FakeWorker:
+    """The socket around a `FakeEngine`, with a lever for every way in which a worker fails."""
+
+    def __init__(self, endpoint: str, options: FakeOptions | None = None) -> None:
+        self.options = options or FakeOptions()
+        self.endpoint = endpoint
+        self.engine = FakeEngine(self.options)
+        self.epoch = next(_EPOCHS)
+        self.received: list[m.Message] = []
+        self.n_connections = 0
+        self._context = zmq.asyncio.Context(io_threads=1)
+        self._socket: zmq.asyncio.Socket | None = None
+        self._sent = 0
+        self._expected = 0
+        self._silent = False
+        self._heartbeat_s = 0.1
+        self._changed = asyncio.Event()
+        self._work = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __repr__(self) -> str:
+        state = "silent" if self._silent else "gone" if self._socket is None else "up"
+        return f"<FakeWorker {self.options.name} {state} busy={self.engine.busy}>"
+
+    async def __aenter__(self) -> "FakeWorker":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.die()
+
+    async def start(self) -> None:
+        """Connect, say `Hello` and, unless told otherwise, `Ready`."""
+        await self._connect()
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._beat())]
+        if self.options.free_running:
+            self._tasks.append(asyncio.create_task(self._run()))
+
+    async def _connect(self) -> None:
+        if self._socket is not None:
+            self._socket.close(linger=0)
+        self._sent = self._expected = 0
+        self.n_connections += 1
+        identity = f"{self.options.name}:{self.epoch}:{self.n_connections}"
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, identity.encode())
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        self._socket.connect(self.endpoint)
+        hello = m.Hello(
+            worker=self.options.name,
+            epoch=self.epoch,
+            pid=os.getpid(),
+            model=self.options.model,
+            wire_version=self.options.wire_version,
+        )
+        await self.send(hello)
+        if self.options.ready:
+            await self.ready()
+
+    async def ready(self) -> None:
+        """Open the slots."""
+        o = self.options
+        card = m.ModelCard(
+            name=o.model,
+            path=f"/models/{o.model}.gguf",
+            n_slots=o.n_slots,
+            n_prefetch=o.n_prefetch,
+            n_ctx=o.n_ctx,
+            n_ctx_total=o.n_ctx * o.n_slots,
+            n_ctx_train=o.n_ctx,
+            n_vocab=1000,
+            build="b1-fake",
+            defaults=o.defaults,
+        )
+        await self.send(m.Loading(fraction=1.0), m.Ready(card=card))
+
+    async def send(self, *messages: m.Message) -> None:
+        """Send one frame with the right sequence number."""
+        await self.send_raw(codec.encode(self._sent, messages))
+
+    async def send_raw(self, data: bytes) -> None:
+        """Send these bytes as a frame; a silent or dead worker sends nothing."""
+        if self._socket is None or self._silent:
+            return
+        self._sent += 1
+        await self._socket.send(data)
+
+    def skip_frame(self) -> None:
+        """Lose a frame: the next one shows a gap."""
+        self._sent += 1
+
+    async def step(self, n: int = 1) -> list[m.Message]:
+        """Run n engine steps and send what they gave."""
+        out: list[m.Message] = []
+        for _ in range(n):
+            messages = self.engine.step()
+            out += messages
+            if messages:
+                await self.send(*messages)
+        return out
+
+    def go_silent(self) -> None:
+        """Keep the connection but say nothing any more, like a process that is stopped."""
+        self._silent = True
+
+    async def reconnect(self) -> None:
+        """Come back as the same process under a fresh identity, all tasks forgotten."""
+        self.engine.waiting.clear()
+        self.engine.running.clear()
+        self._silent = False
+        await self._connect()
+
+    async def leave(self) -> None:
+        """Say `Bye`."""
+        await self.send(m.Bye(reason="drained"))
+
+    async def die(self) -> None:
+        """Close the socket at once, without a word, and stop."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+        if self._socket is not None:
+            self._socket.close(linger=0)
+            self._socket = None
+        self._context.term()
+
+    async def until(self, condition: Callable[["FakeWorker"], bool], limit_s: float = 5.0) -> None:
+        """Wait until the condition holds; it is looked at after every message and step."""
+        async with asyncio.timeout(limit_s):
+            while not condition(self):
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def got(self, kind: type[m.Message], n: int = 1) -> None:
+        """Wait until n messages of this kind have come."""
+        await self.until(lambda w: sum(isinstance(one, kind) for one in w.received) >= n)
+
+    async def _read(self) -> None:
+        while self._socket is not None:
+            frame = codec.decode(await self._socket.recv())
+            if frame.seq != self._expected:
+                await self.reconnect()
+                continue
+            self._expected += 1
+            out: list[m.Message] = []
+            for message in frame.messages:
+                self.received.append(message)
+                if isinstance(message, m.Welcome):
+                    self._heartbeat_s = message.heartbeat_s
+                out += self.engine.take(message)
+            if out:
+                await self.send(*out)
+            self._work.set()
+            self._changed.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            if not (self.engine.waiting or self.engine.running or self.engine.cancelled):
+                self._work.clear()
+                await self._work.wait()
+                due = loop.time()
+            await self.step()
+            self._changed.set()
+            due = max(due + self.options.step_s, loop.time() - self.options.step_s)
+            await asyncio.sleep(max(0.0, due - loop.time()))
+
+    async def _beat(self) -> None:
+        while True:
+            await self.send(self.engine.heartbeat())
+            await asyncio.sleep(self._heartbeat_s)
+
+
+def failed(code: ErrorCode, message: str) -> m.Failed:
+    """Build a failure to hand to `engine.fail_next`."""
+    return m.Failed(task_id=0, code=code, message=message)
+
+
+@click.command()
+@click.option("--connect", required=True, help="ZeroMQ endpoint of the gateway.")
+@click.option("--name", default="w0")
+@click.option("--model", default="fake")
+@click.option("--slots", default=8)
+@click.option("--rate", default=0.0, help="Engine steps a second; 0 is as fast as it goes.")
+def main(connect: str, name: str, model: str, slots: int, rate: float) -> None:
+    """Run a fake worker until it is killed."""
+    options = FakeOptions(
+        name=name, model=model, n_slots=slots, step_s=1 / rate if rate else 0.0, n_prefetch=0
+    )
+
+    async def run() -> None:
+        async with FakeWorker(connect, options):
+            await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Request bodies: size, patience, depth, JSON."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Message
+
+from gateway.body import MAX_DEPTH, BodyLimits, ClientGone, parse_object, read_json
+from gateway.errors import Refused
+from protocol.errors import InvalidRequest
+
+LIMITS = BodyLimits(max_bytes=16)
+
+
+class Parts:
+    """A `receive` that hands out these parts, then nothing."""
+
+    def __init__(self, *parts: bytes | None) -> None:
+        self._parts = list(parts)
+        self.n_read = 0
+
+    async def __call__(self) -> Message:
+        if not self._parts:
+            await asyncio.Event().wait()
+        part = self._parts.pop(0)
+        self.n_read += 1
+        if part is None:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": part, "more_body": part != b""}
+
+
+def _scope(length: int | None = None) -> dict[str, Any]:
+    headers = [] if length is None else [(b"content-length", str(length).encode())]
+    return {"type": "http", "headers": headers}
+
+
+async def test_a_body_comes_in_parts() -> None:
+    assert await read_json(_scope(), Parts(b'{"a"', b":1}", b""), LIMITS) == {"a": 1}
+
+
+async def test_a_body_over_the_limit_is_read_to_its_end_and_refused() -> None:
+    parts = Parts(b"x" * 10, b"x" * 10, b"x" * 10, b"")
+    with pytest.raises(Refused) as caught:
+        await read_json(_scope(), parts, LIMITS)
+    assert caught.value.status == 413
+    assert parts.n_read == 4
+
+
+async def test_an_endless_body_is_cut() -> None:
+    parts = Parts(*[b"x" * 10] * 100)
+    with pytest.raises(Refused):
+        await read_json(_scope(), parts, LIMITS)
+    assert parts.n_read == 4
+
+
+async def test_a_declared_giant_is_refused_unread() -> None:
+    parts = Parts(b"{}", b"")
+    with pytest.raises(Refused):
+        await read_json(_scope(1000), parts, LIMITS)
+    assert parts.n_read == 0
+
+
+async def test_a_body_that_does_not_come_is_408() -> None:
+    limits = BodyLimits(max_bytes=16, patience_s=0.01)
+    with pytest.raises(Refused) as caught:
+        await read_json(_scope(), Parts(b"{"), limits)
+    assert caught.value.status == 408
+
+
+async def test_a_client_that_leaves_is_not_answered() -> None:
+    with pytest.raises(ClientGone):
+        await read_json(_scope(), Parts(b"{", None), LIMITS)
+
+
+@pytest.mark.parametrize("depth", [1, MAX_DEPTH - 1])
+def test_depth_up_to_the_limit_passes(depth: int) -> None:
+    assert parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH, 1023, 100_000])
+def test_depth_beyond_the_limit_is_refused(depth: int) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
+
+
+def test_a_wide_body_is_not_a_deep_one() -> None:
+    assert len(parse_object(b'{"a":[' + b"{}," * 500 + b"{}]}")["a"]) == 501
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_object_or_a_named_mistake(data: bytes) -> None:
+    try:
+        assert isinstance(parse_object(data), dict)
+    except InvalidRequest as error:
+        assert error.message.startswith("the request body")

@@ -1,0 +1,388 @@
+"""The dispatcher's decisions, one rule a test."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
+from gateway.dispatcher import Dispatcher
+from protocol.errors import ErrorCode, TaskError
+from protocol.messages import Done, Finish, ModelCard, Started, Tokenized
+
+
+def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
+    return ModelCard(
+        name=name,
+        path="/m.gguf",
+        n_slots=n_slots,
+        n_prefetch=n_prefetch,
+        n_ctx=512,
+        n_ctx_total=512 * n_slots,
+    )
+
+
+def dispatcher(
+    *workers: str, n_slots: int = 1, n_prefetch: int = 0, queue_size: int = 0
+) -> Dispatcher:
+    """A dispatcher with these workers ready; a worker's key is its name."""
+    one = Dispatcher(queue_size=queue_size, queue_timeout_s=10.0)
+    for name in workers:
+        one.worker_hello(name, name, "m")
+        one.worker_ready(name, card(n_slots, n_prefetch), 0.0)
+    return one
+
+
+def task(
+    task_id: int,
+    *,
+    tenant: str = "",
+    n_tokens: int = 1,
+    worker: str = "",
+    slot: int = -1,
+    model: str = "m",
+) -> Submission:
+    return Submission(
+        task_id=task_id, model=model, tenant=tenant, n_tokens=n_tokens, worker=worker, slot=slot
+    )
+
+
+def call(task_id: int, worker: str = "") -> Submission:
+    return Submission(task_id=task_id, model="m", takes_credit=False, worker=worker)
+
+
+def done(task_id: int, attempt: int = 0, n_predicted: int = 0) -> Done:
+    return Done(task_id=task_id, attempt=attempt, finish=Finish.EOS, n_predicted=n_predicted)
+
+
+def started(task_id: int, *, attempt: int = 0, slot: int = 0, n_prompt: int = 1) -> Started:
+    return Started(task_id=task_id, attempt=attempt, slot=slot, n_prompt=n_prompt)
+
+
+def places(actions: Sequence[Action]) -> list[tuple[int, str]]:
+    return [(action.task_id, action.worker) for action in actions if isinstance(action, Assign)]
+
+
+def failures(actions: Sequence[Action]) -> dict[int, ErrorCode]:
+    return {a.task_id: a.error.code for a in actions if isinstance(a, Fail)}
+
+
+def test_a_free_slot_takes_the_task_at_once() -> None:
+    pool = dispatcher("a")
+    assert pool.submit(task(1), 0.0) == [Assign("a", 1, 0, -1)]
+    assert repr(pool) == "<Dispatcher workers=1 tasks=1 waiting=0 leases=1>"
+    assert repr(pool.workers["a"]) == "<Worker a ready model=m leases=1/1+0>"
+
+
+def test_a_task_waits_when_no_slot_is_free() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    assert pool.submit(task(2), 0.0) == []
+    assert pool.n_waiting == 1
+
+
+def test_the_terminal_message_frees_the_slot_for_the_next_task() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    pool.submit(task(2), 0.0)
+    assert pool.ended("a", done(1), 1.0) == [Deliver(done(1)), Assign("a", 2, 0, -1)]
+
+
+def test_the_worker_with_most_free_slots_is_chosen() -> None:
+    pool = dispatcher("a", "b", n_slots=2)
+    assert [places(pool.submit(task(i), 0.0)) for i in range(4)] == [
+        [(0, "a")],
+        [(1, "b")],
+        [(2, "a")],
+        [(3, "b")],
+    ]
+
+
+def test_of_equally_free_workers_the_one_used_longest_ago_is_chosen() -> None:
+    pool = dispatcher("a", "b")
+    pool.submit(task(1), 0.0)
+    pool.ended("a", done(1), 0.0)
+    assert places(pool.submit(task(2), 0.0)) == [(2, "b")]
+
+
+def test_prefetch_is_used_only_when_no_worker_has_a_free_slot() -> None:
+    pool = dispatcher("a", "b", n_prefetch=1)
+    chosen = [places(pool.submit(task(i), 0.0)) for i in range(5)]
+    assert chosen == [[(0, "a")], [(1, "b")], [(2, "a")], [(3, "b")], []]
+
+
+def test_cancel_of_a_running_task_keeps_its_credit_until_the_terminal_message() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    pool.submit(task(2), 0.0)
+    assert pool.cancel(1) == [CancelTask("a", 1, 0)]
+    assert pool.n_tasks == 1
+    assert pool.ended("a", done(1), 1.0) == [Assign("a", 2, 0, -1)]
+
+
+def test_cancel_of_a_waiting_task_needs_nobody() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    pool.submit(task(2), 0.0)
+    assert pool.cancel(2) == []
+    assert pool.cancel(2) == []
+    assert pool.n_waiting == 0
+
+
+def test_a_full_queue_refuses_with_a_measured_time() -> None:
+    pool = dispatcher("a", queue_size=1)
+    for i in range(20):
+        pool.submit(task(i), 0.0)
+        pool.started("a", started(i), 0.0)
+        pool.ended("a", done(i), 8.0)
+    pool.submit(task(100), 0.0)
+    pool.submit(task(101), 0.0)
+    with pytest.raises(TaskError) as caught:
+        pool.submit(task(102), 0.0)
+    assert caught.value.code is ErrorCode.OVERLOADED
+    assert 8 <= caught.value.detail["retry_after_s"] <= 16
+    assert pool.n_tasks == 2
+
+
+def test_the_queue_grows_with_the_slots() -> None:
+    assert dispatcher("a").queue_limit == 16
+    assert dispatcher("a", "b", n_slots=8).queue_limit == 64
+
+
+def test_a_task_that_waited_too_long_is_failed() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    pool.submit(task(2), 1.0)
+    pool.submit(task(3), 5.0)
+    assert pool.expire(10.9) == []
+    assert failures(pool.expire(11.0)) == {2: ErrorCode.OVERLOADED}
+    assert places(pool.ended("a", done(1), 12.0)) == [(3, "a")]
+
+
+def test_tasks_of_a_tenant_are_served_in_order() -> None:
+    pool = dispatcher("a")
+    for i in range(4):
+        pool.submit(task(i, tenant="t"), 0.0)
+    order = [places(pool.ended("a", done(i), 1.0)) for i in range(3)]
+    assert order == [[(1, "a")], [(2, "a")], [(3, "a")]]
+
+
+def test_tenants_are_served_alike_by_tokens() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(0), 0.0)
+    for i in range(1, 5):
+        pool.submit(task(i, tenant="big", n_tokens=100), 0.0)
+    for i in range(5, 9):
+        pool.submit(task(i, tenant="small", n_tokens=10), 0.0)
+    order: list[int] = []
+    running = 0
+    for _ in range(8):
+        [(running, _)] = places(pool.ended("a", done(running), 1.0))
+        order.append(running)
+    assert order == [1, 5, 6, 7, 8, 2, 3, 4]
+
+
+def test_what_a_task_generated_counts_against_its_tenant() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1, tenant="x"), 0.0)
+    pool.submit(task(2, tenant="x"), 0.0)
+    pool.submit(task(3, tenant="y"), 0.0)
+    pool.submit(task(4, tenant="y"), 0.0)
+    assert places(pool.ended("a", done(1, n_predicted=500), 1.0)) == [(3, "a")]
+    assert places(pool.ended("a", done(3, n_predicted=5), 1.0)) == [(4, "a")]
+
+
+def test_idling_saves_up_no_share() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(0, tenant="busy"), 0.0)
+    for i in range(1, 6):
+        pool.submit(task(i, tenant="busy", n_tokens=10), 0.0)
+        pool.ended("a", done(i - 1, n_predicted=1000), 0.0)
+    for i in range(6, 9):
+        pool.submit(task(i, tenant="busy", n_tokens=10), 0.0)
+    for i in range(9, 12):
+        pool.submit(task(i, tenant="late", n_tokens=10), 0.0)
+    order: list[int] = []
+    running = 5
+    for _ in range(6):
+        [(running, _)] = places(pool.ended("a", done(running, n_predicted=1000), 1.0))
+        order.append(running)
+    assert order == [9, 6, 10, 7, 11, 8]
+
+
+def test_a_pinned_task_waits_for_its_slot_and_holds_up_nobody() -> None:
+    pool = dispatcher("a", "b")
+    pool.submit(task(1, worker="a", slot=0), 0.0)
+    assert pool.submit(task(2, worker="a", slot=0), 0.0) == []
+    assert places(pool.submit(task(3), 0.0)) == [(3, "b")]
+    assert pool.ended("a", done(1), 1.0)[1:] == [Assign("a", 2, 0, 0)]
+
+
+def test_slot_ids_are_stable_over_a_restart_and_wrap_beyond_the_last() -> None:
+    pool = dispatcher("a", "b", n_slots=2)
+    pool.worker_lost("a", 0.0)
+    pool.worker_hello("a2", "a", "m")
+    pool.worker_ready("a2", card(2), 0.0)
+    assert repr(pool.slots) == "<SlotMap a:0-1 b:2-3>"
+    assert [pool.slots.locate("m", i) for i in (0, 3, 5)] == [("a", 0), ("b", 1), ("a", 1)]
+
+
+def test_a_worker_that_grew_moves_behind_the_others() -> None:
+    pool = dispatcher("a", "b", n_slots=2)
+    pool.worker_lost("a", 0.0)
+    pool.worker_hello("a2", "a", "m")
+    pool.worker_ready("a2", card(3), 0.0)
+    assert repr(pool.slots) == "<SlotMap a:4-6 b:2-3>"
+
+
+def test_ids_wrap_within_the_slots_of_their_model() -> None:
+    pool = dispatcher("a", n_slots=2)
+    pool.worker_hello("b", "b", "other")
+    pool.worker_ready("b", card(2, name="other"), 0.0)
+    assert pool.slots.locate("other", 0) == ("b", 0)
+    assert pool.slots.locate("nobody", 0) == ("", -1)
+
+
+def test_what_has_not_started_moves_to_another_worker_unseen() -> None:
+    pool = dispatcher("a", "b")
+    pool.submit(task(1), 0.0)
+    pool.submit(task(2), 0.0)
+    pool.submit(task(3), 0.0)
+    pool.ended("b", done(2), 0.0)
+    assert pool.worker_lost("a", 1.0) == []
+    assert pool.ended("b", done(3), 2.0)[1:] == [Assign("b", 1, 1, -1)]
+
+
+def test_what_comes_back_goes_before_what_waited() -> None:
+    pool = dispatcher("a", n_slots=2)
+    for i in range(4):
+        pool.submit(task(i), 0.0)
+    pool.worker_lost("a", 1.0)
+    pool.worker_hello("b", "b", "m")
+    assert places(pool.worker_ready("b", card(4), 2.0)) == [(i, "b") for i in range(4)]
+
+
+def test_what_has_started_fails_with_its_worker() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    assert pool.started("a", started(1), 0.5)
+    assert failures(pool.worker_lost("a", 1.0)) == {1: ErrorCode.UNAVAILABLE}
+    assert pool.n_tasks == 0
+
+
+def test_a_task_that_two_workers_died_with_is_not_passed_on() -> None:
+    pool = dispatcher("a", "b", "c")
+    pool.submit(task(1), 0.0)
+    assert places(pool.worker_lost("a", 1.0)) == [(1, "b")]
+    assert failures(pool.worker_lost("b", 2.0)) == {1: ErrorCode.INTERNAL}
+    assert pool.workers["c"].leases == {}
+
+
+def test_a_worker_that_left_by_its_own_will_killed_nobody() -> None:
+    pool = dispatcher("a", "b", "c")
+    pool.submit(task(1), 0.0)
+    assert places(pool.worker_lost("a", 1.0, died=False)) == [(1, "b")]
+    assert places(pool.worker_lost("b", 2.0)) == [(1, "c")]
+
+
+def test_a_draining_worker_finishes_what_it_has_and_gets_no_more() -> None:
+    pool = dispatcher("a", n_slots=2)
+    pool.submit(task(1), 0.0)
+    pool.worker_leaves("a")
+    pool.worker_leaves("a")
+    assert repr(pool.workers["a"]) == "<Worker a leaving model=m leases=1/2+0>"
+    assert pool.submit(task(2), 1.0) == []
+    assert pool.submit(call(3), 1.0) == []
+    assert pool.ended("a", done(1), 2.0) == [Deliver(done(1))]
+
+
+def test_a_worker_that_leaves_before_it_was_ready_never_becomes_ready() -> None:
+    pool = Dispatcher()
+    pool.worker_hello("a", "a", "m")
+    pool.submit(task(1), 0.0)
+    pool.worker_leaves("a")
+    assert pool.worker_ready("a", card(), 0.0) == []
+
+
+def test_a_late_terminal_message_returns_the_credit_and_goes_nowhere() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    pool.cancel(1)
+    assert pool.ended("a", done(1), 1.0) == []
+    assert pool.ended("a", done(1), 1.0) == []
+    assert repr(pool.workers["a"]) == "<Worker a ready model=m leases=0/1+0>"
+
+
+def test_a_worker_cannot_end_what_it_does_not_have() -> None:
+    pool = dispatcher("a", "b")
+    pool.submit(task(1), 0.0)
+    assert pool.ended("b", done(1), 1.0) == []
+    assert pool.ended("a", done(1, attempt=7), 1.0) == []
+    assert not pool.started("b", started(1), 1.0)
+    assert pool.n_tasks == 1
+
+
+def test_a_second_started_changes_nothing() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    assert pool.started("a", started(1), 0.0)
+    assert not pool.started("a", started(1), 0.0)
+
+
+def test_a_call_needs_no_slot() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    assert places(pool.submit(call(2), 0.0)) == [(2, "a")]
+    answer = Tokenized(task_id=2, tokens=())
+    assert pool.ended("a", answer, 1.0) == [Deliver(answer)]
+    assert pool.cancel(2) == []
+
+
+def test_a_call_waits_for_a_worker_of_a_known_model() -> None:
+    pool = dispatcher("a")
+    pool.worker_lost("a", 0.0)
+    assert pool.submit(call(1), 0.0) == []
+    pool.worker_hello("b", "b", "m")
+    assert places(pool.worker_ready("b", card(), 1.0)) == [(1, "b")]
+
+
+def test_calls_pass_tasks_that_wait_for_a_slot() -> None:
+    pool = dispatcher("a")
+    for i in range(3):
+        pool.submit(task(i), 0.0)
+    assert places(pool.submit(call(9), 0.0)) == [(9, "a")]
+
+
+def test_tasks_wait_for_a_model_that_is_being_loaded() -> None:
+    pool = Dispatcher()
+    pool.worker_hello("a", "a", "m")
+    assert pool.submit(task(1), 0.0) == []
+    assert places(pool.worker_ready("a", card(), 1.0)) == [(1, "a")]
+    assert pool.worker_ready("a", card(), 1.0) == []
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(TaskError, match="model 'x' not found") as caught:
+        dispatcher("a").submit(task(1, model="x"), 0.0)
+    assert caught.value.code is ErrorCode.NOT_FOUND
+
+
+def test_models_do_not_hold_each_other_up() -> None:
+    pool = dispatcher("a")
+    pool.worker_hello("b", "b", "other")
+    pool.worker_ready("b", card(1, name="other"), 0.0)
+    pool.submit(task(1), 0.0)
+    pool.submit(task(2), 0.0)
+    assert places(pool.submit(task(3, model="other"), 0.0)) == [(3, "b")]
+    assert pool.models == {"m": 1, "other": 0}
+
+
+def test_draining_takes_nothing_new_and_serves_the_queue() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    pool.submit(task(2), 0.0)
+    pool.drain()
+    with pytest.raises(TaskError) as caught:
+        pool.submit(task(3), 0.0)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    assert places(pool.ended("a", done(1), 1.0)) == [(2, "a")]
+    assert repr(pool) == "<Dispatcher workers=1 tasks=1 waiting=0 leases=1 draining>"

@@ -1,0 +1,277 @@
+"""Whatever happens in whatever order: no task is lost, ends twice or jumps its tenant's queue."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
+from gateway.dispatcher import Dispatcher
+from protocol.errors import ErrorCode, TaskError
+from protocol.messages import Done, Failed, Finish, ModelCard, Started
+
+QUEUE_SIZE = 4
+TIMEOUT_S = 10.0
+MODELS = ("m", "n")
+NAMES = ("a", "b", "c")
+
+
+@dataclass
+class SimWorker:
+    """What a worker really holds: the truth that the dispatcher's credits must match."""
+
+    key: str
+    name: str
+    model: str
+    n_slots: int
+    n_prefetch: int
+    is_ready: bool = False
+    is_leaving: bool = False
+    held: dict[tuple[int, int], bool] = field(default_factory=dict)
+    """Attempts without a terminal message, and whether each has started."""
+
+
+class DispatcherMachine(RuleBasedStateMachine):
+    tasks = Bundle("tasks")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = Dispatcher(queue_size=QUEUE_SIZE, queue_timeout_s=TIMEOUT_S)
+        self.now = 0.0
+        self.n_ids = 0
+        self.n_keys = 0
+        self.workers: dict[str, SimWorker] = {}
+        self.specs: dict[int, Submission] = {}
+        self.waiting: set[int] = set()
+        self.running: dict[int, tuple[str, int]] = {}
+        self.attempts: dict[int, int] = {}
+
+    # ---- what the pool is told to do ------------------------------------------------------
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Assign():
+                    self.assign(action)
+                case CancelTask(worker, task_id, attempt):
+                    assert (task_id, attempt) in self.workers[worker].held
+                    assert task_id not in self.specs
+                case Deliver(message):
+                    assert self.running.pop(message.task_id)[1] == message.attempt
+                    del self.specs[message.task_id]
+                case Fail(task_id, _):
+                    assert (task_id in self.waiting) != (task_id in self.running)
+                    self.waiting.discard(task_id)
+                    self.running.pop(task_id, None)
+                    del self.specs[task_id]
+
+    def assign(self, action: Assign) -> None:
+        spec, worker = self.specs[action.task_id], self.workers[action.worker]
+        assert action.task_id in self.waiting
+        assert action.attempt == self.attempts[action.task_id]
+        assert worker.is_ready
+        assert not worker.is_leaving
+        assert worker.model == spec.model
+        assert spec.worker in ("", worker.name)
+        if not spec.worker:
+            ahead = [other for other in self.waiting if self.is_ahead(other, spec)]
+            assert not ahead, f"{action} before {ahead}"
+        self.waiting.remove(action.task_id)
+        self.running[action.task_id] = (worker.key, action.attempt)
+        worker.held[action.task_id, action.attempt] = False
+        assert len(worker.held) <= worker.n_slots + worker.n_prefetch
+
+    def is_ahead(self, task_id: int, spec: Submission) -> bool:
+        other = self.specs[task_id]
+        alike = (other.tenant, other.model, other.worker) == (spec.tenant, spec.model, "")
+        return alike and task_id < spec.task_id
+
+    def holding(self) -> list[tuple[SimWorker, int, int]]:
+        return [(w, *lease) for w in self.workers.values() for lease in w.held]
+
+    # ---- what may happen ------------------------------------------------------------------
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        model=st.sampled_from(MODELS),
+        n_slots=st.integers(1, 2),
+        n_prefetch=st.integers(0, 1),
+    )
+    def hello(self, name: str, model: str, n_slots: int, n_prefetch: int) -> None:
+        if any(worker.name == name for worker in self.workers.values()):
+            return
+        self.n_keys += 1
+        key = f"{name}:{self.n_keys}"
+        self.workers[key] = SimWorker(key, name, model, n_slots, n_prefetch)
+        self.pool.worker_hello(key, name, model)
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(not w.is_ready for w in self.workers.values()))
+    def ready(self, data: st.DataObject) -> None:
+        loading = [worker for worker in self.workers.values() if not worker.is_ready]
+        self.open(data.draw(st.sampled_from(loading)))
+
+    def open(self, worker: SimWorker) -> None:
+        worker.is_ready = True
+        card = ModelCard(
+            name=worker.model,
+            path="",
+            n_slots=worker.n_slots,
+            n_prefetch=worker.n_prefetch,
+            n_ctx=1,
+            n_ctx_total=1,
+        )
+        self.perform(self.pool.worker_ready(worker.key, card, self.now))
+
+    @rule(data=st.data(), died=st.booleans())
+    @precondition(lambda self: self.workers)
+    def lost(self, data: st.DataObject, died: bool) -> None:
+        worker = data.draw(st.sampled_from(list(self.workers.values())))
+        actions = self.pool.worker_lost(worker.key, self.now, died=died)
+        del self.workers[worker.key]
+        failed = {action.task_id for action in actions if isinstance(action, Fail)}
+        for task_id, (key, attempt) in list(self.running.items()):
+            if key != worker.key:
+                continue
+            if task_id not in failed:
+                assert not worker.held[task_id, attempt], "a started task moved"
+                del self.running[task_id]
+                self.waiting.add(task_id)
+                self.attempts[task_id] += 1
+        self.perform(actions)
+
+    @rule(
+        target=tasks,
+        model=st.sampled_from(MODELS),
+        tenant=st.sampled_from("xyz"),
+        n_tokens=st.integers(1, 50),
+        pin=st.sampled_from((None, None, None, 0, 1, 7)),
+    )
+    def submit(self, model: str, tenant: str, n_tokens: int, pin: int | None) -> object:
+        worker, slot = ("", -1) if pin is None else self.pool.slots.locate(model, pin)
+        self.n_ids += 1
+        spec = Submission(
+            task_id=self.n_ids,
+            model=model,
+            tenant=tenant,
+            n_tokens=n_tokens,
+            worker=worker,
+            slot=slot,
+        )
+        try:
+            actions = self.pool.submit(spec, self.now)
+        except TaskError as error:
+            known = model in self.pool.models
+            assert error.code is (ErrorCode.OVERLOADED if known else ErrorCode.NOT_FOUND)
+            assert not known or self.pool.n_waiting >= QUEUE_SIZE
+            return multiple()
+        self.specs[spec.task_id] = spec
+        self.attempts[spec.task_id] = 0
+        self.waiting.add(spec.task_id)
+        self.perform(actions)
+        assert spec.task_id not in self.waiting or self.pool.n_waiting <= QUEUE_SIZE
+        return spec.task_id
+
+    @rule(task_id=consumes(tasks))
+    def cancel(self, task_id: int) -> None:
+        live = self.specs.pop(task_id, None) is not None
+        self.waiting.discard(task_id)
+        where = self.running.pop(task_id, None)
+        actions = self.pool.cancel(task_id)
+        assert bool(actions) == (live and where is not None)
+        self.perform(actions)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.holding())
+    def started(self, data: st.DataObject) -> None:
+        worker, task_id, attempt = data.draw(st.sampled_from(self.holding()))
+        fresh = not worker.held[task_id, attempt]
+        n_running = sum(worker.held.values())
+        if fresh and n_running >= worker.n_slots:
+            return
+        worker.held[task_id, attempt] = True
+        message = Started(task_id=task_id, attempt=attempt, slot=n_running, n_prompt=7)
+        wanted = self.running.get(task_id) == (worker.key, attempt)
+        assert self.pool.started(worker.key, message, self.now) == (wanted and fresh)
+
+    @rule(data=st.data(), fails=st.booleans())
+    @precondition(lambda self: self.holding())
+    def ended(self, data: st.DataObject, fails: bool) -> None:
+        worker, task_id, attempt = data.draw(st.sampled_from(self.holding()))
+        self.end(worker, task_id, attempt, fails=fails)
+
+    def end(self, worker: SimWorker, task_id: int, attempt: int, *, fails: bool) -> None:
+        del worker.held[task_id, attempt]
+        message: Done | Failed = Done(
+            task_id=task_id, attempt=attempt, finish=Finish.EOS, n_predicted=5
+        )
+        if fails:
+            message = Failed(task_id=task_id, attempt=attempt, code=ErrorCode.INTERNAL, message="")
+        self.perform(self.pool.ended(worker.key, message, self.now))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.workers)
+    def leaves(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(list(self.workers.values())))
+        worker.is_leaving = True
+        self.pool.worker_leaves(worker.key)
+
+    @rule(data=st.data(), task_id=st.integers(0, 60), attempt=st.integers(0, 3))
+    @precondition(lambda self: self.workers)
+    def liar(self, data: st.DataObject, task_id: int, attempt: int) -> None:
+        """A terminal message for what the worker never had changes nothing."""
+        worker = data.draw(st.sampled_from(list(self.workers.values())))
+        if (task_id, attempt) not in worker.held:
+            message = Done(task_id=task_id, attempt=attempt, finish=Finish.EOS)
+            assert self.pool.ended(worker.key, message, self.now) == []
+
+    @rule(seconds=st.floats(0, 2 * TIMEOUT_S))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.perform(self.pool.expire(self.now))
+
+    # ---- what always holds ----------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        assert self.waiting | self.running.keys() == self.specs.keys()
+        assert self.pool.n_waiting == len(self.waiting)
+        assert self.pool.n_tasks == len(self.specs)
+
+    @invariant()
+    def credits_are_what_the_workers_hold(self) -> None:
+        for worker in self.workers.values():
+            assert self.pool.workers[worker.key].leases.keys() == worker.held.keys()
+
+    @invariant()
+    def nobody_waits_beside_a_free_credit(self) -> None:
+        plain = {self.specs[i].model for i in self.waiting if not self.specs[i].worker}
+        assert not [w for w in self.pool.workers.values() if w.has_credit and w.model in plain], (
+            repr(self.pool)
+        )
+
+    def teardown(self) -> None:
+        for worker in list(self.workers.values()):
+            if not worker.is_ready:
+                self.open(worker)
+        while holding := self.holding():
+            self.end(*holding[0], fails=False)
+        self.now += 2 * TIMEOUT_S
+        self.perform(self.pool.expire(self.now))
+        assert not self.specs
+        n = len(self.workers)
+        assert repr(self.pool) == f"<Dispatcher workers={n} tasks=0 waiting=0 leases=0>"
+
+
+TestDispatcher = DispatcherMachine.TestCase
+TestDispatcher.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

@@ -1,0 +1,147 @@
+"""generation_settings: the 49 keys of llama-server in its order, float32 noise included."""
+
+import dataclasses
+import math
+
+import pytest
+
+from gateway.llamacpp.figures import timings, token_probs, total
+from gateway.llamacpp.settings import float32, legacy_settings, metric_settings, settings
+from protocol.messages import Timings, TokenProb
+from protocol.sampling import SamplingParams
+from tests.gateway.cards import done, params
+
+# Captured from llama-server (build 1, commit 0c1e570), for a request without any field.
+LIVE = {
+    "seed": 4294967295,
+    "temperature": 0.800000011920929,
+    "dynatemp_range": 0.0,
+    "dynatemp_exponent": 1.0,
+    "top_k": 40,
+    "top_p": 0.949999988079071,
+    "min_p": 0.05000000074505806,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "xtc_threshold": 0.10000000149011612,
+    "typical_p": 1.0,
+    "repeat_last_n": 64,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_penalty_last_n": 64,
+    "dry_sequence_breakers": ("\n", ":", '"', "*"),
+    "mirostat": 0,
+    "mirostat_tau": 5.0,
+    "mirostat_eta": 0.10000000149011612,
+    "adaptive_target": -1.0,
+    "adaptive_decay": 0.8999999761581421,
+    "stop": (),
+    "max_tokens": -1,
+    "n_predict": -1,
+    "n_keep": 0,
+    "n_discard": 0,
+    "ignore_eos": False,
+    "stream": False,
+    "logit_bias": [],
+    "n_probs": 0,
+    "min_keep": 0,
+    "grammar": "",
+    "grammar_lazy": False,
+    "grammar_triggers": (),
+    "preserved_tokens": (),
+    "chat_format": "Content-only",
+    "reasoning_format": "none",
+    "reasoning_in_content": False,
+    "generation_prompt": "",
+    "samplers": (
+        "penalties",
+        "dry",
+        "top_n_sigma",
+        "top_k",
+        "typ_p",
+        "top_p",
+        "min_p",
+        "xtc",
+        "temperature",
+    ),
+    "speculative.types": "none",
+    "timings_per_token": False,
+    "post_sampling_probs": False,
+    "backend_sampling": False,
+    "lora": (),
+}
+
+
+def test_settings_equal_llama_servers_in_order() -> None:
+    assert list(settings(SamplingParams()).items()) == list(LIVE.items())
+
+
+def test_metric_settings_hold_nothing_that_a_client_wrote() -> None:
+    secret = params(stop=("s",), grammar="g", logit_bias=((1, 2.0),))
+    shown = metric_settings(secret)
+    assert len(shown) == 42
+    assert not {"stop", "grammar", "logit_bias", "dry_sequence_breakers"} & set(shown)
+
+
+def test_biases_are_echoed_as_llama_server_does() -> None:
+    biased = params(logit_bias=((3, -1.0), (5, -math.inf)))
+    assert settings(biased)["logit_bias"] == [
+        {"bias": -1.0, "token": 3},
+        {"bias": None, "token": 5},
+    ]
+
+
+def test_every_sampler_field_is_echoed_somewhere() -> None:
+    shown = settings(SamplingParams()) | legacy_settings(SamplingParams(), n_ctx=1, model="m")
+    stages = {
+        f.name: f.metadata["spec"].stage
+        for f in dataclasses.fields(SamplingParams)
+        if f.name != "penalty_prompt"
+    }
+    sampler_fields = {name for name, stage in stages.items() if stage == "sampler"}
+    assert sampler_fields <= set(shown)
+
+
+def test_legacy_keys_tell_the_penalty_prompt() -> None:
+    shown = legacy_settings(params(penalty_prompt=(1, 2)), n_ctx=8, model="m")
+    assert shown["penalty_prompt_tokens"] == [1, 2]
+    assert shown["use_penalty_prompt_tokens"] is True
+    assert shown["penalize_nl"] is False
+
+
+@pytest.mark.parametrize("value", [0.8, 1e39, -1e39, 0.0, 1e-50])
+def test_float32_is_always_finite(value: float) -> None:
+    assert math.isfinite(float32(value))
+
+
+def test_timings_follow_llama_servers_arithmetic() -> None:
+    # From the live capture: 8 tokens in 2.122 ms are 7 steps.
+    shown = timings(
+        Timings(cache_n=0, prompt_n=18, prompt_ms=2.457, predicted_n=8, predicted_ms=2.122)
+    )
+    assert shown["prompt_per_token_ms"] == pytest.approx(0.1365)
+    assert shown["prompt_per_second"] == pytest.approx(7326.0, abs=0.1)
+    assert shown["predicted_per_token_ms"] == pytest.approx(0.30314, abs=1e-5)
+    assert shown["predicted_per_second"] == pytest.approx(3298.77, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_timings_of_nothing_are_zero(n: int) -> None:
+    shown = timings(Timings(predicted_n=n))
+    assert shown["predicted_per_second"] == shown["prompt_per_second"] == 0.0
+    assert shown["predicted_per_token_ms"] == 0.0
+
+
+def test_timings_of_choices_add_up() -> None:
+    assert total([done(), done()]) == Timings(
+        cache_n=2, prompt_n=6, prompt_ms=12.0, predicted_n=4, predicted_ms=8.0
+    )
+
+
+def test_an_impossible_token_has_the_lowest_number() -> None:
+    prob = TokenProb(id=1, piece=b"a", p=-math.inf, top=((1, b"a", -math.inf),))
+    (item,) = token_probs([prob], post=False, n_top=1)
+    assert item["logprob"] == item["top_logprobs"][0]["logprob"] == -3.4028234663852886e38

@@ -1,0 +1,73 @@
+"""/props, /slots and /v1/models: shapes of both eras."""
+
+from gateway.llamacpp.views import Offers, models, props, router_props, slot
+from protocol.messages import SlotReport
+from tests.gateway.cards import CARD, params
+
+OFFERS = Offers(slots=True, metrics=False)
+
+
+def test_a_slot_tells_nothing_of_tasks_until_it_ran_one() -> None:
+    shown = slot(SlotReport(id=3, is_processing=False), CARD)
+    assert shown == {
+        "id": 3,
+        "n_ctx": 512,
+        "speculative": False,
+        "is_processing": False,
+        "state": 0,
+    }
+
+
+def test_a_used_slot_has_todays_keys_and_the_seeds() -> None:
+    report = SlotReport(
+        id=1, is_processing=True, task_id=7, n_prompt=4, n_decoded=2, params=params(stop=("x",))
+    )
+    shown = slot(report, CARD)
+    assert shown["id_task"] == shown["task_id"] == 7
+    assert shown["next_token"][0]["n_decoded"] == 2
+    assert shown["params"]["temperature"] == shown["temperature"] == shown["temp"]
+    assert (shown["state"], shown["n_ctx"], shown["model"]) == (1, 512, "tiny")
+    assert "stop" not in shown["params"]
+    assert slot(report, CARD, legacy=True)["next_token"]["num_tokens_predicted"] == 2
+
+
+def test_props_have_every_key_of_llama_server() -> None:
+    shown = props(CARD, 4, OFFERS)
+    live = [
+        "default_generation_settings",
+        "total_slots",
+        "model_alias",
+        "model_ftype",
+        "model_path",
+        "modalities",
+        "media_marker",
+        "endpoint_slots",
+        "endpoint_props",
+        "endpoint_metrics",
+        "ui",
+        "ui_settings",
+        "chat_template",
+        "chat_template_caps",
+        "bos_token",
+        "eos_token",
+        "build_info",
+        "is_sleeping",
+        "cors_proxy_enabled",
+    ]
+    assert [key for key in shown if key in live] == live
+    assert shown["total_slots"] == 4
+    assert shown["assistant_name"] == shown["user_name"] == ""
+    assert "im_start" in shown["chat_template"]
+    assert list(shown["default_generation_settings"])[:2] == ["params", "n_ctx"]
+
+
+def test_several_models_are_a_router() -> None:
+    assert router_props([CARD, CARD])["max_instances"] == 2
+
+
+def test_models_are_listed_for_three_kinds_of_client() -> None:
+    shown = models([CARD], created=5)
+    assert shown["object"] == "list"
+    assert shown["data"][0]["created"] == 5
+    assert shown["data"][0]["meta"]["n_ctx"] == 512
+    assert shown["models"][0]["capabilities"] == ["completion"]

@@ -1,0 +1,185 @@
+"""What a scrape sees."""
+
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.counters import Histogram, StatsBook
+from gateway.metrics import Metrics, WorkerView
+from protocol.messages import Stats
+
+LLAMACPP = """\
+# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed, excluding cached tokens
+# TYPE llamacpp:prompt_tokens_total counter
+llamacpp:prompt_tokens_total 67
+# HELP llamacpp:prompt_tokens_cached_total Number of prompt tokens reused from the cache
+# TYPE llamacpp:prompt_tokens_cached_total counter
+llamacpp:prompt_tokens_cached_total 3
+# HELP llamacpp:prompt_seconds_total Total time spent processing prompts
+# TYPE llamacpp:prompt_seconds_total counter
+llamacpp:prompt_seconds_total 0.5
+# HELP llamacpp:tokens_predicted_total Number of generation tokens processed
+# TYPE llamacpp:tokens_predicted_total counter
+llamacpp:tokens_predicted_total 40
+# HELP llamacpp:tokens_predicted_seconds_total Total time spent generating tokens
+# TYPE llamacpp:tokens_predicted_seconds_total counter
+llamacpp:tokens_predicted_seconds_total 2
+# HELP llamacpp:n_decode_total Total number of llama_decode() calls, excluding speculative \
+decoding and multimodal decoding
+# TYPE llamacpp:n_decode_total counter
+llamacpp:n_decode_total 20
+# HELP llamacpp:n_tokens_max Largest observed sequence length (prompt + generation)
+# TYPE llamacpp:n_tokens_max counter
+llamacpp:n_tokens_max 99
+# HELP llamacpp:spec_decode_num_draft_tokens_total Speculative: Total draft tokens generated
+# TYPE llamacpp:spec_decode_num_draft_tokens_total counter
+llamacpp:spec_decode_num_draft_tokens_total 0
+# HELP llamacpp:spec_decode_num_accepted_tokens_total Speculative: Total draft tokens accepted \
+by the target model
+# TYPE llamacpp:spec_decode_num_accepted_tokens_total counter
+llamacpp:spec_decode_num_accepted_tokens_total 0
+# HELP llamacpp:spec_decode_num_drafts_total Speculative: Total speculative decoding \
+verification steps
+# TYPE llamacpp:spec_decode_num_drafts_total counter
+llamacpp:spec_decode_num_drafts_total 0
+# HELP llamacpp:prompt_tokens_seconds Average prompt throughput in tokens/s
+# TYPE llamacpp:prompt_tokens_seconds gauge
+llamacpp:prompt_tokens_seconds 134
+# HELP llamacpp:predicted_tokens_seconds Average generation throughput in tokens/s
+# TYPE llamacpp:predicted_tokens_seconds gauge
+llamacpp:predicted_tokens_seconds 20
+# HELP llamacpp:requests_processing Number of requests processing
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 3
+# HELP llamacpp:requests_deferred Number of requests deferred
+# TYPE llamacpp:requests_deferred gauge
+llamacpp:requests_deferred 5
+# HELP llamacpp:n_busy_slots_per_decode Average number of busy slots per llama_decode() call
+# TYPE llamacpp:n_busy_slots_per_decode gauge
+llamacpp:n_busy_slots_per_decode 1.5
+# HELP llamacpp:kv_cache_usage_ratio KV-cache usage. 1 means 100 percent usage.
+# TYPE llamacpp:kv_cache_usage_ratio gauge
+llamacpp:kv_cache_usage_ratio 0.25
+# HELP llamacpp:kv_cache_tokens KV-cache tokens.
+# TYPE llamacpp:kv_cache_tokens gauge
+llamacpp:kv_cache_tokens 50
+"""
+
+
+class Pool:
+    """A pool of two workers, one of them loading."""
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        return (
+            WorkerView(name="a", model="m", state="ready", n_slots=4, n_busy=3),
+            WorkerView(name="b", model="m", state="loading", n_slots=0, n_busy=0),
+        )
+
+    def queue_depths(self) -> Mapping[str, int]:
+        return {"m": 5}
+
+
+def metrics() -> Metrics:
+    one = Metrics()
+    stats = Stats(
+        n_prompt=67,
+        n_cached=3,
+        prompt_s=0.5,
+        n_predicted=40,
+        predicted_s=2.0,
+        n_decode=20,
+        n_busy=30,
+        n_tokens_max=99,
+        n_kv_used=50,
+        n_kv=200,
+        decode_s=1.5,
+    )
+    one.beat("a", "m", 1, stats)
+    return one
+
+
+def samples(one: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Every sample by its name and the values of its labels in the order of their names."""
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(one.render(Pool()).decode())
+        for sample in family.samples
+    }
+
+
+def test_the_lines_of_llama_server_are_the_same_to_the_letter() -> None:
+    assert metrics().render(Pool()).decode().startswith(LLAMACPP)
+
+
+def test_throughput_covers_the_time_since_the_last_scrape() -> None:
+    one = metrics()
+    one.render(Pool())
+    one.beat("a", "m", 1, Stats(n_prompt=167, prompt_s=0.75, n_predicted=40, predicted_s=2.0))
+    second = samples(one)
+    assert second["llamacpp:prompt_tokens_seconds", ()] == 400
+    assert second["llamacpp:predicted_tokens_seconds", ()] == 0
+    assert second["llamacpp:prompt_tokens_total", ()] == 167
+
+
+def test_an_empty_pool_renders() -> None:
+    assert samples(Metrics())["llamacpp:n_busy_slots_per_decode", ()] == 0
+
+
+def test_the_work_of_dead_workers_is_kept() -> None:
+    book = StatsBook()
+    book.beat("a", "m", 1, Stats(n_predicted=10, n_tokens_max=7))
+    book.beat("a", "m", 1, Stats(n_predicted=15, n_tokens_max=7))
+    book.beat("a", "m", 2, Stats(n_predicted=4, n_tokens_max=3))
+    book.beat("b", "m", 3, Stats(n_predicted=1))
+    assert repr(book) == "<StatsBook n_prompt=0 n_predicted=20>"
+    assert book.totals()["n_tokens_max"] == 7
+    assert book.latest("a").n_predicted == 4
+
+
+def test_counters_that_go_back_within_a_start_are_not_believed() -> None:
+    book = StatsBook()
+    book.beat("a", "m", 1, Stats(n_predicted=10))
+    book.beat("a", "m", 1, Stats(n_predicted=8))
+    assert book.totals()["n_predicted"] == 10
+
+
+def test_own_metrics_are_labelled_by_model_and_worker() -> None:
+    one = metrics()
+    one.task_ended("m", "eos")
+    one.worker_lost("a", "m")
+    one.dropped(2)
+    one.of_model("m").ttft.observe(0.03)
+    one.http_request("/v1/models", 200, 0.002)
+    one.http_request("/v1/models", 404, 0.002)
+    found = samples(one)
+    assert found["llamapool_tasks_total", ("eos", "m")] == 1
+    assert found["llamapool_worker_losses_total", ("m", "a")] == 1
+    assert found["llamapool_late_messages_total", ()] == 2
+    assert found["llamapool_time_to_first_token_seconds_bucket", ("0.02", "m")] == 0
+    assert found["llamapool_time_to_first_token_seconds_bucket", ("0.04", "m")] == 1
+    assert found["llamapool_time_to_first_token_seconds_count", ("m",)] == 1
+    assert found["llamapool_http_requests_total", ("/v1/models", "2xx")] == 1
+    assert found["llamapool_http_requests_total", ("/v1/models", "4xx")] == 1
+    assert found["llamapool_http_request_seconds_count", ("/v1/models",)] == 2
+    assert found["llamapool_engine_decode_seconds_total", ("m", "a")] == 1.5
+    assert found["llamapool_workers", ("m", "loading")] == 1
+    assert found["llamapool_slots", ("m", "processing")] == 3
+    assert found["llamapool_slots", ("m", "idle")] == 1
+    assert found["llamapool_queue_tasks", ("m",)] == 5
+
+
+def test_two_gateways_in_one_process_share_nothing() -> None:
+    one, other = Metrics(), Metrics()
+    one.task_ended("m", "eos")
+    assert ("llamapool_tasks_total", ("eos", "m")) not in samples(other)
+
+
+@pytest.mark.parametrize(("seconds", "bucket"), [(0.5, "1"), (1.0, "1"), (1.5, "2"), (9.0, "+Inf")])
+def test_a_duration_falls_into_the_bucket_that_holds_it(seconds: float, bucket: str) -> None:
+    histogram = Histogram((1.0, 2.0))
+    histogram.observe(seconds, 3)
+    counts = dict(histogram.buckets())
+    names = list(counts)
+    assert counts[bucket] == 3
+    assert all(counts[name] == 0 for name in names[: names.index(bucket)])

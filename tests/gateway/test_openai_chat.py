@@ -1,0 +1,139 @@
+"""Chat bodies: messages, log probabilities, template variables, refusals."""
+
+from typing import Any
+
+import pytest
+
+from gateway.openai.chat import plan
+from protocol.errors import InvalidRequest
+from tests.gateway.cards import CARD
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def _body(**fields: Any) -> dict[str, Any]:
+    return {"messages": HI, **fields}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "'messages' is required"),
+        ({"messages": None}, "'messages' is required"),
+        ({"messages": "a"}, "Expected 'messages' to be an array"),
+        ({"messages": ["a"]}, "All non-assistant messages must contain 'content'"),
+        ({"messages": [{"content": "a"}]}, "Missing 'role' in message"),
+        ({"messages": [{"role": "user"}]}, "All non-assistant messages must contain 'content'"),
+        (
+            {"messages": [{"role": "assistant"}]},
+            "Assistant message must contain either 'content' or 'tool_calls'!",
+        ),
+        (
+            {"messages": [{"role": "user", "content": 3}]},
+            "Expected 'content' to be a string or an array",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
+            "unsupported content[].type",
+        ),
+        ({"messages": [{"role": "user", "content": ["a"]}]}, "unsupported content[].type"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "Field 'messages[0].content[0].type': image_url input is not supported yet",
+        ),
+        (
+            {"messages": [{"role": "tool", "content": "4"}]},
+            "Field 'messages[0]': tool calls are not supported yet",
+        ),
+        (_body(top_logprobs=2), "top_logprobs requires logprobs to be set to true"),
+        (_body(logprobs=3), "Field 'logprobs': type must be boolean, but is number"),
+        (_body(tool_choice="foo"), "Invalid tool_choice: foo"),
+        (
+            _body(response_format={"type": "x"}),
+            'response_format type must be one of "text" or "json_object", but got: x',
+        ),
+        (
+            _body(response_format={"type": "json_object"}),
+            "Field 'response_format': structured output is not supported yet",
+        ),
+        (
+            _body(chat_template_kwargs={"enable_thinking": "yes"}),
+            'invalid type for "enable_thinking" (expected boolean, got string)',
+        ),
+        (_body(stream_options=[]), "Field 'stream_options': type must be object, but is array"),
+        (_body(echo=True), "Field 'echo': echo in a chat is not supported yet"),
+        (_body(reasoning_effort=3), "Field 'reasoning_effort': must be a string"),
+        (_body(n=0), "Field 'n': Value must be between 1 <= value <= 128, but got 0"),
+    ],
+)
+def test_bad_bodies_are_refused_in_llama_servers_words(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        plan(body, CARD)
+    assert caught.value.message == message
+
+
+def _messages(*messages: dict[str, Any]) -> Any:
+    chat = plan({"messages": list(messages)}, CARD).tasks[0].chat
+    assert chat is not None
+    return chat.messages
+
+
+def test_no_messages_at_all_are_allowed() -> None:
+    assert _messages() == ()
+
+
+def test_text_parts_are_joined_by_newlines() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert _messages({"role": "user", "content": parts})[0]["content"] == "a\nb"
+
+
+def test_null_content_is_empty_and_other_keys_stay() -> None:
+    (message,) = _messages({"role": "assistant", "content": None, "name": "x"})
+    assert message == {"role": "assistant", "content": "", "name": "x"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "n_probs"),
+    [
+        ({"logprobs": True}, 20),
+        ({"logprobs": True, "top_logprobs": 3}, 3),
+        ({"logprobs": True, "top_logprobs": 0}, 1),
+        ({"logprobs": False}, 0),
+        ({"n_probs": 4}, 4),
+    ],
+)
+def test_logprobs_become_n_probs(fields: dict[str, Any], n_probs: int) -> None:
+    assert plan(_body(**fields), CARD).tasks[0].params.n_probs == n_probs
+
+
+@pytest.mark.parametrize(
+    ("fields", "kwargs"),
+    [
+        ({}, None),
+        ({"chat_template_kwargs": {"a": 1}}, {"a": 1}),
+        ({"reasoning_effort": "high"}, {"reasoning_effort": "high"}),
+        ({"reasoning_effort": "none"}, {"enable_thinking": False}),
+    ],
+)
+def test_template_variables_are_merged(fields: dict[str, Any], kwargs: Any) -> None:
+    chat = plan(_body(**fields), CARD).tasks[0].chat
+    assert chat is not None and chat.kwargs == kwargs
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"},
+        {"parallel_tool_calls": True, "tools": [], "tool_choice": "auto"},
+        {"response_format": {"type": "text"}, "modalities": ["text"], "audio": None},
+        {"reasoning_format": "auto", "safety_identifier": "x", "prompt_cache_key": "k"},
+        {"some_clients_own_field": {"a": 1}},
+    ],
+)
+def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:
+    assert plan(_body(**fields), CARD).tasks
+
+
+def test_llama_cpp_fields_pass_through_and_n_predict_wins() -> None:
+    params = plan(_body(mirostat=2, max_tokens=9, n_predict=4, stop="x"), CARD).tasks[0].params
+    assert (params.mirostat, params.n_predict, params.stop) == (2, 4, ("x",))

@@ -1,0 +1,37 @@
+"""The table of what is not there yet."""
+
+import pytest
+
+from gateway.refusals import ENDPOINTS, HARMLESS, REFUSED, refuse_unsupported
+from protocol.errors import InvalidRequest
+from protocol.sampling import SamplingParams
+from protocol.schema import describe
+
+
+def test_no_field_is_both_known_and_refused() -> None:
+    known = {name for row in describe(SamplingParams) for name in (row.name, *row.spec.aliases)}
+    assert not known & set(REFUSED)
+    assert not known & set(HARMLESS)
+    assert not set(REFUSED) & set(HARMLESS)
+
+
+@pytest.mark.parametrize("field", sorted(REFUSED))
+def test_null_asks_for_nothing(field: str) -> None:
+    refuse_unsupported({field: None})
+
+
+@pytest.mark.parametrize("field", sorted(REFUSED))
+def test_a_refused_field_is_named(field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        refuse_unsupported({"prompt": "a", field: {"type": "json_object", "x": 1}})
+    assert caught.value.param == field
+    assert caught.value.message.startswith(f"Field '{field}': ")
+    assert caught.value.message.endswith(" not supported yet")
+
+
+def test_harmless_and_unknown_fields_pass() -> None:
+    refuse_unsupported({**dict.fromkeys(HARMLESS, "x"), "unheard_of": 1})
+
+
+def test_every_endpoint_has_methods() -> None:
+    assert all(methods and what for methods, what in ENDPOINTS.values())

@@ -1,0 +1,248 @@
+"""The gateway as a process: start, address, drain, refusals to start."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.cli import configured
+from gateway.server import listen, url_of
+from protocol.config import GatewayConfig
+from protocol.errors import ConfigError
+from tests.fakes.echo import FakeOptions
+from tests.fakes.worker import FakeWorker
+
+LIMIT_S = 20.0
+
+
+class GatewayProcess:
+    """`python -m gateway` and what it reported."""
+
+    def __init__(self, process: asyncio.subprocess.Process, reports: socket.socket) -> None:
+        self._process = process
+        self._reports = reports
+        self.endpoint = ""
+        self.url = ""
+
+    async def listening(self) -> None:
+        """Wait until it says where it listens."""
+        async with asyncio.timeout(LIMIT_S):
+            while not self.url:
+                data = await asyncio.get_running_loop().sock_recv(self._reports, 4096)
+                fields = dict(line.split("=", 1) for line in data.decode().splitlines())
+                self.url = fields.get("X_URL", "")
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
+    async def ended(self) -> tuple[int, str]:
+        """Wait for the end; returns exit code and log."""
+        async with asyncio.timeout(LIMIT_S):
+            _, log = await self._process.communicate()
+        assert self._process.returncode is not None
+        return self._process.returncode, log.decode()
+
+    def kill(self) -> None:
+        """End it if it still runs."""
+        if self._process.returncode is None:
+            self._process.kill()
+
+
+@asynccontextmanager
+async def started(folder: Path, *flags: str, **settings: object) -> AsyncIterator[GatewayProcess]:
+    """Start a gateway on an ephemeral port with these settings."""
+    endpoint = f"ipc://{folder}/w.sock"
+    path = folder / "pool.json"
+    path.write_text(json.dumps({"gateway": {"port": 0, "bind": [endpoint], **settings}}))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
+        reports.setblocking(False)
+        reports.bind(str(folder / "notify"))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "gateway",
+            "--config",
+            str(path),
+            *flags,
+            env={**os.environ, "NOTIFY_SOCKET": str(folder / "notify")},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        one = GatewayProcess(process, reports)
+        one.endpoint = endpoint
+        try:
+            yield one
+        finally:
+            one.kill()
+            await process.wait()
+
+
+async def _ready(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while (await client.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.01)
+
+
+async def test_it_listens_serves_and_leaves_on_a_signal(tmp_path: Path) -> None:
+    async with started(tmp_path) as gateway:
+        await gateway.listening()
+        async with (
+            httpx.AsyncClient(base_url=gateway.url) as client,
+            FakeWorker(gateway.endpoint),
+        ):
+            await _ready(client)
+            answer = await client.post("/completion", json={"prompt": "a b"})
+            assert answer.json()["content"] == "a b"
+            gateway.signal()
+            code, log = await gateway.ended()
+    assert code == 0
+    assert f"listening url={gateway.url}" in log
+    assert "request method=POST path=/completion status=200" in log
+
+
+@pytest.mark.parametrize("drain_timeout_s", [0.2, 0.8])
+async def test_a_drain_ends_running_streams_at_its_limit(
+    tmp_path: Path, drain_timeout_s: float
+) -> None:
+    options = FakeOptions(step_s=0.01)
+    async with started(tmp_path, drain_timeout_s=drain_timeout_s) as gateway:
+        await gateway.listening()
+        async with (
+            httpx.AsyncClient(base_url=gateway.url) as client,
+            FakeWorker(gateway.endpoint, options),
+        ):
+            await _ready(client)
+            body = {"prompt": "a b", "ignore_eos": True, "stream": True}
+            async with client.stream("POST", "/completion", json=body) as response:
+                parts = response.aiter_text()
+                text = await anext(parts)
+                began_at = asyncio.get_running_loop().time()
+                gateway.signal()
+                with pytest.raises(httpx.RemoteProtocolError):
+                    async for part in parts:
+                        text += part
+            code, _ = await gateway.ended()
+            took_s = asyncio.get_running_loop().time() - began_at
+    assert code == 0
+    assert '"type":"unavailable_error"' in text
+    assert drain_timeout_s * 0.9 <= took_s < drain_timeout_s + 3
+
+
+async def test_a_drain_lets_what_runs_finish(tmp_path: Path) -> None:
+    async with started(tmp_path, drain_timeout_s=30) as gateway:
+        await gateway.listening()
+        async with (
+            httpx.AsyncClient(base_url=gateway.url) as client,
+            FakeWorker(gateway.endpoint, FakeOptions(step_s=0.01)),
+        ):
+            await _ready(client)
+            body = {"prompt": "a b", "ignore_eos": True, "n_predict": 50, "stream": True}
+            async with client.stream("POST", "/completion", json=body) as response:
+                parts = response.aiter_text()
+                text = await anext(parts)
+                gateway.signal()
+                async for part in parts:
+                    text += part
+            code, _ = await gateway.ended()
+    assert code == 0
+    assert '"tokens_predicted":50,' in text and '"stop":true' in text
+
+
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    async with started(tmp_path, drain_timeout_s=60) as gateway:
+        await gateway.listening()
+        async with (
+            httpx.AsyncClient(base_url=gateway.url) as client,
+            FakeWorker(gateway.endpoint, FakeOptions(step_s=0.01)),
+        ):
+            await _ready(client)
+            body = {"prompt": "a", "ignore_eos": True, "stream": True}
+            async with client.stream("POST", "/completion", json=body) as response:
+                await anext(response.aiter_text())
+                gateway.signal()
+                async with asyncio.timeout(LIMIT_S):
+                    while (await client.get("/readyz")).json()["status"] != "draining":
+                        await asyncio.sleep(0.01)
+                gateway.signal(signal.SIGINT)
+                code, _ = await gateway.ended()
+    assert code == 1
+
+
+async def test_a_port_in_use_is_one_line_and_78(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with started(tmp_path, "--port", str(port)) as gateway:
+            code, log = await gateway.ended()
+    assert code == 78
+    assert log == (
+        f"llamapool gateway: cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "choose another with --port, or --port 0\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid:0"),
+        (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7:0"),
+        (["--api-key-file", "/nonexistent/keys"], "cannot read key file /nonexistent/keys"),
+        (["--bind", "tcp://127.0.0.1:0"], "tcp://127.0.0.1:0"),
+    ],
+)
+async def test_what_cannot_work_is_one_line_and_78(
+    tmp_path: Path, flags: list[str], words: str
+) -> None:
+    async with started(tmp_path, *flags) as gateway:
+        code, log = await gateway.ended()
+    assert code == 78
+    assert words in log and log.count("\n") == 1
+
+
+def test_tls_needs_both_files() -> None:
+    with pytest.raises(ConfigError, match="belong together"):
+        listen(GatewayConfig(port=0, ssl_key_file="key.pem"))
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("127.0.0.1", "http://127.0.0.1:"), ("0.0.0.0", "http://127.0.0.1:")]
+)
+def test_the_address_is_one_that_a_client_can_use(host: str, shown: str) -> None:
+    config = GatewayConfig(host=host, port=0)
+    with listen(config) as sock:
+        assert url_of(sock, config).startswith(shown)
+
+
+def test_flags_stand_above_the_environment_above_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pool.toml"
+    path.write_text('[gateway]\nhost = "a"\nport = 1\nbind = ["ipc://x"]\napi_key_file = ["k"]\n')
+    monkeypatch.setenv("LLAMA_ARG_PORT", "2")
+    monkeypatch.setenv("LLAMA_ARG_HOST", "b")
+    monkeypatch.delenv("LLAMAPOOL_PARENT", raising=False)
+    config = configured(path, {"port": 3, "bind": ()})
+    assert (config.host, config.port, config.bind) == ("b", 3, ("ipc://x",))
+    assert config.api_key_file == (str(tmp_path / "k"),)
+    monkeypatch.setenv("LLAMAPOOL_PARENT", "1")
+    assert configured(path, {}).port == 1
+
+
+def test_without_an_endpoint_for_workers_it_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    with pytest.raises(ConfigError, match="say --bind"):
+        configured(None, {})
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/llamapool")
+    assert configured(None, {}).bind == ("ipc:///run/llamapool/workers.sock",)
+    with pytest.raises(ConfigError, match="port"):
+        configured(None, {"port": 99999})

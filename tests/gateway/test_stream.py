@@ -1,0 +1,164 @@
+"""The mailbox of one task."""
+
+import asyncio
+
+import pytest
+
+from gateway.counters import ModelLatencies
+from gateway.stream import TaskStream, merge
+from protocol.errors import ErrorCode, TaskError
+from protocol.messages import (
+    Delta,
+    Done,
+    Failed,
+    Finish,
+    Generate,
+    Message,
+    Started,
+    Timings,
+    TokenProb,
+)
+from protocol.sampling import SamplingParams
+
+
+def stream(closed: list[TaskStream] | None = None) -> TaskStream:
+    return TaskStream(
+        Generate(task_id=1, prompt="x", params=SamplingParams()),
+        model="m",
+        now=10.0,
+        latencies=ModelLatencies(),
+        on_close=(closed if closed is not None else []).append,
+    )
+
+
+def delta(text: str, n: int) -> Delta:
+    return Delta(task_id=1, text=text, tokens=(n,), n_predicted=n)
+
+
+DONE = Done(task_id=1, finish=Finish.EOS)
+
+
+async def test_deltas_that_nobody_fetched_are_merged() -> None:
+    one = stream()
+    for n, text in enumerate("abc", start=1):
+        one.push_delta(delta(text, n), 11.0)
+    one.push(DONE)
+    assert await one.receive() == Delta(task_id=1, text="abc", tokens=(1, 2, 3), n_predicted=3)
+    assert await one.receive() is DONE
+
+
+async def test_a_delta_is_never_merged_across_another_message() -> None:
+    one = stream()
+    started = Started(task_id=1, slot=0, n_prompt=1)
+    one.push(started)
+    one.push_delta(delta("a", 1), 11.0)
+    one.push(started)
+    one.push_delta(delta("b", 2), 11.0)
+    got = [await one.receive() for _ in range(4)]
+    assert got == [started, delta("a", 1), started, delta("b", 2)]
+
+
+def test_merging_keeps_probabilities_and_the_last_timings() -> None:
+    prob = TokenProb(id=1, piece=b"a", p=-0.5)
+    timings = Timings(predicted_n=1)
+    merged = merge(
+        [
+            Delta(task_id=1, text="a", probs=(prob,), n_predicted=1, timings=timings),
+            Delta(task_id=1, text="b", probs=(prob,), n_predicted=2),
+        ]
+    )
+    assert merged == Delta(task_id=1, text="ab", probs=(prob, prob), n_predicted=2, timings=timings)
+
+
+def test_a_slow_reader_costs_the_memory_of_its_text() -> None:
+    one = stream()
+    for n in range(10_000):
+        one.push_delta(delta("x", n), 11.0)
+    assert len(one._deltas) < 100
+
+
+async def test_a_waiting_reader_is_woken() -> None:
+    one = stream()
+    reader: asyncio.Task[Message] = asyncio.create_task(one.receive())
+    await asyncio.sleep(0)
+    one.push_delta(delta("a", 1), 11.0)
+    assert await reader == delta("a", 1)
+
+
+async def test_result_skips_to_the_terminal_message() -> None:
+    one = stream()
+    one.push(Started(task_id=1, slot=0, n_prompt=1))
+    one.push_delta(delta("a", 1), 11.0)
+    one.push(DONE)
+    assert await one.result() is DONE
+
+
+async def test_a_failure_is_raised_after_what_came_before_it() -> None:
+    one = stream()
+    one.push_delta(delta("a", 1), 11.0)
+    one.push(
+        Failed(
+            task_id=1,
+            code=ErrorCode.CONTEXT_EXCEEDED,
+            message="too long",
+            param="prompt",
+            detail={"n_ctx": 8},
+        )
+    )
+    assert await one.receive() == delta("a", 1)
+    with pytest.raises(TaskError, match="too long") as caught:
+        await one.receive()
+    error = caught.value
+    assert (error.code, error.param, error.detail) == (
+        ErrorCode.CONTEXT_EXCEEDED,
+        "prompt",
+        {"n_ctx": 8},
+    )
+
+
+async def test_an_error_wakes_the_reader() -> None:
+    one = stream()
+    reader = asyncio.create_task(one.receive())
+    await asyncio.sleep(0)
+    one.fail(TaskError(ErrorCode.UNAVAILABLE, "worker lost"))
+    with pytest.raises(TaskError, match="worker lost"):
+        await reader
+
+
+def test_close_tells_the_pool_once() -> None:
+    closed: list[TaskStream] = []
+    one = stream(closed)
+    one.close()
+    one.close()
+    assert closed == [one]
+    assert repr(one) == "<TaskStream 1 closed at queue n_predicted=0>"
+
+
+def test_close_after_the_end_tells_nobody() -> None:
+    closed: list[TaskStream] = []
+    one = stream(closed)
+    one.push(DONE)
+    one.close()
+    assert closed == []
+
+
+async def test_close_keeps_nothing() -> None:
+    one = stream()
+    one.push(Started(task_id=1, slot=0, n_prompt=1))
+    one.push_delta(delta("a", 1), 11.0)
+    one.close()
+    one.push(DONE)
+    assert one._mail == []
+    with pytest.raises(AssertionError):
+        await one.receive()
+
+
+def test_times_are_measured_from_the_submission() -> None:
+    one = stream()
+    assert (one.queued_s, one.ttft_s, one.itl_s) == (0.0, 0.0, 0.0)
+    one.assigned(10.5)
+    one.push_delta(delta("a", 1), 11.0)
+    one.push_delta(delta("b", 2), 11.25)
+    one.push_delta(delta("c", 3), 11.5)
+    assert (one.queued_s, one.ttft_s, one.itl_s) == (0.5, 1.0, 0.25)
+    assert repr(one.latencies.itl) == "<Histogram n=2 total_s=0.500>"

@@ -1,0 +1,186 @@
+"""The wire: whatever goes in comes out, and whatever else comes in is a `ProtocolError`."""
+
+import dataclasses
+import typing
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import codec
+from protocol import messages as m
+from protocol.sampling import SamplingParams
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    Any: JSON,
+    int: st.integers(-(2**63), 2**64 - 1),
+    float: st.floats(allow_nan=False),
+    str: st.text(max_size=12),
+}
+
+
+def of_type(kind: Any) -> st.SearchStrategy[Any]:
+    """Build values of a type as `messages.py` declares it."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind in SCALARS:
+        return SCALARS[kind]
+    if origin is tuple and args[-1] is Ellipsis:
+        return st.lists(of_type(args[0]), max_size=4).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(of_type, args))
+    if origin is dict:
+        return st.dictionaries(st.text(max_size=5), of_type(args[1]), max_size=3)
+    if args:
+        return st.one_of(*map(of_type, args))
+    if dataclasses.is_dataclass(kind):
+        return instances(kind)
+    return st.from_type(kind)
+
+
+def instances(cls: Any) -> st.SearchStrategy[Any]:
+    """Build messages with any of their optional fields left out."""
+    hints = typing.get_type_hints(cls)
+    required: dict[str, st.SearchStrategy[Any]] = {}
+    optional: dict[str, st.SearchStrategy[Any]] = {}
+    for field in dataclasses.fields(cls):
+        row = required if field.default is dataclasses.MISSING else optional
+        row[field.name] = of_type(hints[field.name])
+    return st.fixed_dictionaries(required, optional=optional).map(lambda values: cls(**values))
+
+
+MESSAGES = st.one_of([instances(cls) for cls in codec.TAGS.values()])
+VALID = st.builds(codec.encode, st.integers(0, 2**32), st.lists(MESSAGES, max_size=3))
+WIRE_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def accepted_or_refused(data: bytes) -> None:
+    """Decoding gives a frame of messages or a `ProtocolError`, and nothing else."""
+    try:
+        frame = codec.decode(data)
+    except codec.ProtocolError:
+        return
+    assert isinstance(frame.seq, int)
+    assert all(type(message) in codec.TAGS.values() for message in frame.messages)
+
+
+@pytest.mark.parametrize("cls", codec.TAGS.values(), ids=codec.TAGS)
+@given(data=st.data())
+def test_every_message_comes_out_as_it_went_in(cls: type[m.Message], data: st.DataObject) -> None:
+    message = data.draw(instances(cls))
+    frame = codec.decode(codec.encode(7, [message]))
+    assert frame.seq == 7
+    assert frame.messages == (message,)
+    assert type(frame.messages[0]) is cls
+
+
+@given(seq=st.integers(0, 2**32), messages=st.lists(MESSAGES, max_size=4))
+def test_a_frame_keeps_the_order_of_its_messages(seq: int, messages: list[m.Message]) -> None:
+    assert codec.decode(codec.encode(seq, messages)) == (seq, tuple(messages))
+
+
+@given(data=st.binary(max_size=64))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    accepted_or_refused(data)
+
+
+@given(frame=VALID, position=st.integers(0, 10_000), byte=st.integers(0, 255))
+def test_a_damaged_frame_is_refused_or_still_well_formed(
+    frame: bytes, position: int, byte: int
+) -> None:
+    at = position % len(frame)
+    accepted_or_refused(frame[:at] + bytes([byte]) + frame[at + 1 :])
+
+
+@given(frame=VALID, position=st.integers(0, 10_000))
+def test_a_frame_cut_short_is_refused(frame: bytes, position: int) -> None:
+    with pytest.raises(codec.ProtocolError):
+        codec.decode(frame[: position % len(frame)])
+
+
+@given(value=WIRE_VALUES)
+def test_msgpack_that_is_no_frame_is_refused(value: Any) -> None:
+    accepted_or_refused(typing.cast(bytes, msgpack.packb(value)))
+
+
+@given(tag=st.sampled_from(sorted(codec.TAGS)), data=st.data())
+def test_fields_of_a_wrong_type_are_refused(tag: str, data: st.DataObject) -> None:
+    names = [field.name for field in dataclasses.fields(codec.TAGS[tag])] or ["x"]
+    body = data.draw(st.dictionaries(st.sampled_from(names), WIRE_VALUES))
+    accepted_or_refused(typing.cast(bytes, msgpack.packb([0, [[tag, body]]])))
+
+
+@given(message=MESSAGES, value=WIRE_VALUES)
+def test_unknown_fields_are_ignored(message: m.Message, value: Any) -> None:
+    seq, [[tag, body]] = msgpack.unpackb(codec.encode(0, [message]))
+    body["a_field_of_the_future"] = value
+    assert codec.decode(msgpack.packb([seq, [[tag, body]]])).messages == (message,)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (1, "a frame must be"),
+        ([0], "a frame must be"),
+        (["0", []], "a frame must be"),
+        ([0, [1]], "a message must be"),
+        ([0, [["nonsense", {}]]], "unknown message 'nonsense'"),
+        ([0, [["cancel", {}]]], "Cancel: missing task_id"),
+        ([0, [["cancel", {"task_id": "1"}]]], r"Cancel\.task_id: expected int, got str"),
+        ([0, [["cancel", {"task_id": True}]]], r"Cancel\.task_id: expected int, got bool"),
+        ([0, [["done", {"task_id": 1, "finish": "?"}]]], r"Done\.finish"),
+        ([0, [["detokenize", {"task_id": 1, "tokens": 5}]]], "expected an array, got int"),
+    ],
+)
+def test_the_reason_names_what_is_wrong(value: Any, reason: str) -> None:
+    with pytest.raises(codec.ProtocolError, match=reason):
+        codec.decode(msgpack.packb(value))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x81\x80\xc0",  # a map as the key of a map
+        b"\x91" * 2000,  # deeper than any honest frame
+        b"\xdd\xff\xff\xff\xff",  # claims four thousand million items
+        b"\xd6\xff\x00\x00\x00\x00",  # a timestamp
+        b"\xa2\xff\xfe",  # no UTF-8
+        b"",
+    ],
+)
+def test_hostile_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(codec.ProtocolError):
+        codec.decode(data)
+
+
+def test_fields_at_their_default_do_not_travel() -> None:
+    task = m.Generate(task_id=1, prompt="x", params=SamplingParams())
+    assert msgpack.unpackb(codec.encode(0, [task])) == [
+        0,
+        [["generate", {"task_id": 1, "prompt": "x", "params": {}}]],
+    ]
+
+
+def test_a_frame_beyond_the_limit_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_FRAME_BYTES", 3)
+    with pytest.raises(codec.ProtocolError, match="larger than 3"):
+        codec.decode(b"1234")

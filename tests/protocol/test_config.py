@@ -1,0 +1,91 @@
+"""Configuration files: what is read, and how mistakes are named."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.config import GatewayConfig, PoolConfig, WorkerConfig, dump, load, parse
+from protocol.errors import ConfigError
+from protocol.sampling import SamplingParams
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_toml_is_read_with_nested_tables(tmp_path: Path) -> None:
+    text = """
+        [gateway]
+        port = 9000
+        [[worker]]
+        name = "a"
+        tensor_split = [3, 1]
+        [worker.sampling]
+        temperature = 0.1
+        [[worker]]
+        name = "b"
+    """
+    config = load(write(tmp_path / "pool.toml", text))
+    assert config.gateway.port == 9000
+    assert [worker.name for worker in config.worker] == ["a", "b"]
+    assert config.worker[0].tensor_split == (3.0, 1.0)
+    assert config.worker[0].sampling.temperature == 0.1
+    assert config.worker[1].sampling == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[gatway]\nport = 1", "unknown key 'gatway'; did you mean 'gateway'?"),
+        ("[gateway]\nprot = 1", "unknown key 'gateway.prot'; did you mean 'port'?"),
+        ("[[worker]]\n[[worker]]\nnctx = 1", "unknown key 'worker[1].nctx'; did you mean 'n_ctx'?"),
+        ("[[worker]]\nsplit_mode = 'rows'", "'worker[0].split_mode': must be one of none, layer"),
+        ("[gateway]\nport = 70000", "'gateway.port': Value must be between 0 <= value <= 65535"),
+        ("[gateway]\nport = '80'", "'gateway.port': type must be number, but is string"),
+        ("[gateway", "pool.toml: "),
+    ],
+)
+def test_mistakes_name_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path / "pool.toml", text))
+    assert message in str(caught.value)
+    assert "pool.toml" in str(caught.value)
+
+
+def test_missing_file_and_bad_bytes_are_configuration_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"bad\.toml"):
+        load(tmp_path / "bad.toml")
+
+
+def test_only_a_table_is_a_configuration() -> None:
+    with pytest.raises(ConfigError, match="must be a table"):
+        parse([])
+
+
+@given(
+    port=st.integers(0, 65535),
+    keys=st.lists(st.text('aZ0 é"\\\n'), max_size=3),
+    split=st.lists(st.floats(0, 1e6), max_size=4),
+    temperature=st.floats(-10, 10),
+    count=st.integers(1, 3),
+)
+def test_dump_is_read_back_equal(
+    port: int, keys: list[str], split: list[float], temperature: float, count: int
+) -> None:
+    worker = WorkerConfig(
+        name="w", tensor_split=tuple(split), sampling=SamplingParams(temperature=temperature)
+    )
+    config = PoolConfig(
+        gateway=GatewayConfig(port=port, api_key=tuple(keys)),
+        worker=(worker,) * count,
+        runtime_dir="somewhere",
+    )
+    import json
+
+    assert parse(json.loads(dump(config))) == config

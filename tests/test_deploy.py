@@ -1,0 +1,106 @@
+"""The units are valid, hardened and drain; the other deployment files say what the code does."""
+
+import configparser
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from protocol.config import GatewayConfig
+from protocol.options import OPTIONS
+from worker.respawn import EXIT_CONFIG
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+
+
+def service(path: Path) -> configparser.SectionProxy:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(path)
+    return parser["Service"]
+
+
+def test_all_units_are_here() -> None:
+    assert [path.name for path in UNITS] == [
+        "llamapool-gateway.service",
+        "llamapool-worker@.service",
+        "llamapool.service",
+    ]
+
+
+@needs_systemd
+def test_systemd_verifies_the_units(tmp_path: Path) -> None:
+    for path in UNITS:
+        text = path.read_text().replace("/opt/llamapool/bin/llamapool", "/bin/true")
+        # An instance of the template is what can be verified.
+        (tmp_path / path.name.replace("@.", "@small-1.")).write_text(text)
+    result = subprocess.run(
+        ["systemd-analyze", "verify", *map(str, sorted(tmp_path.iterdir()))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    complaints = [
+        line for line in result.stderr.splitlines() if str(tmp_path) in line or "llamapool" in line
+    ]
+    assert result.returncode == 0, result.stderr
+    assert complaints == []
+
+
+@needs_systemd
+@pytest.mark.parametrize(
+    ("unit", "threshold"),
+    [
+        ("llamapool-gateway.service", 11),
+        ("llamapool-worker@.service", 10),
+        ("llamapool.service", 20),
+    ],
+)
+def test_units_are_hardened(unit: str, threshold: int) -> None:
+    result = subprocess.run(
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=true",
+            f"--threshold={threshold}",
+            DEPLOY / unit,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_units_report_readiness_and_drain(path: Path) -> None:
+    unit = service(path)
+    assert unit["Type"] == "notify"
+    assert unit["KillMode"] == "mixed"
+    assert unit["Restart"] == "on-failure"
+    assert unit["RestartPreventExitStatus"] == str(EXIT_CONFIG)
+    assert int(unit["WatchdogSec"]) > 0
+    assert int(unit["TimeoutStopSec"]) > GatewayConfig().drain_timeout_s
+
+
+def test_dockerfile_copies_what_is_there_and_uses_known_names() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
+        *names, _ = line.split()
+        assert all((DEPLOY.parent / name).exists() for name in names), line
+    known = {option.env for option in OPTIONS}
+    assert set(re.findall(r"LLAMA_ARG_\w+", text)) <= known
+    assert re.search(r"^USER (?!root)", text, re.MULTILINE)
+
+
+def test_prometheus_scrapes_our_address() -> None:
+    text = (DEPLOY / "prometheus.yml").read_text()
+    assert f'"{GatewayConfig().host}:{GatewayConfig().port}"' in text
+    assert "metrics_path: /metrics" in text

@@ -1,0 +1,160 @@
+"""From configuration to processes: models, names, devices, threads, endpoints."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from protocol.config import GatewayConfig, PoolConfig, WorkerConfig, dump, load
+from protocol.errors import ConfigError
+from worker.launch import launches
+from worker.resolve import anchored, count_cores, find_model, pick, resolve
+from worker.rundir import runtime_directory
+
+
+def fake(**fields: object) -> WorkerConfig:
+    return WorkerConfig(backend="fake", **fields)  # type: ignore[arg-type]
+
+
+def pool(*workers: WorkerConfig, n_cores: int = 4, **fields: object) -> PoolConfig:
+    config = PoolConfig(worker=workers, **fields)  # type: ignore[arg-type]
+    return resolve(config, runtime_dir="/run/x", n_cores=n_cores)
+
+
+def test_default_model_is_the_embedded_one_under_its_files_name() -> None:
+    (worker,) = pool().worker
+    assert worker.model.endswith(".gguf")
+    assert worker.alias == Path(worker.model).stem
+    assert worker.name == f"{worker.alias}-1"
+
+
+def test_count_becomes_workers_with_names_of_their_own() -> None:
+    names = [worker.name for worker in pool(fake(alias="a/b", count=2), fake(name="solo")).worker]
+    assert names == ["a-b-1", "a-b-2", "solo"]
+    assert [worker.count for worker in pool(fake(count=3)).worker] == [1, 1, 1]
+
+
+def test_resolving_again_changes_nothing(tmp_path: Path) -> None:
+    once = pool(fake(count=2, devices="0,1", device_per_worker=True), n_cores=8)
+    (tmp_path / "pool.json").write_text(dump(once))
+    again = resolve(load(tmp_path / "pool.json"), runtime_dir="/run/x", n_cores=1)
+    assert again == once
+
+
+def test_twins_are_refused() -> None:
+    with pytest.raises(ConfigError, match="2 workers are named 'a'"):
+        pool(fake(name="a"), fake(name="a"))
+
+
+@pytest.mark.parametrize(("n_cores", "share"), [(8, 4), (3, 1), (1, 1)])
+def test_cores_are_shared_between_the_workers(n_cores: int, share: int) -> None:
+    workers = pool(fake(count=2), n_cores=n_cores).worker
+    assert {worker.n_threads for worker in workers} == {share}
+    assert {worker.n_threads_batch for worker in workers} == {share}
+
+
+def test_threads_that_are_given_stand() -> None:
+    (worker,) = pool(fake(n_threads=3), n_cores=8).worker
+    assert (worker.n_threads, worker.n_threads_batch) == (3, 3)
+
+
+def test_devices_are_handed_out_one_each() -> None:
+    workers = pool(fake(count=2, devices="0, 3", device_per_worker=True)).worker
+    assert [worker.devices for worker in workers] == ["0", "3"]
+    with pytest.raises(ConfigError, match="3 workers, but devices '0,1' names 2"):
+        pool(fake(count=3, devices="0,1", device_per_worker=True))
+
+
+def test_workers_dial_the_gateways_socket() -> None:
+    config = pool(fake())
+    assert config.gateway.bind == ("ipc:///run/x/workers.sock",)
+    assert config.worker[0].connect == config.gateway.bind
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:5555", "inproc://x", "nonsense"])
+def test_endpoints_without_curve_are_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="ipc://PATH"):
+        pool(fake(), gateway=GatewayConfig(bind=(endpoint,)))
+    with pytest.raises(ConfigError, match="connect"):
+        pool(fake(connect=(endpoint,)))
+
+
+def test_long_runtime_directory_is_refused() -> None:
+    with pytest.raises(ConfigError, match="too long for a socket"):
+        resolve(PoolConfig(worker=(fake(),)), runtime_dir="/run/" + "x" * 120, n_cores=1)
+
+
+def test_bad_models_are_named_with_the_mend(tmp_path: Path) -> None:
+    text = tmp_path / "model.gguf"
+    text.write_text("not a model")
+    with pytest.raises(ConfigError, match=r"model\.gguf is not a GGUF file"):
+        find_model(str(text))
+    with pytest.raises(ConfigError, match=r"none\.gguf does not exist: check -m"):
+        find_model(str(tmp_path / "none.gguf"))
+    with pytest.raises(ConfigError, match=r"is a directory: name the \.gguf"):
+        find_model(str(tmp_path))
+
+
+def test_pick_needs_a_name_only_among_several() -> None:
+    one, two = pool(fake()), pool(fake(count=2))
+    assert pick(one, "") is one.worker[0]
+    assert pick(two, "fake-2") is two.worker[1]
+    with pytest.raises(ConfigError, match="say --name; the configuration has fake-1, fake-2"):
+        pick(two, "")
+    with pytest.raises(ConfigError, match="no worker is named 'x'"):
+        pick(two, "x")
+
+
+def test_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
+    config = PoolConfig(
+        gateway=GatewayConfig(api_key_file=("keys",), ssl_key_file="/abs/key.pem"),
+        worker=(WorkerConfig(model="m.gguf"), WorkerConfig()),
+    )
+    moved = anchored(config, tmp_path)
+    assert moved.gateway.api_key_file == (str(tmp_path / "keys"),)
+    assert moved.gateway.ssl_key_file == "/abs/key.pem"
+    assert [worker.model for worker in moved.worker] == [str(tmp_path / "m.gguf"), ""]
+
+
+def test_cores_are_counted() -> None:
+    assert count_cores() >= 1
+
+
+def test_launches_start_the_gateway_first_and_name_devices(tmp_path: Path) -> None:
+    config = pool(fake(devices="1", stall_s=2.0), fake(name="cpu"))
+    environ = {
+        "PATH": "x",
+        "NOTIFY_SOCKET": "/ours",
+        "OMP_WAIT_POLICY": "active",
+        "LLAMA_API_KEY": "secret",
+    }
+    gateway, gpu, cpu = launches(config, tmp_path / "pool.json", environ)
+    assert gateway.is_gateway
+    assert not gpu.is_gateway
+    assert gpu.env["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in cpu.env
+    assert not {"NOTIFY_SOCKET", "LLAMA_API_KEY"} & gpu.env.keys()
+    assert gpu.env["WATCHDOG_USEC"] == "2000000"
+    assert gpu.env["OMP_WAIT_POLICY"] == "active"
+    assert gpu.argv[-2:] == ("--name", "fake-1")
+
+
+def test_runtime_directory_is_private_and_goes_away() -> None:
+    with runtime_directory("") as folder:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (folder / "x").touch()
+    assert not folder.exists()
+
+
+def test_configured_runtime_directory_keeps_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "theirs").touch()
+    tmp_path.chmod(0o700)
+    with runtime_directory(str(tmp_path)) as folder:
+        (folder / "ours").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_runtime_directory_open_to_others_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match="chmod 0700"), runtime_directory(str(tmp_path)):
+        pass

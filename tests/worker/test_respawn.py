@@ -1,0 +1,70 @@
+"""Back-off and quarantine."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.causes import explain
+from worker.respawn import EXIT_CONFIG, History, Policy, judge
+
+POLICY = Policy()
+
+
+def lives(*ready: float, gap_s: float = 1.0, policy: Policy = POLICY) -> list[float | None]:
+    """Return the delay after each death of a process that was ready for these times."""
+    history, now, delays = History(), 0.0, []
+    for ready_s in ready:
+        now += ready_s + gap_s
+        verdict = judge(history, now=now, ready_s=ready_s, exit_code=1, policy=policy)
+        history = verdict.history
+        delays.append(verdict.delay_s)
+        if verdict.delay_s is None:
+            break
+        now += verdict.delay_s
+    return delays
+
+
+def test_delay_doubles_and_the_fifth_death_is_quarantine() -> None:
+    assert lives(0, 0, 0, 0, 0) == [0.5, 1, 2, 4, None]
+
+
+def test_delay_is_bounded() -> None:
+    patient = Policy(max_deaths=100)
+    assert lives(*[0] * 9, policy=patient)[-3:] == [30, 30, 30]
+
+
+def test_a_minute_of_health_starts_over() -> None:
+    assert lives(0, 0, 61, 0) == [0.5, 1, 0.5, 1]
+
+
+def test_deaths_that_are_far_apart_are_forgiven() -> None:
+    assert None not in lives(*[80] * 20)
+
+
+def test_configuration_is_quarantine_at_once() -> None:
+    verdict = judge(History(), now=0, ready_s=0, exit_code=EXIT_CONFIG, policy=POLICY)
+    assert verdict.delay_s is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0, 1000)), max_size=40))
+def test_delays_stay_in_bounds_and_quarantine_is_earned(steps: list[tuple[float, float]]) -> None:
+    history, now, deaths = History(), 0.0, []
+    for gap_s, ready_s in steps:
+        now += gap_s + ready_s
+        deaths.append(now)
+        verdict = judge(history, now=now, ready_s=ready_s, exit_code=-11, policy=POLICY)
+        recent = [at for at in deaths if now - at < POLICY.window_s]
+        assert (verdict.delay_s is None) == (len(recent) >= POLICY.max_deaths)
+        if verdict.delay_s is None:
+            break
+        assert POLICY.first_delay_s <= verdict.delay_s <= POLICY.max_delay_s
+        history = verdict.history
+        now += verdict.delay_s
+
+
+def test_causes_tell_what_to_do() -> None:
+    assert "GGML_NATIVE=OFF" in explain(-4)
+    assert "out of memory" in explain(-9)
+    assert explain(-15) == "killed by SIGTERM"
+    assert explain(-999) == "killed by signal 999"
+    assert explain(3) == "exit code 3"
+    assert explain(0) == "left without being asked"

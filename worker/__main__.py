@@ -1,0 +1,8 @@
+"""`python -m worker`: how the supervisor starts one worker."""
+
+from protocol.orphan import die_with_parent
+from worker.cli import worker
+
+if __name__ == "__main__":
+    die_with_parent()
+    worker(prog_name="llamapool worker")

@@ -1,0 +1,88 @@
+"""What is started and how: command lines and environments of the gateway and the workers."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import protocol
+from protocol.config import PoolConfig, WorkerConfig
+from protocol.logs import is_journal
+from protocol.options import OPTIONS
+from protocol.orphan import PARENT_VARIABLE
+
+GATEWAY = "gateway"
+
+_GATEWAY_WATCHDOG_S = 15.0
+_PYTHON = (sys.executable, "-P")
+"""Without -P, a folder `worker` in the present directory would be taken for ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How one process is started."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    model: str = ""
+    """Alias that it serves; empty for the gateway."""
+    watchdog_s: float = 0.0
+    """Longest silence after READY; 0 is no watch."""
+    journal: bool = False
+    """Its output goes to the system's journal."""
+
+    @property
+    def is_gateway(self) -> bool:
+        """Tell the gateway from the workers."""
+        return not self.model
+
+
+def launches(config: PoolConfig, path: Path, environ: Mapping[str, str]) -> tuple[Launch, ...]:
+    """Plan all processes of a resolved configuration that was written to `path`; gateway first."""
+    env = _shared(environ)
+    gateway = Launch(
+        name=GATEWAY,
+        argv=(*_PYTHON, "-m", "gateway", "--config", str(path)),
+        env=_watched(env, _GATEWAY_WATCHDOG_S),
+        watchdog_s=_GATEWAY_WATCHDOG_S,
+        journal=is_journal(2),
+    )
+    return (gateway, *(_worker(worker, path, env) for worker in config.worker))
+
+
+def _worker(worker: WorkerConfig, path: Path, env: Mapping[str, str]) -> Launch:
+    devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": worker.devices}
+    return Launch(
+        name=worker.name,
+        argv=(*_PYTHON, "-m", "worker", "--config", str(path), "--name", worker.name),
+        env=_watched({**env, **(devices if worker.devices else {})}, worker.stall_s),
+        model=worker.alias,
+        watchdog_s=worker.stall_s,
+        journal=is_journal(2),
+    )
+
+
+def _watched(env: Mapping[str, str], watchdog_s: float) -> dict[str, str]:
+    return {**env, "WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
+
+
+_DEFAULTS = {
+    "GGML_NO_BACKTRACE": "1",  # its handler forks a debugger, which hangs a dying worker
+    "MALLOC_ARENA_MAX": "2",
+    "OMP_WAIT_POLICY": "passive",  # spinning threads of one worker starve the others
+    "PYTHONFAULTHANDLER": "1",  # a crash in C leaves the Python stack in the last lines
+}
+_OURS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "JOURNAL_STREAM", "LISTEN_FDS")
+
+
+def _shared(environ: Mapping[str, str]) -> dict[str, str]:
+    # The options are settled in the resolved file; a child must not read them once more.
+    dropped = {*_OURS, *(option.env for option in OPTIONS)}
+    env = {name: value for name, value in environ.items() if name not in dropped}
+    root = Path(protocol.__file__).parent.parent
+    if root.name not in ("site-packages", "dist-packages"):  # a checkout
+        paths = [str(root), *filter(None, [env.get("PYTHONPATH")])]
+        env["PYTHONPATH"] = os.pathsep.join(paths)
+    return {**_DEFAULTS, **env, PARENT_VARIABLE: str(os.getpid())}

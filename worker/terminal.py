@@ -1,0 +1,119 @@
+"""What a person sees on standard error: log lines, a bar for each loading model, where to go.
+
+Writing never blocks: a stopped terminal or a full pipe must not stop the supervision, so what does
+not fit is dropped and counted.
+"""
+
+import os
+import select
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+_PIPE_BUF = 4096
+_BAR_WIDTH = 30
+_MOST_BARS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One loading model."""
+
+    name: str
+    fraction: float
+
+
+class Console:
+    """Standard error, shared by our log, the children's output and the bars."""
+
+    def __init__(self, fd: int, *, is_terminal: bool) -> None:
+        self.is_terminal = is_terminal
+        self._fd = fd
+        self._bars: tuple[Bar, ...] = ()
+        self._n_drawn = 0
+        self._n_dropped = 0
+
+    def write(self, text: str) -> int:
+        """Write text as a log handler does."""
+        self.lines(text.encode())
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held back."""
+
+    def lines(self, data: bytes) -> None:
+        """Write whole lines above the bars."""
+        if data:
+            self._put(self._erase() + data + self._draw())
+
+    def bars(self, bars: Iterable[Bar]) -> None:
+        """Show these bars in place of the last ones; only on a terminal."""
+        new = tuple(bars)
+        if self.is_terminal and new != self._bars:
+            erase = self._erase()
+            self._bars = new
+            self._put(erase + self._draw())
+
+    def _erase(self) -> bytes:
+        n, self._n_drawn = self._n_drawn, 0
+        return f"\x1b[{n}F\x1b[J".encode() if n else b""
+
+    def _draw(self) -> bytes:
+        shown = self._bars[:_MOST_BARS]
+        width = shutil.get_terminal_size().columns if shown else 0
+        rows = [bar_row(bar, shown, width) for bar in shown]
+        if len(self._bars) > len(shown):
+            rows.append(f"… and {len(self._bars) - len(shown)} more")
+        self._n_drawn = len(rows)
+        return "".join(f"{row}\n" for row in rows).encode()
+
+    def _put(self, data: bytes) -> None:
+        for start in range(0, len(data), _PIPE_BUF):
+            # Writable means that at least PIPE_BUF bytes fit.
+            try:
+                if not select.select([], [self._fd], [], 0)[1]:
+                    self._n_dropped += 1
+                    return
+                os.write(self._fd, data[start : start + _PIPE_BUF])
+            except (OSError, ValueError):
+                return  # whoever read it has gone; the service goes on
+
+
+def bar_row(bar: Bar, shown: Sequence[Bar], width: int) -> str:
+    """Draw one bar, names aligned, within `width` columns."""
+    name = bar.name.ljust(max(len(other.name) for other in shown))
+    filled = int(_BAR_WIDTH * min(1.0, bar.fraction))
+    row = f"{name} [{'#' * filled}{' ' * (_BAR_WIDTH - filled)}] {bar.fraction:4.0%}"
+    return row[: max(width - 1, 0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """What to tell once the service answers."""
+
+    url: str
+    models: tuple[str, ...]
+    n_workers: int
+    has_key: bool
+    seconds: float
+
+
+def welcome_text(welcome: Welcome) -> str:
+    """Tell where the service is and what to try first."""
+    models = ", ".join(welcome.models)
+    workers = f"{welcome.n_workers} worker{'s' if welcome.n_workers > 1 else ''}"
+    key = " \\\n    -H 'Authorization: Bearer YOUR_KEY'" if welcome.has_key else ""
+    named = f'"model": "{welcome.models[0]}", ' if len(welcome.models) > 1 else ""
+    body = f'{{{named}"messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    return (
+        f"\nllamapool serves {models} with {workers} on {welcome.url} "
+        f"({welcome.seconds:.1f} s)\n\n"
+        f"  curl {welcome.url}/v1/chat/completions{key} \\\n    -d '{body}'\n\n"
+        "Ctrl-C drains; a second one ends at once.\n"
+    )
+
+
+def stderr_console(stream: TextIO) -> Console:
+    """Open the console on the descriptor of a text stream."""
+    return Console(stream.fileno(), is_terminal=stream.isatty())
