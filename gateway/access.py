@@ -1,6 +1,7 @@
 """The outermost layer: request ids, the access log, the answer to our own faults, framing limits.
 
-One line a request, when it is over; nothing a client wrote reaches the log unescaped.
+One line a request, when it is over (probes only in detail); nothing that a client wrote reaches the
+log unescaped.
 """
 
 import logging
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.auth import PUBLIC_PATHS
 from gateway.body import ClientGone
 from gateway.errors import BROKEN, Refused, refused_response, task_error_response
 from gateway.metrics import Metrics
@@ -34,6 +36,7 @@ class _Exchange:
     send: Send
     started_at: float
     status: int = 0
+    is_whole: bool = False
 
     async def forward(self, message: Message) -> None:
         """Send a message on, with the headers that every response has."""
@@ -41,7 +44,18 @@ class _Exchange:
             self.status = message["status"]
             own = [(b"server", b"llamapool"), (b"x-request-id", self.request_id)]
             message = {**message, "headers": [*message.get("headers", ()), *own]}
+        elif message["type"] == "http.response.body":
+            self.is_whole = not message.get("more_body", False)
         await self.send(message)
+
+    async def cut(self, scope: Scope) -> None:
+        """End a body that its handler has left unfinished.
+
+        HTTP/1 clients see the missing last chunk. An HTTP/2 stream would hang: Hypercorn does not
+        reset it, so it has to end as if all were well, after the error event that tells otherwise.
+        """
+        if self.status and not self.is_whole and scope.get("http_version") == "2":
+            await self.forward({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class AccessMiddleware:
@@ -70,7 +84,8 @@ class AccessMiddleware:
         seconds = time.monotonic() - exchange.started_at
         self._metrics.http_request(_route(scope), status, seconds)
         client = scope.get("client")
-        log.info(
+        log.log(
+            logging.DEBUG if scope["path"] in PUBLIC_PATHS else logging.INFO,
             "request method=%s path=%s status=%d ms=%.1f client=%s id=%s",
             scope["method"],
             ascii(scope["path"][:200])[1:-1],
@@ -89,11 +104,12 @@ class AccessMiddleware:
             await self._app(scope, receive, exchange.forward)
         except ClientGone:
             exchange.status = exchange.status or _CLIENT_GONE
+            return
         except Exception:
             log.exception("request failed id=%s", exchange.request_id.decode())
-            if exchange.status:
-                return  # a body without its end tells the client
-            await task_error_response(BROKEN)(scope, receive, exchange.forward)
+            if not exchange.status:
+                await task_error_response(BROKEN)(scope, receive, exchange.forward)
+        await exchange.cut(scope)
 
 
 def framing_fault(scope: Scope) -> Refused | None:

@@ -33,6 +33,13 @@ _KEEP_ALIVE_S = 75
 """Longer than a proxy's 60 s: the side that reuses a connection must be the first to drop it."""
 _FLUSH_S = 5.0
 """What has ended may still be on its way to a slow client when the listener closes."""
+_LINUX_OPTIONS = {
+    "TCP_KEEPIDLE": 60,
+    "TCP_KEEPINTVL": 15,
+    "TCP_KEEPCNT": 4,
+    # Hypercorn would wait for ever to flush to a reader that has stopped reading.
+    "TCP_USER_TIMEOUT": 60_000,
+}
 _WILDCARDS = {"": "", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
@@ -77,8 +84,7 @@ def listen(config: GatewayConfig) -> socket.socket:
         raise ConfigError(f"cannot listen on {where}: {error.strerror}; see --host") from error
     family, kind, number, _, address = found[0]
     sock = socket.socket(family, kind, number)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _tune(sock)
     try:
         sock.bind(address)
         sock.listen(_BACKLOG)  # now, so that two servers cannot both think that they have it
@@ -87,6 +93,16 @@ def listen(config: GatewayConfig) -> socket.socket:
         mend = "choose another with --port, or --port 0" if error.errno == 98 else "see --host"
         raise ConfigError(f"cannot listen on {where}: {error.strerror}; {mend}") from error
     return sock
+
+
+def _tune(sock: socket.socket) -> None:
+    """Set what accepted connections inherit: no delay, and an end for peers that are gone."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for name, value in _LINUX_OPTIONS.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def url_of(sock: socket.socket, config: GatewayConfig) -> str:

@@ -72,7 +72,7 @@ def decode(data: bytes) -> Frame:
         raise ProtocolError(f"frame of {len(data)} bytes is larger than {MAX_FRAME_BYTES}")
     try:
         outer = msgpack.unpackb(data, use_list=False, strict_map_key=False)
-    except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as error:
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise ProtocolError(f"not msgpack: {error}") from error
     match outer:
         case (int(seq), tuple(items)):

@@ -288,6 +288,8 @@ class Done(Terminal):
     """Tokens left in the slot's cache."""
     slot: int = -1
     timings: Timings = Timings()
+    biases: tuple[tuple[int, float], ...] = ()
+    """The `logit_bias` that was applied: texts as their tokens, `ignore_eos` as its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

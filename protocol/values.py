@@ -155,7 +155,7 @@ def read_breakers(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         raise ValueError("must be an array of strings")
     if not value:
-        raise ValueError("must be a non-empty array of strings")
+        raise ValueError("Error: dry_sequence_breakers must be a non-empty array of strings")
     if len(value) > _MAX_STOPS or any(len(item) > _MAX_STOP_CHARS for item in value):
         raise ValueError(f"at most {_MAX_STOPS} strings of {_MAX_STOP_CHARS} characters each")
     return tuple(value)

@@ -203,7 +203,7 @@ def serve(config: Path | None, verbose: bool, **values: Any) -> None:
             path.touch(mode=0o600)
             path.write_text(configs.dump(pool))
             settings = Settings(
-                launches=launch.launches(pool, path, os.environ),
+                launches=launch.launches(pool, path, os.environ, ("-v",) if verbose else ()),
                 runtime_dir=folder,
                 drain_timeout_s=pool.gateway.drain_timeout_s,
                 has_key=bool(pool.gateway.api_key or pool.gateway.api_key_file),

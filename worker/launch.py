@@ -39,24 +39,27 @@ class Launch:
         return not self.model
 
 
-def launches(config: PoolConfig, path: Path, environ: Mapping[str, str]) -> tuple[Launch, ...]:
+def launches(
+    config: PoolConfig, path: Path, environ: Mapping[str, str], flags: tuple[str, ...] = ()
+) -> tuple[Launch, ...]:
     """Plan all processes of a resolved configuration that was written to `path`; gateway first."""
     env = _shared(environ)
+    config_flags = ("--config", str(path), *flags)
     gateway = Launch(
         name=GATEWAY,
-        argv=(*_PYTHON, "-m", "gateway", "--config", str(path)),
+        argv=(*_PYTHON, "-m", "gateway", *config_flags),
         env=_watched(env, _GATEWAY_WATCHDOG_S),
         watchdog_s=_GATEWAY_WATCHDOG_S,
         journal=is_journal(2),
     )
-    return (gateway, *(_worker(worker, path, env) for worker in config.worker))
+    return (gateway, *(_worker(worker, env, config_flags) for worker in config.worker))
 
 
-def _worker(worker: WorkerConfig, path: Path, env: Mapping[str, str]) -> Launch:
+def _worker(worker: WorkerConfig, env: Mapping[str, str], flags: tuple[str, ...]) -> Launch:
     devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": worker.devices}
     return Launch(
         name=worker.name,
-        argv=(*_PYTHON, "-m", "worker", "--config", str(path), "--name", worker.name),
+        argv=(*_PYTHON, "-m", "worker", *flags, "--name", worker.name),
         env=_watched({**env, **(devices if worker.devices else {})}, worker.stall_s),
         model=worker.alias,
         watchdog_s=worker.stall_s,

@@ -1,6 +1,11 @@
-"""The runtime directory: sockets and the resolved configuration, readable by nobody else."""
+"""The runtime directory: sockets and the resolved configuration, readable by nobody else.
+
+A directory of our own making holds a locked file while its process lives. The kernel drops the
+lock at any death, so the next start finds and removes what a killed one left behind.
+"""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -9,39 +14,63 @@ from pathlib import Path
 
 from protocol.errors import ConfigError
 
+_PREFIX = "llamapool-"
+_LOCK = "lock"
+
 
 @contextlib.contextmanager
 def runtime_directory(configured: str) -> Iterator[Path]:
     """Make a private directory and remove it at the end; a configured one keeps its other files."""
     try:
-        path, existed = _make(configured)
+        with _own() if not configured else _theirs(configured) as path:
+            yield path
     except OSError as error:
-        raise ConfigError(f"runtime_dir {configured}: {error.strerror}") from error
-    before = {entry.name for entry in path.iterdir()}
-    try:
-        yield path
-    finally:
-        _remove(path, before if existed else set(), keep=existed)
+        raise ConfigError(f"runtime_dir {configured}: {error}") from error
 
 
-def _make(configured: str) -> tuple[Path, bool]:
-    if not configured:
-        home = os.environ.get("XDG_RUNTIME_DIR", "")
-        parent = home if home and os.access(home, os.W_OK) else None
-        return Path(tempfile.mkdtemp(prefix="llamapool-", dir=parent)), False
+@contextlib.contextmanager
+def _own() -> Iterator[Path]:
+    home = os.environ.get("XDG_RUNTIME_DIR", "")
+    parent = Path(home if home and os.access(home, os.W_OK) else tempfile.gettempdir())
+    _sweep(parent)
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    # Renamed only when locked: whoever finds the file unlocked knows that its owner is dead.
+    with (path / f"{_LOCK}.new").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (path / f"{_LOCK}.new").rename(path / _LOCK)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the directories whose owners died without a chance to."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), (path / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _theirs(configured: str) -> Iterator[Path]:
     path = Path(configured).expanduser().absolute()
     existed = path.is_dir()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o022:
         raise ConfigError(f"runtime_dir {path} is writable by others: chmod 0700 it")
-    return path, existed
+    before = {entry.name for entry in path.iterdir()}
+    try:
+        yield path
+    finally:
+        if existed:
+            _remove_all_but(before, path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _remove(path: Path, keep_names: set[str], *, keep: bool) -> None:
-    if not keep:
-        shutil.rmtree(path, ignore_errors=True)
-        return
+def _remove_all_but(names: set[str], path: Path) -> None:
     for entry in path.iterdir():
-        if entry.name not in keep_names and not entry.is_dir():
+        if entry.name not in names and not entry.is_dir():
             with contextlib.suppress(OSError):
                 entry.unlink()

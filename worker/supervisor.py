@@ -329,6 +329,7 @@ class Supervisor:
         )
         if self._console.is_terminal:
             self._console.write(welcome_text(welcome))
+            return
         log.info(
             "ready url=%s models=%s workers=%d seconds=%.2f",
             *(welcome.url, ",".join(welcome.models), welcome.n_workers, welcome.seconds),

@@ -1,5 +1,6 @@
 """A process under test: its output as it comes, its exit code, and what it leaves behind."""
 
+import contextlib
 import os
 import re
 import signal
@@ -105,8 +106,11 @@ class Process:
         return alive
 
     def close(self) -> None:
-        """End it and whatever it has left behind."""
-        self.popen.kill()
+        """End it and whatever it has left behind; twice asked, it still tidies up."""
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+            self.popen.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(1)
         self.popen.wait()
         for pid in marked(self.mark):
             os.kill(pid, signal.SIGKILL)

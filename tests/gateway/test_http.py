@@ -153,6 +153,12 @@ async def test_endpoints_to_come_say_so(gateway: Running, path: str) -> None:
     assert response.headers["x-should-retry"] == "false"
 
 
+async def test_what_llama_server_has_disabled_is_403(gateway: Running) -> None:
+    response = await gateway.client.get("/tools")
+    assert response.status_code == 403
+    assert response.json()["error"]["type"] == "feature_disabled"
+
+
 async def test_any_content_type_is_json(gateway: Running) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         response = await gateway.client.post(

@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gateway.openai.chunks import ChatReply
 from gateway.openai.text_chunks import TextReply
 from gateway.openai.usage import Wishes
@@ -193,3 +196,33 @@ def test_text_usage_sums_prompts_once_and_choices_all() -> None:
     reply = _text(echoes=(None,) * 4, n=2)
     usage = reply.result([_outcome()] * 4)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (8, 8)
+
+
+def test_text_progress_and_timings_ride_along() -> None:
+    progress = Progress(task_id=1, total=4, cached=0, processed=2, time_ms=1.0)
+    (chunk,) = _frames(_text().progress(0, progress))
+    assert chunk["prompt_progress"]["total"] == 4 and chunk["choices"][0]["text"] == ""
+    (timed,) = _frames(_text().delta(0, _delta(timings=Timings(predicted_n=1))))
+    assert timed["timings"]["predicted_n"] == 1
+    assert _text().delta(0, _delta("")) == b""
+
+
+def test_verbose_text_adds_the_native_object() -> None:
+    verbose = Wishes(n_top=1, verbose=True)
+    (end,) = _frames(_text(verbose).done(0, done()))
+    assert end["__verbose"]["id_slot"] == 1
+    result = _text(verbose).result([_outcome(probs=(PROB,))])
+    assert result["__verbose"]["tokens_cached"] == 5
+    assert result["choices"][0]["logprobs"]["tokens"] == [" a"]
+
+
+@given(st.lists(st.text(max_size=20)))
+def test_the_text_of_a_stream_is_its_deltas_joined(texts: list[str]) -> None:
+    chat, text = _chat(), _text()
+    said = ["", ""]
+    for one in texts:
+        for chunk in _frames(chat.delta(0, _delta(one))):
+            said[0] += chunk["choices"][0]["delta"].get("content") or ""
+        for chunk in _frames(text.delta(0, _delta(one))):
+            said[1] += chunk["choices"][0]["text"]
+    assert said == ["".join(texts)] * 2

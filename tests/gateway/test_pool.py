@@ -1,130 +1,25 @@
-"""The pool with real sockets and fake workers."""
+"""The pool with real sockets and fake workers: tasks, models, health."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from gateway.metrics import Metrics
 from gateway.pool import Pool
-from gateway.stream import TaskStream
-from protocol import codec
 from protocol import messages as m
 from protocol.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.sampling import SamplingParams
 from tests.fakes.echo import FakeOptions
-from tests.fakes.worker import FakeWorker, failed
-
-SLOW = FakeOptions(free_running=False)
-
-
-class Bell(logging.Handler):
-    """Rings at every log line: whatever a test waits for in the gateway leaves one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rung = asyncio.Event()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-        self.rung.set()
-
-
-class Rig:
-    """A pool, its metrics, and the endpoint for fake workers."""
-
-    def __init__(self, directory: Path, **config: float) -> None:
-        self.bell = Bell()
-        self.endpoint = f"ipc://{directory}/workers.sock"
-        self.metrics = Metrics()
-        self.pool = Pool(
-            GatewayConfig(bind=(self.endpoint,), **config),  # type: ignore[arg-type]  # a test's choice
-            self.metrics,
-        )
-
-    @asynccontextmanager
-    async def workers(self, *options: FakeOptions) -> AsyncIterator[list[FakeWorker]]:
-        """Run these workers, ready and known to the pool."""
-        fakes = [FakeWorker(self.endpoint, one) for one in options]
-        try:
-            for fake in fakes:
-                await fake.start()
-            await self.until(len([one for one in options if one.ready]))
-            yield fakes
-        finally:
-            for fake in fakes:
-                await fake.die()
-
-    async def __aenter__(self) -> "Rig":
-        log = logging.getLogger("gateway")
-        log.addHandler(self.bell)
-        log.setLevel(logging.INFO)
-        await self.pool.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.pool.close()
-        logging.getLogger("gateway").removeHandler(self.bell)
-
-    async def until(self, n_workers: int) -> None:
-        """Wait until so many workers take tasks."""
-        await self.holds(lambda: self.pool.health().n_workers == n_workers)
-
-    async def logged(self, text: str) -> None:
-        """Wait until the gateway has said this."""
-        await self.holds(lambda: any(text in line for line in self.bell.lines))
-
-    async def holds(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds; it is looked at after every log line."""
-        async with asyncio.timeout(10):
-            while not condition():
-                self.bell.rung.clear()
-                await self.bell.rung.wait()
-
-    def generate(self, prompt: str = "one two three", **params: object) -> TaskStream:
-        return self.pool.submit(
-            m.Generate(task_id=0, prompt=prompt, params=SamplingParams(**params)),  # type: ignore[arg-type]  # a test's choice
-            model="fake",
-        )
+from tests.fakes.worker import failed
+from tests.gateway.rig import SLOW, Rig, reach, text_of
 
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     async with Rig(tmp_path, heartbeat_s=0.1) as one:
         yield one
-
-
-@asynccontextmanager
-async def one_more(rig: Rig, name: str) -> AsyncIterator[FakeWorker]:
-    """Run one more worker beside those there are."""
-    n = rig.pool.health().n_workers
-    async with FakeWorker(rig.endpoint, FakeOptions(name=name)) as fake:
-        await rig.until(n + 1)
-        yield fake
-
-
-async def text_of(stream: TaskStream) -> str:
-    """Read a stream to its end."""
-    text = ""
-    while True:
-        message = await stream.receive()
-        if isinstance(message, m.Delta):
-            text += message.text
-        if isinstance(message, m.Terminal):
-            return text
-
-
-async def reach(stream: TaskStream, kind: type[m.Message]) -> m.Message:
-    """Read a stream up to a message of this kind."""
-    while True:
-        message = await stream.receive()
-        if isinstance(message, kind):
-            return message
 
 
 async def test_a_task_streams_from_a_worker(rig: Rig) -> None:
@@ -216,154 +111,6 @@ async def test_a_full_queue_refuses(tmp_path: Path) -> None:
         rig.generate()
         with pytest.raises(TaskError, match="queue is full"):
             rig.generate()
-
-
-async def test_a_dead_worker_is_noticed_at_once_and_its_streams_fail(rig: Rig) -> None:
-    loop = asyncio.get_running_loop()
-    async with rig.workers(SLOW) as [fake]:
-        stream = rig.generate()
-        await fake.got(m.Generate)
-        await fake.step()
-        await reach(stream, m.Delta)
-        died_at = loop.time()
-        await fake.die()
-        with pytest.raises(TaskError, match="lost") as caught:
-            await stream.receive()
-        assert caught.value.code is ErrorCode.UNAVAILABLE
-        assert loop.time() - died_at < 0.5
-    assert rig.metrics.losses["w0", "fake"] == 1
-
-
-async def test_what_a_dead_worker_had_not_started_goes_to_another(rig: Rig) -> None:
-    one = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
-    async with rig.workers(one) as [doomed]:
-        stream = rig.generate("second life")
-        await doomed.got(m.Generate)
-        async with one_more(rig, "b"):
-            await doomed.die()
-            assert await text_of(stream) == "second life"
-            assert (stream.worker, stream.attempt) == ("b", 1)
-
-
-async def test_a_restarted_worker_keeps_its_slots_and_its_work_is_remembered(rig: Rig) -> None:
-    async with rig.workers(FakeOptions(name="a"), FakeOptions(name="b")) as [first, _]:
-        await rig.generate("x y", id_slot=0).result()
-        await first.die()
-        await rig.until(1)
-        async with one_more(rig, "a"):
-            done = await rig.generate("x y", id_slot=1).result()
-            assert isinstance(done, m.Done)
-            assert done.slot == 1
-            await rig.pool.slots()
-    assert rig.metrics.stats.totals()["n_predicted"] == 4
-
-
-async def test_a_silent_worker_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.peers._SILENT_MIN_S", 0.2)
-    async with rig.workers(SLOW) as [fake]:
-        stream = rig.generate()
-        await fake.got(m.Generate)
-        await fake.step()
-        fake.go_silent()
-        with pytest.raises(TaskError, match="lost"):
-            await text_of(stream)
-        assert rig.pool.health().n_workers == 0
-
-
-async def test_a_worker_that_was_given_up_is_told_to_connect_anew(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.peers._SILENT_MIN_S", 0.2)
-    async with rig.workers(SLOW) as [fake]:
-        fake.go_silent()
-        await rig.until(0)
-        fake._silent = False
-        await rig.until(1)
-        assert fake.n_connections == 2
-
-
-async def test_a_worker_that_outlived_its_gateway_joins_the_next(tmp_path: Path) -> None:
-    async with Rig(tmp_path) as first, first.workers(FakeOptions()) as [fake]:
-        await first.pool.close()
-        async with Rig(tmp_path) as second:
-            await second.until(1)
-            assert fake.n_connections == 2
-            assert second.metrics.n_late >= 1
-            assert await text_of(second.generate("welcome back")) == "welcome back"
-
-
-@pytest.mark.parametrize(
-    "garbage", [b"", b"\xc1nonsense", codec.encode(99, [m.Ping()])], ids=["empty", "bytes", "gap"]
-)
-async def test_garbage_or_a_gap_ends_the_connection_and_nothing_else(
-    rig: Rig, garbage: bytes
-) -> None:
-    async with rig.workers(FakeOptions(name="a"), FakeOptions(name="b")) as [fake, _]:
-        await fake.send_raw(garbage)
-        await fake.until(lambda worker: worker.n_connections == 2)
-        await rig.until(2)
-        assert await text_of(rig.generate("still here")) == "still here"
-
-
-async def test_a_worker_of_another_wire_version_is_refused(rig: Rig) -> None:
-    async with FakeWorker(rig.endpoint, FakeOptions(name="old", wire_version=0)):
-        await rig.logged("worker=old refused=wire_version theirs=0")
-        assert rig.pool.health().n_workers == 0
-
-
-async def test_a_worker_that_says_bye_is_no_loss(rig: Rig) -> None:
-    async with rig.workers(FakeOptions()) as [fake]:
-        await fake.leave()
-        await rig.until(0)
-    assert not rig.metrics.losses
-
-
-async def test_a_draining_worker_finishes_and_gets_nothing_new(rig: Rig) -> None:
-    async with rig.workers(FakeOptions(name="a", free_running=False)) as [old]:
-        stream = rig.generate("last words")
-        await old.got(m.Generate)
-        await old.send(m.Draining())
-        await rig.until(0)
-        async with one_more(rig, "b"):
-            other = rig.generate("x")
-            assert await text_of(other) == "x"
-            assert other.worker == "b"
-            assert [report.id for report, _ in await rig.pool.slots()] == [0, 1, 2, 3]
-            await old.step(3)
-            assert await text_of(stream) == "last words"
-
-
-async def test_late_messages_are_dropped_and_counted(rig: Rig) -> None:
-    async with rig.workers(FakeOptions(free_running=False)) as [fake]:
-        stream = rig.generate()
-        await fake.got(m.Generate)
-        await fake.step()
-        await reach(stream, m.Delta)
-        stream.close()
-        await fake.got(m.Cancel)
-        await fake.step()
-        await fake.send(m.Delta(task_id=stream.task_id, text="late"))
-        answer = await rig.pool.submit(m.Tokenize(task_id=0, content="x"), model="fake").result()
-        assert isinstance(answer, m.Tokenized)
-        assert rig.metrics.n_late == 2
-        assert repr(rig.pool).endswith("tasks=0 waiting=0 leases=0>>")
-
-
-async def test_slots_of_a_mute_worker_are_told_by_the_gateway(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.pool._INSPECT_LIMIT_S", 0.05)
-    async with rig.workers(SLOW) as [fake]:
-        stream = rig.generate()
-        await fake.got(m.Generate)
-        await fake.step()
-        await reach(stream, m.Started)
-        fake.go_silent()
-        reports = [report for report, _ in await rig.pool.slots()]
-        assert [(one.id, one.is_processing, one.task_id) for one in reports] == [
-            (0, True, stream.task_id),
-            (1, False, -1),
-        ]
 
 
 async def test_health_follows_the_workers(rig: Rig) -> None:

@@ -86,9 +86,9 @@ async def started(folder: Path, *flags: str, **settings: object) -> AsyncIterato
             await process.wait()
 
 
-async def _ready(client: httpx.AsyncClient) -> None:
+async def _until_status(client: httpx.AsyncClient, status: str) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while (await client.get("/readyz")).status_code != 200:
+        while (await client.get("/readyz")).json()["status"] != status:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -99,7 +99,7 @@ async def test_it_listens_serves_and_leaves_on_a_signal(tmp_path: Path) -> None:
             httpx.AsyncClient(base_url=gateway.url) as client,
             FakeWorker(gateway.endpoint),
         ):
-            await _ready(client)
+            await _until_status(client, "ready")
             answer = await client.post("/completion", json={"prompt": "a b"})
             assert answer.json()["content"] == "a b"
             gateway.signal()
@@ -120,7 +120,7 @@ async def test_a_drain_ends_running_streams_at_its_limit(
             httpx.AsyncClient(base_url=gateway.url) as client,
             FakeWorker(gateway.endpoint, options),
         ):
-            await _ready(client)
+            await _until_status(client, "ready")
             body = {"prompt": "a b", "ignore_eos": True, "stream": True}
             async with client.stream("POST", "/completion", json=body) as response:
                 parts = response.aiter_text()
@@ -144,7 +144,7 @@ async def test_a_drain_lets_what_runs_finish(tmp_path: Path) -> None:
             httpx.AsyncClient(base_url=gateway.url) as client,
             FakeWorker(gateway.endpoint, FakeOptions(step_s=0.01)),
         ):
-            await _ready(client)
+            await _until_status(client, "ready")
             body = {"prompt": "a b", "ignore_eos": True, "n_predict": 50, "stream": True}
             async with client.stream("POST", "/completion", json=body) as response:
                 parts = response.aiter_text()
@@ -164,17 +164,16 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             httpx.AsyncClient(base_url=gateway.url) as client,
             FakeWorker(gateway.endpoint, FakeOptions(step_s=0.01)),
         ):
-            await _ready(client)
+            await _until_status(client, "ready")
             body = {"prompt": "a", "ignore_eos": True, "stream": True}
             async with client.stream("POST", "/completion", json=body) as response:
-                await anext(response.aiter_text())
+                parts = response.aiter_text()  # held: to drop it would be to close the stream
+                await anext(parts)
                 gateway.signal()
-                async with asyncio.timeout(LIMIT_S):
-                    while (await client.get("/readyz")).json()["status"] != "draining":
-                        await asyncio.sleep(0.01)
+                await _until_status(client, "draining")
                 gateway.signal(signal.SIGINT)
-                code, _ = await gateway.ended()
-    assert code == 1
+                code, log = await gateway.ended()
+    assert code == 1, log
 
 
 async def test_a_port_in_use_is_one_line_and_78(tmp_path: Path) -> None:

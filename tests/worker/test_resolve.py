@@ -1,6 +1,8 @@
 """From configuration to processes: models, names, devices, threads, endpoints."""
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,26 @@ def test_runtime_directory_is_private_and_goes_away() -> None:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         (folder / "x").touch()
     assert not folder.exists()
+
+
+def test_what_a_killed_process_left_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    code = (
+        "import os\n"
+        "from worker.rundir import runtime_directory\n"
+        "with runtime_directory('') as folder:\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=False)
+    (stale,) = tmp_path.iterdir()
+    with runtime_directory("") as first, runtime_directory("") as second:
+        assert not stale.exists()
+        assert first.exists()
+        assert second.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_configured_runtime_directory_keeps_what_was_there(tmp_path: Path) -> None:

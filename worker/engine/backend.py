@@ -32,6 +32,10 @@ class Sampled(NamedTuple):
 class Sampler(Protocol):
     """The sampler state of one task."""
 
+    @property
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """The biases of the request as they are applied: tokens with what is added to them."""
+
     def close(self) -> None:
         """Free it; the task is over."""
 

@@ -36,6 +36,11 @@ class FakeSampler:
         self.is_open = True
         FakeSampler.open_count += 1
 
+    @property
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """Those that name a token."""
+        return tuple((token, bias) for token, bias in self.params.logit_bias if type(token) is int)
+
     def close(self) -> None:
         """Free it, once."""
         assert self.is_open

@@ -139,6 +139,7 @@ class Results:
             n_past=len(slot.tokens),
             slot=slot.id,
             timings=timings,
+            biases=run.sampler.biases,
         )
 
     def fail(self, slot: Slot, error: TaskError, messages: list[Message]) -> None:

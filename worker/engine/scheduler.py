@@ -38,17 +38,28 @@ def plan_chunks(waiting: Sequence[Waiting], budget: int) -> list[Chunk]:
     """
     if not waiting or budget <= 0:
         return []
-    oldest = min(waiting, key=lambda one: one.order)
+    by_order = sorted(waiting, key=lambda one: one.order)
+    oldest = by_order[0]
     share = min(oldest.n_left, budget if len(waiting) == 1 else max(1, budget // 2))
     chunks = {oldest.slot: share}
     left = budget - share
     for one in sorted(waiting, key=lambda one: (one.n_left, one.order)):
         n = min(one.n_left - chunks.get(one.slot, 0), left)
-        if n > 0:
-            chunks[one.slot] = chunks.get(one.slot, 0) + n
-            left -= n
-    by_order = sorted(waiting, key=lambda one: one.order)
-    return [Chunk(one.slot, chunks[one.slot]) for one in by_order if chunks.get(one.slot)]
+        chunks[one.slot] = chunks.get(one.slot, 0) + n
+        left -= n
+    rounded = [Chunk(one.slot, _without_single(chunks[one.slot], one.n_left)) for one in by_order]
+    return [chunk for chunk in rounded if chunk.n] or [Chunk(oldest.slot, 1)]
+
+
+def _without_single(n: int, n_left: int) -> int:
+    """Cut a prompt so that no single token is read alone, unless it is the only one.
+
+    llama.cpp has other kernels for one row, which round differently: the text that follows would
+    depend on where the budget happened to cut.
+    """
+    if n_left - n == 1:
+        n -= 1
+    return 0 if n == 1 < n_left else n
 
 
 @dataclass(slots=True)

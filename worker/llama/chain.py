@@ -53,6 +53,11 @@ class Chain:
             self.handle = None
 
 
+_INFILL_CANDIDATES = 256
+
+Biases = tuple[tuple[int, float], ...]
+"""Tokens with what is added to their logits."""
+
 Sampler = Any  # an opaque pointer of llama.cpp
 Builder = Callable[[SamplingParams, Model], Sampler]
 
@@ -143,10 +148,10 @@ def _order(p: SamplingParams) -> Sequence[str]:
     return names
 
 
-def build(p: SamplingParams, model: Model) -> list["Chain | Stage"]:
+def build(p: SamplingParams, biases: Biases, model: Model) -> list["Chain | Stage"]:
     """Make the chains and stages of one task; their `apply` in order chooses a token."""
     parts: list[Chain | Stage] = []
-    pending: list[Sampler] = _bias(p, model)
+    pending: list[Sampler] = _bias(biases, model)
     for name in _order(p) if p.mirostat == 0 and not is_greedy(p) else ():
         if name == "tfs_z" and p.tfs_z < 1:
             parts += [Chain(pending), TailFree(p.tfs_z, p.min_keep)]
@@ -156,6 +161,9 @@ def build(p: SamplingParams, model: Model) -> list["Chain | Stage"]:
             parts += [Chain(pending), keep, Chain([_penalties(p, model)]), keep.restore]
             pending = []
         elif name in BUILDERS:
+            if name == "infill":
+                # It compares all candidates with each other: minutes over a whole vocabulary.
+                pending.append(lib.llama_sampler_init_top_k(_INFILL_CANDIDATES))
             pending.append(_checked(BUILDERS[name](p, model), name))
     return [*parts, Chain([*pending, *_last(p, model)])]
 
@@ -176,11 +184,17 @@ def _last(p: SamplingParams, model: Model) -> list[Sampler]:
     return [lib.llama_sampler_init_dist(p.seed)]
 
 
-def _bias(p: SamplingParams, model: Model) -> list[Sampler]:
-    biases = [*_resolved(p, model)]
+def resolve_biases(p: SamplingParams, model: Model) -> Biases:
+    """Return the biases that a request asks for, texts and `ignore_eos` turned into tokens."""
+    biases = _resolved(p, model)
     if p.ignore_eos:
         biases += [(token, float("-inf")) for token in model.eog]
-    biases += [(token, float("-inf")) for token in model.vocabulary.suppressed()]
+    return tuple(biases)
+
+
+def _bias(asked: Biases, model: Model) -> list[Sampler]:
+    never = [(token, float("-inf")) for token in model.vocabulary.suppressed()]
+    biases = [*asked, *never]
     if not biases:
         return []
     array = (lib.llama_logit_bias * len(biases))()

@@ -18,7 +18,7 @@ from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.messages import TokenProb
 from protocol.sampling import SamplingParams
 from worker.engine.backend import DeadEnd, Sampled
-from worker.llama.chain import Chain, Model, build, has_dry, has_penalties
+from worker.llama.chain import Chain, Model, build, has_dry, has_penalties, resolve_biases
 from worker.llama.grammar import check_grammar
 from worker.llama.stages import Candidates, Stage, view
 
@@ -47,7 +47,8 @@ class LlamaSampler:
         self._parts: list[Chain | Stage] = []
         try:
             self._grammar = _open_grammar(params.grammar, model)
-            self._parts = build(params, model)
+            self.biases = resolve_biases(params, model)
+            self._parts = build(params, self.biases, model)
         except TaskError:
             self.close()
             raise

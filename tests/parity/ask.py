@@ -1,0 +1,59 @@
+"""Sending the cases to a server and writing down what came back."""
+
+import json
+from typing import Any
+
+import httpx
+
+from tests.parity.cases import Case
+
+
+def ask(client: httpx.Client, case: Case) -> dict[str, Any]:
+    """Send one case; return status, content type and the decoded body."""
+    content = case.raw or (None if case.body is None else json.dumps(case.body))
+    response = client.request(case.method, case.path, content=content, headers=case.headers)
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    return {"status": response.status_code, "type": kind, "body": _body(kind, response.text)}
+
+
+def _body(kind: str, text: str) -> Any:
+    if kind == "text/event-stream":
+        return [_event(line) for line in text.splitlines() if line.startswith("data: ")]
+    if kind == "application/json":
+        return json.loads(text)
+    return text
+
+
+def _event(line: str) -> Any:
+    data = line.removeprefix("data: ")
+    return data if data == "[DONE]" else json.loads(data)
+
+
+def generated(answer: dict[str, Any]) -> str:
+    """Gather the generated text of an answer, in whatever shape it came."""
+    body = answer["body"]
+    if isinstance(body, list):
+        return (
+            "|".join(_text(one) for one in body) if _is_array(body) else "".join(map(_text, body))
+        )
+    return _text(body)
+
+
+def _is_array(body: list[Any]) -> bool:
+    """Tell an array of results from the events of a stream."""
+    return all(isinstance(one, dict) and one.get("stop") is True for one in body)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, dict):
+        return ""
+    if "content" in value:
+        return str(value["content"])
+    return "|".join(_choice(choice) for choice in value.get("choices", []))
+
+
+def _choice(choice: dict[str, Any]) -> str:
+    for key in ("message", "delta"):
+        if key in choice:
+            return choice[key].get("content") or ""
+    return choice.get("text") or ""
