@@ -189,6 +189,7 @@ class Courier:
             case m.Heartbeat():
                 self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
             case m.Ready():
+                self._peers.post(peer.key, m.Opened())
                 self._perform(self._dispatcher.worker_ready(peer.key, message.card, now))
                 _log.info(
                     "worker=%s model=%s slots=%d ready",

@@ -6,6 +6,7 @@ liveness. It knows nothing of HTTP, and decides nothing about who runs what.
 
 import asyncio
 import itertools
+import time
 from collections.abc import Mapping
 
 from gateway import overview
@@ -27,6 +28,7 @@ _ALONE_S = 30.0
 """A pool without any worker says for so long that it is loading: a supervisor starts new ones."""
 _CHARS_PER_TOKEN = 4
 _MAX_TICK_S = 0.5
+_ID_CYCLE = 1_000_000_000
 
 
 class Pool:
@@ -38,7 +40,8 @@ class Pool:
             queue_size=config.queue_size, queue_timeout_s=config.queue_timeout_s
         )
         self._courier = Courier(self._dispatcher, metrics, heartbeat_s=config.heartbeat_s)
-        self._ids = itertools.count()
+        # Not from 0: a worker may still speak of the tasks of a gateway that was here before.
+        self._ids = itertools.count(time.time_ns() // 1_000_000 % _ID_CYCLE)
         self._timer: asyncio.TimerHandle | None = None
         self._alone_since = 0.0
 

@@ -19,6 +19,7 @@ from protocol import messages as m
 
 TAGS: dict[str, type[m.Message]] = {
     "welcome": m.Welcome,
+    "opened": m.Opened,
     "generate": m.Generate,
     "tokenize": m.Tokenize,
     "detokenize": m.Detokenize,

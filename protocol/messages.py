@@ -62,6 +62,11 @@ class Welcome(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Opened(Message):
+    """Answers `Ready`: from now on tasks may come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
     """A conversation to be rendered by the model's chat template in the worker."""
 

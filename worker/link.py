@@ -80,7 +80,10 @@ class Link:
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
         self._next_beat = 0.0
         self._poller = zmq.Poller()
+        self._is_welcome = False
         self.draining = False
+        self.is_open = False
+        """The gateway has opened the slots: it will send tasks."""
 
     # ---- the process --------------------------------------------------------------------------
 
@@ -97,7 +100,8 @@ class Link:
     def close(self, reason: str) -> None:
         """Say good-bye and hang up."""
         self._connection.send([m.Bye(reason=reason)])
-        self._connection.close(linger_ms=1000)
+        # Without a gateway nobody would ever take the last frames.
+        self._connection.close(linger_ms=1000 if self._is_welcome else 0)
 
     def attach(self, engine: Engine, reader: PromptReader, card: m.ModelCard) -> None:
         """Open the slots: the model is loaded."""
@@ -166,6 +170,7 @@ class Link:
         self._poller.unregister(self._connection.monitor)
         self._poller.unregister(self._outlet.reader)
         self._connection.close()
+        self._is_welcome = False
         self._running.clear()
         if self._engine is not None:
             self._engine.submit(AbortAll())
@@ -175,6 +180,8 @@ class Link:
         match message:
             case m.Welcome():
                 self._welcome(message)
+            case m.Opened():
+                self.is_open = True
             case m.Cancel():
                 if self._engine is not None and (message.task_id, message.attempt) in self._running:
                     self._engine.submit(Abort(message.task_id, message.attempt))
@@ -192,6 +199,7 @@ class Link:
             raise ProtocolError(
                 f"the gateway speaks version {message.wire_version}, this worker {WIRE_VERSION}"
             )
+        self._is_welcome = True
         self._heartbeat_s = message.heartbeat_s
         self._next_beat = 0.0
 

@@ -131,7 +131,7 @@ class WorkerProcess:
             self._zmq.term()
 
     def _serve(self) -> int:
-        attached = False
+        attached = announced = False
         while True:
             self._link.turn()
             if self._thread.has_ended:
@@ -139,6 +139,9 @@ class WorkerProcess:
             if not attached and self._thread.engine is not None:
                 self._attach(self._thread.engine)
                 attached = True
+            if self._link.is_open and not announced:
+                self._notifier.ready(f"serving {self._config.alias}")
+                announced = True
             if self._n_signals:
                 self._link.drain()
             if self._link.draining and self._link.is_idle:
@@ -151,7 +154,6 @@ class WorkerProcess:
         assert backend is not None
         reader = PromptReader(backend, cuts_long=self._config.context_shift)
         self._link.attach(engine, reader, backend.card)
-        self._notifier.ready(f"serving {backend.card.name} on {backend.card.n_slots} slots")
         logger.info(
             "ready model=%s slots=%d n_ctx=%d build=%s",
             backend.card.name,

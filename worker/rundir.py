@@ -21,11 +21,12 @@ _LOCK = "lock"
 @contextlib.contextmanager
 def runtime_directory(configured: str) -> Iterator[Path]:
     """Make a private directory and remove it at the end; a configured one keeps its other files."""
-    try:
-        with _own() if not configured else _theirs(configured) as path:
-            yield path
-    except OSError as error:
-        raise ConfigError(f"runtime_dir {configured}: {error}") from error
+    with contextlib.ExitStack() as stack:
+        try:
+            path = stack.enter_context(_theirs(configured) if configured else _own())
+        except OSError as error:
+            raise ConfigError(f"cannot make runtime_dir {configured}: {error}") from error
+        yield path
 
 
 @contextlib.contextmanager

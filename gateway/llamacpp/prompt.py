@@ -9,8 +9,8 @@ from protocol.sampling import INT32_MAX
 Prompt = str | tuple[int | str, ...]
 
 _SHAPES = (
-    "must be a string, a list of tokens, a list of mixed strings and tokens, "
-    "an object with a 'prompt_string', or a list of these"
+    "elements must be a string, a list of tokens, a JSON object containing a prompt string, "
+    "or a list of mixed strings & tokens."
 )
 
 
@@ -39,7 +39,7 @@ def mixed(value: list[Any], n_vocab: int, *, key: str) -> tuple[int | str, ...]:
     """Read an array of tokens and texts."""
     kinds = set(map(type, value))
     if not kinds <= {int, str}:
-        raise InvalidRequest(f"Field '{key}': {_SHAPES}", param=key)
+        raise InvalidRequest(f'"{key}" {_SHAPES}', param=key)
     tokens = value if kinds == {int} else [item for item in value if type(item) is int]
     limit = n_vocab or INT32_MAX
     if tokens and not (min(tokens) >= 0 and max(tokens) < limit):
@@ -56,7 +56,7 @@ def _one(value: Any, n_vocab: int) -> Prompt:
         return mixed(value, n_vocab, key="prompt")
     if isinstance(value, dict):
         return _object(value)
-    raise InvalidRequest(f"Field 'prompt': {_SHAPES}", param="prompt")
+    raise InvalidRequest(f'"prompt" {_SHAPES}', param="prompt")
 
 
 def _object(value: dict[str, Any]) -> str:
@@ -64,7 +64,7 @@ def _object(value: dict[str, Any]) -> str:
         raise InvalidRequest("Field 'prompt.multimodal_data': not supported yet", param="prompt")
     text = value.get("prompt_string")
     if not isinstance(text, str):
-        raise InvalidRequest(f"Field 'prompt': {_SHAPES}", param="prompt")
+        raise InvalidRequest(f'"prompt" {_SHAPES}', param="prompt")
     return text
 
 

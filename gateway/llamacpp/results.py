@@ -5,6 +5,7 @@ Both eras at once: today's keys in today's order, and the keys of 2023 and 2024 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -22,6 +23,7 @@ def completion(
 ) -> dict[str, Any]:
     """Return the final object of one choice."""
     done = outcome.done
+    params = replace(params, logit_bias=done.biases)
     result = {
         "index": index,
         "content": outcome.text,

@@ -25,7 +25,21 @@ RECORDED: dict[str, dict[str, Any]] = json.loads(
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Served]:
     """One worker of one slot, as the recorded server had."""
-    arguments = "--workers 1 -np 1 -c 2048 -a smol -t 2 --metrics --port 0".split()
+    arguments = [
+        "--workers",
+        "1",
+        "-np",
+        "1",
+        "-c",
+        "2048",
+        "-a",
+        "smol",
+        "-t",
+        "2",
+        "--metrics",
+        "--port",
+        "0",
+    ]
     served = Served(python("-m", "worker.cli", "serve", *arguments))
     yield served.wait_until_ready()
     served.signal(signal.SIGTERM)

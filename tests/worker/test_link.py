@@ -125,6 +125,15 @@ def test_a_worker_says_hello_and_then_ready(pair: Pair) -> None:
     assert order == [m.Hello, m.Ready]
 
 
+def test_slots_are_open_once_the_gateway_says_so(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    assert not pair.link.is_open
+    pair.gateway.send(m.Opened(), m.Tokenize(task_id=1, content="x"))
+    pair.until(m.Tokenized)
+    assert pair.link.is_open
+
+
 def test_a_task_goes_through_and_carries_the_counters(pair: Pair) -> None:
     pair.attach()
     pair.until(m.Ready)
