@@ -25,7 +25,8 @@ RECORDED: dict[str, dict[str, Any]] = json.loads(
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Served]:
     """One worker of one slot, as the recorded server had."""
-    arguments = [
+    arguments = ["--workers", "1", "-np", "1", "-c", "2048", "-t", "2", "--port", "0"]
+    arguments += ["-a", "smol", "--metrics"]
         "--workers",
         "1",
         "-np",
