@@ -27,20 +27,6 @@ def pool() -> Iterator[Served]:
     """One worker of one slot, as the recorded server had."""
     arguments = ["--workers", "1", "-np", "1", "-c", "2048", "-t", "2", "--port", "0"]
     arguments += ["-a", "smol", "--metrics"]
-        "--workers",
-        "1",
-        "-np",
-        "1",
-        "-c",
-        "2048",
-        "-a",
-        "smol",
-        "-t",
-        "2",
-        "--metrics",
-        "--port",
-        "0",
-    ]
     served = Served(python("-m", "worker.cli", "serve", *arguments))
     yield served.wait_until_ready()
     served.signal(signal.SIGTERM)
