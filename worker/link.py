@@ -165,7 +165,8 @@ class Link:
 
     def _reconnect(self, reason: str) -> None:
         """Start over: what ran for the old connection has nobody to go to."""
-        logger.warning("gateway lost tasks=%d reason=%s", len(self._running), reason)
+        level = logging.WARNING if self._running else logging.INFO
+        logger.log(level, "gateway lost tasks=%d reason=%s", len(self._running), reason)
         self._poller.unregister(self._connection.dealer)
         self._poller.unregister(self._connection.monitor)
         self._poller.unregister(self._outlet.reader)
