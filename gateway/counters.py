@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from protocol.messages import Stats
+from protocol.facts import Stats
 
 _LATEST = ("n_kv_used", "n_kv")
 _LARGEST = "n_tokens_max"

@@ -13,7 +13,8 @@ from gateway.backlog import Backlog
 from gateway.roster import SlotMap, Worker, WorkerState, least_asked, most_free
 from gateway.task import Task, TaskState
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Done, ModelCard, Started, Terminal
+from protocol.facts import ModelCard
+from protocol.messages import Done, Started, Terminal
 
 _MAX_RETRY_AFTER_S = 60
 """The OpenAI SDK gives up on a `Retry-After` above 120 s."""

@@ -7,7 +7,7 @@ clients parse them as plain `name value` lines without labels.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from protocol.messages import Stats
+from protocol.facts import Stats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

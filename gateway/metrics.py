@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from gateway.counters import Histogram, ModelLatencies, StatsBook
 from gateway.legacy_metrics import Snapshot, legacy_text
-from protocol.messages import Stats
+from protocol.facts import Stats
 
 _HTTP_S = (
     *(0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0),

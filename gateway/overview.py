@@ -9,7 +9,7 @@ from gateway.dispatcher import Dispatcher
 from gateway.metrics import WorkerView
 from gateway.roster import Worker
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.messages import ModelCard, SlotReport
+from protocol.facts import ModelCard, SlotReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from gateway.metrics import Metrics, WorkerView
 from gateway.overview import Health
 from gateway.roster import Worker
 from gateway.stream import TaskStream
+from protocol import facts
 from protocol import messages as m
 from protocol.config import GatewayConfig
 from protocol.errors import ConfigError, TaskError
@@ -80,11 +81,11 @@ class Pool:
             ),
         )
 
-    def card(self, model: str | None) -> m.ModelCard:
+    def card(self, model: str | None) -> facts.ModelCard:
         """Find the model that a request means; raises `TaskError`."""
         return overview.resolve(self._dispatcher, model)
 
-    def cards(self) -> tuple[m.ModelCard, ...]:
+    def cards(self) -> tuple[facts.ModelCard, ...]:
         """List the models that are or were ready."""
         return tuple(self._dispatcher.cards.values())
 
@@ -101,7 +102,9 @@ class Pool:
         """Count the waiting tasks of each model, for the metrics."""
         return self._dispatcher.models
 
-    async def slots(self, model: str | None = None) -> tuple[tuple[m.SlotReport, m.ModelCard], ...]:
+    async def slots(
+        self, model: str | None = None
+    ) -> tuple[tuple[facts.SlotReport, facts.ModelCard], ...]:
         """Ask the workers what their slots do; for a silent one the gateway's own count stands."""
         asked = [
             worker
@@ -125,7 +128,7 @@ class Pool:
         """Wait until every task has ended."""
         await self._courier.drained()
 
-    async def _report(self, worker: Worker) -> tuple[m.SlotReport, ...]:
+    async def _report(self, worker: Worker) -> tuple[facts.SlotReport, ...]:
         answer = await self._inspect(worker) if worker.is_ready else None
         if answer is not None:
             return answer.slots

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from protocol.messages import Delta, Done, Generate, Progress, Started, TokenProb
+from protocol.facts import TokenProb
+from protocol.messages import Delta, Done, Generate, Progress, Started
 from protocol.sampling import UNSET_SEED, SamplingParams
 
 

@@ -7,7 +7,7 @@ gateway counts it: taken when a task is assigned, returned by its terminal messa
 from collections.abc import Iterable
 from enum import StrEnum
 
-from protocol.messages import ModelCard
+from protocol.facts import ModelCard
 
 LeaseKey = tuple[int, int]
 """Task id and attempt: a late terminal message returns the credit of its own attempt only."""

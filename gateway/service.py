@@ -9,7 +9,7 @@ from gateway.metrics import Metrics
 from gateway.pool import Pool
 from protocol.config import GatewayConfig
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.messages import ModelCard
+from protocol.facts import ModelCard
 from protocol.schema import json_type
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from gateway.counters import ModelLatencies
 from protocol.errors import TaskError
-from protocol.messages import Delta, Failed, Message, TaskMessage, Terminal, TokenProb
+from protocol.facts import TokenProb
+from protocol.messages import Delta, Failed, Message, TaskMessage, Terminal
 
 _COMPACT_AT = 64
 """Pending deltas that are merged into one: an object per token would outweigh its text."""
@@ -200,6 +201,8 @@ def merge(deltas: list[Delta]) -> Delta:
         task_id=last.task_id,
         attempt=last.attempt,
         text="".join([delta.text for delta in deltas]),
+        reasoning="".join([delta.reasoning for delta in deltas]),
+        tool_calls=tuple([call for delta in deltas for call in delta.tool_calls]),
         tokens=tuple(tokens),
         probs=tuple(probs),
         n_predicted=last.n_predicted,

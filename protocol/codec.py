@@ -16,6 +16,7 @@ from typing import Any
 import msgpack
 
 from protocol import messages as m
+from protocol import side_tasks as s
 
 TAGS: dict[str, type[m.Message]] = {
     "welcome": m.Welcome,
@@ -41,6 +42,18 @@ TAGS: dict[str, type[m.Message]] = {
     "inspected": m.Inspected,
     "draining": m.Draining,
     "bye": m.Bye,
+    "render": s.Render,
+    "rendered": s.Rendered,
+    "embed": s.Embed,
+    "embedded": s.Embedded,
+    "rerank": s.Rerank,
+    "reranked": s.Reranked,
+    "slot_action": s.SlotAction,
+    "slot_acted": s.SlotActed,
+    "set_lora": s.SetLora,
+    "lora_listed": s.LoraListed,
+    "set_system_prompt": s.SetSystemPrompt,
+    "system_prompt_set": s.SystemPromptSet,
 }
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 

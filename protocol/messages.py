@@ -18,6 +18,7 @@ from typing import Any
 
 from protocol import WIRE_VERSION
 from protocol.errors import ErrorCode
+from protocol.facts import ModelCard, SlotReport, Stats, Timings, TokenProb
 from protocol.sampling import SamplingParams
 
 
@@ -73,11 +74,34 @@ class Chat:
     messages: tuple[dict[str, Any], ...] = ()
     kwargs: dict[str, Any] | None = None
     """Extra variables of the template (`chat_template_kwargs`)."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """OpenAI's tool objects, `{"type": "function", "function": {…}}`."""
+    tool_choice: str = "auto"
+    """`auto`, `none`, `required`, or `function:NAME` for a named one."""
+    parallel_tool_calls: bool | None = None
+    """Whether one answer may hold several calls; unset is the template's habit."""
+    schema: str | None = None
+    """JSON text of the schema that the answer must match; `{}` is any object."""
+    reasoning_format: str = "auto"
+    """`none` leaves thoughts in the text, `deepseek` and `auto` take them out."""
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    """The last message is the assistant's and is to be gone on with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infill:
+    """A gap in a text: what stands before and after it, and other files for context."""
+
+    prefix: str = ""
+    suffix: str = ""
+    extra: tuple[tuple[str, str], ...] = ()
+    """File name and text of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate(TaskMessage):
-    """Continue a prompt. Exactly one of `prompt` and `chat` is set."""
+    """Continue a prompt. Exactly one of `prompt` and `chat` is set, unless there is a gap."""
 
     prompt: str | tuple[int | str, ...] | None = None
     """Text, or tokens and texts mixed; only a leading text gets BOS."""
@@ -85,6 +109,12 @@ class Generate(TaskMessage):
     params: SamplingParams
     slot: int = -1
     """The worker's own slot number, or -1 for any."""
+    schema: str | None = None
+    """JSON text of a schema for the text of a `prompt`; a chat has its own."""
+    infill: Infill | None = None
+    """What stands around the gap; `prompt` is then the text before it, after the prefix."""
+    media: tuple[bytes, ...] = ()
+    """Images or sounds in the order of their markers in the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,35 +170,6 @@ class Hello(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
-    """What the gateway must know of a loaded model; counts are tokens, sizes are bytes."""
-
-    name: str
-    path: str
-    n_slots: int
-    n_prefetch: int = 0
-    """Tasks that may be sent beyond the free slots, so that their prompts are tokenized early."""
-    n_ctx: int
-    """Context of one slot."""
-    n_ctx_total: int
-    n_ctx_train: int = 0
-    n_vocab: int = 0
-    vocab_type: int = 0
-    n_embd: int = 0
-    n_params: int = 0
-    size: int = 0
-    ftype: str = ""
-    description: str = ""
-    chat_template: str = ""
-    bos_token: str = ""
-    eos_token: str = ""
-    build: str = ""
-    """`b<number>-<commit>` of llama.cpp; `system_fingerprint` in OpenAI's answers."""
-    defaults: SamplingParams = SamplingParams()
-    """What a request field takes that the client leaves out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Loading(Message):
     """The model is being read; `fraction` is 0 to 1."""
 
@@ -180,30 +181,6 @@ class Ready(Message):
     """The model is loaded and warm: the slots are open."""
 
     card: ModelCard
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """Counters since the worker started; the gateway keeps the sums of dead workers."""
-
-    n_prompt: int = 0
-    """Prompt tokens processed, cached ones excluded."""
-    n_cached: int = 0
-    prompt_s: float = 0.0
-    n_predicted: int = 0
-    predicted_s: float = 0.0
-    n_decode: int = 0
-    n_busy: int = 0
-    """Busy slots summed over `n_decode` decode calls."""
-    n_tokens_max: int = 0
-    n_kv_used: int = 0
-    n_kv: int = 0
-    decode_s: float = 0.0
-    sample_s: float = 0.0
-    step_s: float = 0.0
-    """Wall time of all steps; 1 - (decode_s + sample_s) / step_s is Python's share."""
-    gap_s: float = 0.0
-    """Wall time between two decode calls of consecutive steps, sampling included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,27 +213,13 @@ class Progress(TaskMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
-    """Measured times of one task so far, in ms; rates are derived by the gateway."""
+class ToolCallDelta:
+    """A piece of a tool call: id and name come once, with its first piece."""
 
-    cache_n: int = 0
-    prompt_n: int = 0
-    prompt_ms: float = 0.0
-    predicted_n: int = 0
-    predicted_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenProb:
-    """A chosen token with its likeliest rivals.
-
-    `p` is a natural logarithm, or with `post_sampling_probs` a probability; `piece` the raw bytes.
-    """
-
-    id: int
-    piece: bytes
-    p: float
-    top: tuple[tuple[int, bytes, float], ...] = ()
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +227,9 @@ class Delta(TaskMessage):
     """What one step added. `text` may be empty while a character or a stop string is incomplete."""
 
     text: str = ""
+    reasoning: str = ""
+    """What a chat's parser took for thoughts, out of the same text."""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
     tokens: tuple[int, ...] = ()
     probs: tuple[TokenProb, ...] = ()
     n_predicted: int = 0
@@ -320,24 +286,6 @@ class Detokenized(Terminal):
     """Answers `Detokenize`."""
 
     content: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotReport:
-    """One slot as `/slots` shows it; `params` is absent until it ran a task."""
-
-    id: int
-    is_processing: bool
-    task_id: int = -1
-    n_prompt: int = 0
-    n_prompt_processed: int = 0
-    n_cached: int = 0
-    n_past: int = 0
-    n_decoded: int = 0
-    n_remain: int = -1
-    has_next_token: bool = False
-    has_new_line: bool = False
-    params: SamplingParams | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from protocol.values import (
     read_breakers,
     read_grammar,
     read_logit_bias,
+    read_lora,
     read_penalty_prompt,
     read_samplers,
     read_seed,
@@ -170,6 +171,12 @@ class SamplingParams:
         0, "Tokens dropped by a context shift; 0 is half.", low=0, high=INT32_MAX, stage="engine"
     )
     cache_prompt: bool = param(True, "Reuse the common prefix of the slot's cache.", stage="engine")
+    lora: tuple[tuple[int, float], ...] | None = param(
+        None,
+        "Adapters and their scales for this request; unset is the worker's setting.",
+        read=read_lora,
+        stage="engine",
+    )
     id_slot: int = param(
         -1, "Run in this slot; -1 is any.", "slot_id", low=-1, high=INT32_MAX, stage="gateway"
     )

@@ -170,6 +170,26 @@ def read_penalty_prompt(value: Any) -> str | tuple[int, ...]:
     raise ValueError("must be a string or an array of tokens")
 
 
+def read_lora(value: Any) -> tuple[tuple[int, float], ...]:
+    """Read `[{"id": 0, "scale": 1.0}, …]`; adapters that are not named get the scale 0."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"type must be array, but is {json_type(value)}")
+    return tuple(_lora(item) for item in value)
+
+
+def _lora(item: Any) -> tuple[int, float]:
+    number, scale = None, None
+    if isinstance(item, Mapping):
+        number, scale = item.get("id"), item.get("scale", 0.0)
+    elif isinstance(item, list | tuple) and len(item) == 2:
+        number, scale = item  # as the wire writes it
+    if type(number) is not int or number < 0 or type(scale) not in (int, float):
+        raise ValueError("each entry must be an object with 'id' and 'scale'")
+    if not math.isfinite(float(scale or 0)):
+        raise ValueError(f"a scale must be finite, but got {scale}")
+    return number, float(scale or 0)
+
+
 def read_grammar(value: Any) -> str:
     """Read a GBNF text within its size limit."""
     if not isinstance(value, str):

@@ -10,8 +10,20 @@ import pytest
 ROOT = Path(__file__).parent.parent
 OURS = {"gateway", "protocol", "worker"}
 STDLIB = frozenset(sys.stdlib_module_names)
-ENGINE = {"protocol.messages", "protocol.sampling", "protocol.errors", "worker.engine"}
-TEXT = {"protocol.messages", "protocol.sampling", "protocol.errors", "worker.output"}
+ENGINE = {
+    "protocol.messages",
+    "protocol.facts",
+    "protocol.sampling",
+    "protocol.errors",
+    "worker.engine",
+}
+TEXT = {
+    "protocol.messages",
+    "protocol.facts",
+    "protocol.sampling",
+    "protocol.errors",
+    "worker.output",
+}
 PURE_HTTP = {"protocol", "orjson", "gateway.llamacpp", "gateway.openai"}
 SHARED_HTTP = {"gateway.refusals", "gateway.reply", "gateway.sse"}
 

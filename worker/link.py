@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from protocol import WIRE_VERSION
+from protocol import WIRE_VERSION, facts
 from protocol import messages as m
 from protocol.codec import ProtocolError
 from protocol.errors import TaskError
@@ -75,7 +75,7 @@ class Link:
         self._hello = hello
         self._engine: Engine | None = None
         self._reader: PromptReader | None = None
-        self._card: m.ModelCard | None = None
+        self._card: facts.ModelCard | None = None
         self._running: set[TaskKey] = set()
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
         self._next_beat = 0.0
@@ -103,7 +103,7 @@ class Link:
         # Without a gateway nobody would ever take the last frames.
         self._connection.close(linger_ms=1000 if self._is_welcome else 0)
 
-    def attach(self, engine: Engine, reader: PromptReader, card: m.ModelCard) -> None:
+    def attach(self, engine: Engine, reader: PromptReader, card: facts.ModelCard) -> None:
         """Open the slots: the model is loaded."""
         self._engine, self._reader, self._card = engine, reader, card
         self._connection.send([m.Ready(card=card)])

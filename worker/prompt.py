@@ -12,7 +12,8 @@ import jinja2.ext
 import jinja2.sandbox
 
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.messages import Chat, Generate, ModelCard, Tokenize
+from protocol.facts import ModelCard
+from protocol.messages import Chat, Generate, Tokenize
 from worker.engine.backend import Backend
 from worker.engine.task import Task
 

@@ -8,7 +8,8 @@ from gateway.llamacpp.prompt import read_prompts
 from gateway.llamacpp.results import CompletionReply
 from gateway.refusals import refuse_unsupported
 from gateway.reply import Plan, fan_out
-from protocol.messages import Generate, ModelCard
+from protocol.facts import ModelCard
+from protocol.messages import Generate
 from protocol.schema import read
 
 

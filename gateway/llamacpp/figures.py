@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from protocol.messages import Done, Progress, Timings, TokenProb
+from protocol.facts import Timings, TokenProb
+from protocol.messages import Done, Progress
 
 _LOWEST = -3.4028234663852886e38
 """float32's lowest number: JSON has no -inf, and clients expect a number."""

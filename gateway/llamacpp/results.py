@@ -14,7 +14,8 @@ from gateway.llamacpp.figures import completion_probabilities, progress, timings
 from gateway.llamacpp.settings import legacy_settings, settings
 from gateway.reply import Outcome
 from gateway.sse import event
-from protocol.messages import Delta, Done, Finish, ModelCard, Progress, Started
+from protocol.facts import ModelCard
+from protocol.messages import Delta, Done, Finish, Progress, Started
 from protocol.sampling import SamplingParams
 
 

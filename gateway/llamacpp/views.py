@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.llamacpp.settings import legacy_settings, metric_settings
-from protocol.messages import ModelCard, SlotReport
+from protocol.facts import ModelCard, SlotReport
 
 CHATML = (
     "{%- for message in messages -%}{{- '<|im_start|>' + message.role + '\\n' + message.content + "

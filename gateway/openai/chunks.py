@@ -14,7 +14,8 @@ from gateway.llamacpp.results import completion
 from gateway.openai.usage import FINISH_REASONS, Wishes, identity, log_probs, usage
 from gateway.reply import Outcome
 from gateway.sse import DONE
-from protocol.messages import Delta, Done, ModelCard, Progress, Started, TokenProb
+from protocol.facts import ModelCard, TokenProb
+from protocol.messages import Delta, Done, Progress, Started
 from protocol.sampling import SamplingParams
 
 _ROLE = b'{"role":"assistant","content":null}'

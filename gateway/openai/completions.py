@@ -10,7 +10,8 @@ from gateway.openai.usage import Wishes
 from gateway.refusals import refuse_unsupported
 from gateway.reply import Plan, fan_out
 from protocol.errors import InvalidRequest
-from protocol.messages import Generate, ModelCard
+from protocol.facts import ModelCard
+from protocol.messages import Generate
 from protocol.schema import read
 
 

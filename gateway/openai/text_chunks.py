@@ -18,7 +18,8 @@ from gateway.openai.usage import (
 )
 from gateway.reply import Outcome
 from gateway.sse import DONE
-from protocol.messages import Delta, Done, ModelCard, Progress, Started, TokenProb
+from protocol.facts import ModelCard, TokenProb
+from protocol.messages import Delta, Done, Progress, Started
 from protocol.sampling import SamplingParams
 
 

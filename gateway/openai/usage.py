@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.llamacpp.figures import text, token_probs
-from protocol.messages import Done, Finish, ModelCard, TokenProb
+from protocol.facts import ModelCard, TokenProb
+from protocol.messages import Done, Finish
 from protocol.sampling import SamplingParams
 
 FINISH_REASONS: Mapping[Finish, str] = {

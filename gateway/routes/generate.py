@@ -16,7 +16,8 @@ from gateway.service import Service
 from gateway.sse import event
 from gateway.stream import TaskStream
 from protocol.errors import InvalidRequest, TaskError
-from protocol.messages import Delta, Done, ModelCard, Progress, Started, TokenProb
+from protocol.facts import ModelCard, TokenProb
+from protocol.messages import Delta, Done, Progress, Started
 
 Planner = Callable[[Mapping[str, Any], ModelCard], Plan]
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from protocol import WIRE_VERSION
+from protocol import WIRE_VERSION, facts
 from protocol import messages as m
 from protocol.sampling import SamplingParams
 
@@ -93,7 +93,7 @@ class FakeEngine:
         return out
 
     def heartbeat(self) -> m.Heartbeat:
-        stats = m.Stats(
+        stats = facts.Stats(
             n_prompt=self.n_prompt,
             n_predicted=self.n_predicted,
             prompt_s=self.n_prompt / 1000,
@@ -106,10 +106,10 @@ class FakeEngine:
             step=self.n_steps, busy=self.busy, waiting=len(self.waiting), stats=stats
         )
 
-    def reports(self) -> tuple[m.SlotReport, ...]:
+    def reports(self) -> tuple[facts.SlotReport, ...]:
         jobs = {job.slot: job for job in self.running.values()}
         return tuple(
-            m.SlotReport(id=i, is_processing=i in jobs, task_id=_task_in(jobs.get(i)))
+            facts.SlotReport(id=i, is_processing=i in jobs, task_id=_task_in(jobs.get(i)))
             for i in range(self.options.n_slots)
         )
 
@@ -210,7 +210,7 @@ def _done(job: _Job, finish: m.Finish) -> m.Done:
         n_prompt=len(job.words),
         n_predicted=job.n_predicted,
         slot=job.slot,
-        timings=m.Timings(
+        timings=facts.Timings(
             prompt_n=len(job.words), prompt_ms=1.0, predicted_n=job.n_predicted, predicted_ms=1.0
         ),
     )

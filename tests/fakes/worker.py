@@ -14,7 +14,7 @@ import click
 import zmq
 import zmq.asyncio
 
-from protocol import codec
+from protocol import codec, facts
 from protocol import messages as m
 from protocol.errors import ErrorCode
 from tests.fakes.echo import FakeEngine, FakeOptions
@@ -85,7 +85,7 @@ class FakeWorker:
     async def ready(self) -> None:
         """Open the slots."""
         o = self.options
-        card = m.ModelCard(
+        card = facts.ModelCard(
             name=o.model,
             path=f"/models/{o.model}.gguf",
             n_slots=o.n_slots,

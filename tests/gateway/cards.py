@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from protocol.messages import Done, Finish, ModelCard, Timings, TokenProb
+from protocol.facts import ModelCard, Timings, TokenProb
+from protocol.messages import Done, Finish
 from protocol.sampling import SamplingParams
 
 CARD = ModelCard(

@@ -7,7 +7,8 @@ import pytest
 from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
 from gateway.dispatcher import Dispatcher
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Done, Finish, ModelCard, Started, Tokenized
+from protocol.facts import ModelCard
+from protocol.messages import Done, Finish, Started, Tokenized
 
 
 def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:

@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
 from gateway.dispatcher import Dispatcher
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Done, Failed, Finish, ModelCard, Started
+from protocol.facts import ModelCard
+from protocol.messages import Done, Failed, Finish, Started
 
 QUEUE_SIZE = 4
 TIMEOUT_S = 10.0

@@ -8,7 +8,8 @@ import pytest
 
 from gateway.llamacpp.results import CompletionReply, completion, project
 from gateway.reply import Outcome
-from protocol.messages import Delta, Finish, Progress, Started, Timings
+from protocol.facts import Timings
+from protocol.messages import Delta, Finish, Progress, Started
 from tests.gateway.cards import CARD, PROB, done, params
 
 # Captured from llama-server (build 1, commit 0c1e570), SmolLM2, {"prompt":"Once upon"}.

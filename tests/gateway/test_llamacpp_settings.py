@@ -7,7 +7,7 @@ import pytest
 
 from gateway.llamacpp.figures import timings, token_probs, total
 from gateway.llamacpp.settings import float32, legacy_settings, metric_settings, settings
-from protocol.messages import Timings, TokenProb
+from protocol.facts import Timings, TokenProb
 from protocol.sampling import SamplingParams
 from tests.gateway.cards import done, params
 

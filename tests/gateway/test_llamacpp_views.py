@@ -1,7 +1,7 @@
 """/props, /slots and /v1/models: shapes of both eras."""
 
 from gateway.llamacpp.views import Offers, models, props, router_props, slot
-from protocol.messages import SlotReport
+from protocol.facts import SlotReport
 from tests.gateway.cards import CARD, params
 
 OFFERS = Offers(slots=True, metrics=False)

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.counters import Histogram, StatsBook
 from gateway.metrics import Metrics, WorkerView
-from protocol.messages import Stats
+from protocol.facts import Stats
 
 LLAMACPP = """\
 # HELP llamacpp:prompt_tokens_total Number of prompt tokens processed, excluding cached tokens

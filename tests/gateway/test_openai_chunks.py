@@ -10,7 +10,8 @@ from gateway.openai.chunks import ChatReply
 from gateway.openai.text_chunks import TextReply
 from gateway.openai.usage import Wishes
 from gateway.reply import Outcome
-from protocol.messages import Delta, Finish, Progress, Timings
+from protocol.facts import Timings
+from protocol.messages import Delta, Finish, Progress
 from tests.gateway.cards import CARD, PROB, done, params
 
 CHUNK_KEYS = ["choices", "created", "id", "model", "system_fingerprint", "object"]

@@ -7,17 +7,8 @@ import pytest
 from gateway.counters import ModelLatencies
 from gateway.stream import TaskStream, merge
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import (
-    Delta,
-    Done,
-    Failed,
-    Finish,
-    Generate,
-    Message,
-    Started,
-    Timings,
-    TokenProb,
-)
+from protocol.facts import Timings, TokenProb
+from protocol.messages import Delta, Done, Failed, Finish, Generate, Message, Started
 from protocol.sampling import SamplingParams
 
 

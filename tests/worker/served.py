@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.messages import Delta, Done, Failed, Message, TaskMessage, TokenProb
+from protocol.facts import TokenProb
+from protocol.messages import Delta, Done, Failed, Message, TaskMessage
 from protocol.sampling import SamplingParams
 from protocol.schema import read
 from worker.engine.engine import Engine, EngineConfig

@@ -2,11 +2,11 @@
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.messages import Delta, Finish, Inspected, Progress
+from protocol.errors import ErrorCode, InvalidRequest
+from protocol.messages import Delta, Detokenized, Finish, Inspected, Progress
 from tests.worker.engines import Rig
 from worker.engine.fake import FakeSampler
-from worker.engine.task import AbortAll, Report, Stop
+from worker.engine.task import AbortAll, Call, Report, Stop
 
 
 def test_text_is_the_same_alone_and_among_others() -> None:
@@ -241,6 +241,27 @@ def test_report_describes_idle_and_busy_slots() -> None:
     assert [slot.is_processing for slot in report.slots] == [True, False]
     assert report.slots[0].params is not None
     assert report.slots[1].params is None
+
+
+def test_a_call_runs_between_steps_and_sends_what_it_returns() -> None:
+    rig = Rig(n_slots=1)
+    rig.submit("hello", n_predict=50)
+    rig.turn()
+    answer = Detokenized(task_id=5, content="done")
+    rig.engine.submit(Call(5, 0, lambda: answer))
+    rig.turn()
+    assert rig.of(5) == [answer]
+
+
+def test_a_call_that_fails_is_answered_with_the_reason() -> None:
+    rig = Rig(n_slots=1)
+
+    def work() -> None:
+        raise InvalidRequest("no such file", param="filename")
+
+    rig.engine.submit(Call(6, 0, work))
+    rig.turn()
+    assert rig.failed(6).param == "filename"
 
 
 def test_abort_all_frees_every_slot_without_a_word() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from protocol.messages import ModelCard, TokenProb
+from protocol.facts import ModelCard, TokenProb
 from protocol.sampling import SamplingParams
 
 

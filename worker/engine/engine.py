@@ -19,7 +19,7 @@ from worker.engine.scheduler import Budget
 from worker.engine.slot import Run, Slot, SlotState
 from worker.engine.stats import Counters
 from worker.engine.step import Step
-from worker.engine.task import Abort, AbortAll, Command, Report, Stop, Submit, Task
+from worker.engine.task import Abort, AbortAll, Call, Command, Report, Stop, Submit, Task
 from worker.output.generation import Generation
 
 logger = logging.getLogger(__name__)
@@ -145,8 +145,18 @@ class Engine:
             case Report(task_id, attempt):
                 reports = tuple(slot.report() for slot in self.slots)
                 self._outbox.append(Inspected(task_id=task_id, attempt=attempt, slots=reports))
+            case Call():
+                self._call(command)
             case Stop():
                 self._stopping = True
+
+    def _call(self, call: Call) -> None:
+        try:
+            answer = call.work()
+        except TaskError as error:
+            answer = failure(call.task_id, call.attempt, error)
+        if answer is not None:
+            self._outbox.append(answer)
 
     def _accept(self, task: Task) -> None:
         if task.prompt:
@@ -243,10 +253,15 @@ class Engine:
 
 
 def failed(task: Task, error: TaskError) -> Failed:
-    """Make the terminal message of a task that has no result."""
+    """Make the terminal message of a generation that has no result."""
+    return failure(task.task_id, task.attempt, error)
+
+
+def failure(task_id: int, attempt: int, error: TaskError) -> Failed:
+    """Make the terminal message of an attempt that has no result."""
     return Failed(
-        task_id=task.task_id,
-        attempt=task.attempt,
+        task_id=task_id,
+        attempt=attempt,
         code=error.code,
         message=error.message,
         param=error.param,

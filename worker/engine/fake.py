@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Sequence
 
 from protocol.config import WorkerConfig
-from protocol.messages import ModelCard, TokenProb
+from protocol.facts import ModelCard, TokenProb
 from protocol.sampling import SamplingParams
 from worker.engine.backend import CacheFull, DecodeFailed, Row, Sampled, Sampler, Vocabulary
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from protocol.messages import SlotReport, Timings
+from protocol.facts import SlotReport, Timings
 from protocol.sampling import SamplingParams
 from worker.engine.backend import Sampler
 from worker.engine.task import Task

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from protocol.messages import Stats
+from protocol.facts import Stats
 
 
 @dataclass(slots=True)

@@ -1,7 +1,9 @@
 """One generation as the engine gets it: tokens and parameters, nothing of HTTP or the wire."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from protocol.messages import Terminal
 from protocol.sampling import SamplingParams
 
 
@@ -55,10 +57,24 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """Command: do this between two steps and send what it returns.
+
+    For whatever needs the backend but no slot: embeddings, saving a slot, adapters. It should take
+    no longer than a step, or everybody waits: long work is cut into several calls.
+    """
+
+    task_id: int
+    attempt: int
+    work: Callable[[], Terminal | None]
+    """Returns the terminal message, or None if another call goes on with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Command: leave the loop; what still runs is abandoned."""
 
     reason: str = field(default="stopped")
 
 
-Command = Submit | Abort | AbortAll | Report | Stop
+Command = Submit | Abort | AbortAll | Report | Call | Stop

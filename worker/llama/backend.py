@@ -11,7 +11,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from protocol.config import WorkerConfig
-from protocol.messages import ModelCard
+from protocol.facts import ModelCard
 from protocol.sampling import SamplingParams
 from worker.engine.backend import CacheFull, DecodeFailed, Row, Sampled, Sampler
 from worker.llama import library

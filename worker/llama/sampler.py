@@ -15,7 +15,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.messages import TokenProb
+from protocol.facts import TokenProb
 from protocol.sampling import SamplingParams
 from worker.engine.backend import DeadEnd, Sampled
 from worker.llama.chain import Chain, Model, build, has_dry, has_penalties, resolve_biases
