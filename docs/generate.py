@@ -6,12 +6,17 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from protocol.config import GatewayConfig, PoolConfig, WorkerConfig
+from protocol.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
+from protocol.limits import LimitsConfig
 from protocol.options import OPTIONS
+from protocol.optiontable_unused import FOREIGN, IDLE, REFUSED
+from protocol.optiontypes import Unused
 from protocol.sampling import SamplingParams
 from protocol.schema import Row, describe
 
@@ -45,7 +50,9 @@ def configuration() -> str:
     sections: tuple[tuple[str, type], ...] = (
         ("Top level", PoolConfig),
         ("`[gateway]`", GatewayConfig),
+        ("`[gateway.limits]`", LimitsConfig),
         ("`[[worker]]`", WorkerConfig),
+        ("`[log]`", LogConfig),
     )
     for title, cls in sections:
         lines += [
@@ -72,13 +79,61 @@ def options() -> str:
         flags = ", ".join(f"`{flag}`" for flag in (*option.flags, *option.off))
         env = f"`{option.env}`" if option.env else ""
         lines.append(f"| {flags} | {env} | `{option.field}` | {_cell(option.row.spec.doc)} |")
+    lines += _unused("Without effect", "Taken; a warning says why where it matters.", IDLE)
+    lines += _unused("Refused", "What was asked could not be given: the start ends.", REFUSED)
+    lines += _unused("Of other programs", "Taken; one warning names all that were given.", FOREIGN)
     return "\n".join(lines) + "\n"
+
+
+def _unused(title: str, text: str, rows: Iterable[Unused]) -> list[str]:
+    lines = [f"\n## {title}\n", f"{text}\n", "| option | environment | why |", "|---|---|---|"]
+    for row in rows:
+        flags = ", ".join(f"`{flag}`" for flag in row.flags)
+        lines.append(f"| {flags} | `{row.env}` | {_cell(row.why)} |")
+    return lines
+
+
+def compatibility() -> str:
+    """What works of the surface that clients know, from `docs/compatibility.toml`."""
+    table = tomllib.loads((DOCS / "compatibility.toml").read_text(encoding="utf-8"))
+    counts = Counter(row[0] for rows in table.values() for row in rows.values())
+    total = ", ".join(f"{n} {state}" for state, n in counts.most_common())
+    lines = [
+        "# Compatibility\n",
+        "<!-- written by docs/generate.py from docs/compatibility.toml -->\n",
+        "What of the surface of llama-server (2023 to today), api_like_OAI.py, OpenAI and Anthropic"
+        " works here, and the test that proves it. *Ignored* is taken without effect, with a"
+        " warning where it matters; *refused* is a clear error; *missing* is not there yet.\n",
+        f"{sum(counts.values())} rows: {total}.",
+    ]
+    for title, rows in table.items():
+        lines += [f"\n## {title}\n", "| what | state | note | test |", "|---|---|---|---|"]
+        for name, (state, test, note) in rows.items():
+            proof = f"`{test}`" if test else ""
+            lines.append(f"| `{_cell(name)}` | {state} | {_cell(note)} | {proof} |")
+    return "\n".join(lines) + "\n"
+
+
+def operations() -> str:
+    """The page of operations as it is, with its table of limits written anew."""
+    text = (DOCS / "operations.md").read_text(encoding="utf-8")
+    begin, end = "<!-- limits: written by docs/generate.py -->\n", "<!-- end of limits -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    keys = ("max_body_mib", "timeout_s", "queue_size", "queue_timeout_s", "drain_timeout_s")
+    rows = [row for row in describe(GatewayConfig) if row.name in keys]
+    lines = [f"| `[gateway]` {_config_line(row)[2:]}" for row in rows]
+    lines += [f"| `[gateway.limits]` {_config_line(row)[2:]}" for row in describe(LimitsConfig)]
+    head = ["| key | type | default | bounds | limits what |", "|---|---|---|---|---|"]
+    return before + begin + "\n".join([*head, *lines]) + "\n" + end + after
 
 
 PAGES: dict[str, Callable[[], str]] = {
     "sampling.md": sampling,
     "configuration.md": configuration,
     "options.md": options,
+    "compatibility.md": compatibility,
+    "operations.md": operations,
 }
 
 

@@ -17,12 +17,11 @@ from gateway.auth import PUBLIC_PATHS
 from gateway.body import ClientGone
 from gateway.errors import BROKEN, Refused, refused_response, task_error_response
 from gateway.metrics import Metrics
+from protocol.limits import LimitsConfig
 
 log = logging.getLogger(__name__)
 
-MAX_HEADERS = 100
-MAX_HEADER_BYTES = 32 * 1024
-
+_DEFAULT = LimitsConfig()
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _CLIENT_GONE = 499
 """nginx's number for a client that left before the answer; it only stands in the log."""
@@ -61,9 +60,10 @@ class _Exchange:
 class AccessMiddleware:
     """Wraps everything: whatever happens below, there is one answer and one log line."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, limits: LimitsConfig = _DEFAULT) -> None:
         self._app = app
         self._metrics = metrics
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -96,7 +96,7 @@ class AccessMiddleware:
         )
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
-        fault = framing_fault(scope)
+        fault = framing_fault(scope, self._limits)
         if fault is not None:
             await refused_response(fault)(scope, receive, exchange.forward)
             return
@@ -108,16 +108,18 @@ class AccessMiddleware:
         except Exception:
             log.exception("request failed id=%s", exchange.request_id.decode())
             if not exchange.status:
-                await task_error_response(BROKEN)(scope, receive, exchange.forward)
+                await task_error_response(BROKEN, scope["path"])(scope, receive, exchange.forward)
         await exchange.cut(scope)
 
 
-def framing_fault(scope: Scope) -> Refused | None:
+def framing_fault(scope: Scope, limits: LimitsConfig) -> Refused | None:
     """Return why the headers alone are refused, if they are."""
     headers = scope["headers"]
     size = sum(len(name) + len(value) for name, value in headers)
-    if len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
-        return Refused(431, f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them")
+    if len(headers) > limits.headers or size > limits.header_kib * 1024:
+        return Refused(
+            431, f"more than {limits.headers} headers or {limits.header_kib} KiB of them"
+        )
     names = {name for name, _ in headers}
     if b"content-length" in names and b"transfer-encoding" in names:
         # A proxy may read the other of the two: request smuggling (RFC 9112 section 6.1).

@@ -21,6 +21,8 @@ class Submission:
     """Name of the one worker that may run it; empty is any."""
     slot: int = -1
     """That worker's own slot number; -1 is any."""
+    is_bound: bool = False
+    """It means what the worker holds now: with the worker it is lost, and goes to no other."""
 
     @property
     def is_special(self) -> bool:

@@ -1,38 +1,58 @@
 """Composition only: which endpoint answers where, and what stands before all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gateway.access import AccessMiddleware
+from gateway.anthropic import messages
 from gateway.auth import AuthMiddleware, key_ring
 from gateway.cors import CorsMiddleware
-from gateway.errors import HANDLERS
-from gateway.llamacpp import completion
+from gateway.errors import HANDLERS, json_response
+from gateway.llamacpp import completion, infill
 from gateway.metrics import Metrics
-from gateway.openai import chat, completions
+from gateway.openai import chat, completions, responses
+from gateway.openapi import document
+from gateway.pages import Pages, open_pages
 from gateway.pool import Pool
+from gateway.prefix import PrefixMiddleware, read_prefix
 from gateway.routes.admin import Admin
+from gateway.routes.counting import ANTHROPIC, OPENAI, Counting
 from gateway.routes.generate import Generation
+from gateway.routes.rendering import Rendering
+from gateway.routes.slots import SlotActions
 from gateway.routes.tokens import Detokenization, Tokenization
+from gateway.routes.tuning import GlobalProps, LoraAdapters
 from gateway.routes.unsupported import unsupported_routes
+from gateway.routes.vectors import Embedding, Reranking
+from gateway.routes.wrapped import WrappedCompletion
 from gateway.service import Service
 from protocol.config import GatewayConfig
+from protocol.version import version
+
+_Endpoint = Callable[..., Any]
 
 
 def build_app(config: GatewayConfig, pool: Pool, metrics: Metrics) -> ASGIApp:
     """Build the ASGI application; raises `ConfigError` for an unreadable key file."""
     service = Service(config=config, pool=pool, metrics=metrics)
+    ring = key_ring(config.api_key, config.api_key_file)
+    pages = open_pages(config)
+    routes = [*_routes(service), *unsupported_routes()]
+    routes.append(_description(routes, config))
     app = Starlette(
-        routes=[*_routes(service), *unsupported_routes()],
+        routes=[*routes, *pages.routes()],
         middleware=[
-            Middleware(AccessMiddleware, metrics),
-            Middleware(CorsMiddleware),
-            Middleware(AuthMiddleware, key_ring(config.api_key, config.api_key_file)),
+            Middleware(AccessMiddleware, metrics, config.limits),
+            Middleware(CorsMiddleware, config),
+            Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),
+            Middleware(AuthMiddleware, ring, _public_page(pages, routes)),
         ],
         exception_handlers=dict(HANDLERS),
     )
@@ -40,20 +60,81 @@ def build_app(config: GatewayConfig, pool: Pool, metrics: Metrics) -> ASGIApp:
     return app
 
 
+def _description(routes: list[Route], config: GatewayConfig) -> Route:
+    """Return the route of the document that describes all of them, itself included."""
+
+    async def openapi(request: Request) -> Response:
+        prefix = read_prefix(config.api_prefix)
+        return json_response(document(routes, version(), prefix))
+
+    return Route("/openapi.json", openapi, methods=["GET"])
+
+
+def _public_page(pages: Pages, routes: Sequence[Route]) -> Callable[[str], bool]:
+    """Return what tells a page, which is public, from an endpoint."""
+    endpoints = {route.path for route in routes}
+    return lambda path: path not in endpoints and pages.is_page(path)
+
+
 def _routes(service: Service) -> list[Route]:
-    admin = Admin(service)
+    posts = _generating(service) | _chats(service) | _side(service)
+    return [
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
+        *(Route(path, endpoint, methods=["GET"]) for path, endpoint in _gets(service).items()),
+    ]
+
+
+def _chats(service: Service) -> dict[str, _Endpoint]:
+    """Return what takes a conversation, in the words of each API."""
     chatting = Generation(service, chat.plan)
-    native = Generation(service, completion.plan)
-    posts: dict[str, Callable[..., Any]] = {
+    responding = Generation(service, responses.plan)
+    counting = Counting(service, responses.plan, OPENAI)
+    chat_counting = Counting(service, chat.plan, OPENAI)
+    return {
         "/v1/chat/completions": chatting,
         "/chat/completions": chatting,
+        "/v1/chat/completions/input_tokens": chat_counting,
+        "/chat/completions/input_tokens": chat_counting,
+        "/apply-template": Rendering(service, chat.plan),
+        "/v1/responses": responding,
+        "/responses": responding,
+        "/v1/responses/input_tokens": counting,
+        "/responses/input_tokens": counting,
+        "/v1/messages": Generation(service, messages.plan),
+        "/v1/messages/count_tokens": Counting(service, messages.plan, ANTHROPIC),
+    }
+
+
+def _generating(service: Service) -> dict[str, _Endpoint]:
+    """Return what takes a prompt."""
+    native = Generation(service, completion.plan)
+    return {
         "/v1/completions": Generation(service, completions.plan),
         "/completion": native,
-        "/completions": native,
+        "/completions": WrappedCompletion(service, native),
+        "/infill": Generation(service, infill.plan),
+    }
+
+
+def _side(service: Service) -> dict[str, _Endpoint]:
+    """Return what generates nothing."""
+    reranking = Reranking(service)
+    return {
+        "/v1/embeddings": Embedding(service),
+        "/embeddings": Embedding(service, native=True),
+        "/embedding": Embedding(service, native=True, object_of_one=True),
+        **dict.fromkeys(("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"), reranking),
         "/tokenize": Tokenization(service),
         "/detokenize": Detokenization(service),
+        "/slots/{id_slot}": SlotActions(service),
+        "/lora-adapters": LoraAdapters(service, reads=False),
+        "/props": GlobalProps(service).set,
     }
-    gets = {
+
+
+def _gets(service: Service) -> dict[str, _Endpoint]:
+    admin = Admin(service)
+    return {
         "/health": admin.health,
         "/v1/health": admin.health,
         "/livez": admin.livez,
@@ -62,9 +143,6 @@ def _routes(service: Service) -> list[Route]:
         "/models": admin.models,
         "/props": admin.props,
         "/slots": admin.slots,
+        "/lora-adapters": LoraAdapters(service, reads=True),
         "/metrics": admin.metrics,
     }
-    return [
-        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
-        *(Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()),
-    ]

@@ -7,7 +7,7 @@ which the queue is fair, is a short digest of the key, or without keys the clien
 import hashlib
 import hmac
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,9 +94,12 @@ def key_ring(keys: Iterable[str], paths: Iterable[str]) -> KeyRing:
 class AuthMiddleware:
     """Sets `scope["tenant"]` or answers 401."""
 
-    def __init__(self, app: ASGIApp, ring: KeyRing) -> None:
+    def __init__(
+        self, app: ASGIApp, ring: KeyRing, is_page: Callable[[str], bool] = lambda _: False
+    ) -> None:
         self._app = app
         self._ring = ring
+        self._is_page = is_page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through or refuse it."""
@@ -105,17 +108,22 @@ class AuthMiddleware:
             return
         tenant = self._tenant(scope)
         if tenant is None:
-            await refused_response(BAD_KEY)(scope, receive, send)
+            await refused_response(BAD_KEY, scope["path"])(scope, receive, send)
             return
         scope["tenant"] = tenant
         await self._app(scope, receive, send)
 
     def _tenant(self, scope: Scope) -> str | None:
-        if self._ring.is_open or scope["path"] in PUBLIC_PATHS:
+        if self._ring.is_open or self._is_public(scope):
             client = scope.get("client")
             return str(client[0]) if client else ""
         key = presented_key(scope["headers"])
         return self._ring.tenant(key) if key else None
+
+    def _is_public(self, scope: Scope) -> bool:
+        if scope["path"] in PUBLIC_PATHS:
+            return True
+        return scope["method"] in ("GET", "HEAD") and self._is_page(scope["path"])
 
 
 def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:

@@ -12,12 +12,13 @@ import orjson
 from starlette.types import Message, Receive, Scope
 
 from gateway.errors import Refused
+from gateway.limits import check_limits, depth_of
 from protocol.errors import InvalidRequest
+from protocol.limits import LimitsConfig
 
 MIB = 1024 * 1024
-MAX_DEPTH = 128
-PATIENCE_S = 30.0
 
+_DEFAULT = LimitsConfig()
 _LINGER = 2
 """So many times the limit is read to the end, or the client would see a reset and not our 413."""
 
@@ -27,8 +28,9 @@ class BodyLimits:
     """How large a body may be, and how long it may take: longer the more has come."""
 
     max_bytes: int
-    patience_s: float = PATIENCE_S
+    patience_s: float = 30.0
     patience_per_mib_s: float = 1.0
+    fields: LimitsConfig = LimitsConfig()
 
 
 class ClientGone(Exception):
@@ -37,6 +39,15 @@ class ClientGone(Exception):
 
 async def read_json(scope: Scope, receive: Receive, limits: BodyLimits) -> dict[str, Any]:
     """Return the JSON object of a request; raises `Refused`, `InvalidRequest` or `ClientGone`."""
+    return parse_object(await _whole(scope, receive, limits), limits.fields)
+
+
+async def read_list(scope: Scope, receive: Receive, limits: BodyLimits) -> list[Any]:
+    """Return the JSON array of a request; raises like `read_json`."""
+    return parse_list(await _whole(scope, receive, limits), limits.fields)
+
+
+async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
     too_large = Refused(413, f"the request body is larger than {limits.max_bytes // MIB} MiB")
     if _declared(scope) > _LINGER * limits.max_bytes:
         raise too_large
@@ -46,21 +57,41 @@ async def read_json(scope: Scope, receive: Receive, limits: BodyLimits) -> dict[
         raise Refused(408, "the request body did not arrive in time") from error
     if data is None:
         raise too_large
-    return parse_object(data)
+    return data
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
+def parse_object(data: bytes, limits: LimitsConfig = _DEFAULT) -> dict[str, Any]:
     """Decode a JSON object; raises `InvalidRequest` with the place of the mistake."""
     if not data.strip():
         raise InvalidRequest("the request body is empty; it must be a JSON object")
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the request body is not valid JSON: {error}") from error
+    value = _decoded(data)
     if not isinstance(value, dict):
         raise InvalidRequest("the request body must be a JSON object")
-    _check_depth(value, data)
+    _check_depth(data, value, limits)
+    check_limits(value, limits)
     return value
+
+
+def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
+    """Decode a JSON array; raises `InvalidRequest`, in llama-server's words if it is none."""
+    value = _decoded(data) if data.strip() else None
+    if not isinstance(value, list):
+        raise InvalidRequest("Request body must be an array")
+    _check_depth(data, {"": value}, limits)
+    return value
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the request body is not valid JSON: {error}") from error
+
+
+def _check_depth(data: bytes, value: dict[str, Any], limits: LimitsConfig) -> None:
+    # Fewer brackets than the limit cannot nest deeper; nearly every body ends here.
+    if data.count(b"{") + data.count(b"[") > limits.depth and depth_of(value) > limits.depth:
+        raise InvalidRequest(f"the request body nests deeper than {limits.depth}")
 
 
 def _declared(scope: Scope) -> int:
@@ -89,16 +120,3 @@ async def _read(receive: Receive, limits: BodyLimits) -> bytes | None:
             earned_s = limits.patience_s + limits.patience_per_mib_s * size / MIB
             deadline.reschedule(began_at + earned_s)
     return None
-
-
-def _check_depth(value: dict[str, Any], data: bytes) -> None:
-    # Fewer brackets than the limit cannot nest deeper; nearly every body ends here.
-    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
-        return
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        items = [item for one in level for item in (one.values() if type(one) is dict else one)]
-        level = [item for item in items if type(item) in (dict, list)]
-        if not level:
-            return
-    raise InvalidRequest(f"the request body nests deeper than {MAX_DEPTH}")

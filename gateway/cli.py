@@ -1,5 +1,6 @@
 """The command line of the gateway: which configuration, and what stands above it."""
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -37,9 +38,13 @@ EXIT_CONFIG = 78
 def gateway(path: Path | None, verbose: bool, **flags: object) -> None:
     """Run the gateway alone: HTTP on one side, workers dialling in on the other."""
     die_with_parent()
-    logs.configure("gateway", level="DEBUG" if verbose else "INFO")
     try:
-        config = configured(path, flags)
+        pool = settled(path)
+        log_config = replace(pool.log, verbosity=4) if verbose else pool.log
+        logs.configure("gateway", log_config)
+        if not log_config.access:
+            logging.getLogger("gateway.access").setLevel(logging.WARNING)
+        config = configured(pool, flags)
         code = server.run(config, Notifier.from_environ())
     except ConfigError as error:
         click.echo(f"llamapool gateway: {error}", err=True)
@@ -47,13 +52,18 @@ def gateway(path: Path | None, verbose: bool, **flags: object) -> None:
     raise SystemExit(code)
 
 
-def configured(path: Path | None, flags: dict[str, object]) -> GatewayConfig:
-    """Return what the file says, the environment above it, the flags above all."""
+def settled(path: Path | None) -> PoolConfig:
+    """Return what the file says, and the environment above it."""
     pool = configs.load(path) if path is not None else PoolConfig()
     if path is not None:
         pool = replace(pool, gateway=_anchored(pool.gateway, path.absolute().parent))
     if PARENT_VARIABLE not in os.environ:  # a supervisor has already settled who wins
-        pool = options.apply(pool, options.from_environ(os.environ, ("gateway",)))
+        pool = options.apply(pool, options.from_environ(os.environ, ("gateway", "log")))
+    return pool
+
+
+def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
+    """Return the gateway's part with the flags above all."""
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     try:
         config = read(pool.gateway, given)

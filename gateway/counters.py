@@ -6,12 +6,13 @@ Plain counting without a metrics library; `metrics.py` gives the numbers their n
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 
 from protocol.facts import Stats
 
 _LATEST = ("n_kv_used", "n_kv")
-_LARGEST = "n_tokens_max"
-SUMMED = tuple(f.name for f in fields(Stats) if f.name not in (*_LATEST, _LARGEST))
+_LARGEST, _LISTED = "n_tokens_max", "accepted_at"
+SUMMED = tuple(f.name for f in fields(Stats) if f.name not in (*_LATEST, _LARGEST, _LISTED))
 """Fields of `Stats` that only grow within one start of a worker and add up over all of them."""
 
 
@@ -71,6 +72,7 @@ class WorkerSums:
 
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMMED, 0))
     n_tokens_max: int = 0
+    accepted_at: list[int] = field(default_factory=list)
 
 
 class StatsBook:
@@ -94,6 +96,11 @@ class StatsBook:
         for name in SUMMED:
             row.sums[name] += max(0, getattr(stats, name) - getattr(last, name))
         row.n_tokens_max = max(row.n_tokens_max, stats.n_tokens_max)
+        new = [
+            max(0, n - before)
+            for n, before in zip_longest(stats.accepted_at, last.accepted_at, fillvalue=0)
+        ]
+        row.accepted_at = [sum(pair) for pair in zip_longest(row.accepted_at, new, fillvalue=0)]
 
     def latest(self, worker: str) -> Stats:
         """Return the counters of a worker's current start."""
@@ -102,6 +109,11 @@ class StatsBook:
     def rows(self) -> Mapping[tuple[str, str], WorkerSums]:
         """Return the sums by worker and model."""
         return self._sums
+
+    def accepted_at(self) -> list[int]:
+        """Return the accepted guesses of all workers by their position in the draft."""
+        lists = [row.accepted_at for row in self._sums.values()]
+        return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
 
     def totals(self) -> dict[str, float]:
         """Return the sums over all workers."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
 from gateway.dispatcher import Dispatcher
 from gateway.metrics import Metrics
+from gateway.orders import ORDER_ID, StandingOrders
 from gateway.peers import Peer, Peers
 from gateway.stream import TaskStream
 from protocol import messages as m
@@ -23,8 +24,16 @@ _log = logging.getLogger(__name__)
 class Courier:
     """The `peers.Owner` of the pool."""
 
-    def __init__(self, dispatcher: Dispatcher, metrics: Metrics, *, heartbeat_s: float) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+        orders: StandingOrders,
+        *,
+        heartbeat_s: float,
+    ) -> None:
         self._dispatcher = dispatcher
+        self._orders = orders
         self._metrics = metrics
         self._peers = Peers(self, heartbeat_s=heartbeat_s)
         self._streams: dict[int, TaskStream] = {}
@@ -176,6 +185,9 @@ class Courier:
 
     def _receive(self, peer: Peer, message: m.Message, now: float) -> None:
         match message:
+            case m.Terminal(task_id=task_id) if task_id == ORDER_ID:
+                if isinstance(message, m.Failed):
+                    _log.error("worker=%s order failed: %s", peer.name, message.message)
             case m.Terminal():
                 actions = self._dispatcher.ended(peer.key, message, now)
                 if not any(isinstance(action, Deliver) for action in actions):
@@ -190,6 +202,8 @@ class Courier:
                 self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
             case m.Ready():
                 self._peers.post(peer.key, m.Opened())
+                for order in self._orders.of(message.card.name):
+                    self._peers.post(peer.key, order)
                 self._perform(self._dispatcher.worker_ready(peer.key, message.card, now))
                 _log.info(
                     "worker=%s model=%s slots=%d ready",

@@ -93,7 +93,7 @@ class Dispatcher:
         if task.state is TaskState.WAITING:
             self._backlog.remove(task.spec)
         self._forget(task)
-        if not task.worker or not task.spec.takes_credit:
+        if not task.worker:
             return []
         return [CancelTask(task.worker, task_id, task.attempt)]
 

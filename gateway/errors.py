@@ -1,8 +1,9 @@
 """From a failure to its HTTP answer: the one table of status, type and retry advice.
 
 Bodies are llama-server's: `code, message, type` from handlers, `message, type, code` from what
-stands before them. Deterministic failures carry `x-should-retry: false`, because OpenAI's clients
-retry every 5xx otherwise; the others carry `Retry-After`.
+stands before them; those of Anthropic's API also say `"type": "error"`. Deterministic failures
+carry `x-should-retry: false`, because OpenAI's clients retry every 5xx otherwise; the others carry
+`Retry-After`.
 """
 
 from collections.abc import Mapping
@@ -89,16 +90,25 @@ def retry_headers(error: TaskError) -> Headers:
     return {"Retry-After": str(min(max(wait_s, 1), _LONGEST_RETRY_AFTER_S))}
 
 
-def task_error_response(error: TaskError) -> Response:
+def task_error_response(error: TaskError, path: str = "") -> Response:
     """Return the response for a failed task before its first byte."""
     status = ANSWERS[error.code].status
-    return json_response(task_error_body(error), status, retry_headers(error))
+    return json_response(_enveloped(path, task_error_body(error)), status, retry_headers(error))
 
 
-def refused_response(error: Refused) -> Response:
+def refused_response(error: Refused, path: str = "") -> Response:
     """Return the response for a request that reached no handler."""
     fields = {"message": error.message, "type": error.kind, "code": error.status}
-    return json_response({"error": fields}, error.status, {"x-should-retry": "false"})
+    body = _enveloped(path, {"error": fields})
+    return json_response(body, error.status, {"x-should-retry": "false"})
+
+
+_ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+
+
+def _enveloped(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Add what Anthropic's clients know an error by; llama-server's do not mind it."""
+    return {"type": "error", **body} if path in _ANTHROPIC_PATHS else body
 
 
 def json_response(value: Any, status: int = 200, headers: Headers | None = None) -> Response:
@@ -110,13 +120,13 @@ def json_response(value: Any, status: int = 200, headers: Headers | None = None)
 async def on_task_error(request: Request, error: Exception) -> Response:
     """Answer a `TaskError` that a handler raised."""
     assert isinstance(error, TaskError)
-    return task_error_response(error)
+    return task_error_response(error, request.scope["path"])
 
 
 async def on_refused(request: Request, error: Exception) -> Response:
     """Answer a `Refused` that a handler raised."""
     assert isinstance(error, Refused)
-    return refused_response(error)
+    return refused_response(error, request.scope["path"])
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

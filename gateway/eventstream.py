@@ -14,9 +14,6 @@ from starlette.types import Send
 from gateway.body import ClientGone
 from gateway.sse import PING
 
-SEND_TIMEOUT_S = 30.0
-"""A client that has not read for so long, with megabytes of kernel buffers full, never will."""
-
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),

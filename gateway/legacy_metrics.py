@@ -22,6 +22,8 @@ class Snapshot:
     """Of the connected workers, for what does not add up over time."""
     n_processing: int
     n_deferred: int
+    accepted_at: Sequence[int] = ()
+    """Accepted guesses by their position in the draft; empty until somebody guessed."""
 
 
 def legacy_text(now: Snapshot) -> str:
@@ -41,6 +43,7 @@ def legacy_text(now: Snapshot) -> str:
         lines += _lines(name, text, "counter", now.totals.get(source, 0))
     for name, text in _LLAMACPP_GAUGES:
         lines += _lines(name, text, "gauge", gauges[name])
+    lines += _positions(now.accepted_at)
     return "\n".join(lines) + "\n"
 
 
@@ -52,6 +55,17 @@ def _lines(name: str, text: str, kind: str, value: float) -> Iterable[str]:
     number = str(value) if isinstance(value, int) else f"{value:.10g}"
     full = f"llamacpp:{name}"
     return (f"# HELP {full} {text}", f"# TYPE {full} {kind}", f"{full} {number}")
+
+
+def _positions(accepted_at: Sequence[int]) -> Iterable[str]:
+    """Write the one family with a label; llama-server leaves it out until there was a draft."""
+    if not accepted_at:
+        return
+    name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+    yield f"# HELP {name} Accepted tokens per draft position"
+    yield f"# TYPE {name} counter"
+    for position, n in enumerate(accepted_at):
+        yield f'{name}{{position="{position}"}} {n}'
 
 
 _LLAMACPP_COUNTERS = (
@@ -72,16 +86,16 @@ _LLAMACPP_COUNTERS = (
     ),
     # A high-water mark that llama-server types as a counter.
     ("n_tokens_max", "Largest observed sequence length (prompt + generation)", "n_tokens_max"),
-    ("spec_decode_num_draft_tokens_total", "Speculative: Total draft tokens generated", ""),
+    ("spec_decode_num_draft_tokens_total", "Speculative: Total draft tokens generated", "n_draft"),
     (
         "spec_decode_num_accepted_tokens_total",
         "Speculative: Total draft tokens accepted by the target model",
-        "",
+        "n_draft_accepted",
     ),
     (
         "spec_decode_num_drafts_total",
         "Speculative: Total speculative decoding verification steps",
-        "",
+        "n_drafts",
     ),
 )
 _LLAMACPP_GAUGES = (

@@ -100,6 +100,7 @@ class Metrics:
             latest=[self.stats.latest(worker.name) for worker in pool_view.workers()],
             n_processing=sum(worker.n_busy for worker in pool_view.workers()),
             n_deferred=sum(pool_view.queue_depths().values()),
+            accepted_at=self.stats.accepted_at(),
         )
         self._scraped = totals
         return legacy_text(now).encode() + generate_latest(registry)

@@ -31,13 +31,22 @@ def resolve(dispatcher: Dispatcher, model: str | None) -> ModelCard:
     names = dispatcher.models
     if len(names) > 1 and not model:
         raise InvalidRequest("model name is missing from the request", param="model")
-    name = model if model and len(names) > 1 else next(iter(names), None)
+    name = _named(dispatcher, model) if model and len(names) > 1 else next(iter(names), None)
     if name is not None and name not in names:
         raise InvalidRequest(f"model '{model}' not found", param="model")
     card = dispatcher.cards.get(name) if name is not None else None
     if card is None:
         raise TaskError(ErrorCode.UNAVAILABLE, "Loading model", detail={"retry_after_s": 1})
     return card
+
+
+def _named(dispatcher: Dispatcher, model: str) -> str:
+    """Return the name of the model that goes by this one."""
+    if model not in dispatcher.models:
+        for name, card in dispatcher.cards.items():
+            if model in card.aliases:
+                return name
+    return model
 
 
 def health(dispatcher: Dispatcher, *, given_up: bool) -> Health:

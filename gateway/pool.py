@@ -5,6 +5,7 @@ liveness. It knows nothing of HTTP, and decides nothing about who runs what.
 """
 
 import asyncio
+import dataclasses
 import itertools
 import time
 from collections.abc import Mapping
@@ -14,17 +15,21 @@ from gateway.actions import Submission
 from gateway.courier import Courier
 from gateway.dispatcher import Dispatcher
 from gateway.metrics import Metrics, WorkerView
+from gateway.orders import Scales, StandingOrders, system_order
 from gateway.overview import Health
 from gateway.roster import Worker
 from gateway.stream import TaskStream
 from protocol import facts
 from protocol import messages as m
 from protocol.config import GatewayConfig
-from protocol.errors import ConfigError, TaskError
+from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
+from protocol.side_tasks import SetLora, SlotAction
 
 __all__ = ["Health", "Pool"]
 
 _INSPECT_LIMIT_S = 2.0
+_ORDER_LIMIT_S = 10.0
+_REFUSALS = (ErrorCode.INVALID_REQUEST, ErrorCode.CONTEXT_EXCEEDED, ErrorCode.NOT_SUPPORTED)
 _ALONE_S = 30.0
 """A pool without any worker says for so long that it is loading: a supervisor starts new ones."""
 _CHARS_PER_TOKEN = 4
@@ -40,7 +45,10 @@ class Pool:
         self._dispatcher = Dispatcher(
             queue_size=config.queue_size, queue_timeout_s=config.queue_timeout_s
         )
-        self._courier = Courier(self._dispatcher, metrics, heartbeat_s=config.heartbeat_s)
+        self._orders = StandingOrders()
+        self._courier = Courier(
+            self._dispatcher, metrics, self._orders, heartbeat_s=config.heartbeat_s
+        )
         # Not from 0: a worker may still speak of the tasks of a gateway that was here before.
         self._ids = itertools.count(time.time_ns() // 1_000_000 % _ID_CYCLE)
         self._timer: asyncio.TimerHandle | None = None
@@ -80,6 +88,49 @@ class Pool:
                 slot=slot,
             ),
         )
+
+    def act_on_slot(self, task: SlotAction, slot_id: int, *, tenant: str) -> TaskStream:
+        """Give an action to the worker that has the slot now; raises `TaskError`."""
+        owner = self._dispatcher.slots.owner(slot_id)
+        if owner is None:
+            raise InvalidRequest("Invalid slot ID", param="id_slot")
+        name, model, slot = owner
+        if not any(one.is_ready and one.name == name for one in self._dispatcher.workers.values()):
+            raise TaskError(ErrorCode.UNAVAILABLE, f"The worker of slot {slot_id} is not ready")
+        spec = Submission(
+            task_id=next(self._ids),
+            model=model,
+            tenant=tenant,
+            takes_credit=False,
+            worker=name,
+            is_bound=True,
+        )
+        return self._courier.submit(dataclasses.replace(task, slot=slot), spec)
+
+    async def set_lora(self, model: str, scales: Scales) -> None:
+        """Set the scales of a model's adapters in every worker, also in those to come."""
+        self._orders.set_scales(model, scales)
+        await self._tell_all(SetLora(task_id=0, scales=scales), model)
+
+    async def set_system_prompt(self, card: facts.ModelCard, system: facts.SystemPrompt) -> None:
+        """Set the system prompt in every worker of a model; raises `TaskError` if it is too long.
+
+        Then all have the one that they had before.
+        """
+        before = self._orders.system_prompt(card)
+        if system == before:
+            return
+        self._orders.set_system_prompt(card.name, system)
+        try:
+            await self._tell_all(system_order(system), card.name)
+        except TaskError:
+            self._orders.set_system_prompt(card.name, before)
+            await self._tell_all(system_order(before), card.name)
+            raise
+
+    def system_prompt(self, card: facts.ModelCard) -> facts.SystemPrompt:
+        """Return the system prompt that holds for a model."""
+        return self._orders.system_prompt(card)
 
     def card(self, model: str | None) -> facts.ModelCard:
         """Find the model that a request means; raises `TaskError`."""
@@ -135,20 +186,31 @@ class Pool:
         return overview.guess_slots(worker, self._dispatcher.slots.base(worker.name))
 
     async def _inspect(self, worker: Worker) -> m.Inspected | None:
+        try:
+            answer = await self._ask(worker, m.Inspect(task_id=0), _INSPECT_LIMIT_S)
+        except (TimeoutError, TaskError):
+            return None
+        return answer if isinstance(answer, m.Inspected) else None
+
+    async def _tell_all(self, order: m.TaskMessage, model: str) -> None:
+        """Tell each ready worker; one that is lost is told again when it comes back."""
+        workers = [w for w in self._dispatcher.workers.values() if w.is_ready and w.model == model]
+        tellings = (self._ask(worker, order, _ORDER_LIMIT_S) for worker in workers)
+        for answer in await asyncio.gather(*tellings, return_exceptions=True):
+            if isinstance(answer, TaskError) and answer.code in _REFUSALS:
+                raise answer
+
+    async def _ask(self, worker: Worker, task: m.TaskMessage, limit_s: float) -> m.Terminal:
+        """Ask one worker beside its slots."""
         spec = Submission(
             task_id=next(self._ids), model=worker.model, takes_credit=False, worker=worker.name
         )
-        stream: TaskStream | None = None
+        stream = self._courier.submit(task, spec)
         try:
-            stream = self._courier.submit(m.Inspect(task_id=0), spec)
-            async with asyncio.timeout(_INSPECT_LIMIT_S):
-                answer = await stream.result()
-        except (TimeoutError, TaskError):
-            answer = None
+            async with asyncio.timeout(limit_s):
+                return await stream.result()
         finally:
-            if stream is not None:
-                stream.close()
-        return answer if isinstance(answer, m.Inspected) else None
+            stream.close()
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()

@@ -4,12 +4,15 @@ A reply is pure: messages of the wire in, bytes or JSON values out. One of them 
 and numbers its choices as the plan numbers its tasks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from protocol.facts import TokenProb
-from protocol.messages import Delta, Done, Generate, Progress, Started
+import orjson
+
+from gateway.sse import event
+from protocol.facts import SystemPrompt, TokenProb
+from protocol.messages import Delta, Done, Generate, Progress, Started, ToolCallDelta
 from protocol.sampling import UNSET_SEED, SamplingParams
 
 
@@ -21,6 +24,11 @@ class Outcome:
     tokens: tuple[int, ...]
     probs: tuple[TokenProb, ...]
     done: Done
+    reasoning: str = ""
+    n_reasoning: int = 0
+    """Tokens up to the last thought."""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    """Each call in one piece."""
 
 
 class Reply(Protocol):
@@ -51,6 +59,11 @@ class Reply(Protocol):
         ...
 
 
+def error_event(body: Mapping[str, Any]) -> bytes:
+    """Frame an error in the middle of a stream, as OpenAI's clients read it."""
+    return event(orjson.dumps(body))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The tasks of a request, one a choice, and how to answer."""
@@ -60,6 +73,10 @@ class Plan:
     stream: bool
     ping_interval_s: float | None = None
     """What the client asked for; 0 is never, None the server's own."""
+    system_prompt: SystemPrompt | None = None
+    """To be set in all workers of the model before the tasks run."""
+    failure: Callable[[Mapping[str, Any]], bytes] = error_event
+    """Frames the body of an error that comes after the first byte."""
 
 
 def fan_out(
@@ -75,3 +92,21 @@ def _seeded(params: SamplingParams, i: int) -> SamplingParams:
     if i == 0 or params.seed == UNSET_SEED:
         return params
     return replace(params, seed=(params.seed + i) & 0xFFFFFFFF)
+
+
+def whole_calls(pieces: Sequence[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
+    """Put the pieces of each tool call together, in the order of the calls."""
+    calls: dict[int, ToolCallDelta] = {}
+    for piece in pieces:
+        known = calls.get(piece.index)
+        calls[piece.index] = piece if known is None else _longer(known, piece)
+    return tuple(call for _, call in sorted(calls.items()))
+
+
+def _longer(call: ToolCallDelta, piece: ToolCallDelta) -> ToolCallDelta:
+    return ToolCallDelta(
+        index=call.index,
+        id=call.id or piece.id,
+        name=call.name or piece.name,
+        arguments=call.arguments + piece.arguments,
+    )

@@ -140,6 +140,13 @@ class SlotMap:
         """Return the id of the worker's slot 0."""
         return self._ranges[name].start
 
+    def owner(self, slot_id: int) -> tuple[str, str, int] | None:
+        """Find the worker of an id: its name, its model, and its own number of the slot."""
+        for name, ids in self._ranges.items():
+            if slot_id in ids:
+                return name, self._models[name], slot_id - ids.start
+        return None
+
     def locate(self, model: str, slot_id: int) -> tuple[str, int]:
         """Find the worker and its own slot number for an id; ids beyond the model's slots wrap."""
         own = [(n, r) for n, r in self._ranges.items() if self._models[n] == model]

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +18,10 @@ from hypercorn.asyncio import serve
 from starlette.types import ASGIApp
 
 from gateway.app import build_app
+from gateway.listener import close_unix, is_local, listen, url_of
 from gateway.metrics import Metrics
 from gateway.pool import Pool
 from protocol.config import GatewayConfig
-from protocol.errors import ConfigError
 from protocol.notify import Notifier
 
 log = logging.getLogger(__name__)
@@ -33,14 +34,6 @@ _KEEP_ALIVE_S = 75
 """Longer than a proxy's 60 s: the side that reuses a connection must be the first to drop it."""
 _FLUSH_S = 5.0
 """What has ended may still be on its way to a slow client when the listener closes."""
-_LINUX_OPTIONS = {
-    "TCP_KEEPIDLE": 60,
-    "TCP_KEEPINTVL": 15,
-    "TCP_KEEPCNT": 4,
-    # Hypercorn would wait for ever to flush to a reader that has stopped reading.
-    "TCP_USER_TIMEOUT": 60_000,
-}
-_WILDCARDS = {"": "", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
 @dataclass(slots=True)
@@ -63,69 +56,28 @@ class Signals:
 
 def run(config: GatewayConfig, notifier: Notifier) -> int:
     """Serve until a signal comes; returns the exit code, raises `ConfigError`."""
-    sock = listen(config)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(config, sock, notifier))
-
-
-def listen(config: GatewayConfig) -> socket.socket:
-    """Bind the address; raises `ConfigError` that names it and the mend."""
-    if bool(config.ssl_key_file) != bool(config.ssl_cert_file):
-        raise ConfigError("ssl_key_file and ssl_cert_file belong together: set both or neither")
-    where = f"{config.host}:{config.port}"
+    socks = listen(config)
     try:
-        found = socket.getaddrinfo(
-            config.host or None,
-            config.port,
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_PASSIVE,
-        )
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {where}: {error.strerror}; see --host") from error
-    family, kind, number, _, address = found[0]
-    sock = socket.socket(family, kind, number)
-    _tune(sock)
-    try:
-        sock.bind(address)
-        sock.listen(_BACKLOG)  # now, so that two servers cannot both think that they have it
-    except OSError as error:
-        sock.close()
-        mend = "choose another with --port, or --port 0" if error.errno == 98 else "see --host"
-        raise ConfigError(f"cannot listen on {where}: {error.strerror}; {mend}") from error
-    return sock
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(config, socks, notifier))
+    finally:
+        close_unix(config)
 
 
-def _tune(sock: socket.socket) -> None:
-    """Set what accepted connections inherit: no delay, and an end for peers that are gone."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for name, value in _LINUX_OPTIONS.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def url_of(sock: socket.socket, config: GatewayConfig) -> str:
-    """Return the address that a client of this host can use."""
-    host, port = sock.getsockname()[:2]
-    host = _WILDCARDS.get(host, host)
-    scheme = "https" if config.ssl_cert_file else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-async def _run(config: GatewayConfig, sock: socket.socket, notifier: Notifier) -> int:
+async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: Notifier) -> int:
     signals = Signals()
     signals.install()
     metrics = Metrics()
     pool = Pool(config, metrics)
     app = build_app(config, pool, metrics)
     await pool.start()
-    url = url_of(sock, config)
+    url = url_of(socks[0], config)
+    everywhere = " ".join(url_of(sock, config) for sock in socks)
     _warn_if_open(config, url)
     stop = asyncio.Event()
-    server = asyncio.create_task(_serve(app, config, sock, stop))
+    server = asyncio.create_task(_serve(app, config, socks, stop))
     beat = asyncio.create_task(_beat(notifier))
-    log.info("listening url=%s", url)
+    log.info("listening url=%s", everywhere)
     notifier.send(X_URL=url)
     notifier.ready(f"listening on {url}")
     try:
@@ -167,16 +119,16 @@ async def _until_told(
 
 
 async def _serve(
-    app: ASGIApp, config: GatewayConfig, sock: socket.socket, stop: asyncio.Event
+    app: ASGIApp, config: GatewayConfig, socks: Sequence[socket.socket], stop: asyncio.Event
 ) -> None:
     own: Any = app  # Hypercorn's ASGI types are its own
-    await serve(own, hypercorn_config(config, sock), shutdown_trigger=stop.wait)
+    await serve(own, hypercorn_config(config, socks), shutdown_trigger=stop.wait)
 
 
-def hypercorn_config(config: GatewayConfig, sock: socket.socket) -> hypercorn.Config:
-    """Return Hypercorn's settings; it takes the socket over."""
+def hypercorn_config(config: GatewayConfig, socks: Sequence[socket.socket]) -> hypercorn.Config:
+    """Return Hypercorn's settings; it takes the sockets over."""
     result = hypercorn.Config()
-    result.bind = [f"fd://{sock.detach()}"]
+    result.bind = [f"fd://{sock.detach()}" for sock in socks]
     result.backlog = _BACKLOG
     result.keep_alive_timeout = _KEEP_ALIVE_S
     result.graceful_timeout = _FLUSH_S
@@ -200,8 +152,7 @@ async def _beat(notifier: Notifier) -> None:
 
 
 def _warn_if_open(config: GatewayConfig, url: str) -> None:
-    is_local = config.host in ("127.0.0.1", "::1", "localhost") or config.host.startswith("127.")
-    if not is_local and not config.api_key and not config.api_key_file:
+    if not is_local(config) and not config.api_key and not config.api_key_file:
         log.warning(
             "ANYBODY who can reach %s can use this server: set --api-key or --api-key-file", url
         )

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.body import MIB, PATIENCE_S, BodyLimits
+from gateway.body import MIB, BodyLimits
 from gateway.metrics import Metrics
 from gateway.pool import Pool
 from protocol.config import GatewayConfig
@@ -25,8 +25,12 @@ class Service:
     @property
     def body_limits(self) -> BodyLimits:
         """Return how large and how slow a body may be."""
-        patience_s = min(PATIENCE_S, self.config.timeout_s)
-        return BodyLimits(max_bytes=self.config.max_body_mib * MIB, patience_s=patience_s)
+        config = self.config
+        return BodyLimits(
+            max_bytes=config.max_body_mib * MIB,
+            patience_s=min(config.limits.body_patience_s, config.timeout_s),
+            fields=config.limits,
+        )
 
     def card(self, model: Any) -> ModelCard:
         """Find the model that a request names; raises `TaskError`."""

@@ -10,3 +10,8 @@ DONE = b"data: [DONE]\n\n"
 def event(payload: bytes) -> bytes:
     """Frame one JSON text (which holds no raw newline) as an event."""
     return b"data: " + payload + b"\n\n"
+
+
+def named_event(name: str, payload: bytes) -> bytes:
+    """Frame one JSON text as an event of a kind that has a name."""
+    return b"event: " + name.encode() + b"\ndata: " + payload + b"\n\n"

@@ -56,6 +56,6 @@ class Task:
         if self.n_deaths >= MAX_DEATHS:
             text = f"{self.n_deaths} workers died with this request; it is not tried again"
             return TaskError(ErrorCode.INTERNAL, text)
-        if self.state is TaskState.STARTED:
+        if self.state is TaskState.STARTED or self.spec.is_bound:
             return TaskError(ErrorCode.UNAVAILABLE, "The worker was lost while it answered")
         return None

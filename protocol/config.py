@@ -22,17 +22,34 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError, InvalidRequest
+from protocol.limits import LimitsConfig
 from protocol.sampling import INT32_MAX, SamplingParams
 from protocol.schema import param, read, refuse_unknown
 
+POOLINGS = ("none", "mean", "cls", "last", "rank")
 GGML_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """What every process of the pool writes to its log, and how."""
+
+    verbosity: int = param(
+        3, "1 errors, 2 warnings, 3 (or 0) what happens, 4 and more everything.", low=0
+    )
+    format: str = param("text", "Lines of text, or a JSON object each.", choices=("text", "json"))
+    file: str = param("", "File that gets the lines too; empty is none.")
+    colors: str = param("auto", "Colour levels on a terminal.", choices=("auto", "on", "off"))
+    prefix: bool = param(True, "Say level and part before the message.")
+    timestamps: bool = param(True, "Say the time before the message.")
+    access: bool = param(True, "One line a request.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
     """What the gateway listens to, whom it lets in, and how much it takes."""
 
-    host: str = param("127.0.0.1", "Address to listen on.")
+    host: str = param("127.0.0.1", "Addresses to listen on, by commas; a PATH.sock too.")
     port: int = param(8080, "Port to listen on; 0 lets the system choose.", low=0, high=65535)
     bind: tuple[str, ...] = param(
         (), "ZeroMQ endpoints for workers; none is ipc in the runtime directory."
@@ -43,13 +60,27 @@ class GatewayConfig:
     queue_size: int = param(0, "Tasks that may wait; 0 is four a slot, at least 16.", low=0)
     queue_timeout_s: float = param(60.0, "Longest wait for a slot.", low=0.1)
     ping_interval_s: float = param(15.0, "Silence after which a stream gets a comment.", low=0.1)
-    max_body_mib: int = param(32, "Largest request body.", low=1, high=4096)
+    max_body_mib: int = param(64, "Largest request body.", low=1, high=4096)
+    limits: LimitsConfig = param(LimitsConfig(), "Bounds of a request.")
     drain_timeout_s: float = param(600.0, "Time that running tasks get at shutdown.", low=0)
     heartbeat_s: float = param(1.0, "Interval of the workers' heartbeats.", low=0.05)
     metrics: bool = param(False, "Serve GET /metrics.")
     slots: bool = param(True, "Serve GET /slots.")
+    props: bool = param(False, "Serve POST /props.")
     ssl_key_file: str = param("", "TLS private key (PEM).")
     ssl_cert_file: str = param("", "TLS certificate (PEM).")
+    reuse_port: bool = param(False, "Let other processes listen on the same port.")
+    api_prefix: str = param("", "Path before every endpoint, without a slash at its end.")
+    ui: bool = param(True, "Serve the built-in page at /.")
+    static_path: str = param("", "Directory served at / instead of the built-in page.")
+    cors_origins: tuple[str, ...] = param(
+        ("*",), "Origins that pages may call from; * is any, localhost this host's."
+    )
+    cors_methods: tuple[str, ...] = param(
+        ("GET", "POST", "DELETE", "OPTIONS"), "Methods that such pages may use."
+    )
+    cors_headers: tuple[str, ...] = param(("*",), "Headers that such pages may send.")
+    cors_credentials: bool = param(True, "Let such pages send cookies and the like.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +89,16 @@ class WorkerConfig:
 
     name: str = param("", "Name in logs, metrics and slots; empty is the alias and a number.")
     model: str = param("", "GGUF file; empty is the embedded default model.")
-    alias: str = param("", "Model name for clients; empty is the file's name.")
+    alias: str = param(
+        "", "Model names for clients, by commas, the first by the alphabet leading; or the file's."
+    )
+    aliases: tuple[str, ...] = param((), "More model names for clients.")
+    tags: tuple[str, ...] = param((), "Labels in /v1/models.")
+    model_url: str = param("", "Where to fetch the model, unless the file is there.")
+    hf_repo: str = param("", "Hugging Face repository of the model, USER/MODEL[:QUANT].")
+    hf_file: str = param("", "File in that repository.")
+    hf_token: str = param("", "Token for that repository.")
+    offline: bool = param(False, "Never use the network to fetch a model.")
     count: int = param(1, "Number of worker processes.", low=1, high=1024)
     connect: tuple[str, ...] = param((), "ZeroMQ endpoints of gateways; none is the local one.")
     backend: str = param("llama", "The engine's lower half.", choices=("llama", "fake"))
@@ -94,6 +134,15 @@ class WorkerConfig:
     yarn_beta_slow: float = param(-1.0, "YaRN low correction; -1 is the model's.")
     yarn_beta_fast: float = param(-1.0, "YaRN high correction; -1 is the model's.")
     check_tensors: bool = param(False, "Validate the tensors while loading.")
+    override_kv: tuple[str, ...] = param((), "Metadata in the file's place: KEY=TYPE:VALUE.")
+    numa: str = param(
+        "",
+        "Placement on a NUMA machine.",
+        choices=("", "distribute", "isolate", "numactl", "mirror"),
+    )
+    rpc: tuple[str, ...] = param((), "HOST:PORT of llama.cpp's RPC servers.")
+    special: bool = param(False, "Write control tokens into the text.")
+    verbose_prompt: bool = param(False, "Log every prompt.")
     warmup: bool = param(True, "Decode once before the slots open.")
     context_shift: bool = param(False, "Shift a full context instead of ending.")
     slot_similarity: float = param(
@@ -102,7 +151,81 @@ class WorkerConfig:
     step_target_ms: float = param(
         0.0, "Longest engine step while somebody decodes; 0 is 100 on CPU, 40 on GPU.", low=0
     )
+    grp_attn_n: int = param(
+        1, "Self-extend: tokens that share a position; 1 is off.", low=1, high=1024
+    )
+    grp_attn_w: int = param(512, "Self-extend: width of a group in tokens.", low=1, high=INT32_MAX)
+    spec_type: tuple[str, ...] = param(
+        (), "Who guesses ahead: none, draft-simple, ngram-simple, ngram-cache; empty is by files."
+    )
+    spec_slots: int = param(
+        2, "Guess ahead while at most this many slots decode; 0 is never.", low=0, high=255
+    )
+    model_draft: str = param("", "GGUF file of a small model that guesses ahead.")
+    n_draft: int = param(5, "Most tokens guessed at once.", low=0, high=64)
+    n_draft_min: int = param(0, "Guesses of fewer tokens are dropped.", low=0, high=64)
+    draft_p_min: float = param(
+        0.0, "A guess ends before a token less likely than this.", low=0, high=1
+    )
+    n_ctx_draft: int = param(
+        0, "Context of the draft model; 0 is `n_ctx`.", low=0, high=INT32_MAX
+    )
+    n_gpu_layers_draft: int = param(
+        -1, "Layers of the draft model on the GPU; -1 is all.", low=-1, high=10000
+    )
+    n_threads_draft: int = param(
+        0, "CPU threads of the draft model; 0 is `n_threads`.", low=-1, high=512
+    )
+    n_threads_batch_draft: int = param(
+        0, "The same for batches; 0 is `n_threads_draft`.", low=-1, high=512
+    )
+    cache_type_k_draft: str = param("f16", "The draft model's cached keys.", choices=GGML_TYPES)
+    cache_type_v_draft: str = param("f16", "The draft model's cached values.", choices=GGML_TYPES)
+    spec_ngram_size_n: int = param(
+        12, "ngram-simple: words that must have occurred before.", low=1, high=1024
+    )
+    spec_ngram_size_m: int = param(48, "ngram-simple: most tokens guessed.", low=1, high=1024)
+    lookup_cache_static: str = param("", "llama.cpp n-gram cache that is only read.")
+    lookup_cache_dynamic: str = param("", "llama.cpp n-gram cache that learns.")
+    mmproj: str = param("", "Projector for images and sounds (GGUF); empty is text only.")
+    mmproj_offload: bool = param(True, "Run the projector on the GPU.")
+    slot_save_path: str = param("", "Folder of saved slots; empty turns their saving off.")
+    lora: tuple[str, ...] = param((), "LoRA adapters: FNAME, or FNAME:SCALE.")
+    lora_init_without_apply: bool = param(
+        False, "Load the adapters with scale 0, for POST /lora-adapters to raise."
+    )
+    lora_base: str = param("", "Accepted, and warned about: llama.cpp has no such thing any more.")
+    control_vector: tuple[str, ...] = param((), "Control vectors: FNAME, or FNAME:SCALE.")
+    control_vector_layers: tuple[int, ...] = param(
+        (), "First and last layer that they apply to; none is all."
+    )
+    system_prompt_file: str = param(
+        "", "What every prompt begins with: JSON as the field system_prompt, or text."
+    )
+    json_schema: str = param("", "JSON schema that every text must match, as a default grammar.")
     chat_template: str = param("", "Jinja text or built-in name; empty is the model's.")
+    chat_prompt: str | None = param(None, "api_like_OAI.py's prompt; one of these five chooses it.")
+    user_name: str | None = param(None, "What it writes before a user's message.")
+    ai_name: str | None = param(None, "What it writes before the model's message.")
+    system_name: str | None = param(None, "What it writes before a system message.")
+    chat_stop: str | None = param(None, "What it writes after the model's; stops every chat.")
+    embeddings: bool = param(False, "Serve embeddings, beside generation where the model can.")
+    reranking: bool = param(False, "Serve reranking; sets embeddings, and pooling to rank.")
+    pooling: str = param(
+        "", "Pooling of embeddings; empty is the model's.", choices=("", *POOLINGS)
+    )
+    attention_type: str = param(
+        "",
+        "Attention of embeddings; empty is the model's.",
+        choices=("", "causal", "non-causal"),
+    )
+    embd_normalize: int = param(
+        2,
+        "Norm of embeddings: -1 none, 0 largest value in int16, 1 taxicab, 2 Euclidean, p p-norm.",
+        low=-1,
+        high=INT32_MAX,
+    )
+    spm_infill: bool = param(False, "Infill with the suffix before the prefix.")
     sampling: SamplingParams = param(
         SamplingParams(), "What a request takes that leaves a field out."
     )
@@ -117,6 +240,7 @@ class PoolConfig:
 
     gateway: GatewayConfig = param(GatewayConfig(), "The gateway.")
     worker: tuple[WorkerConfig, ...] = param((), "The workers.")
+    log: LogConfig = param(LogConfig(), "The log.")
     runtime_dir: str = param("", "Directory of sockets and the resolved configuration.")
 
 

@@ -6,11 +6,24 @@ from protocol.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SystemPrompt:
+    """The seeds' `system_prompt`: a common beginning of all prompts, and the names in a dialog."""
+
+    prompt: str = ""
+    anti_prompt: str = ""
+    """What the user's turns begin with: it ends a generation."""
+    assistant_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """What the gateway must know of a loaded model; counts are tokens, sizes are bytes."""
 
     name: str
     path: str
+    aliases: tuple[str, ...] = ()
+    """All its names, `name` included; none is `name` alone."""
+    tags: tuple[str, ...] = ()
     n_slots: int
     n_prefetch: int = 0
     """Tasks that may be sent beyond the free slots, so that their prompts are tokenized early."""
@@ -26,12 +39,34 @@ class ModelCard:
     ftype: str = ""
     description: str = ""
     chat_template: str = ""
+    media_marker: str = ""
+    """What stands in a prompt where an image or a sound belongs; empty if the model takes none."""
+    has_vision: bool = False
+    has_audio: bool = False
     bos_token: str = ""
     eos_token: str = ""
     build: str = ""
     """`b<number>-<commit>` of llama.cpp; `system_fingerprint` in OpenAI's answers."""
     defaults: SamplingParams = SamplingParams()
     """What a request field takes that the client leaves out."""
+    saves_slots: bool = False
+    """It has a folder for saved slots."""
+    n_lora: int = 0
+    """LoRA adapters that it has loaded; their ids count from 0."""
+    system_prompt: SystemPrompt = SystemPrompt()
+    """The one that it starts with."""
+    can_generate: bool = True
+    """False for encoders, which only make embeddings."""
+    has_embeddings: bool = False
+    pooling: str = ""
+    """`none`, `mean`, `cls`, `last` or `rank`; only with `has_embeddings`."""
+    n_embd_out: int = 0
+    """Length of an embedding; the number of classes with pooling `rank`."""
+    embd_normalize: int = 2
+    fim_missing: tuple[str, ...] = ()
+    """Which of the infill tokens `prefix`, `suffix` and `middle` the vocabulary lacks."""
+    suffix_first: bool = False
+    """The prompt of an infill begins with the suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +91,13 @@ class Stats:
     """Wall time of all steps; 1 - (decode_s + sample_s) / step_s is Python's share."""
     gap_s: float = 0.0
     """Wall time between two decode calls of consecutive steps, sampling included."""
+    n_draft: int = 0
+    """Tokens guessed by speculative decoding."""
+    n_draft_accepted: int = 0
+    n_drafts: int = 0
+    """Drafts that were judged."""
+    accepted_at: tuple[int, ...] = ()
+    """Accepted tokens by their position in the draft."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +109,9 @@ class Timings:
     prompt_ms: float = 0.0
     predicted_n: int = 0
     predicted_ms: float = 0.0
+    draft_n: int = 0
+    """Tokens guessed by speculative decoding, and those of them that were right."""
+    draft_n_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,4 +142,5 @@ class SlotReport:
     n_remain: int = -1
     has_next_token: bool = False
     has_new_line: bool = False
+    is_speculative: bool = False
     params: SamplingParams | None = None

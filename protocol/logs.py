@@ -1,4 +1,4 @@
-"""Logging of every process: one line an event, key=value, to stderr.
+"""Logging of every process: one line an event, key=value, to stderr and to a file if one is named.
 
 `2026-11-21T07:40:01.123Z INFO gateway.pool worker lost worker=smol-1`. Under the journal the time
 is left out and the level becomes its priority prefix; `json` makes each line an object.
@@ -9,9 +9,16 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Protocol
 
+from protocol.config import LogConfig
+from protocol.errors import ConfigError
+
 _PRIORITY = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_COLORS = ((logging.ERROR, "31"), (logging.WARNING, "33"))
+_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 0: logging.INFO, 3: logging.INFO}
+"""llama-server's verbosity of today; 0 was the normal one of 2024."""
 
 
 class Writable(Protocol):
@@ -27,20 +34,32 @@ class Writable(Protocol):
 class _Lines(logging.Formatter):
     """Plain lines; `process` stands before the logger's name where that does not say it."""
 
-    def __init__(self, process: str, *, journal: bool) -> None:
+    def __init__(self, process: str, config: LogConfig, *, look: str) -> None:
         super().__init__()
         self._process = process
-        self._journal = journal
+        self._config = config
+        self._look = look
 
     def format(self, record: logging.LogRecord) -> str:
         message = super().format(record)
         name = record.name
         if name != self._process and not name.startswith(f"{self._process}."):
             name = f"{self._process} {name}"
-        if self._journal:
+        if self._look == "journal":
             priority = next((p for level, p in _PRIORITY if record.levelno >= level), 7)
             return f"<{priority}>{name} {message}"
-        return f"{_time(record)} {record.levelname} {name} {message}"
+        words = [message]
+        if self._config.prefix:
+            words[:0] = [self._level(record), name]
+        if self._config.timestamps:
+            words.insert(0, _time(record))
+        return " ".join(words)
+
+    def _level(self, record: logging.LogRecord) -> str:
+        color = next((code for level, code in _COLORS if record.levelno >= level), "")
+        if self._look != "color" or not color:
+            return record.levelname
+        return f"\x1b[{color}m{record.levelname}\x1b[0m"
 
 
 class _Objects(logging.Formatter):
@@ -69,16 +88,37 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def configure(
-    process: str, *, level: str = "INFO", json: bool = False, stream: Writable | None = None
+    process: str, config: LogConfig | None = None, *, stream: Writable | None = None
 ) -> None:
-    """Send the log of this process to stderr, or to `stream`, in place of any earlier set-up."""
-    target: Writable = stream or sys.stderr
-    handler = logging.StreamHandler(target)
-    formatter = _Objects(process) if json else _Lines(process, journal=is_journal(2))
-    handler.setFormatter(formatter)
+    """Send the log of this process to stderr, or to `stream`, in place of any earlier set-up.
+
+    Raises `ConfigError` if the file that the configuration names cannot be written.
+    """
+    config = config or LogConfig()
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_formatter(process, config, _look(config)))
+    handlers: list[logging.Handler] = [handler]
+    if config.file:
+        # Every process of the pool appends to it: a line is one write.
+        try:
+            handlers.append(logging.FileHandler(Path(config.file), encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot write log file {config.file}: {error.strerror}") from error
+        handlers[-1].setFormatter(_formatter(process, config, "plain"))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    root.handlers[:] = handlers
+    root.setLevel(_LEVELS.get(config.verbosity, logging.DEBUG))
+
+
+def _look(config: LogConfig) -> str:
+    if is_journal(2):
+        return "journal"
+    is_colored = config.colors == "on" or (config.colors == "auto" and sys.stderr.isatty())
+    return "color" if is_colored else "plain"
+
+
+def _formatter(process: str, config: LogConfig, look: str) -> logging.Formatter:
+    return _Objects(process) if config.format == "json" else _Lines(process, config, look=look)
 
 
 def is_journal(fd: int) -> bool:

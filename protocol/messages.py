@@ -87,6 +87,8 @@ class Chat:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     """The last message is the assistant's and is to be gone on with."""
+    continue_thought: bool | None = None
+    """It is its thoughts that are gone on with; unset is as the message has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

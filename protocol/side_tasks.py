@@ -107,6 +107,8 @@ class SetSystemPrompt(TaskMessage):
     """Give all slots a common beginning (the seeds' `system_prompt`); "" takes it away."""
 
     prompt: str
+    anti_prompt: str = ""
+    """Ends the generations that begin so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

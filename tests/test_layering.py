@@ -24,7 +24,7 @@ TEXT = {
     "protocol.errors",
     "worker.output",
 }
-PURE_HTTP = {"protocol", "orjson", "gateway.llamacpp", "gateway.openai"}
+PURE_HTTP = {"protocol", "orjson", "gateway.llamacpp", "gateway.openai", "gateway.anthropic"}
 SHARED_HTTP = {"gateway.refusals", "gateway.reply", "gateway.sse"}
 
 RULES: dict[str, set[str]] = {
@@ -35,11 +35,14 @@ RULES: dict[str, set[str]] = {
     },
     "gateway/openai": PURE_HTTP | SHARED_HTTP,
     "gateway/llamacpp": PURE_HTTP | SHARED_HTTP,
-    **dict.fromkeys(("gateway/refusals.py", "gateway/reply.py", "gateway/sse.py"), PURE_HTTP),
+    "gateway/anthropic": PURE_HTTP | SHARED_HTTP,
+    **dict.fromkeys(("gateway/refusals.py", "gateway/sse.py"), PURE_HTTP),
+    "gateway/reply.py": PURE_HTTP | {"gateway.sse"},
     "worker": {"protocol", "worker", "zmq", "click"},
-    "worker/prompt.py": {"protocol", "worker", "jinja2"},
+    "worker/chat": {"protocol", "worker", "jinja2"},
     "worker/engine": ENGINE | TEXT,
     "worker/engine/fake.py": ENGINE | TEXT | {"protocol.config"},  # its delays are configured
+    "worker/engine/fake_embedding.py": ENGINE | {"protocol.config"},
     "worker/output": TEXT,
     "worker/llama": {"protocol", "worker", "llama_cpp", "numpy"},
     # The supervisor must start at once and outlive everybody.
@@ -99,7 +102,7 @@ def test_imports_follow_the_layers(path: Path) -> None:
     assert not foreign, f"{name_of(path)} may not import {', '.join(foreign)}"
 
 
-@pytest.mark.parametrize("folder", ["gateway/openai", "gateway/llamacpp"])
+@pytest.mark.parametrize("folder", ["gateway/openai", "gateway/llamacpp", "gateway/anthropic"])
 def test_mapping_folders_never_await(folder: str) -> None:
     for path in sources(folder):
         for node in ast.walk(ast.parse(path.read_text())):

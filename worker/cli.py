@@ -7,24 +7,30 @@ supervisor must start at once, and work where llama_cpp is missing or broken.
 import ast
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from protocol import config as configs
 from protocol import logs, options
 from protocol.config import PoolConfig, WorkerConfig
-from protocol.errors import ConfigError, InvalidRequest
+from protocol.errors import ConfigError
 from protocol.notify import Notifier
+from protocol.version import version
 from worker import launch, resolve
+from worker.arguments import Given, OptionCommand, given, warnings, with_options
 from worker.respawn import EXIT_CONFIG
 from worker.rundir import runtime_directory
+from worker.show import Origins, numbers, places_in, toml
 from worker.supervisor import Settings, Supervisor
-from worker.terminal import stderr_console
+from worker.terminal import Console, stderr_console
+
+log = logging.getLogger("supervisor")
 
 _GROUP = "llamapool.commands"
 _CONTEXT = {
@@ -32,8 +38,6 @@ _CONTEXT = {
     "token_normalize_func": lambda name: name.replace("_", "-"),
     "max_content_width": 100,
 }
-
-Command = TypeVar("Command", bound=click.Command)
 
 
 class LazyGroup(click.Group):
@@ -90,82 +94,18 @@ def _broken(name: str, error: ImportError) -> click.Command:
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"llamapool {importlib.metadata.version('llamapool')}")
+        click.echo(f"llamapool {version()}")
         ctx.exit()
 
 
-class FieldType(click.ParamType[Any]):
-    """Reads an argument as its field of the configuration."""
-
-    def __init__(self, option: options.Option) -> None:
-        self.name = _metavar(option)
-        self._option = option
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the field's value, or fail as a usage error."""
-        try:
-            return options.read_text(self._option, value, self._option.flags[-1])
-        except InvalidRequest as error:
-            self.fail(error.message, param, ctx)
+_SETTABLE = tuple(options.SECTIONS)
 
 
-def _metavar(option: options.Option) -> str:
-    if option.row.spec.choices:
-        return "|".join(filter(None, option.row.spec.choices))
-    kind = option.row.kind
-    return "N" if kind in (int, float) else "TEXT"
-
-
-def _declared(option: options.Option, index: int) -> click.Option:
-    """Make the click option of one row; its value arrives as parameter `option_<index>`."""
-    names = [f"option_{index}", *option.flags]
-    text = option.row.spec.doc + (f" [env: {option.env}]" if option.env else "")
-    if option.is_switch:
-        if option.off:
-            # click pairs them by position: the first holds the slash, the rest are synonyms.
-            pairs = [f"{on}/{off}" for on, off in zip(option.flags, option.off, strict=False)]
-            rest = [f" /{off}" for off in option.off[len(option.flags) :]]
-            names = [f"option_{index}", *pairs, *rest]
-        return click.Option(names, is_flag=True, default=None, help=text)
-    extra: dict[str, Any] = {"multiple": True} if option.repeats else {"default": None}
-    if option.bare:
-        extra |= {"is_flag": False, "flag_value": option.bare}
-    return click.Option(names, type=FieldType(option), help=text, **extra)
-
-
-def _with_options(*sections: str) -> Callable[[Command], Command]:
-    """Add the options of these sections to a command."""
-
-    def decorate(command: Command) -> Command:
-        command.params += [
-            _declared(option, index)
-            for index, option in enumerate(options.OPTIONS)
-            if option.section in sections
-        ]
-        return command
-
-    return decorate
-
-
-def _changes(values: dict[str, Any], sections: Iterable[str]) -> dict[str, Any]:
-    """Collect `{field: value}` from the environment and, above it, from the command line."""
-    changes = options.from_environ(os.environ, sections)
-    for index, option in enumerate(options.OPTIONS):
-        value = values.get(f"option_{index}")
-        if value is None or value == () or (option.value is not None and not value):
-            continue
-        if option.repeats:
-            value = tuple(item for part in value for item in part)
-        value = value if option.value is None else option.value
-        changes |= dict.fromkeys(filter(None, (option.field, option.also)), value)
-    return changes
-
-
-def _configured(path: Path | None, values: dict[str, Any], *sections: str) -> PoolConfig:
+def _configured(path: Path | None, said: Given) -> PoolConfig:
     config = PoolConfig()
     if path is not None:
         config = resolve.anchored(configs.load(path), path.absolute().parent)
-    return options.apply(config, _changes(values, sections))
+    return options.apply(config, said.changes)
 
 
 _config_option = click.option(
@@ -174,7 +114,6 @@ _config_option = click.option(
     envvar="LLAMAPOOL_CONFIG",
     help="TOML file of a pool; flags stand above it. [env: LLAMAPOOL_CONFIG]",
 )
-_verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log in detail.")
 
 
 @click.group(cls=LazyGroup, context_settings=_CONTEXT)
@@ -183,52 +122,92 @@ def main() -> None:
     """Serve GGUF models from many GPUs behind one address."""
 
 
-@_with_options("gateway", "worker", "sampling")
-@main.command(context_settings=_CONTEXT)
+@with_options(*_SETTABLE)
+@main.command(cls=OptionCommand, context_settings=_CONTEXT)
 @_config_option
-@_verbose_option
-def serve(config: Path | None, verbose: bool, **values: Any) -> None:
+def serve(config: Path | None, **values: Any) -> None:
     """Serve everything on this host: a gateway and its workers.
 
     Takes llama-server's flags for one model, or --config for several. Without a model it serves
     the one that is installed with it.
     """
     console = stderr_console(sys.stderr)
-    logs.configure("supervisor", level="DEBUG" if verbose else "INFO", stream=console)
     try:
-        pool = _configured(config, values, *options.SECTIONS)
+        said = given(values, _SETTABLE)
+        pool = _configured(config, said)
+        logs.configure("supervisor", pool.log, stream=console)
+        _warn(said)
         with runtime_directory(pool.runtime_dir) as folder:
             pool = resolve.resolve(pool, runtime_dir=str(folder), n_cores=resolve.count_cores())
-            path = folder / "pool.json"
-            path.touch(mode=0o600)
-            path.write_text(configs.dump(pool))
-            settings = Settings(
-                launches=launch.launches(pool, path, os.environ, ("-v",) if verbose else ()),
-                runtime_dir=folder,
-                drain_timeout_s=pool.gateway.drain_timeout_s,
-                has_key=bool(pool.gateway.api_key or pool.gateway.api_key_file),
-            )
-            code = Supervisor(settings, console, Notifier.from_environ()).run()
+            code = _supervise(pool, folder, console)
     except ConfigError as error:
         raise SystemExit(_refuse(error)) from None
     raise SystemExit(code)
 
 
-@_with_options("worker", "sampling")
-@main.command(context_settings=_CONTEXT)
+def _supervise(pool: PoolConfig, folder: Path, console: Console) -> int:
+    """Write the resolved configuration down and run its processes."""
+    path = folder / "pool.json"
+    path.touch(mode=0o600)
+    # The children write to a pipe: whether it ends at a terminal only we can know.
+    colors = "on" if console.is_terminal and pool.log.colors == "auto" else pool.log.colors
+    path.write_text(configs.dump(replace(pool, log=replace(pool.log, colors=colors))))
+    settings = Settings(
+        launches=launch.launches(pool, path, os.environ),
+        runtime_dir=folder,
+        drain_timeout_s=pool.gateway.drain_timeout_s,
+        has_key=bool(pool.gateway.api_key or pool.gateway.api_key_file),
+    )
+    return Supervisor(settings, console, Notifier.from_environ()).run()
+
+
+def _warn(said: Given) -> None:
+    for line in warnings(said.unused):
+        log.warning(line)
+
+
+@main.group(context_settings=_CONTEXT)
+def config() -> None:
+    """Look at a configuration."""
+
+
+@with_options(*_SETTABLE)
+@config.command(cls=OptionCommand, context_settings=_CONTEXT)
 @_config_option
-@_verbose_option
-@click.option("--name", default="", help="Which worker of the configuration to run.")
-@click.option("--connect", multiple=True, help="ZeroMQ endpoint of a gateway; may be repeated.")
-def worker(
-    config: Path | None, verbose: bool, name: str, connect: tuple[str, ...], **values: Any
-) -> None:
-    """Run one worker, which dials a gateway."""
+@click.option("--origin", is_flag=True, help="Say beside each value where it comes from.")
+def show(config: Path | None, origin: bool, **values: Any) -> None:
+    """Print what `serve` would run with these options, as TOML."""
     try:
-        one = _one_worker(_configured(config, values, "worker", "sampling"), name, connect)
+        said = given(values, _SETTABLE)
+        pool = _configured(config, said)
+        folder = pool.runtime_dir or "(made at the start)"
+        resolved = resolve.resolve(pool, runtime_dir=folder, n_cores=resolve.count_cores())
+        origins = Origins(
+            said={field: name for field, (_, name) in said.settings.items()},
+            path=config,
+            places=places_in(config.read_text()) if config and config.suffix != ".json" else {},
+            workers=numbers(pool),
+        )
+        click.echo(toml(resolved, origins if origin else None), nl=False)
     except ConfigError as error:
         raise SystemExit(_refuse(error)) from None
-    logs.configure(one.name, level="DEBUG" if verbose else "INFO")
+
+
+@with_options("worker", "sampling", "log")
+@main.command(cls=OptionCommand, context_settings=_CONTEXT)
+@_config_option
+@click.option("--name", default="", help="Which worker of the configuration to run.")
+@click.option("--connect", multiple=True, help="ZeroMQ endpoint of a gateway; may be repeated.")
+def worker(config: Path | None, name: str, connect: tuple[str, ...], **values: Any) -> None:
+    """Run one worker, which dials a gateway."""
+    try:
+        said = given(values, ("worker", "sampling", "log"))
+        pool = _configured(config, said)
+        one = _one_worker(pool, name, connect)
+        logs.configure(one.name, pool.log)
+        _warn(said)
+    except ConfigError as error:
+        raise SystemExit(_refuse(error)) from None
     from worker.process import run
 
     raise SystemExit(run(one))

@@ -9,7 +9,7 @@ from pathlib import Path
 import protocol
 from protocol.config import PoolConfig, WorkerConfig
 from protocol.logs import is_journal
-from protocol.options import OPTIONS
+from protocol.options import OPTIONS, UNUSED
 from protocol.orphan import PARENT_VARIABLE
 
 GATEWAY = "gateway"
@@ -39,12 +39,10 @@ class Launch:
         return not self.model
 
 
-def launches(
-    config: PoolConfig, path: Path, environ: Mapping[str, str], flags: tuple[str, ...] = ()
-) -> tuple[Launch, ...]:
+def launches(config: PoolConfig, path: Path, environ: Mapping[str, str]) -> tuple[Launch, ...]:
     """Plan all processes of a resolved configuration that was written to `path`; gateway first."""
     env = _shared(environ)
-    config_flags = ("--config", str(path), *flags)
+    config_flags = ("--config", str(path))
     gateway = Launch(
         name=GATEWAY,
         argv=(*_PYTHON, "-m", "gateway", *config_flags),
@@ -82,7 +80,8 @@ _OURS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "JOURNAL_STREAM", "LI
 
 def _shared(environ: Mapping[str, str]) -> dict[str, str]:
     # The options are settled in the resolved file; a child must not read them once more.
-    dropped = {*_OURS, *(option.env for option in OPTIONS)}
+    options = {option.env for option in OPTIONS} | {row.env for row in UNUSED}
+    dropped = options.union(_OURS)
     env = {name: value for name, value in environ.items() if name not in dropped}
     root = Path(protocol.__file__).parent.parent
     if root.name not in ("site-packages", "dist-packages"):  # a checkout

@@ -16,13 +16,17 @@ import zmq
 
 from protocol import WIRE_VERSION, facts
 from protocol import messages as m
+from protocol import side_tasks as s
 from protocol.codec import ProtocolError
-from protocol.errors import TaskError
+from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Message
+from worker.answers import Answers
 from worker.connection import Connection
+from worker.embedding import Desk
 from worker.engine.engine import Engine
-from worker.engine.task import Abort, AbortAll, Report, Submit
+from worker.engine.task import Abort, AbortAll, Report, Submit, Task
 from worker.prompt import PromptReader
+from worker.side import SideTasks
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +80,12 @@ class Link:
         self._engine: Engine | None = None
         self._reader: PromptReader | None = None
         self._card: facts.ModelCard | None = None
+        self._side: SideTasks | None = None
+        self._desk: Desk | None = None
         self._running: set[TaskKey] = set()
+        self._answers = Answers()
+        self._fresh: list[Task] = []
+        """Generations of the frame that is being heard."""
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
         self._next_beat = 0.0
         self._poller = zmq.Poller()
@@ -103,9 +112,19 @@ class Link:
         # Without a gateway nobody would ever take the last frames.
         self._connection.close(linger_ms=1000 if self._is_welcome else 0)
 
-    def attach(self, engine: Engine, reader: PromptReader, card: facts.ModelCard) -> None:
+    def embed_with(self, desk: Desk) -> None:
+        """Take embeddings and rerankings too; to be said before `attach`."""
+        self._desk = desk
+
+    def attach(
+        self,
+        engine: Engine,
+        reader: PromptReader,
+        card: facts.ModelCard,
+        side: SideTasks | None = None,
+    ) -> None:
         """Open the slots: the model is loaded."""
-        self._engine, self._reader, self._card = engine, reader, card
+        self._engine, self._reader, self._card, self._side = engine, reader, card, side
         self._connection.send([m.Ready(card=card)])
 
     def drain(self) -> None:
@@ -139,7 +158,7 @@ class Link:
 
     def _forward(self, messages: list[Message]) -> None:
         """Send what the engine said; a step that ends a task carries the counters with it."""
-        messages = [message for message in messages if self._is_wanted(message)]
+        messages = self._answers.parse([one for one in messages if self._is_wanted(one)])
         if not messages:
             return
         ended = [message for message in messages if isinstance(message, m.Terminal)]
@@ -160,8 +179,15 @@ class Link:
             while (messages := self._connection.receive()) is not None:
                 for message in messages:
                     self._obey(message)
+                self._submit_fresh()
         except ProtocolError as error:
             self._reconnect(str(error))
+
+    def _submit_fresh(self) -> None:
+        """Hand the tasks of a frame over at once: choices of one prompt are to start together."""
+        if self._fresh and self._engine is not None:
+            self._engine.submit(Submit(self._fresh[0], tuple(self._fresh[1:])))
+        self._fresh.clear()
 
     def _reconnect(self, reason: str) -> None:
         """Start over: what ran for the old connection has nobody to go to."""
@@ -173,6 +199,10 @@ class Link:
         self._connection.close()
         self._is_welcome = False
         self._running.clear()
+        self._answers.clear()
+        if self._desk is not None:
+            self._desk.drop()
+        self._fresh.clear()
         if self._engine is not None:
             self._engine.submit(AbortAll())
         self.open()
@@ -184,8 +214,7 @@ class Link:
             case m.Opened():
                 self.is_open = True
             case m.Cancel():
-                if self._engine is not None and (message.task_id, message.attempt) in self._running:
-                    self._engine.submit(Abort(message.task_id, message.attempt))
+                self._cancel((message.task_id, message.attempt))
             case m.Drain():
                 self.drain()
             case m.Ping():
@@ -194,6 +223,14 @@ class Link:
                 self._take_task(message)
             case _:
                 logger.warning("unexpected message type=%s", type(message).__name__)
+
+    def _cancel(self, key: TaskKey) -> None:
+        if self._engine is None or key not in self._running:
+            return
+        if self._desk is not None:
+            self._desk.drop(key)
+        self._submit_fresh()
+        self._engine.submit(Abort(*key))
 
     def _welcome(self, message: m.Welcome) -> None:
         if message.wire_version != WIRE_VERSION:
@@ -222,17 +259,14 @@ class Link:
 
     def _answer(self, message: m.TaskMessage) -> m.Terminal | None:
         assert self._engine is not None and self._reader is not None, "a task came before Ready"
-        key = message.task_id, message.attempt
+        if self._start(message):
+            self._running.add((message.task_id, message.attempt))
+            return None
         match message:
-            case m.Generate():
-                task = self._reader.task(message)
-                self._running.add(key)
-                self._engine.submit(Submit(task))
-                return None
-            case m.Inspect():
-                self._running.add(key)
-                self._engine.submit(Report(*key))
-                return None
+            case s.Render():
+                return self._reader.render(message)
+            case s.SetSystemPrompt():
+                return self._reader.set_system_prompt(message)
             case m.Tokenize():
                 tokens = tuple(self._reader.tokenize(message))
                 pieces = self._engine.vocabulary.special_pieces if message.with_pieces else ()
@@ -250,6 +284,26 @@ class Link:
                     content=self._engine.vocabulary.render(tokens),
                 )
         raise ProtocolError(f"unexpected task {type(message).__name__}")
+
+    def _start(self, message: m.TaskMessage) -> bool:
+        """Hand over what is done on the engine's thread; false for what needs nothing of it."""
+        assert self._engine is not None and self._reader is not None, "a task came before Ready"
+        match message:
+            case m.Generate():
+                task = self._reader.task(message)
+                self._answers.open(task)
+                self._fresh.append(task)
+            case m.Inspect():
+                self._engine.submit(Report(message.task_id, message.attempt))
+            case s.SlotAction() | s.SetLora() if self._side is not None:
+                self._side.start(message)
+            case s.Embed() | s.Rerank():
+                if self._desk is None:
+                    raise TaskError(ErrorCode.NOT_SUPPORTED, "this worker makes no embeddings")
+                self._desk.open(message)
+            case _:
+                return False
+        return True
 
     def __repr__(self) -> str:
         state = "draining" if self.draining else "open" if self._card else "loading"

@@ -7,21 +7,30 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 
 import zmq
 
 from protocol.config import WorkerConfig
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, TaskError
+from protocol.facts import ModelCard
 from protocol.messages import Hello, Loading
 from protocol.notify import Notifier
+from protocol.side_tasks import SetSystemPrompt
+from protocol.system_prompt import load_system_prompt
 from worker.connection import Connection
+from worker.embedding import Desk
 from worker.engine.backend import Backend
 from worker.engine.engine import Engine, EngineConfig
 from worker.engine.fake import FakeBackend
+from worker.engine.selfextend import SelfExtend
 from worker.engine.task import Stop
 from worker.link import Link, Outlet
 from worker.prompt import PromptReader
+from worker.side import SideTasks
+from worker.speculation import kinds, open_drafter
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +70,14 @@ class EngineThread:
     def _run(self) -> None:
         try:
             backend = open_backend(self._config, self._on_load)
-            engine = Engine(backend, engine_config(self._config, backend), self._outlet.put)
+            drafter = open_drafter(self._config, backend)
+            config = engine_config(self._config, backend)
+            engine = Engine(backend, config, self._outlet.put, drafter)
             self.backend, self.engine = backend, engine
             self._outlet.wake()
             engine.run()
+            if drafter is not None:
+                drafter.close()
             backend.close()
         except Exception as error:
             self.error = error
@@ -92,7 +105,26 @@ def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
         similarity=config.slot_similarity,
         step_target_s=config.step_target_ms / 1e3 or default,
         context_shift=config.context_shift,
+        spec_slots=config.spec_slots,
+        self_extend=self_extend(config, backend),
     )
+
+
+def self_extend(config: WorkerConfig, backend: Backend) -> SelfExtend | None:
+    """Return how positions are shared; raises `ConfigError` for what cannot be grouped."""
+    n, width = config.grp_attn_n, config.grp_attn_w
+    if n == 1:
+        return None
+    reason = ""
+    if width % n:
+        reason = f"grp_attn_w {width} must be a multiple of it"
+    elif not backend.can_group:
+        reason = "this kind of model has no positions that could be shared: use rope_scaling yarn"
+    elif config.mmproj or kinds(config):
+        reason = "it does not go together with mmproj or guessing ahead"
+    if reason:
+        raise ConfigError(f"grp_attn_n {n}: {reason}")
+    return SelfExtend(n, width)
 
 
 class WorkerProcess:
@@ -152,8 +184,19 @@ class WorkerProcess:
     def _attach(self, engine: Engine) -> None:
         backend = self._thread.backend
         assert backend is not None
-        reader = PromptReader(backend, cuts_long=self._config.context_shift)
-        self._link.attach(engine, reader, backend.card)
+        reader = PromptReader(
+            backend,
+            cuts_long=self._config.context_shift and self._config.grp_attn_n == 1,
+            chat_stop=self._config.chat_stop or "",
+            logs_prompts=self._config.verbose_prompt,
+        )
+        if backend.embedder is not None:
+            target_s = engine_config(self._config, backend).step_target_s
+            self._link.embed_with(Desk(backend, backend.embedder, engine, target_s))
+        card = self._with_system_prompt(reader, backend.card)
+        self._link.attach(
+            engine, reader, card, SideTasks(engine, backend, self._config.slot_save_path)
+        )
         logger.info(
             "ready model=%s slots=%d n_ctx=%d build=%s",
             backend.card.name,
@@ -161,6 +204,19 @@ class WorkerProcess:
             backend.card.n_ctx,
             backend.card.build,
         )
+
+    def _with_system_prompt(self, reader: PromptReader, card: ModelCard) -> ModelCard:
+        """Begin with the system prompt of the configured file, and tell the gateway its names."""
+        if not self._config.system_prompt_file:
+            return card
+        system = load_system_prompt(Path(self._config.system_prompt_file))
+        try:
+            reader.set_system_prompt(
+                SetSystemPrompt(task_id=0, prompt=system.prompt, anti_prompt=system.anti_prompt)
+            )
+        except TaskError as error:
+            raise ConfigError(f"system_prompt_file: {error.message}") from error
+        return replace(card, system_prompt=system)
 
     def _prove_progress(self) -> None:
         """Tell the watchdog that the engine moves; if it does not, go before others must ask."""

@@ -3,96 +3,82 @@
 Runs on the link's thread: it reads the vocabulary only.
 """
 
-import datetime
-import json
-from typing import Any, NoReturn
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
 
-import jinja2
-import jinja2.ext
-import jinja2.sandbox
-
-from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.facts import ModelCard
-from protocol.messages import Chat, Generate, Tokenize
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.messages import Generate, Tokenize
+from protocol.side_tasks import Render, Rendered, SetSystemPrompt, SystemPromptSet
+from worker.chat.conversation import ChatPrompt, ConversationReader
+from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.task import Task
+from worker.infill import InfillRules, check_infill, infill_prompt
+from worker.structured import with_grammar
+from worker.system_prompt import SystemPrefix
 
-CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-"""What llama-server takes for a model without a template."""
+logger = logging.getLogger(__name__)
 
-BUILT_IN = {"chatml": CHATML}
-
-
-class ChatTemplate:
-    """A compiled chat template; the sandbox keeps a model file from running code here."""
-
-    def __init__(self, source: str, card: ModelCard) -> None:
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = _now
-        self._card = card
-        try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise ConfigError(f"the chat template does not compile: {error}") from error
-
-    def render(self, chat: Chat) -> str:
-        """Write a conversation as the text that the model continues."""
-        variables = {
-            "bos_token": self._card.bos_token,
-            "eos_token": self._card.eos_token,
-            "add_generation_prompt": True,
-            "tools": None,
-            **(chat.kwargs or {}),
-        }
-        try:
-            return self._template.render(messages=list(chat.messages), **variables)
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
-            message = f"The chat template cannot render these messages: {error}"
-            raise InvalidRequest(message, param="messages") from error
-
-
-def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:
-    """Write JSON as a template expects it: not escaped for HTML, as Jinja's own filter does."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.datetime.now().astimezone().strftime(form)
+IS_ENCODER = "This model is an encoder: it makes embeddings and does not generate"
 
 
 class PromptReader:
     """Turns messages of the wire into tasks of the engine."""
 
-    def __init__(self, backend: Backend, *, cuts_long: bool) -> None:
+    def __init__(
+        self, backend: Backend, *, cuts_long: bool, chat_stop: str = "", logs_prompts: bool = False
+    ) -> None:
+        self._logs_prompts = logs_prompts
         self._backend = backend
         self._card = backend.card
         self._cuts_long = cuts_long
-        source = self._card.chat_template or CHATML
-        self._template = ChatTemplate(BUILT_IN.get(source, source), self._card)
+        self._chat_stop = chat_stop
+        self._system = SystemPrefix(backend)
+        self._conversations = ConversationReader(self._card)
+        self._shown = shown_tokens(backend, self._conversations.markers)
         self._longest_piece = max(len(piece) for piece in backend.vocabulary.special_pieces)
+
+    def _settled(self, message: Generate) -> Generate:
+        """Add what this server says beside the request: its own limit, and the stop of its chats.
+
+        `n_predict` of -1 is llama-server's -n, as there, even if the request says -1 itself.
+        """
+        params = message.params
+        if params.n_predict == -1 and self._card.defaults.n_predict != -1:
+            params = replace(params, n_predict=self._card.defaults.n_predict)
+        if message.chat is not None and self._chat_stop:
+            params = replace(params, stop=(self._chat_stop, *params.stop))
+        return message if params is message.params else replace(message, params=params)
+
+    def set_system_prompt(self, message: SetSystemPrompt) -> SystemPromptSet:
+        """Let every plain prompt begin with a text; raises `TaskError`."""
+        return self._system.set(message)
 
     def task(self, message: Generate) -> Task:
         """Tokenize a generation; raises `TaskError` for what cannot be run."""
+        check_scales(message.params.lora or (), self._card.n_lora)
+        message = with_grammar(self._system.adapt(message))
+        if not self._card.can_generate:
+            raise TaskError(ErrorCode.NOT_SUPPORTED, IS_ENCODER)
+        message = self._settled(message)
+        chat = self._conversations.read(message.chat) if message.chat is not None else None
+        if chat is not None and chat.grammar:
+            message = replace(message, params=replace(message.params, grammar=chat.grammar))
+        if message.media:
+            return self._answered(self._media_task(message, chat), chat)
         text = ""
-        if message.chat is not None:
-            tokens = self._tokens(self._without_bos(self._template.render(message.chat)))
+        if chat is not None:
+            tokens = self._tokens(self._without_bos(chat.text))
         else:
-            tokens = self._tokens(message.prompt if message.prompt is not None else "")
+            tokens = self._plain_tokens(message)
             text = self._backend.vocabulary.render(tokens)
+            tokens = self._system.lead(message, tokens)
+        if self._logs_prompts:
+            shown = text or self._backend.vocabulary.render(tokens)
+            logger.info("prompt task=%d tokens=%d text=%r", message.task_id, len(tokens), shown)
         tokens, truncated = self._fit(tokens, message.params.n_keep)
-        return Task(
+        task = Task(
             task_id=message.task_id,
             attempt=message.attempt,
             prompt=tokens,
@@ -100,6 +86,66 @@ class PromptReader:
             slot=message.slot,
             text=text,
             truncated=truncated,
+        )
+        return self._answered(task, chat)
+
+    def _answered(self, task: Task, chat: ChatPrompt | None) -> Task:
+        """Say how a chat's answer is to be taken apart."""
+        if chat is None or chat.expected is None:
+            return task
+        return replace(task, expected=chat.expected, shown=self._shown, triggers=chat.triggers)
+
+    def _plain_tokens(self, message: Generate) -> list[int]:
+        """Read a prompt that is no chat."""
+        prompt = message.prompt if message.prompt is not None else ""
+        if message.infill is None:
+            return self._tokens(prompt, add_special=not self._system)
+        check_infill(self._backend.vocabulary)
+        rules = InfillRules(
+            n_batch=self._backend.n_batch,
+            n_ctx=self._card.n_ctx,
+            n_predict=self._card.defaults.n_predict,
+            suffix_first=self._card.suffix_first,
+        )
+        begun = self.tokenize(Tokenize(task_id=0, content=prompt)) if prompt else []
+        vocabulary = self._backend.vocabulary
+        return infill_prompt(message.infill, begun, vocabulary, self._user_text, rules)
+
+    def _user_text(self, text: str) -> list[int]:
+        """Tokenize text that means nothing but itself, whatever it looks like."""
+        self._check_length(text)
+        return self._backend.tokenize(text, add_special=False, parse_special=False)
+
+    def _media_task(self, message: Generate, chat: ChatPrompt | None) -> Task:
+        """Read a prompt with images or sounds in it; its middle is never cut out."""
+        text = message.prompt
+        if chat is not None:
+            text = self._without_bos(chat.text)
+        if not isinstance(text, str):
+            raise InvalidRequest("media need a prompt that is text", param="prompt")
+        tokens, media = self._backend.read_media(text, message.media)
+        if message.chat is None:
+            tokens, media = self._system.lead_media(tokens, media)
+        if len(tokens) >= self._card.n_ctx:
+            raise self._too_long(len(tokens))
+        return Task(
+            task_id=message.task_id,
+            attempt=message.attempt,
+            prompt=tokens,
+            params=message.params,
+            slot=message.slot,
+            text=text.replace(self._card.media_marker, ""),
+            media=media,
+        )
+
+    def render(self, message: Render) -> Rendered:
+        """Write a conversation as text, and count its tokens; the context need not hold them."""
+        text = self._without_bos(self._conversations.read(message.chat).text)
+        return Rendered(
+            task_id=message.task_id,
+            attempt=message.attempt,
+            prompt=text,
+            n_tokens=len(self._tokens(text)),
         )
 
     def tokenize(self, message: Tokenize) -> list[int]:
@@ -122,13 +168,17 @@ class PromptReader:
         """Return tokens that the vocabulary has; llama.cpp aborts on others."""
         return tuple(self._valid(token) for token in tokens)
 
-    def _tokens(self, prompt: str | tuple[int | str, ...]) -> list[int]:
+    def _tokens(
+        self, prompt: str | tuple[int | str, ...], *, add_special: bool = True
+    ) -> list[int]:
         parts = (prompt,) if isinstance(prompt, str) else prompt
         tokens: list[int] = []
         for i, part in enumerate(parts):
             if isinstance(part, str):
                 self._check_length(part)
-                tokens += self._backend.tokenize(part, add_special=i == 0, parse_special=True)
+                tokens += self._backend.tokenize(
+                    part, add_special=add_special and i == 0, parse_special=True
+                )
             else:
                 tokens.append(self._valid(part))
         return tokens
@@ -171,3 +221,15 @@ class PromptReader:
         if bos and self._backend.vocabulary.add_bos and text.startswith(bos):
             return text[len(bos) :]
         return text
+
+
+def shown_tokens(backend: Backend, markers: Sequence[str]) -> frozenset[int]:
+    """Find the control tokens that are written in markers: a parser must see their text."""
+    pieces, special = backend.vocabulary.pieces, backend.vocabulary.special_pieces
+    found = set[int]()
+    for marker in markers:
+        for token in backend.tokenize(marker, add_special=False, parse_special=True):
+            text = special[token].decode(errors="replace")
+            if not pieces[token] and text and text in marker:
+                found.add(token)
+    return frozenset(found)

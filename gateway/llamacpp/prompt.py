@@ -60,8 +60,6 @@ def _one(value: Any, n_vocab: int) -> Prompt:
 
 
 def _object(value: dict[str, Any]) -> str:
-    if value.get("multimodal_data"):
-        raise InvalidRequest("Field 'prompt.multimodal_data': not supported yet", param="prompt")
     text = value.get("prompt_string")
     if not isinstance(text, str):
         raise InvalidRequest(f'"prompt" {_SHAPES}', param="prompt")

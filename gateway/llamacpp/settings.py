@@ -66,6 +66,10 @@ def _biases(params: SamplingParams) -> list[dict[str, Any]]:
     ]
 
 
+def _adapter(number: int, scale: float) -> dict[str, Any]:
+    return {"id": number, "scale": float32(scale)}
+
+
 _ROWS: tuple[_Row, ...] = (
     _plain("seed"),
     _real("temperature"),
@@ -115,7 +119,7 @@ _ROWS: tuple[_Row, ...] = (
     _plain("timings_per_token"),
     _plain("post_sampling_probs"),
     _fixed("backend_sampling", False),
-    _fixed("lora", ()),
+    ("lora", lambda params: tuple(_adapter(*one) for one in params.lora or ())),
 )
 
 _PRIVATE = frozenset(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.llamacpp.settings import legacy_settings, metric_settings
-from protocol.facts import ModelCard, SlotReport
+from protocol.facts import ModelCard, SlotReport, SystemPrompt
 
 CHATML = (
     "{%- for message in messages -%}{{- '<|im_start|>' + message.role + '\\n' + message.content + "
@@ -23,7 +23,7 @@ def slot(report: SlotReport, card: ModelCard, *, legacy: bool = False) -> dict[s
     shown: dict[str, Any] = {
         "id": report.id,
         "n_ctx": card.n_ctx,
-        "speculative": False,
+        "speculative": report.is_speculative,
         "is_processing": report.is_processing,
     }
     params = report.params
@@ -60,10 +60,14 @@ class Offers:
 
     slots: bool
     metrics: bool
+    props: bool = False
 
 
-def props(card: ModelCard, total_slots: int, offers: Offers) -> dict[str, Any]:
-    """Return /props of one model."""
+def props(
+    card: ModelCard, total_slots: int, offers: Offers, system: SystemPrompt | None = None
+) -> dict[str, Any]:
+    """Return /props of one model; `system` is the system prompt that holds now."""
+    system = system or card.system_prompt
     defaults = metric_settings(card.defaults)
     flat = defaults | legacy_settings(card.defaults, n_ctx=card.n_ctx, model=card.name)
     return {
@@ -72,10 +76,10 @@ def props(card: ModelCard, total_slots: int, offers: Offers) -> dict[str, Any]:
         "model_alias": card.name,
         "model_ftype": card.ftype,
         "model_path": card.path,
-        "modalities": {"vision": False, "video": False, "audio": False},
-        "media_marker": "<__media__>",
+        "modalities": {"vision": card.has_vision, "video": False, "audio": card.has_audio},
+        "media_marker": card.media_marker or "<__media__>",
         "endpoint_slots": offers.slots,
-        "endpoint_props": False,
+        "endpoint_props": offers.props,
         "endpoint_metrics": offers.metrics,
         "ui": False,
         "ui_settings": {},
@@ -86,8 +90,8 @@ def props(card: ModelCard, total_slots: int, offers: Offers) -> dict[str, Any]:
         "build_info": card.build,
         "is_sleeping": False,
         "cors_proxy_enabled": False,
-        "assistant_name": "",
-        "user_name": "",
+        "assistant_name": system.assistant_name,
+        "user_name": system.anti_prompt,
     }
 
 
@@ -133,10 +137,10 @@ def models(cards: Sequence[ModelCard], created: int) -> dict[str, Any]:
 def _model(card: ModelCard, created: int) -> dict[str, Any]:
     return {
         "id": card.name,
-        "aliases": [card.name],
-        "tags": [],
+        "aliases": list(card.aliases) or [card.name],
+        "tags": list(card.tags),
         "object": "model",
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "architecture": {"input_modalities": _inputs(card), "output_modalities": ["text"]},
         "created": created,
         "owned_by": "llamacpp",
         "meta": {
@@ -173,3 +177,8 @@ def _ollama_model(card: ModelCard) -> dict[str, Any]:
             "quantization_level": "",
         },
     }
+
+
+def _inputs(card: ModelCard) -> list[str]:
+    others = (("image", card.has_vision), ("audio", card.has_audio))
+    return ["text", *(name for name, is_taken in others if is_taken)]

@@ -4,8 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.llamacpp.options import read_flag, read_int, read_object, read_ping_interval
+from gateway.llamacpp.structured import read_response_format
 from gateway.openai.chunks import ChatReply
 from gateway.openai.messages import read_messages
+from gateway.openai.parts import lift_media
+from gateway.openai.thinking import (
+    read_continuation,
+    read_reasoning_format,
+    read_template_variables,
+)
+from gateway.openai.tools import check_tools, read_tool_choice, read_tools
 from gateway.openai.usage import Wishes
 from gateway.refusals import refuse_unsupported
 from gateway.reply import Plan, fan_out
@@ -21,16 +29,19 @@ _LLAMA_SERVER_TOP = 20
 def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     """Plan a chat completion; raises `InvalidRequest` naming the field."""
     refuse_unsupported(body)
+    body, media = lift_media(body, card)
     if read_flag(body, "echo"):
         raise InvalidRequest("Field 'echo': echo in a chat is not supported yet", param="echo")
     n_top = _read_n_top(body)
-    chat = Chat(messages=read_messages(body), kwargs=_read_kwargs(body) or None)
+    chat = read_chat(body)
     # `logprobs` is a boolean here and a number (n_probs) in the table of parameters.
     native = {key: value for key, value in body.items() if key != "logprobs"}
     if n_top is not None:
         native["n_probs"] = max(n_top, 1)
     params = read(card.defaults, native)
-    tasks, each = fan_out([Generate(task_id=0, chat=chat, params=params)], params)
+    if chat.tools:
+        check_tools(body, chat.tool_choice, stream=params.stream)
+    tasks, each = fan_out([Generate(task_id=0, chat=chat, params=params, media=media)], params)
     wishes = Wishes(
         include_usage=read_flag(read_object(body, "stream_options"), "include_usage"),
         verbose=read_flag(body, "verbose"),
@@ -44,6 +55,25 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     )
 
 
+def read_chat(body: Mapping[str, Any]) -> Chat:
+    """Read what the prompt is made of; raises `InvalidRequest` naming the field."""
+    messages = read_messages(body)
+    tools = read_tools(body)
+    continuation = read_continuation(body, messages)
+    return Chat(
+        messages=messages,
+        kwargs=read_template_variables(body) or None,
+        tools=tools,
+        tool_choice=read_tool_choice(body, tools),
+        parallel_tool_calls=_read_parallel(body),
+        schema=read_response_format(body),
+        reasoning_format=read_reasoning_format(body),
+        add_generation_prompt=continuation.add_generation_prompt,
+        continue_final_message=continuation.continues,
+        continue_thought=continuation.thought,
+    )
+
+
 def _read_n_top(body: Mapping[str, Any]) -> int | None:
     n_top = read_int(body, "top_logprobs", 0, 1000)
     if not read_flag(body, "logprobs"):
@@ -54,20 +84,6 @@ def _read_n_top(body: Mapping[str, Any]) -> int | None:
     return _LLAMA_SERVER_TOP if n_top is None else n_top
 
 
-def _read_kwargs(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge what the template will see: its own variables and OpenAI's `reasoning_effort`."""
-    kwargs = dict(read_object(body, "chat_template_kwargs"))
-    thinking = kwargs.get("enable_thinking")
-    if thinking is not None and not isinstance(thinking, bool):
-        kind = "string" if isinstance(thinking, str) else type(thinking).__name__
-        message = f'invalid type for "enable_thinking" (expected boolean, got {kind})'
-        raise InvalidRequest(message, param="chat_template_kwargs.enable_thinking")
-    effort = body.get("reasoning_effort")
-    if effort is not None and not isinstance(effort, str):
-        raise InvalidRequest("Field 'reasoning_effort': must be a string", param="reasoning_effort")
-    if effort == "none":
-        kwargs.pop("reasoning_effort", None)
-        kwargs["enable_thinking"] = False
-    elif effort:
-        kwargs["reasoning_effort"] = effort
-    return kwargs
+def _read_parallel(body: Mapping[str, Any]) -> bool | None:
+    is_set = body.get("parallel_tool_calls") is not None
+    return read_flag(body, "parallel_tool_calls") if is_set else None

@@ -11,11 +11,11 @@ import orjson
 
 from gateway.llamacpp.figures import progress, timings, total
 from gateway.llamacpp.results import completion
-from gateway.openai.usage import FINISH_REASONS, Wishes, identity, log_probs, usage
+from gateway.openai.usage import Wishes, finish_reason, identity, log_probs, usage
 from gateway.reply import Outcome
 from gateway.sse import DONE
 from protocol.facts import ModelCard, TokenProb
-from protocol.messages import Delta, Done, Progress, Started
+from protocol.messages import Delta, Done, Progress, Started, ToolCallDelta
 from protocol.sampling import SamplingParams
 
 _ROLE = b'{"role":"assistant","content":null}'
@@ -35,6 +35,7 @@ class ChatReply:
             for i in range(len(params))
         ]
         self._has_role = [False] * len(params)
+        self._has_calls = [False] * len(params)
         self._held: list[tuple[TokenProb, ...]] = [()] * len(params)
         self._dones: dict[int, Done] = {}
 
@@ -47,19 +48,35 @@ class ChatReply:
         return self._chunk(index, _ROLE, extra=b',"prompt_progress":' + told)
 
     def delta(self, index: int, message: Delta) -> bytes:
-        """Frame added text; a delta without text says nothing, for no client expects ""."""
+        """Frame what was added; a delta without anything says nothing, for no client expects ""."""
         role = b"" if self._has_role[index] else self._role(index)
-        if not message.text:
+        added = self._added(index, message)
+        if not added:
             if message.probs:
                 self._held[index] += message.probs
             return role
-        content = b'{"content":' + orjson.dumps(message.text) + b"}"
+        *before, last = added
+        before = [role, *(self._chunk(index, piece) for piece in before)]
         if self._wishes.n_top < 0 and message.timings is None:
-            return b"".join((role, self._heads[index], content, b"}]", self._tail, b"}\n\n"))
+            return b"".join((*before, self._heads[index], last, b"}]", self._tail, b"}\n\n"))
         extra = b""
         if message.timings is not None:
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
-        return role + self._chunk(index, content, self._log_probs(index, message.probs), extra)
+        chunk = self._chunk(index, last, self._log_probs(index, message.probs), extra)
+        return b"".join((*before, chunk))
+
+    def _added(self, index: int, message: Delta) -> list[bytes]:
+        """Write thoughts, words and calls as deltas of their own, in llama-server's order."""
+        added = []
+        if message.reasoning:
+            added.append(b'{"reasoning_content":' + orjson.dumps(message.reasoning) + b"}")
+        if message.text:
+            added.append(b'{"content":' + orjson.dumps(message.text) + b"}")
+        if message.tool_calls:
+            self._has_calls[index] = True
+            pieces = (orjson.dumps(tool_call_piece(call)) for call in message.tool_calls)
+            added += [b'{"tool_calls":[' + piece + b"]}" for piece in pieces]
+        return added
 
     def _role(self, index: int) -> bytes:
         self._has_role[index] = True
@@ -81,7 +98,7 @@ class ChatReply:
         """Frame the finish reason, with timings unless the usage chunk will carry them."""
         self._dones[index] = message
         role = b"" if self._has_role[index] else self._role(index)
-        reason = FINISH_REASONS[message.finish].encode()
+        reason = finish_reason(message.finish, has_calls=self._has_calls[index]).encode()
         head = b'data: {"choices":[{"finish_reason":"%b","index":%d,"delta":{}' % (reason, index)
         extra = b""
         if not self._wishes.include_usage:
@@ -117,14 +134,33 @@ class ChatReply:
         return result
 
     def _choice(self, index: int, outcome: Outcome) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": outcome.text}
+        if outcome.reasoning:
+            message["reasoning_content"] = outcome.reasoning
+        if outcome.tool_calls:
+            message["tool_calls"] = [tool_call(call) for call in outcome.tool_calls]
         choice = {
-            "finish_reason": FINISH_REASONS[outcome.done.finish],
+            "finish_reason": finish_reason(outcome.done.finish, has_calls=bool(outcome.tool_calls)),
             "index": index,
-            "message": {"role": "assistant", "content": outcome.text},
+            "message": message,
         }
         if self._wishes.n_top >= 0:
             choice["logprobs"] = log_probs(outcome.probs, self._params[index], self._wishes)
         return choice
+
+
+def tool_call(call: ToolCallDelta) -> dict[str, Any]:
+    """Write a whole call."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"type": "function", "function": function, "id": call.id}
+
+
+def tool_call_piece(call: ToolCallDelta) -> dict[str, Any]:
+    """Write a piece of a call: who is called stands in the first one only."""
+    if not call.id:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
 def usage_chunk(tail: bytes, dones: Sequence[Done], n: int) -> bytes:

@@ -1,10 +1,12 @@
 """The body of /v1/completions, turned into tasks."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gateway.llamacpp.options import read_flag, read_int, read_object, read_ping_interval
 from gateway.llamacpp.prompt import Prompt, read_prompts
+from gateway.llamacpp.structured import read_json_schema
 from gateway.openai.text_chunks import TextReply
 from gateway.openai.usage import Wishes
 from gateway.refusals import refuse_unsupported
@@ -26,9 +28,8 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     params = read(card.defaults, native)
     _check_best_of(body, params.n)
     prompts = read_prompts(body, card.n_vocab)
-    tasks, each = fan_out(
-        [Generate(task_id=0, prompt=prompt, params=params) for prompt in prompts], params
-    )
+    first = Generate(task_id=0, params=params, schema=read_json_schema(body))
+    tasks, each = fan_out([replace(first, prompt=prompt) for prompt in prompts], params)
     wishes = Wishes(
         include_usage=read_flag(read_object(body, "stream_options"), "include_usage"),
         verbose=read_flag(body, "verbose"),

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.openai.called import read_calls
+from gateway.openai.parts import MARKER, join_parts
 from protocol.errors import InvalidRequest
 
 MAX_MESSAGES = 4096
 
-_MEDIA = frozenset({"image_url", "input_audio", "input_video", "video_url", "file", "refusal"})
+_MEDIA = frozenset({"input_video", "video_url", "file", "refusal"})
 
 
 def read_messages(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -28,11 +30,21 @@ def _message(message: Any, path: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str):
         raise InvalidRequest("Missing 'role' in message", param=f"{path}.role")
-    if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
-        raise InvalidRequest(f"Field '{path}': tool calls are not supported yet", param=path)
-    if "content" not in message:
+    if role == "function" or message.get("function_call"):
+        problem = "function calls are not supported, tool calls are"
+        raise InvalidRequest(f"Field '{path}': {problem}", param=path)
+    calls = read_calls(message, path) if role == "assistant" else []
+    if "content" not in message and not calls:
         raise InvalidRequest(_MISSING[role == "assistant"], param=f"{path}.content")
-    return {**message, "content": _content(message["content"], f"{path}.content")}
+    for key in ("reasoning_content", "name", "tool_call_id"):
+        if not isinstance(message.get(key), str | None):
+            problem = f"Field '{path}.{key}': must be a string"
+            raise InvalidRequest(problem, param=f"{path}.{key}")
+    known = {key: value for key, value in message.items() if value is not None}
+    known["content"] = _content(message.get("content"), f"{path}.content")
+    # Templates ask whether there is a field, not whether it holds something.
+    known.pop("tool_calls", None)
+    return known | ({"tool_calls": calls} if calls else {})
 
 
 _MISSING = {
@@ -48,15 +60,15 @@ def _content(content: Any, path: str) -> str:
         return content
     if not isinstance(content, list):
         raise InvalidRequest("Expected 'content' to be a string or an array", param=path)
-    return "\n".join(_part(part, f"{path}[{i}]") for i, part in enumerate(content))
+    return join_parts([_part(part, f"{path}[{i}]") for i, part in enumerate(content)])
 
 
-def _part(part: Any, path: str) -> str:
+def _part(part: Any, path: str) -> tuple[str, str]:
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "text":
+    if kind in ("text", MARKER):
         text = part.get("text")
         if isinstance(text, str):
-            return text
+            return kind, text
         raise InvalidRequest(f"Field '{path}.text': must be a string", param=f"{path}.text")
     if kind in _MEDIA:
         message = f"Field '{path}.type': {kind} input is not supported yet"

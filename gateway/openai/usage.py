@@ -21,6 +21,12 @@ FINISH_REASONS: Mapping[Finish, str] = {
 """llama-server says `length` to everything that is neither a stop word nor the model's own end."""
 
 
+def finish_reason(finish: Finish, *, has_calls: bool) -> str:
+    """Return OpenAI's reason; an answer that was cut off is `length` even with calls."""
+    reason = FINISH_REASONS[finish]
+    return "tool_calls" if has_calls and reason == "stop" else reason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """What every chunk of an answer repeats."""

@@ -66,8 +66,10 @@ class Admin:
         if model is None and len(cards) > 1:
             return json_response(router_props(cards))
         card = service.card(model)
-        offers = Offers(slots=service.config.slots, metrics=service.config.metrics)
-        return json_response(props(card, await service.n_slots(card), offers))
+        config = service.config
+        offers = Offers(slots=config.slots, metrics=config.metrics, props=config.props)
+        system = service.pool.system_prompt(card)
+        return json_response(props(card, await service.n_slots(card), offers, system))
 
     async def slots(self, request: Request) -> Response:
         """List the slots of all workers under global ids."""

@@ -1,27 +1,33 @@
-"""The three generating endpoints: the only place where stream and non-stream part."""
+"""The generating endpoints: the only place where stream and non-stream part."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
 from gateway.body import read_json
 from gateway.errors import json_response, task_error_body
-from gateway.eventstream import SEND_TIMEOUT_S, EventStream
+from gateway.eventstream import EventStream
 from gateway.race import disconnected, guarded, together
-from gateway.reply import Outcome, Plan, Reply
+from gateway.reply import Outcome, Plan, Reply, whole_calls
 from gateway.service import Service
-from gateway.sse import event
 from gateway.stream import TaskStream
 from protocol.errors import InvalidRequest, TaskError
 from protocol.facts import ModelCard, TokenProb
-from protocol.messages import Delta, Done, Progress, Started
+from protocol.messages import Delta, Done, Progress, Started, ToolCallDelta
 
 Planner = Callable[[Mapping[str, Any], ModelCard], Plan]
 
 _QUEUE_AT_LEAST = 16
+
+
+class Exchange(NamedTuple):
+    """One request as ASGI hands it over."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
 
 
 class Generation:
@@ -35,8 +41,14 @@ class Generation:
         """Answer one request."""
         body = await read_json(scope, receive, self._service.body_limits)
         card = self._service.card(body.get("model"))
-        plan = self._planner(body, card)
+        await self.respond(self._planner(body, card), card, Exchange(scope, receive, send))
+
+    async def respond(self, plan: Plan, card: ModelCard, exchange: Exchange) -> None:
+        """Run a plan and answer with it."""
+        scope, receive, send = exchange
         self._check_number(plan, card)
+        if plan.system_prompt is not None:
+            await self._service.pool.set_system_prompt(card, plan.system_prompt)
         with self._submitted(plan, card, scope["tenant"]) as streams:
             if plan.stream:
                 await self._stream(plan, streams, receive, send)
@@ -77,7 +89,7 @@ class Generation:
         events = EventStream(
             send,
             config.ping_interval_s if interval_s is None else interval_s,
-            min(SEND_TIMEOUT_S, config.timeout_s),
+            min(config.limits.send_timeout_s, config.timeout_s),
         )
         pumps = together(pump(i, stream, plan.reply, events) for i, stream in enumerate(streams))
         try:
@@ -86,7 +98,7 @@ class Generation:
             if not events.is_open:
                 raise
             # The event tells clients that read it; the body without its end tells all the others.
-            await events.write(event(orjson.dumps(task_error_body(error))))
+            await events.write(plan.failure(task_error_body(error)))
             return
         await events.write(plan.reply.end())
         await events.finish()
@@ -112,6 +124,9 @@ async def pump(index: int, stream: TaskStream, reply: Reply, events: EventStream
 async def collect(stream: TaskStream) -> Outcome:
     """Gather one choice into one piece."""
     texts: list[str] = []
+    thoughts: list[str] = []
+    n_reasoning = 0
+    calls: list[ToolCallDelta] = []
     tokens: list[int] = []
     probs: list[TokenProb] = []
     while True:
@@ -119,9 +134,18 @@ async def collect(stream: TaskStream) -> Outcome:
         match message:
             case Delta():
                 texts.append(message.text)
+                thoughts.append(message.reasoning)
+                n_reasoning = message.n_predicted if message.reasoning else n_reasoning
+                calls += message.tool_calls
                 tokens += message.tokens
                 probs += message.probs
             case Done():
                 return Outcome(
-                    text="".join(texts), tokens=tuple(tokens), probs=tuple(probs), done=message
+                    text="".join(texts),
+                    tokens=tuple(tokens),
+                    probs=tuple(probs),
+                    done=message,
+                    reasoning="".join(thoughts),
+                    n_reasoning=n_reasoning,
+                    tool_calls=whole_calls(calls),
                 )

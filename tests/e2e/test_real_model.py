@@ -1,15 +1,17 @@
 """The whole pool on the real default model, asked by the official OpenAI client."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI, Stream
+from pydantic import BaseModel, Field
 
 from tests.e2e.process import python
 from tests.e2e.served import Served, eventually
@@ -21,9 +23,10 @@ QUESTION = [{"role": "user", "content": "Write one sentence about the sea."}]
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Served]:
-    """Two workers of four slots."""
+    """Two workers of four slots that make embeddings beside."""
     arguments = ("--workers", "2", "-np", "4", "-c", "4096", "--port", "0", "--metrics")
-    served = Served(python("-m", "worker.cli", "serve", *arguments))
+    embedding = ("--embeddings", "--pooling", "mean")
+    served = Served(python("-m", "worker.cli", "serve", *arguments, *embedding))
     yield served.wait_until_ready()
     served.signal(signal.SIGTERM)
     assert served.wait(30) == 0
@@ -61,6 +64,24 @@ def test_chat_whole_and_streamed_are_the_same_text(openai: OpenAI) -> None:
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_embeddings_tell_near_from_far_while_a_chat_goes_on(openai: OpenAI) -> None:
+    texts = ["The cat sleeps on the sofa.", "A kitten naps on the couch.", "Interest rates rose."]
+    stream = ask(openai, max_tokens=48, stream=True)
+    next(stream)
+    # The client asks for base64 by itself.
+    together = openai.embeddings.create(model="any", input=texts)
+    alone = openai.embeddings.create(model="any", input=texts[0], encoding_format="float")
+    assert len(list(stream)) > 1
+    cat, kitten, rates = (one.embedding for one in together.data)
+
+    def likeness(one: list[float], other: list[float]) -> float:
+        return sum(a * b for a, b in zip(one, other, strict=True))
+
+    assert likeness(cat, alone.data[0].embedding) > 0.999
+    assert likeness(cat, kitten) > likeness(cat, rates)
+    assert alone.usage.prompt_tokens < together.usage.prompt_tokens
 
 
 async def test_async_client_runs_many_chats_at_once(pool: Served) -> None:
@@ -121,6 +142,61 @@ def test_chat_log_probabilities_name_each_token(openai: OpenAI) -> None:
     content = answer.choices[0].logprobs.content
     assert "".join(item.token for item in content) == answer.choices[0].message.content
     assert all(len(item.top_logprobs) == 3 for item in content)
+
+
+class Pet(BaseModel):
+    """What a structured answer is parsed into."""
+
+    name: str = Field(min_length=1, max_length=16)
+    kind: Literal["cat", "dog"]
+    age: int = Field(ge=0, le=30)
+    toys: list[str] = Field(max_length=2)
+
+
+def test_the_official_client_parses_a_structured_answer(openai: OpenAI) -> None:
+    question: Any = [{"role": "user", "content": "Invent a pet."}]
+    answer = openai.chat.completions.parse(
+        model="any", messages=question, response_format=Pet, temperature=0, max_tokens=200
+    )
+    pet = answer.choices[0].message.parsed
+    assert isinstance(pet, Pet)
+    assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/completion", {"prompt": "x", "json_schema": {"type": "array", "items": [{"const": 7}]}}),
+        ("/chat/completions", {"response_format": {"type": "json_object", "schema": {"const": 7}}}),
+    ],
+)
+def test_a_schema_rules_native_and_chat_answers(
+    pool: Served, path: str, fields: dict[str, Any]
+) -> None:
+    body = {"messages": QUESTION, "n_predict": 64, "temperature": 0, **fields}
+    answer = pool.client.post(path, json=body).json()
+    text = answer["content"] if "content" in answer else answer["choices"][0]["message"]["content"]
+    assert json.loads(text) in ([7], 7)
+
+
+def test_a_bad_schema_is_a_400_before_the_stream_begins(pool: Served) -> None:
+    form = {"type": "json_object", "schema": {"type": 123}}
+    body = {"messages": QUESTION, "response_format": form, "stream": True}
+    response = pool.client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert "type must be a string or an array of strings" in error["message"]
+
+
+def test_apply_template_and_the_count_of_its_tokens_agree(pool: Served) -> None:
+    body = {"messages": QUESTION}
+    prompt = pool.client.post("/apply-template", json=body).json()["prompt"]
+    assert prompt.endswith(f"{QUESTION[0]['content']}<|im_end|>\n<|im_start|>assistant\n")
+    tokens = pool.client.post("/tokenize", json={"content": prompt, "add_special": True}).json()
+    counted = pool.client.post("/v1/chat/completions/input_tokens", json=body).json()
+    assert counted == {"input_tokens": len(tokens["tokens"]), "object": "response.input_tokens"}
+    shorter = pool.client.post("/apply-template", json={**body, "add_generation_prompt": False})
+    assert prompt == shorter.json()["prompt"] + "<|im_start|>assistant\n"
 
 
 def test_a_stop_string_ends_the_text(openai: OpenAI) -> None:

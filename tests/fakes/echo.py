@@ -5,10 +5,11 @@ Messages in, lists of messages out; it knows nothing of sockets.
 
 import dataclasses
 import re
+import struct
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from protocol import WIRE_VERSION, facts
+from protocol import WIRE_VERSION, facts, side_tasks
 from protocol import messages as m
 from protocol.sampling import SamplingParams
 
@@ -29,6 +30,9 @@ class FakeOptions:
     """False: the test says `await worker.ready()` itself."""
     wire_version: int = WIRE_VERSION
     defaults: SamplingParams = SamplingParams()
+    pooling: str = ""
+    """Not empty: it makes embeddings, or with `rank` it reranks."""
+    fim_missing: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -41,6 +45,8 @@ class _Job:
     n_predicted: int = 0
     text: str = ""
     finish: m.Finish | None = None
+    script: list[m.Delta] | None = None
+    """Said instead of the echo, one a step."""
 
     def __post_init__(self) -> None:
         if not self.words:
@@ -60,6 +66,8 @@ class FakeEngine:
     n_predicted: int = 0
     fail_next: m.Failed | None = None
     """The next task that starts fails so, whatever its id."""
+    script_next: tuple[m.Delta, ...] | None = None
+    """The next task that starts says this and ends."""
 
     def take(self, message: m.Message) -> list[m.Message]:
         """Accept one message of the gateway; the answer is what needs no step."""
@@ -73,9 +81,31 @@ class FakeEngine:
                 return [m.Tokenized(**_ids(message), tokens=tuple(map(token_of, words)))]
             case m.Detokenize(tokens=tokens):
                 return [m.Detokenized(**_ids(message), content="".join(f"<{t}>" for t in tokens))]
+            case side_tasks.Render(chat=chat):
+                prompt = " ".join(str(message.get("content")) for message in chat.messages)
+                n_tokens = len(split_words(prompt))
+                return [side_tasks.Rendered(**_ids(message), prompt=prompt, n_tokens=n_tokens)]
+            case side_tasks.Embed() | side_tasks.Rerank():
+                return self._embed(message)
             case m.Inspect():
                 return [m.Inspected(**_ids(message), slots=self.reports())]
         return []
+
+    def _embed(self, task: side_tasks.Embed | side_tasks.Rerank) -> list[m.Message]:
+        """Answer at once, or never if generation waits for the test too."""
+        if not self.options.free_running:
+            return []
+        if isinstance(task, side_tasks.Rerank):
+            scores = tuple(float(len(text)) for text in task.documents)
+            return [side_tasks.Reranked(**_ids(task), scores=scores, n_tokens=len(scores))]
+        vectors = tuple(vector_of(content, self.options.pooling) for content in task.inputs)
+        n_tokens = tuple(len(vector) // 8 for vector in vectors)
+        is_pooled = self.options.pooling != "none"
+        return [
+            side_tasks.Embedded(
+                **_ids(task), vectors=vectors, n_embd=2, n_tokens=n_tokens, is_pooled=is_pooled
+            )
+        ]
 
     @property
     def busy(self) -> int:
@@ -135,13 +165,17 @@ class FakeEngine:
                 out.append(dataclasses.replace(self.fail_next, **_ids(job.task)))
                 self.fail_next = None
                 continue
+            if self.script_next is not None:
+                job.script, self.script_next = list(self.script_next), None
             job.slot = wanted if wanted >= 0 else free[0]
             self.running[job.slot] = job
             self.n_prompt += len(job.words)
             out.append(m.Started(**_ids(job.task), slot=job.slot, n_prompt=len(job.words)))
 
     def _advance(self, job: _Job, out: list[m.Message]) -> None:
-        if job.finish is None:
+        if job.script is not None:
+            self._recite(job, job.script, out)
+        elif job.finish is None:
             word = job.words[job.n_predicted % len(job.words)]
             job.n_predicted += 1
             self.n_predicted += 1
@@ -155,6 +189,14 @@ class FakeEngine:
         if job.finish is not None:
             del self.running[job.slot]
             out.append(_done(job, job.finish))
+
+    def _recite(self, job: _Job, script: list[m.Delta], out: list[m.Message]) -> None:
+        if script:
+            job.n_predicted += 1
+            delta = script.pop(0)
+            out.append(dataclasses.replace(delta, **_ids(job.task), n_predicted=job.n_predicted))
+        else:
+            job.finish = m.Finish.EOS
 
 
 def split_words(text: str) -> list[str]:
@@ -214,3 +256,9 @@ def _done(job: _Job, finish: m.Finish) -> m.Done:
             prompt_n=len(job.words), prompt_ms=1.0, predicted_n=job.n_predicted, predicted_ms=1.0
         ),
     )
+
+
+def vector_of(content: str | tuple[int | str, ...], pooling: str) -> bytes:
+    """Make an embedding of two numbers, the length of the input and a half; one a part for none."""
+    n = len(content) if pooling == "none" else 1
+    return struct.pack("<2f", float(len(content)), 0.5) * n

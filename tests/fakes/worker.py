@@ -96,6 +96,10 @@ class FakeWorker:
             n_vocab=1000,
             build="b1-fake",
             defaults=o.defaults,
+            has_embeddings=bool(o.pooling),
+            pooling=o.pooling,
+            n_embd_out=2,
+            fim_missing=o.fim_missing,
         )
         await self.send(m.Loading(fraction=1.0), m.Ready(card=card))
 

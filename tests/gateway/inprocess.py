@@ -11,9 +11,10 @@ import httpx
 from hypercorn.asyncio import serve
 
 from gateway.app import build_app
+from gateway.listener import listen, url_of
 from gateway.metrics import Metrics
 from gateway.pool import Pool
-from gateway.server import hypercorn_config, listen, url_of
+from gateway.server import hypercorn_config
 from protocol.config import GatewayConfig
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
@@ -71,14 +72,14 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
     """Serve with these settings, without workers."""
     endpoint = f"ipc://{folder}/w.sock"
     config = GatewayConfig(port=0, bind=(endpoint,), **settings)
-    sock = listen(config)
-    url = url_of(sock, config)
+    socks = listen(config)
+    url = url_of(socks[0], config)
     metrics = Metrics()
     pool = Pool(config, metrics)
     app: Any = build_app(config, pool, metrics)
     await pool.start()
     stop = asyncio.Event()
-    hypercorn = hypercorn_config(config, sock)
+    hypercorn = hypercorn_config(config, socks)
     hypercorn.graceful_timeout = 0.2
     server = asyncio.create_task(serve(app, hypercorn, shutdown_trigger=stop.wait))
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S) as client:

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from gateway.body import MAX_DEPTH, BodyLimits, ClientGone, parse_object, read_json
+from gateway.body import BodyLimits, ClientGone, parse_object, read_json
 from gateway.errors import Refused
 from protocol.errors import InvalidRequest
+from protocol.limits import LimitsConfig
 
 LIMITS = BodyLimits(max_bytes=16)
+MAX_DEPTH = LimitsConfig().depth
 
 
 class Parts:

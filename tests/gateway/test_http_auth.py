@@ -10,7 +10,6 @@ from tests.gateway.inprocess import running
 
 PATHS = sorted(
     {
-        "/",
         "/nope",
         "//v1/models",
         "/health/",

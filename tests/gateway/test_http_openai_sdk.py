@@ -74,6 +74,7 @@ async def test_unsupported_is_not_retried(sdk: openai.AsyncOpenAI, gateway: Runn
     with pytest.raises(openai.InternalServerError) as caught:
         await sdk.embeddings.create(model="any", input="a")
     assert caught.value.status_code == 501
+    assert "Start it with `--embeddings`" in caught.value.message
     assert gateway.metrics.http_statuses["/v1/embeddings", "5xx"] == 1
 
 

@@ -54,10 +54,6 @@ def _body(**fields: Any) -> dict[str, Any]:
             'response_format type must be one of "text" or "json_object", but got: x',
         ),
         (
-            _body(response_format={"type": "json_object"}),
-            "Field 'response_format': structured output is not supported yet",
-        ),
-        (
             _body(chat_template_kwargs={"enable_thinking": "yes"}),
             'invalid type for "enable_thinking" (expected boolean, got string)',
         ),

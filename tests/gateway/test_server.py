@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.cli import configured
-from gateway.server import listen, url_of
+from gateway.cli import configured, settled
+from gateway.listener import listen, url_of
 from protocol.config import GatewayConfig
 from protocol.errors import ConfigError
 from tests.fakes.echo import FakeOptions
@@ -216,7 +216,8 @@ def test_tls_needs_both_files() -> None:
 )
 def test_the_address_is_one_that_a_client_can_use(host: str, shown: str) -> None:
     config = GatewayConfig(host=host, port=0)
-    with listen(config) as sock:
+    (sock,) = listen(config)
+    with sock:
         assert url_of(sock, config).startswith(shown)
 
 
@@ -228,11 +229,11 @@ def test_flags_stand_above_the_environment_above_the_file(
     monkeypatch.setenv("LLAMA_ARG_PORT", "2")
     monkeypatch.setenv("LLAMA_ARG_HOST", "b")
     monkeypatch.delenv("LLAMAPOOL_PARENT", raising=False)
-    config = configured(path, {"port": 3, "bind": ()})
+    config = configured(settled(path), {"port": 3, "bind": ()})
     assert (config.host, config.port, config.bind) == ("b", 3, ("ipc://x",))
     assert config.api_key_file == (str(tmp_path / "k"),)
     monkeypatch.setenv("LLAMAPOOL_PARENT", "1")
-    assert configured(path, {}).port == 1
+    assert configured(settled(path), {}).port == 1
 
 
 def test_without_an_endpoint_for_workers_it_says_what_to_do(
@@ -240,8 +241,8 @@ def test_without_an_endpoint_for_workers_it_says_what_to_do(
 ) -> None:
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     with pytest.raises(ConfigError, match="say --bind"):
-        configured(None, {})
+        configured(settled(None), {})
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/llamapool")
-    assert configured(None, {}).bind == ("ipc:///run/llamapool/workers.sock",)
+    assert configured(settled(None), {}).bind == ("ipc:///run/llamapool/workers.sock",)
     with pytest.raises(ConfigError, match="port"):
-        configured(None, {"port": 99999})
+        configured(settled(None), {"port": 99999})

@@ -48,8 +48,18 @@ def _text(value: Any) -> str:
     if not isinstance(value, dict):
         return ""
     if "content" in value:
-        return str(value["content"])
+        content = value["content"]
+        return _parts(content) if isinstance(content, list) else str(content)
+    if "output" in value:
+        return "|".join(_parts(item["content"]) for item in value["output"])
+    if "delta" in value:
+        delta = value["delta"]
+        return delta if isinstance(delta, str) else str(delta.get("text", ""))
     return "|".join(_choice(choice) for choice in value.get("choices", []))
+
+
+def _parts(parts: list[dict[str, Any]]) -> str:
+    return "|".join(part["text"] for part in parts)
 
 
 def _choice(choice: dict[str, Any]) -> str:

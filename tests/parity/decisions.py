@@ -39,6 +39,10 @@ DECISIONS: Mapping[str, Decision] = {
         why="llama-server lists a token 0 in chunks that carry none",
         lacks=frozenset({"[0].tokens[]: empty"}),
     ),
+    "message stop": Decision(why="Anthropic's own word for it: stop_sequence"),
+    "message no messages": Decision(why="it is the client's mistake", status=400),
+    "response previous": Decision(why="we are not llama.cpp", message=True),
+    "response no input": Decision(why="null is absent", message=True),
     "save without path": Decision(why=_LATER, message=True),
     "post props": Decision(why=_LATER, message=True),
 }

@@ -18,6 +18,7 @@ import httpx
 
 from tests.parity.ask import ask
 from tests.parity.cases import CASES
+from tests.parity.chats import CHATS
 from worker.resolve import find_model
 
 RECORDED = Path(__file__).parent / "recorded.json"
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--model", default=find_model(""))
     args = parser.parse_args()
     answers = {}
-    left = list(CASES)
+    left = [*CASES, *CHATS]
     while left:
         with running(args.llama_server, args.model) as client:
             while left:

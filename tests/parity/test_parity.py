@@ -12,6 +12,7 @@ from tests.e2e.process import python
 from tests.e2e.served import Served
 from tests.parity.ask import ask, generated
 from tests.parity.cases import CASES, Case
+from tests.parity.chats import CHATS
 from tests.parity.compare import missing
 from tests.parity.decisions import DECISIONS
 
@@ -34,7 +35,7 @@ def pool() -> Iterator[Served]:
     served.close()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", (*CASES, *CHATS), ids=lambda case: case.name)
 def test_answers_like_llama_server(pool: Served, case: Case) -> None:
     theirs, ours = RECORDED[case.name], ask(pool.client, case)
     decision = DECISIONS.get(case.name)

@@ -5,12 +5,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from protocol.config import WorkerConfig
 from tests.worker.served import Served
 from worker.engine.task import Stop
+from worker.speculation import open_drafter
 
 
 def model_path() -> str:
@@ -21,18 +23,26 @@ def model_path() -> str:
 
 
 @contextmanager
-def serving(n_slots: int) -> Iterator[Served]:
+def serving(n_slots: int, **settings: Any) -> Iterator[Served]:
     """Run an engine over SmolLM2 with 512 tokens of context a slot."""
     from worker.llama.backend import LlamaBackend
 
-    config = WorkerConfig(model=model_path(), n_slots=n_slots, n_ctx=n_slots * 512, n_threads=2)
-    served = Served(LlamaBackend(config, lambda _fraction: None))
+    config = WorkerConfig(
+        model=model_path(), n_slots=n_slots, n_ctx=n_slots * 512, n_threads=2, **settings
+    )
+    backend = LlamaBackend(config, lambda _fraction: None)
+    drafter = open_drafter(config, backend)
+    served = Served(backend, drafter)
     thread = threading.Thread(target=served.engine.run)
     thread.start()
-    yield served
-    served.engine.submit(Stop())
-    thread.join()
-    served.backend.close()
+    try:
+        yield served
+    finally:
+        served.engine.submit(Stop())
+        thread.join()
+        if drafter is not None:
+            drafter.close()
+        served.backend.close()
 
 
 @pytest.fixture(scope="session")

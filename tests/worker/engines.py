@@ -9,8 +9,10 @@ from protocol.config import WorkerConfig
 from protocol.messages import Delta, Done, Failed, Message, Started, TaskMessage, Terminal
 from protocol.sampling import SamplingParams
 from protocol.schema import read
+from worker.engine.draft import Drafter
 from worker.engine.engine import Engine, EngineConfig
 from worker.engine.fake import FakeBackend
+from worker.engine.selfextend import SelfExtend
 from worker.engine.task import Abort, Submit, Task
 
 
@@ -22,6 +24,9 @@ class Rig:
     n_ctx: int = 256
     n_batch: int = 64
     context_shift: bool = False
+    drafter: Drafter | None = None
+    spec_slots: int = 8
+    self_extend: SelfExtend | None = None
     emitted: list[Message] = field(default_factory=list)
     steps: list[Sequence[Message]] = field(default_factory=list)
 
@@ -35,8 +40,15 @@ class Rig:
         self.backend = FakeBackend(config)
         self.engine = Engine(
             self.backend,
-            EngineConfig(n_slots=self.n_slots, n_ctx=self.n_ctx, context_shift=self.context_shift),
+            EngineConfig(
+                n_slots=self.n_slots,
+                n_ctx=self.n_ctx,
+                context_shift=self.context_shift,
+                spec_slots=self.spec_slots,
+                self_extend=self.self_extend,
+            ),
             self._emit,
+            self.drafter,
         )
         self._ids = itertools.count(1)
 

@@ -2,17 +2,22 @@
 
 import itertools
 import queue
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from protocol.errors import TaskError
 from protocol.facts import TokenProb
-from protocol.messages import Delta, Done, Failed, Message, TaskMessage
+from protocol.messages import Delta, Done, Failed, Message, TaskMessage, Terminal
 from protocol.sampling import SamplingParams
 from protocol.schema import read
+from protocol.side_tasks import SetLora, SlotAction
+from worker.engine.draft import Drafter
 from worker.engine.engine import Engine, EngineConfig
 from worker.engine.task import Submit, Task
 from worker.llama.backend import LlamaBackend
+from worker.side import SideTasks
 
 
 @dataclass
@@ -40,11 +45,11 @@ class Answer:
 class Served:
     """Submits tasks and collects what comes back."""
 
-    def __init__(self, backend: LlamaBackend) -> None:
+    def __init__(self, backend: LlamaBackend, drafter: Drafter | None = None) -> None:
         self.backend = backend
         self._emitted: queue.SimpleQueue[Sequence[Message]] = queue.SimpleQueue()
-        config = EngineConfig(n_slots=backend.card.n_slots, n_ctx=backend.card.n_ctx)
-        self.engine = Engine(backend, config, self._emitted.put)
+        config = EngineConfig(n_slots=backend.card.n_slots, n_ctx=backend.card.n_ctx, spec_slots=2)
+        self.engine = Engine(backend, config, self._emitted.put, drafter)
         self._ids = itertools.count(1)
 
     def ask(self, prompt: str | list[int], **params: Any) -> Answer:
@@ -53,11 +58,15 @@ class Served:
 
     def ask_all(self, prompts: Sequence[str | list[int]], **params: Any) -> list[Answer]:
         """Run tasks at once; return their answers in order."""
-        values = read(SamplingParams(), {"temperature": 0, "n_predict": 16} | params)
+        return self.ask_each([(prompt, params) for prompt in prompts])
+
+    def ask_each(self, asked: Sequence[tuple[str | list[int], Mapping[str, Any]]]) -> list[Answer]:
+        """Run tasks at once, each with parameters of its own; return their answers in order."""
         answers: dict[int, Answer] = {}
-        for prompt in prompts:
+        for prompt, params in asked:
+            values = read(SamplingParams(), {"temperature": 0, "n_predict": 16, **params})
             tokens = prompt if isinstance(prompt, list) else self.tokenize(prompt)
-            task = Task(next(self._ids), 0, tokens, values)
+            task = Task(next(self._ids), 0, tokens, values, slot=values.id_slot)
             answers[task.task_id] = Answer()
             self.engine.submit(Submit(task))
         while any(answer.end is None for answer in answers.values()):
@@ -65,6 +74,17 @@ class Served:
                 if isinstance(message, TaskMessage):
                     _collect(answers[message.task_id], message)
         return list(answers.values())
+
+    def do(self, message: SlotAction | SetLora, folder: Path | str = "") -> Terminal:
+        """Run one task on the side to its end; raises `TaskError` if it fails."""
+        message = replace(message, task_id=next(self._ids))
+        SideTasks(self.engine, self.backend, str(folder)).start(message)
+        while True:
+            for answer in self._emitted.get(timeout=60):
+                if isinstance(answer, Failed):
+                    raise TaskError(answer.code, answer.message, param=answer.param)
+                if isinstance(answer, Terminal):
+                    return answer
 
     def tokenize(self, text: str) -> list[int]:
         """Tokens of a prompt."""

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from protocol.messages import Delta, Started, TaskMessage, Terminal
 from tests.worker.engines import Rig
 from worker.engine.fake import FakeSampler
+from worker.engine.lookup import Lookup
 from worker.engine.slot import SlotState
 
 
@@ -16,7 +17,7 @@ class EngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.n_open = FakeSampler.open_count
-        self.rig = Rig(n_slots=3, n_ctx=64, n_batch=32)
+        self.rig = Rig(n_slots=3, n_ctx=64, n_batch=32, drafter=Lookup(1, 4))
         self.ids: list[int] = []
 
     @rule(

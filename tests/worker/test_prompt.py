@@ -9,7 +9,8 @@ from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.messages import Chat, Generate, Tokenize
 from protocol.sampling import SamplingParams
 from worker.engine.fake import BOS, FakeBackend
-from worker.prompt import CHATML, PromptReader
+from worker.chat.template import CHATML
+from worker.prompt import PromptReader
 
 
 def reader(*, cuts_long: bool = False, n_ctx: int = 64, template: str = "") -> PromptReader:
@@ -111,7 +112,6 @@ def test_template_variables_come_from_the_request() -> None:
     "template",
     [
         "{{ raise_exception('roles must alternate') }}",
-        "{{ messages[5].content }}",
         "{{ 1 // 0 }}",
         "{{ messages.__class__.__mro__ }}",
         "{% for i in range(999999999) %}{% endfor %}",
@@ -120,6 +120,11 @@ def test_template_variables_come_from_the_request() -> None:
 def test_what_the_template_refuses_is_the_clients_mistake(template: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot render"):
         reader(template=template).task(chat(("user", "hi")))
+
+
+def test_what_no_message_has_is_undefined_as_in_llama_cpp() -> None:
+    template = "{% if messages[0].role == 'system' %}s{% endif %}{{ messages[5].content }}a"
+    assert text(reader(template=template).task(chat()).prompt) == "^a"
 
 
 def test_a_broken_template_is_found_when_the_model_is_loaded() -> None:
@@ -139,3 +144,20 @@ def test_tokenize_takes_texts_and_tokens_mixed() -> None:
 
 def test_the_prompt_is_echoed_with_special_tokens() -> None:
     assert reader().task(generate(prompt="ab")).text == "<bos>ab"
+
+
+def test_the_servers_limit_holds_where_the_request_has_none() -> None:
+    config = WorkerConfig(backend="fake", n_ctx=64, sampling=SamplingParams(n_predict=7))
+    one = PromptReader(FakeBackend(config), cuts_long=False)
+    for asked, due in ((-1, 7), (3, 3), (9, 9)):
+        message = Generate(task_id=1, prompt="a", params=SamplingParams(n_predict=asked))
+        assert one.task(message).params.n_predict == due
+
+
+def test_prompts_are_logged_only_if_that_was_asked(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="worker.prompt")
+    backend = FakeBackend(WorkerConfig(backend="fake", n_ctx=64))
+    PromptReader(backend, cuts_long=False).task(generate(prompt="secret"))
+    assert "secret" not in caplog.text
+    PromptReader(backend, cuts_long=False, logs_prompts=True).task(generate(prompt="secret"))
+    assert "tokens=7 text='<bos>secret'" in caplog.text

@@ -9,6 +9,7 @@ import pytest
 
 from protocol.config import GatewayConfig, PoolConfig, WorkerConfig, dump, load
 from protocol.errors import ConfigError
+from protocol.sampling import SamplingParams
 from worker.launch import launches
 from worker.resolve import anchored, count_cores, find_model, pick, resolve
 from worker.rundir import runtime_directory
@@ -41,6 +42,34 @@ def test_resolving_again_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "pool.json").write_text(dump(once))
     again = resolve(load(tmp_path / "pool.json"), runtime_dir="/run/x", n_cores=1)
     assert again == once
+
+
+def test_a_schema_is_the_default_grammar_and_a_template_is_written_out(tmp_path: Path) -> None:
+    once = pool(fake(json_schema='{"type": "null"}', chat_template="gemma"))
+    (worker,) = once.worker
+    assert 'root ::= "null"' in worker.sampling.grammar
+    assert "<start_of_turn>" in worker.chat_template
+    (tmp_path / "pool.json").write_text(dump(once))
+    assert load(tmp_path / "pool.json").worker == once.worker
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"json_schema": '{"type": 5}'}, "json_schema: .*type must be a string"),
+        ({"json_schema": "{"}, "json_schema: .*not JSON"),
+        (
+            {"json_schema": "{}", "sampling": SamplingParams(grammar="root ::= [a]")},
+            "either json_schema or sampling.grammar",
+        ),
+        ({"chat_template": "lama3"}, "did you mean llama3"),
+    ],
+)
+def test_what_no_text_can_follow_is_found_before_anything_starts(
+    fields: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){problem}"):
+        pool(fake(**fields))
 
 
 def test_twins_are_refused() -> None:
@@ -180,3 +209,21 @@ def test_runtime_directory_open_to_others_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(ConfigError, match="chmod 0700"), runtime_directory(str(tmp_path)):
         pass
+
+
+def test_the_first_alias_by_the_alphabet_is_the_models_name() -> None:
+    (worker,) = pool(fake(alias="zed, alpha,,beta", tags=("a", "b"))).worker
+    assert (worker.alias, worker.aliases) == ("alpha", ("alpha", "beta", "zed"))
+    assert worker.tags == ("a", "b")
+    assert worker.name == "alpha-1"
+
+
+def test_paths_of_every_kind_are_relative_to_the_file(tmp_path: Path) -> None:
+    config = PoolConfig(
+        gateway=GatewayConfig(static_path="www"),
+        worker=(WorkerConfig(lora=("a.gguf", "b.gguf:0.5")),),
+    )
+    moved = anchored(config, tmp_path)
+    assert moved.gateway.static_path == str(tmp_path / "www")
+    assert moved.worker[0].lora == (str(tmp_path / "a.gguf"), f"{tmp_path}/b.gguf:0.5")
+    assert moved.log.file == ""

@@ -10,6 +10,9 @@ from typing import NamedTuple, Protocol
 
 from protocol.facts import ModelCard, TokenProb
 from protocol.sampling import SamplingParams
+from worker.engine.adapters import Adapters
+from worker.engine.media import Media, MediaPiece
+from worker.engine.states import States
 
 
 class Row(NamedTuple):
@@ -20,6 +23,27 @@ class Row(NamedTuple):
     tokens: Sequence[int]
     wants_logits: bool
     """The last token's logits are needed: it will be sampled from."""
+    is_draft: bool = False
+    """The tokens after the first are guesses: the logits of each are needed to judge the next."""
+
+
+class Regroup(NamedTuple):
+    """One rearrangement of the positions of a sequence (self-extend)."""
+
+    start: int
+    end: int
+    """Positions from `start` to `end` move up by `up` first."""
+    up: int
+    width: int
+    n: int
+    """The first `width` of them are divided by `n`."""
+    down: int
+    """The rest follows, by this (negative) distance."""
+
+    @property
+    def n_saved(self) -> int:
+        """Positions that become free."""
+        return self.width // self.n * (self.n - 1)
 
 
 class Sampled(NamedTuple):
@@ -56,6 +80,27 @@ class DeadEnd(Exception):
     """The grammar and the biases leave no token to choose: the text ends here."""
 
 
+class SpecialTokens(NamedTuple):
+    """Tokens with a meaning of their own; -1 where the vocabulary has none."""
+
+    bos: int = -1
+    eos: int = -1
+    sep: int = -1
+    adds_eos: bool = False
+    """The model wants EOS after each text."""
+    adds_sep: bool = False
+    fim_pre: int = -1
+    fim_suf: int = -1
+    fim_mid: int = -1
+    fim_rep: int = -1
+    fim_sep: int = -1
+
+    def missing_for_infill(self) -> tuple[str, ...]:
+        """Name the tokens that infill needs and that are not there."""
+        needed = {"prefix": self.fim_pre, "suffix": self.fim_suf, "middle": self.fim_mid}
+        return tuple(name for name, token in needed.items() if token < 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """What the engine needs to know of tokens, as tables indexed by token id."""
@@ -66,10 +111,49 @@ class Vocabulary:
     """The same with control tokens written out."""
     is_eog: Sequence[bool]
     add_bos: bool
+    special: SpecialTokens = SpecialTokens()
 
     def render(self, tokens: Sequence[int]) -> str:
         """Write tokens as text, control tokens included."""
         return b"".join([self.special_pieces[token] for token in tokens]).decode(errors="replace")
+
+
+class Piece(NamedTuple):
+    """Tokens of one input of an embedding; most inputs are one piece."""
+
+    seq: int
+    pos: int
+    tokens: Sequence[int]
+    is_last: bool
+    """Nothing of the input follows: its vectors are wanted."""
+    normalize: int = -1
+
+
+class Embedder(Protocol):
+    """Turns token sequences into vectors, in a memory of its own."""
+
+    pooling: str
+    """`none`, `mean`, `cls`, `last` or `rank`."""
+    n_batch: int
+    """Most tokens of one `embed`; also the longest input, unless it can be split."""
+    n_ctx: int
+    """Longest input in any case."""
+    n_seq: int
+    """Most inputs of one `embed`, numbered from 0."""
+    can_split: bool
+    """An input may come in several pieces."""
+    rank_template: str
+    """How the model wants `{query}` and `{document}` to be written; empty is the plain way."""
+
+    def embed(self, pieces: Sequence[Piece]) -> list[bytes]:
+        """Return for each last piece its vectors as float32; raises `DecodeFailed`.
+
+        One vector an input, or one a token with pooling `none`. What has been answered, or has
+        failed, is forgotten.
+        """
+
+    def forget(self, seq: int) -> None:
+        """Drop the pieces of an input that nobody wants any more."""
 
 
 class Backend(Protocol):
@@ -79,27 +163,73 @@ class Backend(Protocol):
     vocabulary: Vocabulary
     n_batch: int
     """Most tokens of one `decode`."""
+    n_outputs: int
+    """Most tokens of one `decode` whose logits can be kept; at least one a sequence."""
     is_gpu: bool
     prefill_token_s: float
     """First guess at the time to read one prompt token, from the warm-up; 0 if unknown."""
 
+    @property
+    def embedder(self) -> Embedder | None:
+        """None where embeddings are not configured."""
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Turn text into tokens. The one method that any thread may call."""
 
-    def open_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> Sampler:
-        """Build the sampler of a task; raises `TaskError` for what the client got wrong."""
+    def open_sampler(
+        self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
+    ) -> Sampler:
+        """Build the sampler of a task; raises `TaskError` for what the client got wrong.
+
+        With triggers the grammar holds only from where one of these texts comes.
+        """
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Compute one batch; raises `CacheFull` or `DecodeFailed`."""
 
-    def sample(self, row: int, sampler: Sampler) -> Sampled:
-        """Choose a token from the logits of the n-th row of the last batch; may raise `DeadEnd`."""
+    def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
+        """Choose a token from the logits of the n-th row of the last batch; may raise `DeadEnd`.
+
+        `offset` names the token in the row; only a draft has logits of others than the last.
+        """
+
+    def read_media(self, text: str, media: Sequence[bytes]) -> tuple[list[int], Media]:
+        """Tokenize a text with markers for media, BOS included. Any thread may call it."""
+
+    def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
+        """Put one image or sound into a sequence; raises `CacheFull` or `DecodeFailed`."""
 
     def remove(self, seq: int, start: int) -> bool:
         """Forget a sequence from `start` on; False if only the whole of it could be forgotten."""
 
     def shift(self, seq: int, start: int, end: int) -> None:
         """Forget positions `start` to `end` and move the later ones down."""
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Let `target` hold the cells `start` to `end` of `source` too; only if `can_copy`."""
+
+    def regroup(self, seq: int, move: Regroup) -> None:
+        """Let tokens share positions; only if `can_group`."""
+
+    @property
+    def can_group(self) -> bool:
+        """Whether positions can be shared: plain attention over the whole context only."""
+
+    @property
+    def can_copy(self) -> bool:
+        """Whether a part of a sequence can be shared with another."""
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether the last tokens of a sequence can be forgotten: not with recurrent memory."""
+
+    @property
+    def adapters(self) -> Adapters:
+        """The LoRA adapters."""
+
+    @property
+    def states(self) -> States:
+        """Copies of sequences."""
 
     @property
     def can_shift(self) -> bool:

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Done, Failed, Finish, Heartbeat, Inspected, Message, Started
+from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend, Vocabulary
+from worker.engine.draft import Drafter
+from worker.engine.media import whole_pieces, without_placeholders
 from worker.engine.prefix import choose_slot, reusable
 from worker.engine.scheduler import Budget
+from worker.engine.selfextend import SelfExtend
 from worker.engine.slot import Run, Slot, SlotState
 from worker.engine.stats import Counters
-from worker.engine.step import Step
+from worker.engine.step import Step, StepRules
 from worker.engine.task import Abort, AbortAll, Call, Command, Report, Stop, Submit, Task
 from worker.output.generation import Generation
 
@@ -37,12 +41,16 @@ class EngineConfig:
     similarity: float = 0.1
     step_target_s: float = 0.1
     context_shift: bool = False
+    spec_slots: int = 0
+    self_extend: SelfExtend | None = None
 
 
 class Engine:
     """Owns the slots and the backend; `run` is the thread's whole life."""
 
-    def __init__(self, backend: Backend, config: EngineConfig, emit: Emit) -> None:
+    def __init__(
+        self, backend: Backend, config: EngineConfig, emit: Emit, drafter: Drafter | None = None
+    ) -> None:
         self._backend = backend
         self._config = config
         self._emit = emit
@@ -55,8 +63,14 @@ class Engine:
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
         self.counters = Counters(n_kv=config.n_ctx * config.n_slots)
         budget = Budget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
-        self._step = Step(backend, self.slots, self.counters, budget, config.context_shift)
+        rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
+        self._step = Step(backend, self.slots, self.counters, budget, rules)
+        self._drafter = drafter
         self._results = self._step.results
+        self._deferred: list[Call] = []
+        self._heavy: deque[Call] = deque()
+        self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
+        """Of the adapters, for tasks that ask for nothing else; the engine thread's own."""
         self.failure: str | None = None
         """Why the loop ended by itself: the backend is broken and the process must go."""
 
@@ -116,6 +130,8 @@ class Engine:
     def turn(self) -> None:
         """Do one turn of the loop; blocks for a command when there is nothing to compute."""
         self._take_commands()
+        self._call_deferred()
+        self._call_heavy()
         self._admit()
         if not self._stopping and self.n_busy:
             self._outbox += self._step.run()
@@ -125,7 +141,7 @@ class Engine:
         self._flush()
 
     def _take_commands(self) -> None:
-        if not self.n_busy and not self._waiting:
+        if not self.n_busy and not self._waiting and not self._heavy:
             self._step.pause()
             self._apply(self._commands.get())
         while not self._commands.empty():
@@ -133,22 +149,49 @@ class Engine:
 
     def _apply(self, command: Command) -> None:
         match command:
-            case Submit(task):
-                self._accept(task)
+            case Submit(task, more):
+                self._accept(task, *more)
             case Abort(task_id, attempt):
                 self._abort((task_id, attempt))
             case AbortAll():
                 self._waiting.clear()
+                self._deferred.clear()
+                self._heavy.clear()
                 for slot in self.slots:
                     if slot.run is not None:
                         self._release(slot)
             case Report(task_id, attempt):
-                reports = tuple(slot.report() for slot in self.slots)
-                self._outbox.append(Inspected(task_id=task_id, attempt=attempt, slots=reports))
+                self._outbox.append(self._report(task_id, attempt))
             case Call():
-                self._call(command)
+                self._take_call(command)
             case Stop():
                 self._stopping = True
+
+    def _take_call(self, call: Call) -> None:
+        if call.slot >= 0:
+            self._deferred.append(call)
+        elif call.is_heavy:
+            self._heavy.append(call)
+        else:
+            self._call(call)
+
+    def _report(self, task_id: int, attempt: int) -> Inspected:
+        speculates = self._drafter is not None
+        reports = tuple(slot.report(is_speculative=speculates) for slot in self.slots)
+        return Inspected(task_id=task_id, attempt=attempt, slots=reports)
+
+    def _call_deferred(self) -> None:
+        """Do what waits for a slot that is idle now, before a task takes it."""
+        for call in list(self._deferred):
+            if self.slots[call.slot].run is None:
+                self._deferred.remove(call)
+                self._call(call)
+
+    def _call_heavy(self) -> None:
+        """Do one of the calls that take as long as a step."""
+        if self._heavy and not self._stopping:
+            with self._step.watched():
+                self._call(self._heavy.popleft())
 
     def _call(self, call: Call) -> None:
         try:
@@ -158,13 +201,14 @@ class Engine:
         if answer is not None:
             self._outbox.append(answer)
 
-    def _accept(self, task: Task) -> None:
-        if task.prompt:
-            self._waiting.append(task)
-            return
+    def _accept(self, *tasks: Task) -> None:
+        self._waiting += [task for task in tasks if task.prompt]
         # An empty prompt on a model without BOS: llama-server answers with nothing, and so do we.
-        done = Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.NONE)
-        self._outbox.append(done)
+        self._outbox += [
+            Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.NONE)
+            for task in tasks
+            if not task.prompt
+        ]
 
     def _abort(self, key: tuple[int, int]) -> None:
         for task in self._waiting:
@@ -172,6 +216,13 @@ class Engine:
                 self._waiting.remove(task)
                 self._outbox.append(
                     Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.CANCELLED)
+                )
+                return
+        for call in self._heavy:
+            if (call.task_id, call.attempt) == key:
+                self._heavy.remove(call)
+                self._outbox.append(
+                    Done(task_id=call.task_id, attempt=call.attempt, finish=Finish.CANCELLED)
                 )
                 return
         for slot in self.slots:
@@ -199,15 +250,27 @@ class Engine:
         if task.slot >= 0:
             wanted = self.slots[task.slot % len(self.slots)]
             return wanted if wanted in idle else None
-        return choose_slot(idle, task.prompt, self._config.similarity) if idle else None
+        if not idle:
+            return None
+        scales = choose_scales(task.params.lora, self.scales)
+        alike = [slot for slot in idle if slot.scales == scales]
+        return choose_slot(idle, task.prompt, self._config.similarity, alike)
 
     def _start(self, task: Task, slot: Slot) -> None:
-        sampler = self._backend.open_sampler(task.params, task.prompt)
+        known = without_placeholders(task.prompt)
+        sampler = self._backend.open_sampler(task.params, known, task.triggers)
         n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
+        n_cached = whole_pieces(task.media, n_cached)
+        scales = choose_scales(task.params.lora, self.scales)
+        if slot.scales != scales:
+            slot.scales, n_cached = scales, 0  # what other adapters have read is of no use
+        if self._config.self_extend is not None:
+            n_cached = slot.n_saved = slot.group_start = 0  # a grouped cache cannot be cut
         if not self._backend.remove(slot.id, n_cached):
             n_cached = 0  # recurrent memory cannot be cut: read it all again
             self._backend.remove(slot.id, 0)
         del slot.tokens[n_cached:]
+        slot.n_shared = min(slot.n_shared, n_cached)
         self._n_admitted += 1
         generation = Generation.start(task.params)
         generation.truncated = task.truncated
@@ -232,12 +295,18 @@ class Engine:
 
     def _release(self, slot: Slot) -> None:
         self._n_released += 1
+        if self._drafter is not None:
+            self._drafter.learn(slot.id, slot.tokens)
         slot.end(self._n_released)
 
     def _fail_everything(self, reason: str) -> None:
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
         self._outbox += [failed(task, error) for task in self._waiting]
+        self._outbox += [failure(call.task_id, call.attempt, error) for call in self._heavy]
+        self._heavy.clear()
         self._waiting.clear()
+        self._outbox += [failure(call.task_id, call.attempt, error) for call in self._deferred]
+        self._deferred.clear()
         for slot in self.slots:
             if slot.run is not None:
                 self._outbox.append(failed(slot.run.task, error))

@@ -16,12 +16,29 @@ import zlib
 from collections.abc import Sequence
 
 from protocol.config import WorkerConfig
+from protocol.errors import InvalidRequest
 from protocol.facts import ModelCard, TokenProb
 from protocol.sampling import SamplingParams
-from worker.engine.backend import CacheFull, DecodeFailed, Row, Sampled, Sampler, Vocabulary
+from worker.engine.backend import (
+    CacheFull,
+    DecodeFailed,
+    Regroup,
+    Row,
+    Sampled,
+    Sampler,
+    SpecialTokens,
+    Vocabulary,
+)
+from worker.engine.fake_embedding import FakeEmbedder
+from worker.engine.fake_states import FakeAdapters, FakeStates
+from worker.engine.media import Media, MediaPiece, placeholders
 
 N_BYTES = 256
+FAKE_MARKER = "<__media__>"
+FAKE_DRAFT = 8
+"""Guesses a slot that it has room for."""
 EOS, BOS = 256, 257
+_SPECIAL = SpecialTokens(bos=BOS, eos=EOS, fim_pre=1, fim_suf=2, fim_mid=3, fim_rep=4, fim_sep=5)
 _MARK = re.compile(rb"\[\[(eos|say|die|hang|fail)(?: ([^\]]*))?\]\]")
 _LETTERS = b"etaoinshrdlucmfwypvbgkqjxz"
 
@@ -48,6 +65,18 @@ class FakeSampler:
         FakeSampler.open_count -= 1
 
 
+def _vocabulary() -> Vocabulary:
+    """Every byte is a token."""
+    pieces = [bytes([byte]) for byte in range(N_BYTES)]
+    return Vocabulary(
+        [*pieces, b"", b""],
+        [*pieces, b"<eos>", b"<bos>"],
+        [False] * N_BYTES + [True, False],
+        add_bos=True,
+        special=_SPECIAL,
+    )
+
+
 class FakeBackend:
     """Implements `worker.engine.backend.Backend` over plain lists."""
 
@@ -57,18 +86,27 @@ class FakeBackend:
         self._step_s = config.fake_step_ms / 1e3
         self._cells: dict[int, list[int]] = {}
         self._faults: dict[int, tuple[bytes, bytes]] = {}
-        self._last: list[int] = []
+        self._n_saved: dict[int, int] = {}
+        self._last: list[Row] = []
         self.n_cells = n_ctx * config.n_slots
         self.n_batch = config.n_batch
+        self.n_outputs = config.n_slots * (1 + FAKE_DRAFT)
         self.is_gpu = False
         self.prefill_token_s = 0.0
-        pieces = [bytes([byte]) for byte in range(N_BYTES)]
-        special = [*pieces, b"<eos>", b"<bos>"]
-        self.vocabulary = Vocabulary(
-            [*pieces, b"", b""], special, [False] * N_BYTES + [True, False], add_bos=True
-        )
-        self.card = ModelCard(
+        self.adapters = FakeAdapters(config.lora, scale=not config.lora_init_without_apply)
+        self.states = FakeStates(self._cells, config.model)
+        self.vocabulary = _vocabulary()
+        has_embeddings = config.embeddings or config.reranking
+        self.embedder = FakeEmbedder(config, n_ctx) if has_embeddings else None
+        self.card = self._describe(n_ctx)
+        time.sleep(config.fake_load_ms / 1e3)
+
+    def _describe(self, n_ctx: int) -> ModelCard:
+        config, special = self._config, self.vocabulary.special_pieces
+        return ModelCard(
             name=config.alias or "fake",
+            aliases=config.aliases,
+            tags=config.tags,
             path=config.model or "fake.gguf",
             n_slots=config.n_slots,
             n_prefetch=config.n_prefetch,
@@ -77,18 +115,28 @@ class FakeBackend:
             n_ctx_train=n_ctx * config.n_slots,
             n_vocab=len(special),
             chat_template=config.chat_template,
+            media_marker=FAKE_MARKER if config.mmproj else "",
+            has_vision=bool(config.mmproj),
             bos_token=special[BOS].decode(),
             eos_token=special[EOS].decode(),
             build="b0-fake",
             defaults=config.sampling,
+            saves_slots=bool(config.slot_save_path),
+            n_lora=len(config.lora),
+            has_embeddings=self.embedder is not None,
+            pooling=self.embedder.pooling if self.embedder else "",
+            n_embd_out=self.embedder.n_embd if self.embedder else 0,
+            embd_normalize=config.embd_normalize,
+            suffix_first=config.spm_infill,
         )
-        time.sleep(config.fake_load_ms / 1e3)
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Turn text into its bytes, BOS first if wanted."""
         return [BOS] * add_special + list(text.encode(errors="replace"))
 
-    def open_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> Sampler:
+    def open_sampler(
+        self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
+    ) -> Sampler:
         """Make a sampler that remembers only its parameters."""
         return FakeSampler(params)
 
@@ -101,36 +149,88 @@ class FakeBackend:
             raise CacheFull
         for row in rows:
             cells = self._cells.setdefault(row.seq, [])
-            assert row.pos == len(cells), f"seq {row.seq} continues at {row.pos}, not {len(cells)}"
+            pos = len(cells) - self._n_saved.get(row.seq, 0)
+            assert row.pos == pos, f"seq {row.seq} continues at {row.pos}, not {pos}"
         for row in rows:
             self._cells[row.seq] += row.tokens
             self._find_fault(row)
         if self._step_s:
             time.sleep(self._step_s)
-        self._last = [row.seq if row.wants_logits else -1 for row in rows]
+        self._last = list(rows)
 
-    def sample(self, row: int, sampler: Sampler) -> Sampled:
+    def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
         """Choose the next byte from the sequence alone (and the seed, unless greedy)."""
         assert isinstance(sampler, FakeSampler)
-        seq = self._last[row]
-        assert seq >= 0, "this row has no logits"
-        token = self._next_token(seq, sampler.params)
+        read = self._last[row]
+        assert read.wants_logits, "this row has no logits"
+        assert read.is_draft or offset == -1, "only a draft has logits of all its tokens"
+        start = read.pos + self._n_saved.get(read.seq, 0)
+        end = start + (len(read.tokens) if offset < 0 else offset + 1)
+        token = self._next_token(read.seq, self._cells[read.seq][:end], sampler.params)
         prob = None
         if sampler.params.n_probs:
             piece = self.vocabulary.special_pieces[token]
             prob = TokenProb(id=token, piece=piece, p=-0.25, top=((token, piece, -0.25),))
         return Sampled(token, prob)
 
+    def read_media(self, text: str, media: Sequence[bytes]) -> tuple[list[int], Media]:
+        """Let each marker stand for three positions."""
+        parts = text.split(FAKE_MARKER)
+        if len(parts) != len(media) + 1:
+            raise InvalidRequest("the markers do not match the media", param="prompt")
+        tokens = self.tokenize(parts[0], add_special=True, parse_special=True)
+        pieces: dict[int, MediaPiece] = {}
+        for data, part in zip(media, parts[1:], strict=True):
+            pieces[len(tokens)] = MediaPiece(3, data.hex())
+            tokens += placeholders(data.hex(), 3)
+            tokens += self.tokenize(part, add_special=False, parse_special=True)
+        return tokens, pieces
+
+    def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
+        """Append placeholders to a sequence."""
+        cells = self._cells.setdefault(seq, [])
+        assert pos == len(cells), f"seq {seq} continues at {pos}, not {len(cells)}"
+        cells += placeholders(piece.key, piece.n_pos)
+
     def remove(self, seq: int, start: int) -> bool:
         """Forget a sequence from `start` on."""
         del self._cells.setdefault(seq, [])[start:]
         if start == 0:
             self._faults.pop(seq, None)
+            self._n_saved.pop(seq, None)
         return True
 
     def shift(self, seq: int, start: int, end: int) -> None:
         """Forget `start` to `end`; the rest moves down."""
         del self._cells[seq][start:end]
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Copy a part; positions must follow each other as everywhere."""
+        cells = self._cells.setdefault(target, [])
+        assert start == len(cells) and end <= len(self._cells[source])
+        cells += self._cells[source][start:end]
+        self._note_mark(target)
+
+    def regroup(self, seq: int, move: Regroup) -> None:
+        """Count the positions that are shared."""
+        used = len(self._cells[seq]) - self._n_saved.get(seq, 0)
+        assert move.start + move.width <= move.end == used
+        self._n_saved[seq] = self._n_saved.get(seq, 0) + move.n_saved
+
+    @property
+    def can_group(self) -> bool:
+        """Plain lists have no positions to speak of."""
+        return True
+
+    @property
+    def can_copy(self) -> bool:
+        """Plain lists can always be copied."""
+        return True
+
+    @property
+    def can_rewind(self) -> bool:
+        """Plain lists can always be cut."""
+        return True
 
     @property
     def can_shift(self) -> bool:
@@ -143,12 +243,10 @@ class FakeBackend:
 
     def _find_fault(self, row: Row) -> None:
         """Obey the last marker of a prompt once it has been read."""
-        cells = bytes(token for token in self._cells[row.seq] if token < N_BYTES)
-        marks = list(_MARK.finditer(cells)) if len(row.tokens) > 1 else []
-        if not marks:
+        marked = len(row.tokens) > 1 and not row.is_draft and self._note_mark(row.seq)
+        if not marked:
             return
-        kind, argument = marks[-1].group(1), marks[-1].group(2) or b""
-        self._faults[row.seq] = kind, argument
+        kind, _ = self._faults[row.seq]
         if kind == b"die":
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == b"hang":
@@ -156,8 +254,15 @@ class FakeBackend:
         if kind == b"fail":
             raise DecodeFailed("the fake was asked to fail", fatal=False)
 
-    def _next_token(self, seq: int, params: SamplingParams) -> int:
-        cells = self._cells[seq]
+    def _note_mark(self, seq: int) -> bool:
+        """Remember the last marker of a sequence; tell whether there is one."""
+        cells = bytes(token for token in self._cells[seq] if 0 <= token < N_BYTES)
+        marks = list(_MARK.finditer(cells))
+        if marks:
+            self._faults[seq] = marks[-1].group(1), marks[-1].group(2) or b""
+        return bool(marks)
+
+    def _next_token(self, seq: int, cells: Sequence[int], params: SamplingParams) -> int:
         kind, argument = self._faults.get(seq, (b"", b""))
         start = self._generated_from(cells)
         n_generated = len(cells) - start
@@ -168,12 +273,13 @@ class FakeBackend:
         state = bytes(token % N_BYTES for token in cells[-16:])
         if params.temperature > 0:
             state += params.seed.to_bytes(4, "little")
+        state += self.adapters.flavour
         value = zlib.crc32(state)
         return ord(" ") if value % 6 == 0 else _LETTERS[value // 6 % len(_LETTERS)]
 
     @staticmethod
     def _generated_from(cells: Sequence[int]) -> int:
         """Find where the prompt's last marker ends: what follows it was generated."""
-        data = bytes(token if token < N_BYTES else 0 for token in cells)
+        data = bytes(token if 0 <= token < N_BYTES else 0 for token in cells)
         marks = list(_MARK.finditer(data))
         return marks[-1].end() if marks else 0

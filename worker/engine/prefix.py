@@ -45,14 +45,17 @@ def reusable(cached: Sequence[int], prompt: Sequence[int]) -> int:
     return max(0, min(common_prefix(cached, prompt), len(prompt) - 1))
 
 
-def choose_slot(idle: Sequence[C], prompt: Sequence[int], similarity: float) -> C:
+def choose_slot(
+    idle: Sequence[C], prompt: Sequence[int], similarity: float, alike: Sequence[C] | None = None
+) -> C:
     """Pick the idle slot that holds most of the prompt, or else the least recently used.
 
     llama-server's rule (get_available_slot): the longest common prefix counts only above
-    `similarity` of the prompt; 0 turns it off.
+    `similarity` of the prompt; 0 turns it off. `alike` are those whose caches could be used at
+    all, unless it is every one.
     """
     best, best_share = None, similarity
-    for slot in idle if similarity > 0 and prompt else ():
+    for slot in (idle if alike is None else alike) if similarity > 0 and prompt else ():
         share = common_prefix(slot.tokens, prompt) / len(prompt)
         if share > best_share:
             best, best_share = slot, share

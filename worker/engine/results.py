@@ -7,6 +7,7 @@ from protocol.messages import Delta, Done, Failed, Finish, Message, Progress
 from worker.engine.backend import Backend, DeadEnd, Row, Sampled
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import Counters
+from worker.engine.task import Task
 
 
 class Results:
@@ -26,7 +27,31 @@ class Results:
                 return messages
             slot.move(SlotState.DECODE)
             return messages + self._first(slot, index)
-        return self._next(slot, index)
+        return self._verify(slot, index, row) if row.is_draft else self._next(slot, index)
+
+    def _verify(self, slot: Slot, index: int, row: Row) -> list[Message]:
+        """Go through a draft as long as the sampler chooses what was guessed.
+
+        Rows beyond the first wrong guess are never sampled, so the sampler's state and its random
+        numbers are those of a run without a draft, and so is the text.
+        """
+        run, guesses = slot.active, row.tokens[1:]
+        del slot.tokens[row.pos + 1 :]
+        run.n_draft += len(guesses)
+        messages = self._next(slot, index, 0)
+        n_accepted = 0
+        for offset, guess in enumerate(guesses, start=1):
+            has_ended = bool(self.finished) and self.finished[-1] is slot
+            if has_ended or run.pending != guess:
+                break
+            slot.tokens.append(guess)
+            n_accepted += 1
+            run.n_draft_accepted += 1
+            messages += self._next(slot, index, offset)
+        self._counters.judged(len(guesses), n_accepted)
+        if n_accepted < len(guesses):
+            self._backend.remove(slot.id, len(slot.tokens))
+        return messages
 
     def _first(self, slot: Slot, index: int) -> list[Message]:
         """The prompt is read: count it, and choose the first token unless none is wanted."""
@@ -41,12 +66,12 @@ class Results:
         self._counters.prompt_s += run.first_token_s - run.started_s
         return messages
 
-    def _next(self, slot: Slot, index: int) -> list[Message]:
+    def _next(self, slot: Slot, index: int, offset: int = -1) -> list[Message]:
         """Choose a slot's next token and decide whether it goes on."""
         run = slot.active
         start = time.perf_counter()
         try:
-            sampled = self._backend.sample(index, run.sampler)
+            sampled = self._backend.sample(index, run.sampler, offset)
         except DeadEnd:
             self.finished.append(slot)
             return self.finish(slot, Finish.EOS)
@@ -64,7 +89,7 @@ class Results:
         run.first_token_s = run.first_token_s or run.last_token_s
         is_eog = vocabulary.is_eog[sampled.token]
         text = run.generation.accept(
-            b"" if is_eog else vocabulary.pieces[sampled.token],
+            b"" if is_eog else self._piece(run.task, sampled.token),
             is_eog=is_eog,
             is_full=self._is_full(slot),
             elapsed_ms=(run.last_token_s - run.first_token_s) * 1e3,
@@ -75,9 +100,15 @@ class Results:
             messages.append(self._done(slot))
         return messages
 
+    def _piece(self, task: Task, token: int) -> bytes:
+        """Return the text of a token; control tokens are shown only where a parser needs them."""
+        vocabulary = self._backend.vocabulary
+        pieces = vocabulary.special_pieces if token in task.shown else vocabulary.pieces
+        return pieces[token]
+
     def _is_full(self, slot: Slot) -> bool:
         """Whether the context takes no token after the one just chosen."""
-        if not self._shifts:
+        if not self._shifts or slot.active.task.media:
             return len(slot.tokens) + 1 >= slot.n_ctx
         # The guard of the seeds against endless generation: shifting never ends by itself.
         n_train, run = self._backend.card.n_ctx_train, slot.active

@@ -1,6 +1,7 @@
 """A slot: the place in the KV cache that serves one task at a time, and keeps its tokens after.
 
-Invariant: `tokens` are exactly the tokens whose cells sequence `id` holds, index = position.
+Invariant: `tokens` are exactly the tokens whose cells sequence `id` holds, index = position, unless
+self-extend lets tokens share positions.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from enum import Enum, auto
 
 from protocol.facts import SlotReport, Timings
 from protocol.sampling import SamplingParams
+from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
 from worker.engine.task import Task
 from worker.output.generation import Generation
@@ -47,6 +49,16 @@ class Run:
     n_shifted: int = 0
     order: int = 0
     """Admission number: lower is older."""
+    n_draft: int = 0
+    n_draft_accepted: int = 0
+    is_undecided: bool = True
+    """The task has not begun to read: another slot may have, or be about to have, its prompt."""
+
+    @property
+    def n_left(self) -> int:
+        """Tokens that may still be generated; below 0 without a limit."""
+        n_predict = self.task.params.n_predict
+        return -1 if n_predict < 0 else max(0, n_predict - self.generation.n_predicted)
 
 
 @dataclass(slots=True)
@@ -60,6 +72,14 @@ class Slot:
     run: Run | None = None
     last_used: int = 0
     """Number of the release that freed it last: the least is the least recently used."""
+    scales: Scales = ()
+    """Of the adapters with which the tokens were read."""
+    n_saved: int = 0
+    """Positions that tokens share with others (self-extend)."""
+    group_start: int = 0
+    """Position from which on tokens have one of their own."""
+    n_shared: int = 0
+    """Leading tokens whose cells other sequences may hold too; never too low."""
     last_params: SamplingParams | None = None
     last_task_id: int = -1
 
@@ -85,11 +105,24 @@ class Slot:
         run.sampler.close()
         return run
 
+    def forget(self) -> int:
+        """Empty an idle slot whose sequence is being emptied; return how many tokens it had."""
+        assert self.run is None
+        n_tokens = len(self.tokens)
+        self.tokens.clear()
+        self.n_saved = self.group_start = self.n_shared = 0
+        return n_tokens
+
     @property
     def active(self) -> Run:
         """The current task's state; only for a busy slot."""
         assert self.run is not None
         return self.run
+
+    @property
+    def n_pos(self) -> int:
+        """Position of the next token."""
+        return len(self.tokens) - self.n_saved
 
     @property
     def n_prompt_left(self) -> int:
@@ -107,9 +140,11 @@ class Slot:
             prompt_ms=(first - run.started_s) * 1e3,
             predicted_n=n_predicted,
             predicted_ms=max(0.0, run.last_token_s - first) * 1e3,
+            draft_n=run.n_draft,
+            draft_n_accepted=run.n_draft_accepted,
         )
 
-    def report(self) -> SlotReport:
+    def report(self, *, is_speculative: bool = False) -> SlotReport:
         """Describe the slot for `/slots`."""
         run = self.run
         if run is None:
@@ -118,9 +153,10 @@ class Slot:
                 is_processing=False,
                 task_id=self.last_task_id,
                 n_past=len(self.tokens),
+                is_speculative=is_speculative,
                 params=self.last_params,
             )
-        generation, n_predict = run.generation, run.task.params.n_predict
+        generation = run.generation
         return SlotReport(
             id=self.id,
             is_processing=True,
@@ -130,9 +166,10 @@ class Slot:
             n_cached=run.n_cached,
             n_past=len(self.tokens),
             n_decoded=generation.n_predicted,
-            n_remain=-1 if n_predict < 0 else max(0, n_predict - generation.n_predicted),
+            n_remain=run.n_left,
             has_next_token=True,
             has_new_line=generation.has_new_line,
+            is_speculative=is_speculative,
             params=run.task.params,
         )
 

@@ -1,6 +1,6 @@
 """Counters of the engine as plain numbers; whoever wants a format makes it elsewhere."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from protocol.facts import Stats
 
@@ -23,7 +23,20 @@ class Counters:
     sample_s: float = 0.0
     step_s: float = 0.0
     gap_s: float = 0.0
+    n_draft: int = 0
+    n_draft_accepted: int = 0
+    n_drafts: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+
+    def judged(self, n_guessed: int, n_accepted: int) -> None:
+        """Count a draft of which the first `n_accepted` tokens were right."""
+        self.n_drafts += 1
+        self.n_draft += n_guessed
+        self.n_draft_accepted += n_accepted
+        self.accepted_at += [0] * (n_accepted - len(self.accepted_at))
+        for position in range(n_accepted):
+            self.accepted_at[position] += 1
 
     def snapshot(self) -> Stats:
         """Freeze the numbers for a message."""
-        return Stats(**asdict(self))
+        return Stats(**asdict(self) | {"accepted_at": tuple(self.accepted_at)})

@@ -2,17 +2,35 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Message
+from worker.engine.adapters import Turns
 from worker.engine.backend import Backend, CacheFull, DecodeFailed, Row
+from worker.engine.draft import Drafter, Guessing
+from worker.engine.media import text_until
 from worker.engine.results import Results
 from worker.engine.scheduler import MIN_CHUNK, Budget, Waiting, plan_chunks
+from worker.engine.selfextend import SelfExtend
+from worker.engine.sharing import Sharing
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import Counters
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRules:
+    """How steps behave, beside what the model can do."""
+
+    context_shift: bool = False
+    drafter: Drafter | None = None
+    self_extend: SelfExtend | None = None
+    spec_slots: int = 0
+    """Guess ahead while at most this many slots decode: more rows pay only in small batches."""
 
 
 class Step:
@@ -24,16 +42,24 @@ class Step:
         slots: Sequence[Slot],
         counters: Counters,
         budget: Budget,
-        context_shift: bool,
+        rules: StepRules,
     ) -> None:
         self._backend = backend
         self._slots = slots
         self._counters = counters
         self._budget = budget
-        self._shifts = context_shift and backend.can_shift
+        self._guessing = Guessing(
+            rules.drafter, n_slots=rules.spec_slots, n_rows=backend.n_outputs - len(slots)
+        )
+        self._sharing = Sharing(backend, counters, is_on=rules.self_extend is None)
+        self._extend = rules.self_extend
+        self._shifts = rules.context_shift and backend.can_shift and self._extend is None
         self._last_end = 0.0
         self._last_decode_end = 0.0
         self._n_failures = 0
+        self._turns = Turns()
+        self._able: list[Slot] = []
+        """Slots whose tasks take part in this step."""
         self.results = Results(backend, counters, self._shifts)
         self.number = 0
         self.started_s = 0.0
@@ -44,15 +70,30 @@ class Step:
         """Say that no step follows at once, so that idle time is not counted as overhead."""
         self._last_end = self._last_decode_end = 0.0
 
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Let work between two steps be missed by the watchdog if it does not end, as a step is."""
+        self.started_s = start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.slowest_s = max(self.slowest_s, time.monotonic() - start)
+            self.started_s = 0.0
+            self.pause()
+
     def run(self) -> list[Message]:
         """Do one step; return its messages."""
         self.started_s = time.monotonic()
         start = self._last_end or time.perf_counter()
         messages: list[Message] = []
-        self._shift_full_slots()
+        self._choose_adapters()
+        self._sharing.settle(self._slots)
+        self._shift_full_slots(messages)
+        self._regroup()
+        self._read_media(messages)
         rows = self._compute(self._plan(), messages)
         for index, row in enumerate(rows):
-            messages += self.results.take(self._slots[row.seq], index, row)
+            messages += self._take(self._slots[row.seq], index, row)
         self.number += 1
         self._last_end = time.perf_counter()
         self._account(rows, self._last_end - start)
@@ -61,43 +102,104 @@ class Step:
 
     # ---- planning -----------------------------------------------------------------------------
 
+    def _choose_adapters(self) -> None:
+        """Decide which adapters this step runs with: slots that want others sit it out."""
+        busy = [slot for slot in self._slots if slot.run is not None]
+        scales = self._turns.choose((slot.scales, slot.active.order) for slot in busy)
+        self._backend.adapters.use(scales)
+        self._able = [slot for slot in busy if slot.scales == scales]
+
     def _plan(self) -> list[Row]:
-        rows = [
-            Row(slot.id, len(slot.tokens), (slot.active.pending,), True)
-            for slot in self._slots
-            if slot.state is SlotState.DECODE
-        ]
+        decoding = [slot for slot in self._able if slot.state is SlotState.DECODE]
+        rows = self._guessing.rows(decoding)
         waiting = [
-            Waiting(slot.id, slot.n_prompt_left, slot.active.order)
-            for slot in self._slots
+            Waiting(slot.id, _n_text_left(slot), slot.active.order)
+            for slot in self._able
             if slot.state is SlotState.PREFILL
+            and not slot.active.is_undecided
+            and _n_text_left(slot)
         ]
-        chunks = plan_chunks(waiting, self._budget.tokens(len(rows)))
+        budget = self._budget.tokens(sum(len(row.tokens) for row in rows))
+        if self._extend is not None:
+            budget = min(budget, self._extend.width)  # positions must not run far ahead
+        chunks = plan_chunks(waiting, budget)
         return rows + [self._prompt_row(self._slots[chunk.slot], chunk.n) for chunk in chunks]
+
+    def _read_media(self, messages: list[Message]) -> None:
+        """Read one image or sound: it takes a batch of its own. The oldest task comes first."""
+        reading = [slot for slot in self._able if slot.state is SlotState.PREFILL]
+        ready = [slot for slot in reading if len(slot.tokens) in slot.active.task.media]
+        if not ready:
+            return
+        slot = min(ready, key=lambda one: one.active.order)
+        task, start = slot.active.task, len(slot.tokens)
+        piece = task.media[start]
+        try:
+            self._backend.decode_media(slot.id, start, piece)
+        except CacheFull:
+            error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
+            self.results.fail(slot, error, messages)
+        except DecodeFailed as error:
+            self._give_up([Row(slot.id, start, (), False)], error, messages)
+        else:
+            slot.tokens += task.prompt[start : start + piece.n_pos]
 
     def _prompt_row(self, slot: Slot, n: int) -> Row:
         prompt, start = slot.active.task.prompt, len(slot.tokens)
         is_last = start + n == len(prompt)
-        return Row(slot.id, start, prompt[start : start + n], is_last)
+        return Row(slot.id, slot.n_pos, prompt[start : start + n], is_last)
 
-    def _shift_full_slots(self) -> None:
+    def _shift_full_slots(self, messages: list[Message]) -> None:
         """Make room in full contexts by dropping tokens after `n_keep` (llama-server's rule)."""
         if not self._shifts:
             return
         for slot in self._slots:
             if slot.state is not SlotState.DECODE or len(slot.tokens) + 1 < slot.n_ctx:
                 continue
+            if slot.active.task.media:
+                continue  # positions of an image cannot be moved in part
             params, n_tokens = slot.active.task.params, len(slot.tokens)
             n_keep = len(slot.active.task.prompt) if params.n_keep < 0 else params.n_keep
             n_keep = min(slot.n_ctx - 4, n_keep + self._backend.vocabulary.add_bos)
             n_left = n_tokens - n_keep
             n_discard = min(params.n_discard or n_left // 2, max(0, n_left - 1))
+            if slot.n_shared > n_keep + n_discard and not self._unshare(slot, messages):
+                continue
             self._backend.shift(slot.id, n_keep, n_keep + n_discard)
             del slot.tokens[n_keep : n_keep + n_discard]
             slot.active.n_shifted += n_discard
             slot.active.generation.truncated = True
 
+    def _regroup(self) -> None:
+        """Let older tokens share positions, where a window has filled."""
+        if self._extend is None:
+            return
+        for slot in self._slots:
+            if slot.run is not None:
+                for move in self._extend.regroup(slot):
+                    self._backend.regroup(slot.id, move)
+
+    def _unshare(self, slot: Slot, messages: list[Message]) -> bool:
+        """Give a slot cells of its own: moving a shared one would move it for all its owners."""
+        state = self._backend.states.copy(slot.id)
+        if not self._backend.states.put(slot.id, state, len(slot.tokens)):
+            error = TaskError(ErrorCode.INTERNAL, "no room to shift a context that others share")
+            self.results.fail(slot, error, messages)
+            return False
+        slot.n_shared = 0
+        return True
+
     # ---- decoding -----------------------------------------------------------------------------
+
+    def _take(self, slot: Slot, index: int, row: Row) -> list[Message]:
+        """Hand a decoded row over, also for those that waited for the same prompt."""
+        twins = []
+        if slot.state is SlotState.PREFILL and row.wants_logits:
+            twins = self._sharing.twins(slot, self._slots)
+        messages = self.results.take(slot, index, row)
+        for twin in twins:
+            messages += self.results.take(twin, index, row)
+        return messages
 
     def _compute(self, rows: list[Row], messages: list[Message]) -> list[Row]:
         """Decode the rows, or as many of them as can be; return those that were."""
@@ -135,6 +237,8 @@ class Step:
             self._backend.remove(oldest.id, 0)
             oldest.tokens.clear()
             return rows
+        if any(row.is_draft for row in rows):
+            return [_without_guesses(row) for row in rows]
         if any(len(row.tokens) > MIN_CHUNK for row in rows):
             return [
                 self._prompt_row(self._slots[row.seq], (len(row.tokens) + 1) // 2)
@@ -157,9 +261,18 @@ class Step:
             )
 
     def _account(self, rows: Sequence[Row], elapsed_s: float) -> None:
-        n_prompt = sum(len(row.tokens) for row in rows if len(row.tokens) > 1)
-        n_decoding = sum(len(row.tokens) == 1 for row in rows)
+        n_prompt = sum(len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft)
+        n_decoding = sum(len(row.tokens) == 1 or row.is_draft for row in rows)
         self._budget.observe(n_decoding, n_prompt, elapsed_s)
         self._counters.step_s += elapsed_s
         self._counters.n_kv_used = sum(len(slot.tokens) for slot in self._slots)
         self.slowest_s = max(self.slowest_s, elapsed_s)
+
+
+def _without_guesses(row: Row) -> Row:
+    return row._replace(tokens=row.tokens[:1], is_draft=False) if row.is_draft else row
+
+
+def _n_text_left(slot: Slot) -> int:
+    """Prompt tokens to read before the next image or sound."""
+    return text_until(slot.active.task.media, len(slot.tokens), slot.n_prompt_left)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from protocol.messages import Terminal
 from protocol.sampling import SamplingParams
+from worker.engine.media import Media
+from worker.output.chat.parser import Expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,14 @@ class Task:
     """The prompt as text, to be echoed in `Done`."""
     truncated: bool = False
     """The prompt was too long and was cut in the middle."""
+    media: Media = field(default_factory=dict)
+    """Images and sounds in the prompt."""
+    expected: Expected | None = None
+    """What the answer of a chat may hold beside words."""
+    shown: frozenset[int] = frozenset()
+    """Control tokens whose text is part of the answer."""
+    triggers: tuple[str, ...] = ()
+    """The grammar begins where one of these texts comes; without any it holds from the start."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -30,9 +40,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Command: run this task."""
+    """Command: run this task, and those that came with it: choices of one prompt start together."""
 
     task: Task
+    more: tuple[Task, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,10 @@ class Call:
     attempt: int
     work: Callable[[], Terminal | None]
     """Returns the terminal message, or None if another call goes on with it."""
+    slot: int = -1
+    """The slot that must be idle for it, or -1; it comes before the tasks that wait."""
+    is_heavy: bool = False
+    """It takes as long as a step: such calls take turns with the steps, one by one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,22 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from protocol.config import WorkerConfig
+from protocol.errors import ErrorCode, TaskError
 from protocol.facts import ModelCard
 from protocol.sampling import SamplingParams
-from worker.engine.backend import CacheFull, DecodeFailed, Row, Sampled, Sampler
+from worker.engine.adapters import Adapters
+from worker.engine.backend import CacheFull, DecodeFailed, Regroup, Row, Sampled, Sampler
+from worker.engine.media import Media, MediaPiece
+from worker.engine.states import States
 from worker.llama import library
 from worker.llama.batch import Batch
 from worker.llama.chain import Model
+from worker.llama.embedding import open_embedder
+from worker.llama.media import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load
 from worker.llama.sampler import LlamaSampler, Logits, Scratch, open_sampler
 from worker.llama.stages import Candidates
+from worker.llama.state import LlamaStates
 from worker.llama.vocabulary import LlamaVocabulary
 
 logger = logging.getLogger(__name__)
@@ -37,17 +44,22 @@ class LlamaBackend:
         self._context = self._loaded.context
         self._memory = lib.llama_get_memory(self._context)
         self._vocab = LlamaVocabulary(lib.llama_model_get_vocab(self._loaded.model))
-        self.vocabulary = self._vocab.tables()
+        self.vocabulary = self._vocab.tables(shows_special=config.special)
         self.n_batch = int(lib.llama_n_batch(self._context))
+        self.n_outputs = self._loaded.n_outputs
         self.is_gpu = self._loaded.is_gpu
         self.prefill_token_s = 0.0
+        self.adapters: Adapters = self._loaded.adapters
+        self.states: States = LlamaStates(self._context, config)
         self._batch = Batch(self.n_batch)
         eog = [token for token, is_eog in enumerate(self.vocabulary.is_eog) if is_eog]
         self._model = Model(self._vocab, eog, self._loaded.n_ctx_slot)
+        self.embedder = open_embedder(self._loaded, config)
         candidates = Candidates(self._vocab.n_tokens)
         self._scratch = Scratch(candidates, self.vocabulary.special_pieces)
+        self._media = self._open_media(config)
         self.card = self._describe()
-        if config.warmup:
+        if config.warmup and self.card.can_generate:
             self._warm_up()
 
     # ---- Backend ------------------------------------------------------------------------------
@@ -56,9 +68,11 @@ class LlamaBackend:
         """Turn text into tokens; any thread may call it."""
         return self._vocab.tokenize(text, add_special=add_special, parse_special=parse_special)
 
-    def open_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> Sampler:
+    def open_sampler(
+        self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
+    ) -> Sampler:
         """Build the sampler of a task."""
-        return open_sampler(params, self._model, self._scratch, prompt)
+        return open_sampler(params, self._model, self._scratch, prompt, triggers)
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Compute one batch."""
@@ -71,11 +85,22 @@ class LlamaBackend:
         reason = library.last_words()
         raise DecodeFailed(f"llama_decode returned {code}: {reason}", fatal=code < _INVALID)
 
-    def sample(self, row: int, sampler: Sampler) -> Sampled:
+    def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
         """Choose a token from a row's logits."""
         assert isinstance(sampler, LlamaSampler)
-        index = self._batch.last[row]
+        index = self._batch.last[row] if offset < 0 else self._batch.first[row] + offset
         return sampler.sample(self._context, index, self._logits(index))
+
+    def read_media(self, text: str, media: Sequence[bytes]) -> tuple[list[int], Media]:
+        """Tokenize a text with markers for images and sounds."""
+        if self._media is None:
+            raise TaskError(ErrorCode.NOT_SUPPORTED, NO_MEDIA)
+        return self._media.read(text, media)
+
+    def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
+        """Put one image or sound into a sequence."""
+        assert self._media is not None
+        self._media.decode(piece, self._context, seq, pos, self.n_batch)
 
     def remove(self, seq: int, start: int) -> bool:
         """Forget a sequence from `start` on."""
@@ -86,16 +111,60 @@ class LlamaBackend:
         lib.llama_memory_seq_rm(self._memory, seq, start, end)
         lib.llama_memory_seq_add(self._memory, seq, end, -1, start - end)
 
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Share cells: in a unified cache a cell belongs to any number of sequences."""
+        lib.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def regroup(self, seq: int, move: Regroup) -> None:
+        """Let tokens share positions: move all up, divide a window, let the rest follow."""
+        start, end = move.start + move.up, move.end + move.up
+        behind = start + move.width
+        lib.llama_memory_seq_add(self._memory, seq, move.start, move.end, move.up)
+        lib.llama_memory_seq_div(self._memory, seq, start, behind, move.n)
+        lib.llama_memory_seq_add(self._memory, seq, behind, end, move.down)
+
+    @property
+    def can_group(self) -> bool:
+        """Not with a sliding window: its cells are chosen by position."""
+        has_window = lib.llama_model_n_swa(self._loaded.model) > 0
+        return self.can_shift and self.can_rewind and not has_window
+
+    @property
+    def can_copy(self) -> bool:
+        """Recurrent memory has one state a sequence, and no cells to share."""
+        return self.can_rewind
+
+    @property
+    def can_rewind(self) -> bool:
+        """Recurrent memory cannot go back."""
+        model = self._loaded.model
+        return not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+
     @property
     def can_shift(self) -> bool:
         """Whether positions can be moved in this kind of cache."""
         return bool(lib.llama_memory_can_shift(self._memory))
 
+    @property
+    def tokens(self) -> LlamaVocabulary:
+        """The vocabulary itself, to compare it with another's."""
+        return self._vocab
+
     def close(self) -> None:
         """Free everything."""
+        if self._media is not None:
+            self._media.close()
+        if self.embedder is not None:
+            self.embedder.close()
         self._loaded.close()
 
     # -------------------------------------------------------------------------------------------
+
+    def _open_media(self, config: WorkerConfig) -> MediaReader | None:
+        if not config.mmproj:
+            return None
+        n_ubatch = int(lib.llama_n_ubatch(self._context))
+        return MediaReader(config, self._loaded.model, n_ubatch)
 
     def _logits(self, index: int) -> Logits:
         """Look at a row of logits in place: valid until the next decode."""
@@ -117,10 +186,13 @@ class LlamaBackend:
 
     def _describe(self) -> ModelCard:
         model, vocab, config = self._loaded.model, self._vocab, self._config
+        embedder = self.embedder
         ftype = lib.llama_ftype_name(lib.llama_model_ftype(model))
         template = config.chat_template or _text(lib.llama_model_chat_template(model, None))
         return ModelCard(
             name=config.alias or Path(config.model).stem,
+            aliases=config.aliases,
+            tags=config.tags,
             path=config.model,
             n_slots=config.n_slots,
             n_prefetch=config.n_prefetch,
@@ -135,10 +207,22 @@ class LlamaBackend:
             ftype=_text(ftype),
             description=_description(model),
             chat_template=template,
+            media_marker=self._media.marker if self._media else "",
+            has_vision=self._media is not None and self._media.has_vision,
+            has_audio=self._media is not None and self._media.has_audio,
             bos_token=vocab.token_text(vocab.bos()),
             eos_token=vocab.token_text(vocab.eos()),
             build=library.build(),
             defaults=config.sampling,
+            saves_slots=bool(config.slot_save_path) and bool(self._memory),
+            n_lora=len(config.lora),
+            can_generate=bool(self._memory),
+            has_embeddings=embedder is not None,
+            pooling=embedder.pooling if embedder else "",
+            n_embd_out=embedder.n_embd if embedder else 0,
+            embd_normalize=config.embd_normalize,
+            fim_missing=self.vocabulary.special.missing_for_infill(),
+            suffix_first=config.spm_infill,
         )
 
 

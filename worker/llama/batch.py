@@ -33,11 +33,13 @@ class Batch:
         )
         self.last: list[int] = []
         """Position in the batch of each row's last token: where its logits are found."""
+        self.first: list[int] = []
+        """The same of each row's first token."""
 
     def fill(self, rows: Sequence[Row]) -> None:
         """Lay the rows out one after the other."""
         assert sum(len(row.tokens) for row in rows) <= self.capacity
-        i, last = 0, []
+        i, first, last = 0, [], []
         self._logits[: self.raw.n_tokens] = 0
         for row in rows:
             n = len(row.tokens)
@@ -47,12 +49,19 @@ class Batch:
                 self._token[i : i + n] = row.tokens
                 self._pos[i : i + n] = self._count[:n] + row.pos
                 self._seq[i : i + n] = row.seq
+            first.append(i)
+            if row.is_draft:
+                self._logits[i : i + n] = True
             i += n
             self._logits[i - 1] = row.wants_logits
             last.append(i - 1)
         self._logits[i:] = 0
         self.raw.n_tokens = i
-        self.last = last
+        self.first, self.last = first, last
+
+    def want_all(self) -> None:
+        """Ask for the output of every token, as embeddings need."""
+        self._logits[: self.raw.n_tokens] = 1
 
 
 def _pointer(array: "np.ndarray[tuple[int], np.dtype[np.generic]]", kind: type) -> object:

@@ -7,8 +7,9 @@ out, so both are measured here first.
 from protocol.errors import InvalidRequest
 
 MAX_DEPTH = 200
-MAX_SYMBOLS = 200_000
-"""Symbols after repetitions are multiplied out; each costs some 50 bytes in the parser."""
+MAX_SYMBOLS = 250_000
+"""Symbols after repetitions are multiplied out, each character of a literal one; each costs some
+50 bytes in the parser."""
 
 MAX_REPEAT = 2000
 
@@ -20,8 +21,8 @@ def check_grammar(text: str) -> None:
     while i < len(text):
         char = text[i]
         if char in '"[':
-            i = _skip_literal(text, i)
-            last = 1
+            start, i = i, _skip_literal(text, i)
+            last = max(1, i - start - 1)
         elif char == "#":
             i = _line_end(text, i)
             continue
@@ -40,7 +41,13 @@ def check_grammar(text: str) -> None:
             _require(sizes[-1] <= MAX_SYMBOLS, "repetitions multiply out to too many symbols")
             i += 1
             continue
-        elif not char.isspace():
+        elif char.isalnum() or char in "-_":
+            i = _name_end(text, i)
+            last = 1
+        elif char.isspace():
+            i += 1
+            continue
+        else:
             last = 1
         sizes[-1] += last
         _require(sizes[-1] <= MAX_SYMBOLS, "too many symbols")
@@ -58,6 +65,14 @@ def _skip_literal(text: str, start: int) -> int:
     i = start + 1
     while i < len(text) and text[i] != closing:
         i += 2 if text[i] == "\\" else 1
+    return i
+
+
+def _name_end(text: str, start: int) -> int:
+    """Return the index of the last character of a rule's name."""
+    i = start
+    while i + 1 < len(text) and (text[i + 1].isalnum() or text[i + 1] in "-_"):
+        i += 1
     return i
 
 

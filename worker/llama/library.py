@@ -47,6 +47,11 @@ def last_words() -> str:
     return " | ".join(list(_recent)[-4:])
 
 
+def complaint(about: str) -> str:
+    """Return the first of the kept lines that speaks of something, or an empty string."""
+    return next((line for line in _recent if about in line), "")
+
+
 def build() -> str:
     """Name the llama.cpp that runs: `b<binding version>-<llama.cpp version>`."""
     return f"b{llama_cpp.__version__}-{lib.llama_version().decode()}"

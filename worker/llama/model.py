@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import llama_cpp.llama_cpp as lib
 
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.llama import library
+from worker.llama import library, startup
+from worker.llama.adapters import LlamaAdapters, apply_control_vectors, load_adapters
+from worker.speculation import longest_draft
 
 Progress = Callable[[float], None]
 
@@ -25,14 +28,16 @@ _PAD = 256
 """llama.cpp rounds a context up to this."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Loaded:
     """Owns the model and its context."""
 
-    def __init__(self, model: Any, context: Any, n_ctx_slot: int, is_gpu: bool) -> None:
-        self.model = model
-        self.context = context
-        self.n_ctx_slot = n_ctx_slot
-        self.is_gpu = is_gpu
+    model: Any
+    context: Any
+    adapters: LlamaAdapters
+    n_ctx_slot: int
+    n_outputs: int
+    is_gpu: bool
 
     def close(self) -> None:
         """Free both, the context first."""
@@ -47,11 +52,17 @@ class Loaded:
 def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
     """Read the model and make its context; raises `ConfigError` with llama.cpp's reason."""
     library.start()
+    startup.place(config.numa)
+    startup.add_rpc_servers(config.rpc)
     library.forget_log()
     is_gpu = bool(lib.llama_supports_gpu_offload()) and config.n_gpu_layers != 0
     model = _load_model(config, on_progress)
     if not model:
         raise ConfigError(_reason(f"cannot load {config.model}", "is it a complete GGUF file?"))
+    adapters = load_adapters(model, config)
+    if ignored := library.complaint("metadata override"):
+        lib.llama_model_free(model)
+        raise ConfigError(f"--override-kv: {ignored}")
     library.forget_log()
     n_ctx_slot = slot_context(config, int(lib.llama_model_n_ctx_train(model)))
     context = _make_context(model, config, n_ctx_slot, is_gpu)
@@ -59,7 +70,23 @@ def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
         lib.llama_model_free(model)
         mend = "a smaller n_ctx or fewer slots may fit, or a quantized KV cache"
         raise ConfigError(_reason(f"cannot make a context for {Path(config.model).name}", mend))
-    return Loaded(model, context, n_ctx_slot, is_gpu)
+    apply_control_vectors(model, context, config)
+    return Loaded(
+        model=model,
+        context=context,
+        adapters=LlamaAdapters(context, adapters),
+        n_ctx_slot=n_ctx_slot,
+        n_outputs=count_outputs(config),
+        is_gpu=is_gpu,
+    )
+
+
+def count_outputs(config: WorkerConfig) -> int:
+    """Return how many rows of logits a batch needs: one a slot, and the guesses of drafting ones.
+
+    Each is `n_vocab` floats, reserved for as long as the context lives.
+    """
+    return config.n_slots + min(config.n_slots, config.spec_slots) * longest_draft(config)
 
 
 def slot_context(config: WorkerConfig, n_ctx_train: int) -> int:
@@ -76,6 +103,9 @@ def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
     params.main_gpu = config.main_gpu
     params.load_mode = _LOAD_MODES[config.use_mmap, config.use_mlock]
     params.check_tensors = config.check_tensors
+    overrides = startup.kv_overrides(config.override_kv)  # referenced until the model is loaded
+    if config.override_kv:
+        params.kv_overrides = overrides
     n_max = int(lib.llama_max_devices())
     shares = (ctypes.c_float * n_max)(*config.tensor_split[:n_max])
     if config.tensor_split:
@@ -91,13 +121,18 @@ def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
 
 
 def _make_context(model: Any, config: WorkerConfig, n_ctx_slot: int, is_gpu: bool) -> Any:
-    params = lib.llama_context_default_params()
+    params = context_params(config, is_gpu)
     params.n_ctx = n_ctx_slot * config.n_slots
-    params.n_batch = max(config.n_batch, config.n_slots)
+    params.n_outputs_max = count_outputs(config)
+    params.n_batch = max(config.n_batch, params.n_outputs_max)
     params.n_ubatch = min(config.n_ubatch, params.n_batch)
     params.n_seq_max = config.n_slots
-    # One row of logits a slot; more would reserve n_batch x n_vocab floats.
-    params.n_outputs_max = config.n_slots
+    return lib.llama_init_from_model(model, params)
+
+
+def context_params(config: WorkerConfig, is_gpu: bool) -> Any:
+    """Set what all contexts of a model have in common."""
+    params = lib.llama_context_default_params()
     params.n_threads = config.n_threads
     # llama.cpp uses n_threads only for single-token batches: with several slots, hardly ever.
     params.n_threads_batch = config.n_threads_batch or config.n_threads
@@ -115,7 +150,7 @@ def _make_context(model: Any, config: WorkerConfig, n_ctx_slot: int, is_gpu: boo
     params.yarn_beta_slow = config.yarn_beta_slow
     params.yarn_beta_fast = config.yarn_beta_fast
     params.yarn_orig_ctx = config.yarn_orig_ctx
-    return lib.llama_init_from_model(model, params)
+    return params
 
 
 def _flash_attention(config: WorkerConfig, is_gpu: bool) -> int:

@@ -21,6 +21,7 @@ from worker.engine.backend import DeadEnd, Sampled
 from worker.llama.chain import Chain, Model, build, has_dry, has_penalties, resolve_biases
 from worker.llama.grammar import check_grammar
 from worker.llama.stages import Candidates, Stage, view
+from worker.llama.trigger import Trigger
 
 Logits = np.ndarray[tuple[int], np.dtype[np.float32]]
 
@@ -40,13 +41,26 @@ class Scratch:
 class LlamaSampler:
     """Sampler state of one task; used by the engine thread alone."""
 
-    def __init__(self, params: SamplingParams, model: Model, scratch: Scratch) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        model: Model,
+        scratch: Scratch,
+        triggers: Sequence[str] = (),
+    ) -> None:
         self._params = params
         self._scratch = scratch
         self._grammar: Any = None
+        self._lazy: Any = None
+        """The grammar while it waits for its trigger."""
+        self._trigger = _open_trigger(triggers, model, scratch)
         self._parts: list[Chain | Stage] = []
         try:
-            self._grammar = _open_grammar(params.grammar, model)
+            grammar = _open_grammar(params.grammar, model)
+            if self._trigger is None:
+                self._grammar = grammar
+            else:
+                self._lazy = grammar
             self.biases = resolve_biases(params, model)
             self._parts = build(params, self.biases, model)
         except TaskError:
@@ -66,6 +80,7 @@ class LlamaSampler:
         """Choose a token from a row of logits."""
         if self._fast is not None:
             token = int(lib.llama_sampler_sample(self._fast, context, index))
+            self._watch(token)
             return Sampled(token, self._raw_prob(token, logits))
         token = self._choose(logits)
         if self._params.post_sampling_probs:
@@ -75,6 +90,7 @@ class LlamaSampler:
         if self._grammar is not None:
             self._require_allowed(token)
             lib.llama_sampler_accept(self._grammar, token)
+        self._watch(token)
         for part in self._parts:
             part.accept(token)
         return Sampled(token, prob)
@@ -85,9 +101,21 @@ class LlamaSampler:
             part.free()
         self._parts = []
         self._fast = None
-        if self._grammar:
-            lib.llama_sampler_free(self._grammar)
-        self._grammar = None
+        for grammar in (self._grammar, self._lazy):
+            if grammar:
+                lib.llama_sampler_free(grammar)
+        self._grammar = self._lazy = None
+
+    def _watch(self, token: int) -> None:
+        """Let the grammar hold from now on if its trigger has come."""
+        if self._trigger is None or (written := self._trigger.watch(token)) is None:
+            return
+        self._trigger = None
+        for one in written:
+            if not self._scratch.candidates.is_allowed(one, self._lazy):
+                return  # not how the grammar has it: the text stays free, as it was
+            lib.llama_sampler_accept(self._lazy, one)
+        self._grammar, self._lazy, self._fast = self._lazy, None, None
 
     # ---- choosing -----------------------------------------------------------------------------
 
@@ -169,10 +197,14 @@ class LlamaSampler:
 
 
 def open_sampler(
-    params: SamplingParams, model: Model, scratch: Scratch, prompt: Sequence[int]
+    params: SamplingParams,
+    model: Model,
+    scratch: Scratch,
+    prompt: Sequence[int],
+    triggers: Sequence[str] = (),
 ) -> LlamaSampler:
     """Build a task's sampler and show it the end of the prompt, as far as any window reaches."""
-    sampler = LlamaSampler(params, model, scratch)
+    sampler = LlamaSampler(params, model, scratch, triggers)
     window = _window(params, model.n_ctx)
     if window:
         sampler.remember(_seen(params, model, prompt)[-window:])
@@ -199,6 +231,16 @@ def _seen(params: SamplingParams, model: Model, prompt: Sequence[int]) -> Sequen
             "Field 'penalty_prompt': contains invalid tokens", param="penalty_prompt"
         )
     return params.penalty_prompt
+
+
+def _open_trigger(triggers: Sequence[str], model: Model, scratch: Scratch) -> Trigger | None:
+    if not triggers:
+        return None
+
+    def tokenize(text: str) -> Sequence[int]:
+        return model.vocabulary.tokenize(text, add_special=False, parse_special=True)
+
+    return Trigger(triggers, scratch.pieces, tokenize)
 
 
 def _open_grammar(text: str, model: Model) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from worker.engine.backend import Vocabulary
+from worker.engine.backend import SpecialTokens, Vocabulary
 
 _HIDDEN = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
 
@@ -24,16 +24,35 @@ class LlamaVocabulary:
         self.n_tokens = int(lib.llama_vocab_n_tokens(vocab))
         self._buffer = ctypes.create_string_buffer(256)
 
-    def tables(self) -> Vocabulary:
-        """Look every token up once (50 ms for 49k), so that no step calls into C for text."""
+    def tables(self, *, shows_special: bool = False) -> Vocabulary:
+        """Look every token up once (50 ms for 49k), so that no step calls into C for text.
+
+        `shows_special` writes control tokens into the texts, too.
+        """
         special = [self._piece(token, special=True) for token in range(self.n_tokens)]
         plain = list(special)
         for token in range(self.n_tokens):
-            if lib.llama_vocab_get_attr(self.handle, token) & _HIDDEN:
+            if not shows_special and lib.llama_vocab_get_attr(self.handle, token) & _HIDDEN:
                 plain[token] = self._piece(token, special=False)
         is_eog = [bool(lib.llama_vocab_is_eog(self.handle, t)) for t in range(self.n_tokens)]
         add_bos = bool(lib.llama_vocab_get_add_bos(self.handle))
-        return Vocabulary(plain, special, is_eog, add_bos)
+        return Vocabulary(plain, special, is_eog, add_bos, self.special())
+
+    def special(self) -> SpecialTokens:
+        """Name the tokens with a meaning of their own."""
+        vocab = self.handle
+        return SpecialTokens(
+            bos=self.bos(),
+            eos=self.eos(),
+            sep=int(lib.llama_vocab_sep(vocab)),
+            adds_eos=bool(lib.llama_vocab_get_add_eos(vocab)),
+            adds_sep=bool(lib.llama_vocab_get_add_sep(vocab)),
+            fim_pre=int(lib.llama_vocab_fim_pre(vocab)),
+            fim_suf=int(lib.llama_vocab_fim_suf(vocab)),
+            fim_mid=int(lib.llama_vocab_fim_mid(vocab)),
+            fim_rep=int(lib.llama_vocab_fim_rep(vocab)),
+            fim_sep=int(lib.llama_vocab_fim_sep(vocab)),
+        )
 
     def token_text(self, token: int) -> str:
         """Name a special token, or return an empty string where the model has none."""

@@ -1,0 +1,1 @@
+"""Anthropic's shapes: pure functions between JSON bodies and messages."""

@@ -1,0 +1,73 @@
+"""The body of /infill, turned into tasks; the answer is a native completion's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.llamacpp.options import read_ping_interval
+from gateway.llamacpp.results import CompletionReply
+from gateway.llamacpp.structured import read_json_schema
+from gateway.refusals import refuse_unsupported
+from gateway.reply import Plan, fan_out
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.facts import ModelCard
+from protocol.messages import Generate, Infill
+from protocol.schema import read
+
+_BAD_EXTRA = '"input_extra" must be an array of {"filename": string, "text": string}'
+_NAMELESS = "tmp"
+
+
+def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
+    """Plan an infill; raises `TaskError` for what cannot be done."""
+    if card.fim_missing:
+        named = "".join(f"{name} token is missing. " for name in card.fim_missing)
+        message = f"Infill is not supported by this model: {named}"
+        raise TaskError(ErrorCode.NOT_SUPPORTED, message)
+    prompt = body.get("prompt")
+    if prompt is not None and not isinstance(prompt, str):
+        raise InvalidRequest('"prompt" must be a string', param="prompt")
+    gap = Infill(
+        prefix=_text(body, "input_prefix"),
+        suffix=_text(body, "input_suffix"),
+        extra=_extra(body.get("input_extra")),
+    )
+    refuse_unsupported(body)
+    params = read(card.defaults, body)
+    schema = read_json_schema(body)
+    task = Generate(task_id=0, prompt=prompt or "", infill=gap, params=params, schema=schema)
+    tasks, each = fan_out([task], params)
+    return Plan(
+        tasks=tasks,
+        reply=CompletionReply(card, each),
+        stream=params.stream,
+        ping_interval_s=read_ping_interval(body),
+    )
+
+
+def _text(body: Mapping[str, Any], key: str) -> str:
+    value = body.get(key)
+    if value is None:
+        raise InvalidRequest(f'"{key}" is required', param=key)
+    if not isinstance(value, str):
+        raise InvalidRequest(f'"{key}" must be a string', param=key)
+    return value
+
+
+def _extra(value: Any) -> tuple[tuple[str, str], ...]:
+    """Read the other files as pairs of name and text."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(chunk, dict) for chunk in value):
+        raise InvalidRequest(_BAD_EXTRA, param="input_extra")
+    return tuple(_chunk(chunk) for chunk in value)
+
+
+def _chunk(chunk: Mapping[str, Any]) -> tuple[str, str]:
+    text, name = chunk.get("text"), chunk.get("filename")
+    if not isinstance(text, str):
+        message = 'extra_context chunk must contain a "text" field with a string value'
+        raise InvalidRequest(message, param="input_extra")
+    if name is not None and not isinstance(name, str):
+        message = 'extra_context chunk\'s "filename" field must be a string'
+        raise InvalidRequest(message, param="input_extra")
+    return _NAMELESS if name is None else name, text

@@ -1,0 +1,30 @@
+"""POST …/input_tokens and …/count_tokens: how long the prompt of a request would be."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import json_response
+from gateway.routes.generate import Planner
+from gateway.routes.rendering import rendered
+from gateway.service import Service
+
+OPENAI: Mapping[str, Any] = {"object": "response.input_tokens"}
+ANTHROPIC: Mapping[str, Any] = {}
+"""What each API says beside the count."""
+
+
+class Counting:
+    """Plans a request as its generating endpoint would, but has its prompt only rendered."""
+
+    def __init__(self, service: Service, planner: Planner, extra: Mapping[str, Any]) -> None:
+        self._service = service
+        self._planner = planner
+        self._extra = extra
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        result = await rendered(self._service, self._planner, scope, receive)
+        answer = {"input_tokens": result.n_tokens, **self._extra}
+        await json_response(answer)(scope, receive, send)

@@ -1,0 +1,44 @@
+"""POST /apply-template: the prompt that a chat would be, without running it.
+
+What counts the tokens of such a prompt (`gateway/routes/counting.py`) asks for it here too.
+"""
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.body import read_json
+from gateway.errors import json_response
+from gateway.race import disconnected, guarded
+from gateway.routes.generate import Planner
+from gateway.service import Service
+from protocol.errors import InvalidRequest
+from protocol.side_tasks import Render, Rendered
+
+
+class Rendering:
+    """Plans a request as its generating endpoint would, and answers with the prompt."""
+
+    def __init__(self, service: Service, planner: Planner) -> None:
+        self._service = service
+        self._planner = planner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        result = await rendered(self._service, self._planner, scope, receive)
+        await json_response({"prompt": result.prompt})(scope, receive, send)
+
+
+async def rendered(service: Service, planner: Planner, scope: Scope, receive: Receive) -> Rendered:
+    """Have a worker write the prompt of the request's first choice."""
+    body = await read_json(scope, receive, service.body_limits)
+    card = service.card(body.get("model"))
+    task = planner(body, card).tasks[0]
+    if task.chat is None:
+        raise InvalidRequest("'messages' is required", param="messages")
+    render = Render(task_id=0, chat=task.chat)
+    stream = service.pool.submit(render, model=card.name, tenant=scope["tenant"])
+    try:
+        result = await guarded(stream.result(), disconnected(receive))
+    finally:
+        stream.close()
+    assert isinstance(result, Rendered)
+    return result

@@ -1,0 +1,51 @@
+"""POST /slots/{id_slot}: save, restore or erase a slot, wherever in the pool it is."""
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from gateway.body import read_json
+from gateway.errors import json_response
+from gateway.llamacpp.slots import (
+    needs_filename,
+    read_action,
+    read_filename,
+    read_slot_id,
+    slot_acted,
+)
+from gateway.race import disconnected, guarded
+from gateway.service import Service
+from protocol.errors import ErrorCode, TaskError
+from protocol.side_tasks import SlotActed, SlotAction
+
+
+class SlotActions:
+    """The endpoint; slots have the numbers that GET /slots shows."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope)
+        if not any(card.saves_slots for card in self._service.ready_cards()):
+            raise not_started()
+        slot_id = read_slot_id(request.path_params["id_slot"])
+        action = read_action(request.query_params.get("action"))
+        filename = ""
+        if needs_filename(action):
+            body = await read_json(scope, receive, self._service.body_limits)
+            filename = read_filename(body)
+        task = SlotAction(task_id=0, action=action, slot=-1, filename=filename)
+        stream = self._service.pool.act_on_slot(task, slot_id, tenant=scope["tenant"])
+        try:
+            acted = await guarded(stream.result(), disconnected(receive))
+        finally:
+            stream.close()
+        assert isinstance(acted, SlotActed)
+        await json_response(slot_acted(action, slot_id, filename, acted))(scope, receive, send)
+
+
+def not_started() -> TaskError:
+    """Say what the server must be started with."""
+    message = "This server does not support slots action. Start it with `--slot-save-path`"
+    return TaskError(ErrorCode.NOT_SUPPORTED, message)

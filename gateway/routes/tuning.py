@@ -1,0 +1,58 @@
+"""What clients change for a whole model: GET and POST /lora-adapters, POST /props."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.body import read_list
+from gateway.errors import json_response
+from gateway.llamacpp.lora import listed, read_scales
+from gateway.race import disconnected, guarded
+from gateway.service import Service
+from protocol.errors import ErrorCode, TaskError
+from protocol.side_tasks import LoraListed, SetLora
+
+_SUCCESS = {"success": True}
+
+
+class LoraAdapters:
+    """GET lists the adapters of a model, POST sets their scales in all its workers."""
+
+    def __init__(self, service: Service, *, reads: bool) -> None:
+        self._service = service
+        self._answer = self._list if reads else self._set
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._answer(scope, receive, send)
+
+    async def _list(self, scope: Scope, receive: Receive, send: Send) -> None:
+        card = self._service.card(Request(scope).query_params.get("model"))
+        task = SetLora(task_id=0)
+        stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
+        try:
+            answer = await guarded(stream.result(), disconnected(receive))
+        finally:
+            stream.close()
+        assert isinstance(answer, LoraListed)
+        await json_response(listed(answer.adapters))(scope, receive, send)
+
+    async def _set(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_list(scope, receive, self._service.body_limits)
+        card = self._service.card(Request(scope).query_params.get("model"))
+        await self._service.pool.set_lora(card.name, read_scales(body, card))
+        await json_response(_SUCCESS)(scope, receive, send)
+
+
+class GlobalProps:
+    """POST /props: there is no property that could be changed, as in llama-server."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def set(self, request: Request) -> Response:
+        """Answer one request."""
+        if not self._service.config.props:
+            message = "This server does not support changing global properties."
+            raise TaskError(ErrorCode.NOT_SUPPORTED, f"{message} Start it with `--props`")
+        return json_response(_SUCCESS)

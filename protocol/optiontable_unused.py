@@ -1,0 +1,171 @@
+"""Options that set nothing here: of other programs, of no effect any more, or refused at the start.
+
+llama.cpp's programs once shared one set of options, so that unit files carry some of programs that
+the server never was. They pass with one warning; a row of `REFUSED` ends the start with its reason.
+"""
+
+from protocol.optiontable_speculation import SPECULATION_UNUSED
+from protocol.optiontypes import Unused, unused
+
+_CLI = "of llama-cli and its like"
+_PERPLEXITY = "of llama-perplexity"
+_RETRIEVAL = "of llama-retrieval"
+_PASSKEY = "of llama-passkey"
+_IMATRIX = "of llama-imatrix"
+_BENCH = "of llama-batched-bench"
+_CVECTOR = "of llama-cvector-generator"
+
+FOREIGN: tuple[Unused, ...] = tuple(
+    unused(flags, why, n_values, is_foreign=True)
+    for flags, why, n_values in (
+        ("--no-display-prompt", _CLI, 0),
+        ("-co --color", _CLI, 0),
+        ("-p --prompt", _CLI, 1),
+        ("-f --file", _CLI, 1),
+        ("--in-file", _CLI, 1),
+        ("-bf --binary-file", _CLI, 1),
+        ("-ptc --print-token-count", _CLI, 1),
+        ("--prompt-cache", _CLI, 1),
+        ("--prompt-cache-all", _CLI, 0),
+        ("--prompt-cache-ro", _CLI, 0),
+        ("-cnv --conversation", _CLI, 0),
+        ("-i --interactive", _CLI, 0),
+        ("-if --interactive-first", _CLI, 0),
+        ("-mli --multiline-input", _CLI, 0),
+        ("--in-prefix-bos", _CLI, 0),
+        ("--in-prefix", _CLI, 1),
+        ("--in-suffix", _CLI, 1),
+        ("--image", _CLI, 1),
+        ("-ns --sequences", _CLI, 1),
+        ("--chunks", _CLI, 1),
+        ("--embd-output-format", _CLI, 1),
+        ("--embd-separator", _CLI, 1),
+        ("--all-logits", _PERPLEXITY, 0),
+        ("--hellaswag", _PERPLEXITY, 0),
+        ("--hellaswag-tasks", _PERPLEXITY, 1),
+        ("--winogrande", _PERPLEXITY, 0),
+        ("--winogrande-tasks", _PERPLEXITY, 1),
+        ("--multiple-choice", _PERPLEXITY, 0),
+        ("--multiple-choice-tasks", _PERPLEXITY, 1),
+        ("--kl-divergence", _PERPLEXITY, 0),
+        ("--ppl-stride", _PERPLEXITY, 1),
+        ("--ppl-output-type", _PERPLEXITY, 1),
+        ("--context-file", _RETRIEVAL, 1),
+        ("--chunk-size", _RETRIEVAL, 1),
+        ("--chunk-separator", _RETRIEVAL, 1),
+        ("--junk", _PASSKEY, 1),
+        ("--pos", _PASSKEY, 1),
+        ("-o --output", _IMATRIX, 1),
+        ("--output-frequency", _IMATRIX, 1),
+        ("--save-frequency", _IMATRIX, 1),
+        ("--process-output", _IMATRIX, 0),
+        ("--no-ppl", _IMATRIX, 0),
+        ("--chunk", _IMATRIX, 1),
+        ("-pps", _BENCH, 0),
+        ("-npp", _BENCH, 1),
+        ("-ntg", _BENCH, 1),
+        ("-npl", _BENCH, 1),
+        ("--positive-file", _CVECTOR, 1),
+        ("--negative-file", _CVECTOR, 1),
+        ("--pca-batch", _CVECTOR, 1),
+        ("--pca-iter", _CVECTOR, 1),
+        ("--method", _CVECTOR, 1),
+    )
+)
+"""Options of other programs of llama.cpp: one warning names all that were given."""
+
+_SPEED = "is left to llama.cpp; it changes no answer"
+_CACHE = "is not needed: a slot keeps its prompt, and no prompt is kept beside the slots"
+
+IDLE: tuple[Unused, ...] = (
+    unused("-cb --cont-batching", "is always on", harmless=("*",)),
+    unused("-nocb --no-cont-batching", "is not possible: batching is always continuous"),
+    unused("-kvu --kv-unified", "is always on", harmless=("*",)),
+    unused("-no-kvu --no-kv-unified", "is not possible: the cache is one, shared out by slots"),
+    unused("--swa-full", "is always on", harmless=("*",)),
+    unused("--jinja", "is always on", harmless=("*",)),
+    unused("--log-enable", "is the normal state", harmless=("*",)),
+    unused("--log-append", "is how --log-file is written", harmless=("*",)),
+    unused("--mmproj-auto", "needs nothing here", harmless=("*",)),
+    unused("--no-mmproj --no-mmproj-auto", "is the normal state", harmless=("*",)),
+    unused("--no-models-autoload", "is the normal state", harmless=("*",)),
+    unused("--no-agent -no-ag", "is the normal state", env="NO_AGENT", harmless=("*",)),
+    unused("--threads-http", "is not needed: the gateway is one loop without threads", 1),
+    unused("--log-new", "is not possible: --log-file is appended to"),
+    unused("--log-test", "is not in a server"),
+    unused("--simple-io", "is not in a server"),
+    unused("-ld --logdir", "is not in a server: see --log-file", 1),
+    unused("--log-prompts-dir", "is not there: see --verbose-prompt", 1),
+    unused("-dkvc --dump-kv-cache", "was removed from llama.cpp"),
+    unused("-dt --defrag-thold", "was removed from llama.cpp", 1),
+    unused("--cfg-negative-prompt", "never was in llama-server", 1),
+    unused("--cfg-negative-prompt-file", "never was in llama-server", 1),
+    unused("--cfg-scale", "never was in llama-server", 1, harmless=("1", "1.0")),
+    unused("--llama-api", "is not needed: the models are here", 1),
+    unused("--perf", _SPEED),
+    unused("--no-perf", _SPEED),
+    unused("--repack", _SPEED),
+    unused("-nr --no-repack", _SPEED),
+    unused("--no-host", _SPEED),
+    unused("--op-offload", _SPEED),
+    unused("--no-op-offload", _SPEED),
+    unused("-fit --fit", "is not there: set -c and -ngl", 1, bare="on", harmless=("off",)),
+    unused("-fitt --fit-target", "is not there: set -c and -ngl", 1),
+    unused("-fitc --fit-ctx", "is not there: set -c", 1),
+    unused("-C --cpu-mask", _SPEED, 1),
+    unused("-Cr --cpu-range", _SPEED, 1),
+    unused("--cpu-strict", _SPEED, 1),
+    unused("--prio", _SPEED, 1),
+    unused("--poll", _SPEED, 1),
+    unused("-Cb --cpu-mask-batch", _SPEED, 1),
+    unused("-Crb --cpu-range-batch", _SPEED, 1),
+    unused("--cpu-strict-batch", _SPEED, 1),
+    unused("--prio-batch", _SPEED, 1),
+    unused("--poll-batch", _SPEED, 1),
+    unused("-lzm --lazy-mode", _SPEED, 1),
+    unused("-bs --backend-sampling", "is not there; it changes no answer"),
+    unused("--cache-reuse", "is not there; it changes no answer", 1, harmless=("0",)),
+    unused("-cram --cache-ram", _CACHE, 1, harmless=("0",)),
+    unused("--cache-idle-slots", _CACHE),
+    unused("--no-cache-idle-slots", _CACHE, harmless=("*",)),
+    unused("-ctxcp --ctx-checkpoints --swa-checkpoints", _CACHE, 1),
+    unused("-cms --checkpoint-min-step", _CACHE, 1, env="CHECKPOINT_MIN_SPACING_NT"),
+    unused("--ui-config --webui-config", "is not in the built-in page", 1),
+    unused("--ui-config-file --webui-config-file", "is not in the built-in page", 1),
+)
+"""Options of a server that change nothing: each that was given is warned about."""
+
+_MEDIA = "is not there: this server fetches no media; send them in the request"
+_ROUTER = "is not there: describe the models as [[worker]] tables of a --config file"
+_TOOLS = "is not there: this server runs no tools"
+_TENSORS = "is not there: use --devices, -ngl, -sm and -ts"
+
+REFUSED: tuple[Unused, ...] = tuple(
+    unused(flags, why, n_values, is_refused=True, harmless=harmless)
+    for flags, why, n_values, harmless in (
+        ("-mmu --mmproj-url", _MEDIA, 1, ()),
+        ("--media-path", _MEDIA, 1, ()),
+        ("--no-jinja", "is not possible: chat templates are Jinja", 0, ()),
+        ("--sleep-idle-seconds", "is not there yet", 1, ("-1",)),
+        ("--kv-unified-per-slot", "is not there: a slot gets -c divided by -np", 1, ()),
+        ("--models-dir", _ROUTER, 1, ()),
+        ("--models-preset", _ROUTER, 1, ()),
+        ("--models-max", _ROUTER, 1, ()),
+        ("--models-autoload", _ROUTER, 0, ()),
+        ("-dr --docker-repo", "is not there: use --model-url or --hf-repo", 1, ()),
+        ("--tools", _TOOLS, 1, ()),
+        ("--tools-runtime", _TOOLS, 1, ()),
+        ("--mcp-servers-config", _TOOLS, 1, ()),
+        ("--mcp-servers-json", _TOOLS, 1, ()),
+        ("-ag --agent", _TOOLS, 0, ()),
+        ("--ui-mcp-proxy --webui-mcp-proxy", _TOOLS, 0, ()),
+        ("-dev --device", _TENSORS, 1, ()),
+        ("-ot --override-tensor", _TENSORS, 1, ()),
+        ("-cmoe --cpu-moe", _TENSORS, 0, ()),
+        ("-ncmoe --n-cpu-moe", _TENSORS, 1, ("0",)),
+        ("-ncffn --n-cpu-ffn", _TENSORS, 1, ("0",)),
+    )
+)
+"""Options whose promise cannot be kept: the start ends and says why."""
+
+UNUSED = (*FOREIGN, *IDLE, *REFUSED, *SPECULATION_UNUSED)

@@ -1,0 +1,28 @@
+"""Files with a strength: `FNAME` or `FNAME:SCALE`, as `--lora` and `--control-vector` take them."""
+
+import math
+from typing import NamedTuple
+
+
+class ScaledFile(NamedTuple):
+    """A file and how strongly it is applied."""
+
+    path: str
+    scale: float
+
+
+def split_scale(text: str) -> ScaledFile:
+    """Read one; without a scale it is 1, and a colon before anything else belongs to the name."""
+    path, colon, scale = text.rpartition(":")
+    if not colon or not path:
+        return ScaledFile(text, 1.0)
+    try:
+        value = float(scale)
+    except ValueError:
+        return ScaledFile(text, 1.0)
+    return ScaledFile(path, value) if math.isfinite(value) else ScaledFile(text, 1.0)
+
+
+def join_scale(file: ScaledFile) -> str:
+    """Write one so that `split_scale` reads it back."""
+    return f"{file.path}:{file.scale!r}"

@@ -1,0 +1,63 @@
+"""Reading the seeds' `system_prompt`: from a request's field, or from the file of `-spf`."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import ConfigError, InvalidRequest
+from protocol.facts import SystemPrompt
+from protocol.schema import json_type
+
+_KEYS = ("prompt", "anti_prompt", "assistant_name")
+_FIELD = "system_prompt"
+
+
+def read_system_prompt(value: Any) -> SystemPrompt:
+    """Read the object `{prompt, anti_prompt, assistant_name}`, or the prompt alone as text.
+
+    Raises `InvalidRequest` naming the field.
+    """
+    if isinstance(value, str):
+        return SystemPrompt(prompt=value)
+    if not isinstance(value, Mapping):
+        raise _wrong(_FIELD, "object", value)
+    for key in value:
+        if key not in _KEYS:
+            message = f"Field '{_FIELD}.{key}': unknown; known are {', '.join(_KEYS)}"
+            raise InvalidRequest(message, param=f"{_FIELD}.{key}")
+    return SystemPrompt(**{key: _text(value, key) for key in _KEYS})
+
+
+def load_system_prompt(path: Path) -> SystemPrompt:
+    """Read a file: the object, the object in `{"system_prompt": …}`, or else plain text."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read system_prompt_file {path}: {error}") from error
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return SystemPrompt(prompt=text)
+    if isinstance(value, dict) and set(value) == {_FIELD}:
+        value = value[_FIELD]
+    if not isinstance(value, dict):
+        return SystemPrompt(prompt=text)  # a number or a quoted line is a text like any other
+    try:
+        return read_system_prompt(value)
+    except InvalidRequest as error:
+        raise ConfigError(f"system_prompt_file {path}: {error.message}") from error
+
+
+def _text(value: Mapping[str, Any], key: str) -> str:
+    text = value.get(key)
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise _wrong(f"{_FIELD}.{key}", "string", text)
+    return text
+
+
+def _wrong(key: str, wanted: str, value: Any) -> InvalidRequest:
+    message = f"Field '{key}': type must be {wanted}, but is {json_type(value)}"
+    return InvalidRequest(message, param=key)

@@ -1,0 +1,109 @@
+"""docs/compatibility.toml says the truth: every row has a test that exists, nothing is left out."""
+
+import ast
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+from starlette.routing import Route
+
+from gateway.app import _routes
+from gateway.metrics import Metrics
+from gateway.pool import Pool
+from gateway.routes.unsupported import unsupported_routes
+from gateway.service import Service
+from protocol.config import GatewayConfig
+from protocol.options import OPTIONS, UNUSED
+from protocol.sampling import SamplingParams
+from protocol.schema import describe
+from tests.compat.seed_options import API_LIKE_OAI, FOREIGN, SERVER
+
+ROOT = Path(__file__).parents[2]
+TABLE: dict[str, dict[str, list[str]]] = tomllib.loads(
+    (ROOT / "docs" / "compatibility.toml").read_text()
+)
+STATES = {"works", "ignored", "refused", "missing"}
+OURS = {"worker.count", "worker.devices", "worker.device_per_worker", "worker.step_target_ms"}
+"""Options that no other server has."""
+
+
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text())
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+ROWS = [(section, name, *row) for section, rows in TABLE.items() for name, row in rows.items()]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}: {row[1]}")
+def test_a_row_has_a_state_and_unless_missing_a_test_that_exists(row: tuple[str, ...]) -> None:
+    _, _, state, test, _ = row
+    assert state in STATES
+    if state == "missing":
+        return
+    path, _, name = test.partition("::")
+    assert (ROOT / path).is_file(), test
+    assert name in names_in(ROOT / path), test
+
+
+def named(prefix: str) -> set[str]:
+    return {name for section, rows in TABLE.items() if section.startswith(prefix) for name in rows}
+
+
+def test_every_option_of_the_documents_has_a_row() -> None:
+    rows = named("Options")
+    for line in filter(None, (SERVER + API_LIKE_OAI + FOREIGN).splitlines()):
+        flags = [word for word in line.split() if word.startswith("-")]
+        assert rows & {*flags, *(flag.replace("--no-", "--") for flag in flags)}, line
+
+
+def test_every_option_that_sets_something_has_a_row() -> None:
+    rows = named("Options")
+    bare = {name.lstrip("-") for name in rows}
+    for option in OPTIONS:
+        flags = {flag.lstrip("-") for flag in (*option.flags, *option.off)}
+        assert flags & bare or option.field in OURS or "spec" in option.field, option.flags
+
+
+def test_every_option_that_is_refused_or_foreign_says_so() -> None:
+    by_flag = {flag: row for row in UNUSED for flag in row.flags}
+    for name, (state, *_) in (
+        (name, row) for section, rows in TABLE.items() if "Options" in section
+        for name, row in rows.items()
+    ):  # fmt: skip
+        row = by_flag.get(name)
+        if row is not None and row.is_refused:
+            assert state == "refused", name
+        if row is not None and row.is_foreign:
+            assert state == "ignored", name
+
+
+def test_every_endpoint_has_a_row() -> None:
+    config = GatewayConfig()
+    metrics = Metrics()
+    service = Service(config=config, pool=Pool(config, metrics), metrics=metrics)
+    routes: list[Route] = [*_routes(service), *unsupported_routes()]
+    served = {
+        f"{method} {route.path}"
+        for route in routes
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert served <= set(TABLE["Endpoints"])
+
+
+def test_every_endpoint_that_is_refused_says_so() -> None:
+    for route in unsupported_routes():
+        for method in (route.methods or set()) - {"HEAD"}:
+            state = TABLE["Endpoints"][f"{method} {route.path}"][0]
+            assert state in ("refused", "missing"), route.path
+
+
+def test_every_field_of_a_request_has_a_row() -> None:
+    rows = named("Request fields")
+    assert {row.name for row in describe(SamplingParams)} <= rows

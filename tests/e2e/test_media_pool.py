@@ -1,0 +1,83 @@
+"""Images through the pool: the texts are llama-server's for the same random projector."""
+
+import base64
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.process import python
+from tests.e2e.served import Served
+from tests.models.mmproj import write_mmproj
+from tests.worker.test_media import png
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
+
+IMAGE = base64.b64encode(png(40, 30)).decode()
+NATIVE = " a lot of people who are just trying to make a living off of the planet, but they're"
+CHAT = 'The "N" in "NFC" stands for National Football Association. It\'s a nickname used'
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One worker that sees."""
+    folder = tmp_path_factory.mktemp("seeing")
+    write_mmproj(folder / "mmproj.gguf", 576)
+    config = folder / "pool.toml"
+    config.write_text(
+        '[gateway]\nport = 0\n[[worker]]\nmmproj = "mmproj.gguf"\nn_ctx = 1024\nn_threads = 2\n'
+    )
+    served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
+    yield served.wait_until_ready()
+    assert "died" not in served.text
+    served.signal(signal.SIGTERM)
+    assert served.wait(30) == 0
+    served.close()
+
+
+def complete(pool: Served, prompt: Any, **body: Any) -> Any:
+    """Complete greedily."""
+    fields = {"prompt": prompt, "n_predict": 20, "temperature": 0} | body
+    return pool.client.post("/completion", json=fields).json()
+
+
+def test_native_prompt_with_marker_gives_llama_servers_text(pool: Served) -> None:
+    marker = pool.client.get("/props").json()["media_marker"]
+    prompt = {"prompt_string": f"Look {marker} at it: I see", "multimodal_data": [IMAGE]}
+    answer = complete(pool, prompt)
+    assert answer["content"] == NATIVE
+    assert answer["prompt"] == "Look  at it: I see"
+    assert answer["tokens_evaluated"] == 11
+
+
+def test_the_seeds_image_data_gives_the_same_and_is_cached(pool: Served) -> None:
+    body = {"image_data": [{"id": 4, "data": IMAGE}], "id_slot": 0}
+    assert complete(pool, "Look [img-4] at it: I see", **body)["content"] == NATIVE
+    again = complete(pool, "Look [img-4] at it: I see", **body)
+    assert again["content"] == NATIVE
+    assert again["timings"]["cache_n"] == 10
+
+
+def test_chat_with_image_url_gives_llama_servers_text(pool: Served) -> None:
+    parts = [
+        {"type": "text", "text": "What is"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}},
+        {"type": "text", "text": "this?"},
+    ]
+    body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 20, "temperature": 0}
+    answer = pool.client.post("/v1/chat/completions", json=body).json()
+    assert answer["choices"][0]["message"]["content"] == CHAT
+    assert answer["usage"]["prompt_tokens"] == 38
+
+
+def test_what_ends_llama_server_is_refused(pool: Served) -> None:
+    """A prompt that ends with an image kills the real server of this commit."""
+    error = complete(pool, "Look [img-1]", image_data=[{"id": 1, "data": IMAGE}])["error"]
+    assert (error["code"], error["message"]) == (400, "a prompt must not end with media")
+
+
+def test_models_and_props_say_that_it_sees(pool: Served) -> None:
+    assert pool.client.get("/props").json()["modalities"]["vision"] is True
+    model = pool.client.get("/v1/models").json()["data"][0]
+    assert model["architecture"]["input_modalities"] == ["text", "image"]

@@ -1,0 +1,252 @@
+"""Bodies of /v1/messages: blocks become chat messages, fields those of a chat."""
+
+from typing import Any
+
+import pytest
+
+from gateway.anthropic.blocks import read_messages, read_system
+from gateway.anthropic.messages import plan, to_chat
+from protocol.errors import InvalidRequest, TaskError
+from tests.gateway.cards import CARD
+
+HI = [{"role": "user", "content": "hi"}]
+TOOL = {"name": "f", "description": "does", "input_schema": {"type": "object"}}
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+def _use(id_: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id_, "name": "f", "input": {"a": 1}}
+
+
+def _result(id_: str, content: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": id_, "content": content}
+
+
+def _body(**fields: Any) -> dict[str, Any]:
+    return {"messages": HI, **fields}
+
+
+def test_system_blocks_follow_each_other() -> None:
+    assert read_system("a") == [{"role": "system", "content": "a"}]
+    assert read_system([_text("a"), _text("b")]) == [{"role": "system", "content": "ab"}]
+    assert read_system(None) == []
+
+
+def test_the_stamp_of_anthropics_own_client_does_not_spoil_the_cache() -> None:
+    def prompt(stamp: str) -> Any:
+        return read_system(f"x-anthropic-billing-header: cc_version=2; cch={stamp};You are …")
+
+    assert prompt("a5145") == prompt("00000")
+    assert read_system("cch=a5145;")[0]["content"] == "cch=a5145;"
+
+
+def test_an_assistants_blocks_are_one_message() -> None:
+    blocks = [{"type": "thinking", "thinking": "Hm", "signature": ""}, _text("I look"), _use("1")]
+    assert read_messages([{"role": "assistant", "content": blocks}]) == [
+        {
+            "role": "assistant",
+            "content": [_text("I look")],
+            "reasoning_content": "Hm",
+            "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+            ],
+        }
+    ]
+
+
+def test_results_of_tools_are_messages_of_their_own_in_their_place() -> None:
+    blocks = [_result("1", "4"), _result("2", [_text("a"), _text("b")]), _text("So?")]
+    assert read_messages([{"role": "user", "content": blocks}]) == [
+        {"role": "tool", "tool_call_id": "1", "content": "4"},
+        {"role": "tool", "tool_call_id": "2", "content": "ab"},
+        {"role": "user", "content": [_text("So?")]},
+    ]
+
+
+def test_images_are_passed_on_as_a_chat_has_them() -> None:
+    url = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    remote = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
+    (message,) = read_messages([{"role": "user", "content": [IMAGE, remote]}])
+    assert message["content"] == [
+        url,
+        {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
+    ]
+    (result,) = read_messages([{"role": "user", "content": [_result("1", [_text("a"), IMAGE])]}])
+    assert result["content"] == [_text("a"), url]
+
+
+def test_an_image_needs_a_model_that_sees() -> None:
+    with pytest.raises(TaskError, match="image input is not supported"):
+        plan({"messages": [{"role": "user", "content": [IMAGE]}]}, CARD)
+
+
+def test_an_assistant_without_content_says_nothing() -> None:
+    assert read_messages([{"role": "assistant"}, {"role": "assistant", "content": []}]) == []
+    assert read_messages([]) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({}, "messages", "'messages' is required"),
+        ({"messages": 3}, "messages", "Expected 'messages' to be an array"),
+        ({"messages": [{}]}, "messages[0].role", "Field 'messages[0].role': must be a string"),
+        (
+            {"messages": [{"role": "user"}]},
+            "messages[0].content",
+            "All non-assistant messages must contain 'content'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": 3}]},
+            "messages[0].content",
+            "Expected 'content' to be a string or an array",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+            "messages[0].content[0].type",
+            "Field 'messages[0].content[0].type': document is not supported",
+        ),
+        (
+            {"messages": [{"role": "user", "content": ["a"]}]},
+            "messages[0].content[0].type",
+            "Field 'messages[0].content[0].type': no type is not supported",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [_result("1", [{"type": "document"}])]}]},
+            "messages[0].content[0].content[0].type",
+            "Field 'messages[0].content[0].content[0].type': document is not supported",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            "messages[0].content[0].source.type",
+            "Field 'messages[0].content[0].source.type': must be base64 or url",
+        ),
+        (_body(system=3), "system", "Field 'system': must be a string or an array"),
+        (_body(system=[IMAGE]), "system[0].type", "Field 'system[0].type': must be text"),
+        (
+            _body(max_tokens="x"),
+            "max_tokens",
+            "Field 'max_tokens': type must be number, but is string",
+        ),
+        (
+            _body(stop_sequences="x"),
+            "stop_sequences",
+            "Field 'stop_sequences': must be an array of strings",
+        ),
+        (_body(tools=3), "tools", "Field 'tools': must be an array"),
+        (
+            _body(tools=[{"type": "web_search_20250305", "name": "web_search"}]),
+            "tools[0].type",
+            "Field 'tools[0].type': only custom tools are supported, not web_search_20250305",
+        ),
+        (
+            _body(tools=[{"name": "f"}]),
+            "tools[0].input_schema",
+            "Field 'tools[0].input_schema': must be an object",
+        ),
+        (
+            _body(tool_choice={"type": "x"}),
+            "tool_choice.type",
+            "Field 'tool_choice.type': must be one of auto, any, tool, none",
+        ),
+        (
+            _body(thinking={"type": "x"}),
+            "thinking.type",
+            "Field 'thinking.type': must be one of enabled, disabled, adaptive",
+        ),
+        (
+            _body(output_config={"format": {"type": "x"}}),
+            "output_config.format",
+            "Field 'output_config.format': only json_schema is supported",
+        ),
+        (
+            _body(output_config={"effort": 3}),
+            "output_config.effort",
+            "Field 'reasoning_effort': must be a string",
+        ),
+        (
+            _body(tools=[TOOL | {"name": ""}]),
+            "tools[0].name",
+            "Failed to parse tools: the name must be a string of 1 to 256 printable characters",
+        ),
+        (
+            _body(tools=[TOOL], tool_choice={"type": "tool", "name": "g"}),
+            "tool_choice.name",
+            'Invalid tool_choice: no tool is named "g"',
+        ),
+        (
+            _body(mcp_servers=[{"url": "x"}]),
+            "mcp_servers",
+            "Field 'mcp_servers': remote tools are not supported yet",
+        ),
+    ],
+)
+def test_a_mistake_is_named_as_the_client_spelled_it(
+    body: dict[str, Any], param: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        plan(body, CARD)
+    assert (caught.value.param, caught.value.message) == (param, message)
+
+
+def test_limits_and_sampling_reach_the_task() -> None:
+    body = _body(max_tokens=7, temperature=0.5, top_k=3, stop_sequences=["x"], seed=3)
+    params = plan(body, CARD).tasks[0].params
+    assert (params.n_predict, params.temperature, params.top_k) == (7, 0.5, 3)
+    assert (params.stop, params.seed) == (("x",), 3)
+    assert plan(_body(), CARD).tasks[0].params.n_predict == 4096
+
+
+def test_labels_are_ignored() -> None:
+    assert plan(_body(metadata={"user_id": "u"}, service_tier="auto"), CARD).tasks
+
+
+def test_tools_are_rewritten() -> None:
+    chat = to_chat(_body(tools=[TOOL]))
+    function = {"name": "f", "description": "does", "parameters": {"type": "object"}}
+    assert chat["tools"] == [{"type": "function", "function": function}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "fields"),
+    [
+        ({"type": "auto"}, {"tool_choice": "auto"}),
+        ({"type": "any"}, {"tool_choice": "required"}),
+        ({"type": "none"}, {"tool_choice": "none"}),
+        (
+            {"type": "tool", "name": "f"},
+            {"tool_choice": {"type": "function", "function": {"name": "f"}}},
+        ),
+        (
+            {"type": "auto", "disable_parallel_tool_use": True},
+            {"tool_choice": "auto", "parallel_tool_calls": False},
+        ),
+    ],
+)
+def test_the_choice_of_tools_is_rewritten(choice: Any, fields: dict[str, Any]) -> None:
+    chat = to_chat(_body(tools=[TOOL], tool_choice=choice))
+    assert {key: chat[key] for key in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("thinking", "kwargs"),
+    [
+        ({"type": "enabled", "budget_tokens": 64}, {"enable_thinking": True}),
+        ({"type": "disabled"}, {"enable_thinking": False}),
+        ({"type": "adaptive"}, None),
+    ],
+)
+def test_thinking_is_told_to_the_template(thinking: Any, kwargs: Any) -> None:
+    chat = plan(_body(thinking=thinking), CARD).tasks[0].chat
+    assert chat is not None and chat.kwargs == kwargs
+
+
+def test_a_schema_and_an_effort_are_asked_for_as_a_chat_asks() -> None:
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    chat = to_chat(_body(output_config={"effort": "low", "format": form}))
+    assert chat["reasoning_effort"] == "low"
+    assert chat["response_format"]["json_schema"]["schema"] == {"type": "object"}

@@ -1,0 +1,27 @@
+"""POST /apply-template and the counting of chat tokens."""
+
+import pytest
+
+from tests.gateway.inprocess import Running
+
+CHAT = {"messages": [{"role": "user", "content": "one two three"}]}
+
+
+async def test_apply_template_answers_with_the_prompt_alone(gateway: Running) -> None:
+    response = await gateway.post("/apply-template", CHAT)
+    assert response.status_code == 200
+    assert response.json() == {"prompt": "one two three"}
+    await gateway.idle()
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+async def test_the_tokens_of_a_chat_are_counted(gateway: Running, prefix: str) -> None:
+    response = await gateway.post(f"{prefix}/chat/completions/input_tokens", CHAT)
+    assert response.json() == {"input_tokens": 3, "object": "response.input_tokens"}
+
+
+@pytest.mark.parametrize("path", ["/apply-template", "/v1/chat/completions/input_tokens"])
+async def test_a_body_without_messages_is_refused(gateway: Running, path: str) -> None:
+    response = await gateway.post(path, {"prompt": "x"})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == "'messages' is required"

@@ -1,0 +1,95 @@
+"""Where the gateway listens: several addresses, Unix sockets, one port shared, TLS."""
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.listener import is_local, listen, url_of
+from protocol.config import GatewayConfig
+from protocol.errors import ConfigError
+from tests.gateway.inprocess import running
+
+
+def test_several_addresses_share_the_port_that_the_system_chose(tmp_path: Path) -> None:
+    path = tmp_path / "llama.sock"
+    config = GatewayConfig(host=f"127.0.0.1, 127.0.0.2,{path}", port=0)
+    first, second, unix = listen(config)
+    with first, second, unix:
+        assert first.getsockname()[1] == second.getsockname()[1]
+        assert second.getsockname()[0] == "127.0.0.2"
+        assert unix.getsockname() == str(path)
+        assert url_of(unix, config) == f"unix:{path}"
+    assert is_local(config)
+    assert not is_local(GatewayConfig(host="127.0.0.1,0.0.0.0"))
+
+
+async def test_a_client_comes_in_by_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "llama.sock"
+    async with running(tmp_path, host=f"127.0.0.1,{path}") as gateway:
+        await gateway.add_worker()
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            answer = await client.post("/completion", json={"prompt": "a b"})
+            assert answer.json()["content"] == "a b"
+
+
+def test_a_dead_servers_socket_is_taken_over_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "llama.sock"
+    config = GatewayConfig(host=str(path))
+    (sock,) = listen(config)
+    with pytest.raises(ConfigError, match=r"llama\.sock: Address already in use"):
+        listen(config)
+    sock.close()
+    (again,) = listen(config)
+    again.close()
+    path.unlink()
+    path.write_text("a file")
+    with pytest.raises(ConfigError, match="cannot listen"):
+        listen(config)
+
+
+def test_a_port_is_shared_only_if_that_was_asked() -> None:
+    with socket.socket() as theirs:
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        theirs.bind(("127.0.0.1", 0))
+        theirs.listen()
+        port = theirs.getsockname()[1]
+        with pytest.raises(ConfigError, match="choose another with --port"):
+            listen(GatewayConfig(port=port))
+        (sock,) = listen(GatewayConfig(port=port, reuse_port=True))
+        sock.close()
+
+
+def test_tls_files_that_cannot_serve_end_the_start(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("no key")
+    (tmp_path / "cert.pem").write_text("no certificate")
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    with pytest.raises(ConfigError, match="belong together"):
+        listen(GatewayConfig(port=0, ssl_cert_file=cert))
+    with pytest.raises(ConfigError, match="cannot use TLS files"):
+        listen(GatewayConfig(port=0, ssl_key_file=key, ssl_cert_file=cert))
+    with pytest.raises(ConfigError, match=r"key\.pemx does not exist"):
+        listen(GatewayConfig(port=0, ssl_key_file=f"{key}x", ssl_cert_file=cert))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+async def test_https_is_served_with_key_and_certificate(tmp_path: Path) -> None:
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names]
+    openssl = await asyncio.create_subprocess_exec(
+        *request, "-keyout", key, "-out", cert, stderr=subprocess.DEVNULL
+    )
+    assert await openssl.wait() == 0
+    files = {"ssl_key_file": key, "ssl_cert_file": cert}
+    async with running(tmp_path, **files) as gateway:
+        assert gateway.url.startswith("https://")
+        context = ssl.create_default_context(cafile=files["ssl_cert_file"])
+        async with httpx.AsyncClient(verify=context) as client:
+            assert (await client.get(f"{gateway.url}/livez")).status_code == 200

@@ -1,0 +1,105 @@
+"""Images and sounds in request bodies."""
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.llamacpp.completion import plan as plan_completion
+from gateway.openai.chat import plan as plan_chat
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from tests.gateway.cards import CARD
+
+SEEING = replace(CARD, media_marker="<M>", has_vision=True)
+DATA = base64.b64encode(b"picture").decode()
+
+
+def image(url: Any = f"data:image/png;base64,{DATA}") -> dict[str, Any]:
+    """An OpenAI image part."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def chat(*parts: Any) -> dict[str, Any]:
+    """A chat of one message."""
+    return {"messages": [{"role": "user", "content": list(parts)}]}
+
+
+def test_a_chat_image_stands_where_it_was() -> None:
+    body = chat({"type": "text", "text": "What is"}, image(), {"type": "text", "text": "this?"})
+    (task,) = plan_chat(body, SEEING).tasks
+    assert task.media == (b"picture",)
+    assert task.chat is not None
+    assert task.chat.messages[0]["content"] == "What is<M>this?"
+
+
+def test_a_marker_written_by_the_client_is_taken_out() -> None:
+    (task,) = plan_chat(chat({"type": "text", "text": "a<M>b"}), SEEING).tasks
+    assert task.chat is not None
+    assert task.chat.messages[0]["content"] == "ab"
+    body = {"prompt": "a<M>[img-1]b", "image_data": [{"data": DATA, "id": 1}]}
+    (native,) = plan_completion(body, SEEING).tasks
+    assert native.prompt == "a<M>b"
+
+
+def test_image_data_takes_the_place_of_its_mark() -> None:
+    other = base64.b64encode(b"other").decode()
+    images = [{"data": DATA, "id": 10}, {"data": other, "id": 12}]
+    body = {"prompt": "[img-12] and [img-10] and [img-12]", "image_data": images}
+    (task,) = plan_completion(body, SEEING).tasks
+    assert task.prompt == "<M> and <M> and <M>"
+    assert task.media == (b"other", b"picture", b"other")
+
+
+def test_multimodal_data_belongs_to_its_prompt() -> None:
+    prompts = ["plain", {"prompt_string": "see <M>", "multimodal_data": [DATA]}]
+    first, second = plan_completion({"prompt": prompts}, SEEING).tasks
+    assert (first.media, second.media) == ((), (b"picture",))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        chat(image("http://example.org/a.png")),
+        chat(image("file:///etc/passwd")),
+        chat(image("data:image/png;base64,***")),
+        chat(image("data:image/png,plain")),
+        chat(image(None)),
+        chat({"type": "media_marker", "text": "<M>"}),
+    ],
+)
+def test_bad_chat_images_are_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        plan_chat(body, SEEING)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "[img-1]", "image_data": [{"data": DATA, "id": 2}]},
+        {"prompt": "[img-1]", "image_data": [{"data": "!", "id": 1}]},
+        {"prompt": "[img-1]", "image_data": [{"data": DATA}]},
+        {"prompt": "[img-1]", "image_data": {"data": DATA}},
+        {"prompt": [1, 2], "image_data": [{"data": DATA, "id": 1}]},
+        {"prompt": {"prompt_string": "x", "multimodal_data": "x"}},
+    ],
+)
+def test_bad_image_data_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        plan_completion(body, SEEING)
+
+
+def test_a_model_that_sees_nothing_says_so() -> None:
+    for plan, body in (
+        (plan_chat, chat(image())),
+        (plan_completion, {"prompt": "[img-1]", "image_data": [{"data": DATA, "id": 1}]}),
+    ):
+        with pytest.raises(TaskError, match="provide the mmproj") as caught:
+            plan(body, CARD)
+        assert caught.value.code is ErrorCode.NOT_SUPPORTED
+
+
+def test_a_model_that_hears_nothing_says_so() -> None:
+    part = {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}}
+    with pytest.raises(TaskError, match="audio input is not supported"):
+        plan_chat(chat(part), SEEING)

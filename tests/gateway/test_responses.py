@@ -1,0 +1,239 @@
+"""Bodies of /v1/responses: items become messages, fields those of a chat."""
+
+from typing import Any
+
+import pytest
+
+from gateway.openai.responses import plan, to_chat
+from gateway.openai.responses_input import read_input
+from protocol.errors import InvalidRequest, TaskError
+from tests.gateway.cards import CARD
+
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+
+
+def _text(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
+def test_a_string_is_what_the_user_says() -> None:
+    assert read_input({"input": "hi", "instructions": "Be brief."}) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hi"},
+    ]
+
+
+def test_items_of_one_turn_are_one_message() -> None:
+    call = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
+    items = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "id": "msg_1",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "I look", "annotations": []}],
+        },
+        call,
+        call | {"call_id": "call_2", "name": "g"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "4"},
+        {"type": "function_call_output", "call_id": "call_2", "output": [{**IMAGE}]},
+    ]
+    assert read_input({"input": items}) == [
+        {"role": "system", "content": _text("Be brief.")},
+        {"role": "user", "content": _text("hi")},
+        {
+            "role": "assistant",
+            "content": _text("I look"),
+            "reasoning_content": "Hm",
+            "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+                {"id": "call_2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": _text("4")},
+        {
+            "role": "tool",
+            "tool_call_id": "call_2",
+            "content": [{"type": "image_url", "image_url": {"url": IMAGE["image_url"]}}],
+        },
+    ]
+
+
+def test_thoughts_without_content_are_their_summary_or_nothing() -> None:
+    thoughts: dict[str, Any] = {
+        "type": "reasoning",
+        "summary": [],
+        "encrypted_content": "x",
+        "content": None,
+    }
+    assert read_input({"input": [thoughts]}) == []
+    summed_up = thoughts | {"summary": [{"type": "summary_text", "text": "Hm"}]}
+    assert read_input({"input": [summed_up]})[0]["reasoning_content"] == "Hm"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({}, "input", "'input' is required"),
+        ({"input": 3}, "input", "'input' must be a string or array of objects"),
+        ({"input": [3]}, "input[0]", "Cannot determine type of 'item'"),
+        ({"input": [{"type": "x"}]}, "input[0]", "Cannot determine type of 'item'"),
+        ({"input": [{"type": ["x"]}]}, "input[0]", "Cannot determine type of 'item'"),
+        (
+            {"input": [{"role": "bard", "content": "a"}]},
+            "input[0].role",
+            "Cannot determine type of 'item'",
+        ),
+        (
+            {"input": [{"role": "user", "content": 3}]},
+            "input[0].content",
+            "Field 'input[0].content': must be a string or an array",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "x"}]}]},
+            "input[0].content[0].type",
+            "'type' must be one of 'input_text', 'input_image', or 'input_file'",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
+            "input[0].content[0].type",
+            "Field 'input[0].content[0].type': input_file is not supported yet",
+        ),
+        (
+            {"input": [{"type": "item_reference", "id": "msg_1"}]},
+            "input[0]",
+            "Field 'input[0]': item_reference is not supported: no items are stored",
+        ),
+        (
+            {"input": [{"type": "function_call", "call_id": "a", "name": "f"}]},
+            "input[0].arguments",
+            "Field 'input[0].arguments': must be a string",
+        ),
+        (
+            {"input": "a", "previous_response_id": "resp_1"},
+            "previous_response_id",
+            "Field 'previous_response_id': not supported, answers are not stored",
+        ),
+        (
+            {"input": "a", "truncation": "auto"},
+            "truncation",
+            "Field 'truncation': not supported, a prompt that does not fit is an error",
+        ),
+        ({"input": "a", "tools": 3}, "tools", "'tools' must be an array of objects"),
+        (
+            {"input": "a", "text": {"format": {"type": "x"}}},
+            "text.format.type",
+            'response_format type must be one of "text" or "json_object", but got: x',
+        ),
+        (
+            {"input": "a", "tools": [{"type": "function", "name": 3}]},
+            "tools[0].name",
+            "Failed to parse tools: the name must be a string of 1 to 256 printable characters",
+        ),
+        ({"input": "a", "tools": [3]}, "tools[0]", "'tools' must be an array of objects"),
+        (
+            {"input": "a", "tool_choice": {"type": "web_search"}},
+            "tool_choice.type",
+            "Field 'tool_choice.type': only functions can be chosen",
+        ),
+        (
+            {"input": "a", "n": 2},
+            "n",
+            "Field 'n': Value must be between 1 <= value <= 1, but got 2",
+        ),
+        (
+            {"input": "a", "max_output_tokens": "x"},
+            "max_output_tokens",
+            "Field 'max_output_tokens': type must be number, but is string",
+        ),
+        (
+            {"input": "a", "reasoning": {"effort": 3}},
+            "reasoning.effort",
+            "Field 'reasoning.effort': must be a string",
+        ),
+        (
+            {"input": "a", "text": {"format": 3}},
+            "text.format",
+            "Field 'text.format': must be an object",
+        ),
+        ({"input": "a", "include": "x"}, "include", "Field 'include': must be an array"),
+        (
+            {"input": "a", "instructions": 3},
+            "instructions",
+            "Field 'instructions': must be a string",
+        ),
+    ],
+)
+def test_a_mistake_is_named_as_the_client_spelled_it(
+    body: dict[str, Any], param: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        plan(body, CARD)
+    assert (caught.value.param, caught.value.message) == (param, message)
+
+
+def test_an_image_needs_a_model_that_sees() -> None:
+    with pytest.raises(TaskError, match="image input is not supported"):
+        plan({"input": [{"role": "user", "content": [IMAGE]}]}, CARD)
+
+
+def test_what_asks_for_nothing_passes() -> None:
+    nothing = {"previous_response_id": None, "background": False, "truncation": "disabled"}
+    labels = {"store": True, "metadata": {"a": "b"}, "include": ["reasoning.encrypted_content"]}
+    assert plan({"input": "a", **nothing, **labels, "tools": [], "text": {}}, CARD).tasks
+
+
+def test_limits_and_sampling_reach_the_task() -> None:
+    body = {"input": "a", "max_output_tokens": 7, "temperature": 0.5, "top_p": 0.5, "seed": 3}
+    params = plan(body, CARD).tasks[0].params
+    assert (params.n_predict, params.temperature, params.top_p, params.seed) == (7, 0.5, 0.5, 3)
+
+
+def test_functions_are_rewritten_and_other_tools_skipped() -> None:
+    tools = [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {}}]
+    chat = to_chat({"input": "a", "tools": tools, "tool_choice": {"type": "function", "name": "f"}})
+    function = {"strict": True, "name": "f", "parameters": {}}
+    assert chat["tools"] == [{"type": "function", "function": function}]
+    assert chat["tool_choice"] == {"type": "function", "function": {"name": "f"}}
+
+
+def test_allowed_tools_leave_out_the_others() -> None:
+    tools = [{"type": "function", "name": name} for name in "fg"]
+    named = [{"type": "function", "name": "g"}]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": named}
+    chat = to_chat({"input": "a", "tools": tools, "tool_choice": choice})
+    assert [tool["function"]["name"] for tool in chat["tools"]] == ["g"]
+    assert chat["tool_choice"] == "required"
+
+
+def test_a_schema_is_asked_for_as_a_chat_asks() -> None:
+    form = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}
+    chat = to_chat({"input": "a", "text": {"format": form, "verbosity": "low"}})
+    schema = {"name": "x", "schema": {"type": "object"}, "strict": True}
+    assert chat["response_format"] == {"type": "json_schema", "json_schema": schema}
+    assert to_chat({"input": "a", "text": {"format": {"type": "text"}}})["response_format"] == {
+        "type": "text"
+    }
+
+
+def test_effort_becomes_the_templates() -> None:
+    assert to_chat({"input": "a", "reasoning": {"effort": "low"}})["reasoning_effort"] == "low"
+    assert "reasoning_effort" not in to_chat({"input": "a", "reasoning": {"effort": None}})
+
+
+@pytest.mark.parametrize(
+    ("fields", "n_probs"),
+    [
+        ({}, 0),
+        ({"include": ["message.output_text.logprobs"]}, 1),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 4}, 4),
+        ({"n_probs": 3}, 3),
+    ],
+)
+def test_log_probabilities_are_included_when_asked_for(
+    fields: dict[str, Any], n_probs: int
+) -> None:
+    assert plan({"input": "a", **fields}, CARD).tasks[0].params.n_probs == n_probs

@@ -1,0 +1,1 @@
+"""Writers of tiny random GGUF files, one kind of model a file."""

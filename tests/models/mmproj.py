@@ -1,0 +1,79 @@
+"""A vision projector of the LLaVA 1.5 kind with random weights: four embeddings an image."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+N_EMBD, N_FF, N_HEAD, N_LAYER = 32, 64, 2, 2
+IMAGE_SIZE, PATCH_SIZE = 28, 14
+N_PATCHES = (IMAGE_SIZE // PATCH_SIZE) ** 2
+
+
+def write_mmproj(path: Path, n_embd_text: int) -> Path:
+    """Write a projector for a language model of this embedding length."""
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", "mlp")
+    writer.add_bool("clip.use_gelu", False)
+    for key, value in {
+        "image_size": IMAGE_SIZE,
+        "patch_size": PATCH_SIZE,
+        "embedding_length": N_EMBD,
+        "feed_forward_length": N_FF,
+        "projection_dim": n_embd_text,
+        "attention.head_count": N_HEAD,
+        "block_count": N_LAYER,
+    }.items():
+        writer.add_uint32(f"clip.vision.{key}", value)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
+    writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
+    writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
+    for name, shape in _shapes(n_embd_text).items():
+        writer.add_tensor(name, _weights(name, shape))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _shapes(n_embd_text: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {
+        "v.patch_embd.weight": (N_EMBD, 3, PATCH_SIZE, PATCH_SIZE),
+        "v.position_embd.weight": (N_PATCHES + 1, N_EMBD),
+        "v.class_embd": (N_EMBD,),
+        "v.pre_ln.weight": (N_EMBD,),
+        "v.pre_ln.bias": (N_EMBD,),
+        "mm.0.weight": (n_embd_text, N_EMBD),
+        "mm.0.bias": (n_embd_text,),
+        "mm.2.weight": (n_embd_text, n_embd_text),
+        "mm.2.bias": (n_embd_text,),
+    }
+    for layer in range(N_LAYER):
+        block = f"v.blk.{layer}"
+        for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            shapes |= {
+                f"{block}.{name}.weight": (N_EMBD, N_EMBD),
+                f"{block}.{name}.bias": (N_EMBD,),
+            }
+        for name in ("ln1", "ln2"):
+            shapes |= {f"{block}.{name}.weight": (N_EMBD,), f"{block}.{name}.bias": (N_EMBD,)}
+        shapes |= {
+            f"{block}.ffn_up.weight": (N_FF, N_EMBD),
+            f"{block}.ffn_up.bias": (N_FF,),
+            f"{block}.ffn_down.weight": (N_EMBD, N_FF),
+            f"{block}.ffn_down.bias": (N_EMBD,),
+        }
+    return shapes
+
+
+def _weights(name: str, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.float32]]":
+    random = np.random.default_rng(sum(name.encode()))
+    values = random.standard_normal(shape)
+    if len(shape) == 1:
+        values = values * 0.02 + (1.0 if name.endswith("weight") else 0.0)
+    else:
+        values = values / np.sqrt(shape[-1])
+    return values.astype(np.float32)

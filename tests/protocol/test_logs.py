@@ -1,0 +1,65 @@
+"""The log as llama-server's options shape it."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol import logs
+from protocol.config import LogConfig
+from protocol.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give the root logger back as it was."""
+    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    for handler in root.handlers:
+        if handler not in before:
+            handler.close()
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def written(config: LogConfig, level: int = logging.WARNING) -> str:
+    stream = io.StringIO()
+    logs.configure("part", config, stream=stream)
+    logging.getLogger("part.pool").log(level, "worker lost")
+    return stream.getvalue()
+
+
+def test_a_line_has_time_level_and_part_unless_told_otherwise() -> None:
+    assert written(LogConfig()).rstrip().endswith("Z WARNING part.pool worker lost")
+    assert written(LogConfig(timestamps=False)) == "WARNING part.pool worker lost\n"
+    assert written(LogConfig(timestamps=False, prefix=False)) == "worker lost\n"
+
+
+def test_lines_can_be_json_and_coloured() -> None:
+    fields = json.loads(written(LogConfig(format="json")))
+    assert (fields["level"], fields["message"]) == ("WARNING", "worker lost")
+    assert written(LogConfig(colors="on")).count("\x1b[") == 2
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "shown"), [(0, "IWE"), (1, "E"), (2, "WE"), (3, "IWE"), (4, "DIWE"), (9, "DIWE")]
+)
+def test_verbosity_is_llama_servers(verbosity: int, shown: str) -> None:
+    levels = {10: "D", 20: "I", 30: "W", 40: "E"}
+    config = LogConfig(verbosity=verbosity)
+    assert "".join(letter for level, letter in levels.items() if written(config, level)) == shown
+
+
+def test_a_file_gets_the_lines_too_and_keeps_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "llama.log"
+    path.write_text("before\n")
+    config = LogConfig(file=str(path), colors="on", timestamps=False)
+    written(config)
+    assert path.read_text() == "before\nWARNING part.pool worker lost\n"
+    with pytest.raises(ConfigError, match="cannot write log file"):
+        logs.configure("gateway", LogConfig(file=str(tmp_path / "no" / "x.log")))

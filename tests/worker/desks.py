@@ -1,0 +1,115 @@
+"""A desk of embeddings on an engine over the fake backend, driven turn by turn."""
+
+import itertools
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from protocol.config import WorkerConfig
+from protocol.messages import Delta, Failed, Message, Terminal
+from protocol.sampling import SamplingParams
+from protocol.side_tasks import Embed, Embedded, Rerank, Reranked
+from worker.embedding import Desk
+from worker.engine.engine import Engine, EngineConfig
+from worker.engine.fake import FakeBackend
+from worker.engine.fake_embedding import FakeEmbedder
+from worker.engine.task import Abort, Submit, Task
+
+N_CTX = 4096
+
+
+@dataclass
+class DeskRig:
+    """Engine, desk, and everything that was emitted."""
+
+    pooling: str = "mean"
+    n_batch: int = 64
+    target_s: float = 10.0
+    emitted: list[Message] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config = WorkerConfig(
+            backend="fake",
+            n_slots=2,
+            n_ctx=2 * N_CTX,
+            n_ubatch=self.n_batch,
+            embeddings=True,
+            pooling=self.pooling,
+        )
+        self.backend = FakeBackend(config)
+        engine_config = EngineConfig(n_slots=2, n_ctx=N_CTX)
+        self.engine = Engine(self.backend, engine_config, self._emit)
+        embedder = self.backend.embedder
+        assert isinstance(embedder, FakeEmbedder)
+        self.embedder = embedder
+        self.desk = Desk(self.backend, embedder, self.engine, self.target_s)
+        self._ids = itertools.count(1)
+
+    def _emit(self, messages: Sequence[Message]) -> None:
+        self.emitted += messages
+
+    def embed(self, *inputs: str | tuple[int | str, ...], normalize: int = 2) -> int:
+        """Open an embedding; return its id."""
+        task = Embed(task_id=next(self._ids), inputs=inputs, normalize=normalize)
+        self.desk.open(task)
+        return task.task_id
+
+    def rerank(self, query: str, *documents: str) -> int:
+        """Open a reranking; return its id."""
+        task = Rerank(task_id=next(self._ids), query=query, documents=documents)
+        self.desk.open(task)
+        return task.task_id
+
+    def generate(self, n_predict: int) -> int:
+        """Let a slot generate beside."""
+        params = SamplingParams(n_predict=n_predict, temperature=0.0, ignore_eos=True)
+        task = Task(next(self._ids), 0, list(b"some prompt"), params)
+        self.engine.submit(Submit(task))
+        return task.task_id
+
+    def cancel(self, task_id: int) -> None:
+        """Give a task up, as the link does."""
+        self.desk.drop((task_id, 0))
+        self.engine.submit(Abort(task_id, 0))
+
+    def turn(self, n: int = 1) -> None:
+        """Do turns of the engine; there must be something to do."""
+        for _ in range(n):
+            self.engine.turn()
+
+    def end(self, task_id: int, limit: int = 1000) -> Terminal:
+        """Turn until a task has ended."""
+        for _ in range(limit):
+            for message in self.emitted:
+                if isinstance(message, Terminal) and message.task_id == task_id:
+                    return message
+            self.turn()
+        raise AssertionError(f"{self.desk!r} does not come to an end")
+
+    def vectors(self, task_id: int) -> list[list[float]]:
+        """Wait for an embedding."""
+        end = self.end(task_id)
+        assert isinstance(end, Embedded), end
+        return [array("f", data).tolist() for data in end.vectors]
+
+    def scores(self, task_id: int) -> tuple[float, ...]:
+        """Wait for a reranking."""
+        end = self.end(task_id)
+        assert isinstance(end, Reranked), end
+        return end.scores
+
+    def failed(self, task_id: int) -> Failed:
+        """Wait for a failure."""
+        end = self.end(task_id)
+        assert isinstance(end, Failed), end
+        return end
+
+    def n_deltas(self, task_id: int) -> int:
+        """Count what a generation has sent."""
+        deltas = [one for one in self.emitted if isinstance(one, Delta)]
+        return sum(delta.task_id == task_id for delta in deltas)
+
+    def n_ends(self, task_id: int) -> int:
+        """Count a task's terminal messages."""
+        ends = [one for one in self.emitted if isinstance(one, Terminal)]
+        return sum(end.task_id == task_id for end in ends)

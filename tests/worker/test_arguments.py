@@ -1,0 +1,271 @@
+"""What the command line takes: every option of the documents, and what comes of it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from protocol import config as configs
+from protocol import options
+from protocol.errors import ConfigError
+from protocol.options import OPTIONS, UNUSED
+from protocol.schema import read
+from tests.compat.seed_options import API_LIKE_OAI, FOREIGN, SERVER, count, uses
+from worker import arguments, cli
+from worker.arguments import paired
+from worker.engine.fake import FakeBackend
+
+VARIABLES = [row.env for row in OPTIONS] + [row.env for row in UNUSED]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep variables of the person who runs the tests out."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    yield
+
+
+def given(*args: str) -> arguments.Given:
+    """Parse the arguments of `serve` without running it."""
+    seen: list[arguments.Given] = []
+
+    @click.pass_context
+    def keep(ctx: click.Context, /, **values: object) -> None:
+        seen.append(arguments.given(values, configs_sections()))
+
+    command = arguments.OptionCommand("serve", callback=keep, context_settings=cli._CONTEXT)
+    arguments.with_options(*configs_sections())(command)
+    command.main(list(args), standalone_mode=False)
+    return seen[0]
+
+
+def configs_sections() -> tuple[str, ...]:
+    return cli._SETTABLE
+
+
+def shown(*args: str) -> Result:
+    return CliRunner().invoke(cli.main, ["config", "show", *args])
+
+
+def test_the_documents_options_are_counted_as_the_contract_counts_them() -> None:
+    assert (count(SERVER), count(API_LIKE_OAI), count(FOREIGN)) == (121, 9, 52)
+
+
+@pytest.mark.parametrize("use", uses(SERVER) + uses(API_LIKE_OAI), ids=" ".join)
+def test_every_option_of_the_documents_is_taken(use: list[str], tmp_path: Path) -> None:
+    flag, *values = use
+    if flag in ("-h", "--help", "--usage", "--version"):
+        where = [] if flag == "--version" else ["serve"]
+        assert CliRunner().invoke(cli.main, [*where, flag]).exit_code == 0
+        return
+    (tmp_path / "file").write_text("{}")
+    samples = {
+        "@DIR": str(tmp_path),
+        "@FILE": str(tmp_path / "file"),
+        "@JSON": str(tmp_path / "file"),
+        "@NEW": str(tmp_path / "new"),
+    }
+    said = given(flag, *(samples.get(value, value) for value in values))
+    if flag in ("-e", "--escape", "--no-escape"):
+        return
+    assert said.settings or said.unused
+
+
+def test_options_of_other_programs_give_one_line_that_names_them() -> None:
+    args = [word for use in uses(FOREIGN) for word in use]
+    said = given(*args)
+    assert len(said.unused) == 52
+    assert not said.settings
+    (line,) = arguments.warnings(said.unused)
+    assert line.startswith("without effect, options of other programs: --no-display-prompt --color")
+    assert line.count("--") + line.count(" -np") + line.count(" -n") + 1 >= 52
+
+
+def test_options_without_effect_say_why_and_normal_states_say_nothing() -> None:
+    said = given("-cb", "--swa-full", "--cfg-scale", "1.0", "--dump-kv-cache", "-dt", "0.1")
+    assert arguments.warnings(said.unused) == [
+        "--dump-kv-cache was removed from llama.cpp",
+        "--defrag-thold was removed from llama.cpp",
+    ]
+
+
+def test_a_promise_that_cannot_be_kept_ends_the_start() -> None:
+    with pytest.raises(ConfigError, match="--sleep-idle-seconds is not there yet"):
+        arguments.warnings(given("--sleep-idle-seconds", "60").unused)
+    assert arguments.warnings(given("--sleep-idle-seconds", "-1").unused) == []
+
+
+def test_underscores_stand_for_dashes() -> None:
+    assert given("--ctx_size", "5", "--no_mmap").changes == {
+        "worker.n_ctx": 5,
+        "worker.use_mmap": False,
+    }
+
+
+def test_the_command_line_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "1")
+    monkeypatch.setenv("LLAMA_ARG_MLOCK", "enabled")
+    monkeypatch.setenv("LLAMA_ARG_KEEP", "7")
+    said = given("-c", "2")
+    assert dict(said.settings) == {
+        "worker.n_ctx": (2, "--ctx-size"),
+        "worker.use_mlock": (True, "LLAMA_ARG_MLOCK"),
+        "sampling.n_keep": (7, "LLAMA_ARG_KEEP"),
+    }
+
+
+@pytest.mark.parametrize("text", ["true", "1", "on", "enabled", "TRUE"])
+def test_booleans_of_the_environment_are_llama_servers(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_ARG_ENDPOINT_METRICS", text)
+    monkeypatch.setenv("LLAMA_ARG_MEMORY_F32", text)
+    monkeypatch.setenv("LLAMA_ARG_NO_SLOTS", text)
+    assert given().changes["gateway.metrics"] is True
+    assert given().changes["worker.cache_type_v"] == "f32"
+
+
+def test_every_option_has_a_variable_of_its_own() -> None:
+    assert all(VARIABLES)
+    assert len(VARIABLES) == len(set(VARIABLES))
+
+
+def test_unused_variables_warn_like_their_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_DEFRAG_THOLD", "0.1")
+    monkeypatch.setenv("LLAMA_ARG_KV_UNIFIED", "1")
+    monkeypatch.setenv("LLAMA_ARG_COLOR", "0")
+    lines = arguments.warnings(given().unused)
+    assert lines == ["LLAMA_ARG_DEFRAG_THOLD was removed from llama.cpp"]
+
+
+def test_escapes_can_be_left_alone() -> None:
+    assert given("-r", r"a\n").changes == {"sampling.stop": ("a\n",)}
+    assert given("-r", r"a\n", "--no-escape").changes == {"sampling.stop": (r"a\n",)}
+    assert given("--no-escape", "-r", r"a\n").changes == {"sampling.stop": (r"a\n",)}
+
+
+def test_options_with_an_optional_value_go_without_it() -> None:
+    said = given("-fa", "-c", "5", "--numa", "--log-colors", "off")
+    assert said.changes == {
+        "worker.flash_attn": "on",
+        "worker.n_ctx": 5,
+        "worker.numa": "distribute",
+        "log.colors": "off",
+    }
+
+
+def test_repeated_keys_and_lists_of_them_add_up() -> None:
+    said = given("--api-key", "a,b", "--api-key", "c")
+    assert said.changes == {"gateway.api_key": ("a", "b", "c")}
+
+
+def test_two_values_may_be_written_as_one_or_as_two() -> None:
+    joined = next((row for row in OPTIONS if row.joined == ":"), None)
+    if joined is None:
+        pytest.skip("no option takes two values")
+    flag = joined.flags[-1]
+    assert paired([flag, "f", "0.5", "-c", "1"]) == [flag, "f:0.5", "-c", "1"]
+    assert paired([flag, "f:0.5", "-c", "1"]) == [flag, "f:0.5", "-c", "1"]
+
+
+def test_config_show_prints_toml_that_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "pool.toml"
+    path.write_text('[[worker]]\nbackend = "fake"\ncount = 2\nn_ctx = 512\n')
+    text = shown("--config", str(path), "-np", "3").stdout
+    (tmp_path / "again.toml").write_text(text)
+    again = configs.load(tmp_path / "again.toml")
+    assert [worker.name for worker in again.worker] == ["fake-1", "fake-2"]
+    assert {worker.n_slots for worker in again.worker} == {3}
+
+
+def test_config_show_says_where_each_value_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pool.toml"
+    path.write_text(
+        "[gateway]\nport = 9000\n\n[[worker]]\nbackend = 'fake'\n"
+        "[worker.sampling]\nmax_tokens = 5\n[[worker]]\nname = 'b'\nbackend = 'fake'\n"
+    )
+    monkeypatch.setenv("LLAMA_ARG_TOP_K", "7")
+    result = shown("--origin", "--config", str(path), "-c", "512", "--api-key", "secret")
+    assert result.exit_code == 0, result.output
+    lines = dict(line.split(" = ", 1) for line in result.stdout.splitlines() if " = " in line)
+    assert lines["port"].split() == ["9000", "#", f"{path}:2"]
+    assert lines["n_ctx"].split() == ["512", "#", "--ctx-size"]
+    assert lines["top_k"].split() == ["7", "#", "LLAMA_ARG_TOP_K"]
+    assert lines["temperature"].split() == ["0.8", "#", "default"]
+    assert lines["n_threads"].split()[1:] == ["#", "worked", "out"]
+    assert lines["name"].split() == ['"b"', "#", f"{path}:9"]
+    assert f"n_predict = 5{'':<30}# {path}:7".split() == [
+        word
+        for line in result.stdout.splitlines()
+        if line.startswith("n_predict = 5")
+        for word in line.split()
+    ]
+    assert "secret" not in result.stdout
+    assert json.loads(lines["api_key"].split("#")[0]) == ["(hidden)"] or "(hidden)" in result.stdout
+
+
+def test_config_show_refuses_what_serve_refuses() -> None:
+    assert shown("-m", "no/such/file.gguf").exit_code == 78
+    assert shown("--ctx-size", "x").exit_code == 2
+
+
+SAMPLING = [
+    (["-n", "5"], "n_predict", 5),
+    (["-n", "-2"], "n_predict", -1),
+    (["--keep", "-1"], "n_keep", -1),
+    (["-s", "7"], "seed", 7),
+    (["--samplers", "top_k;tfs_z;typical_p"], "samplers", ("top_k", "tfs_z", "typ_p")),
+    (["--sampling-seq", "kfyt"], "samplers", ("top_k", "tfs_z", "typ_p", "temperature")),
+    (["--ignore-eos"], "ignore_eos", True),
+    (["--penalize-nl"], "penalize_nl", True),
+    (["--temp", "0.1"], "temperature", 0.1),
+    (["--top-k", "3"], "top_k", 3),
+    (["--top-p", "0.5"], "top_p", 0.5),
+    (["--min-p", "0.2"], "min_p", 0.2),
+    (["--top-n-sigma", "1"], "top_n_sigma", 1.0),
+    (["--xtc-probability", "0.5"], "xtc_probability", 0.5),
+    (["--xtc-threshold", "0.2"], "xtc_threshold", 0.2),
+    (["--tfs", "0.9"], "tfs_z", 0.9),
+    (["--typical", "0.9"], "typical_p", 0.9),
+    (["--repeat-last-n", "-1"], "repeat_last_n", -1),
+    (["--repeat-penalty", "1.1"], "repeat_penalty", 1.1),
+    (["--presence-penalty", "0.5"], "presence_penalty", 0.5),
+    (["--frequency-penalty", "0.5"], "frequency_penalty", 0.5),
+    (["--dry-multiplier", "0.8"], "dry_multiplier", 0.8),
+    (["--dry-base", "2"], "dry_base", 2.0),
+    (["--dry-allowed-length", "3"], "dry_allowed_length", 3),
+    (["--dry-penalty-last-n", "9"], "dry_penalty_last_n", 9),
+    (["--dry-sequence-breaker", r"\n"], "dry_sequence_breakers", ("\n",)),
+    (["--dynatemp-range", "0.5"], "dynatemp_range", 0.5),
+    (["--dynatemp-exp", "2"], "dynatemp_exponent", 2.0),
+    (["--mirostat", "2"], "mirostat", 2),
+    (["--mirostat-lr", "0.2"], "mirostat_eta", 0.2),
+    (["--mirostat-ent", "4"], "mirostat_tau", 4.0),
+    (["--adaptive-target", "0.5"], "adaptive_target", 0.5),
+    (["--adaptive-decay", "0.5"], "adaptive_decay", 0.5),
+    (["-l", "5+1", "--logit-bias", "6-2"], "logit_bias", ((5, 1.0), (6, -2.0))),
+    (["--grammar", 'root ::= "a"'], "grammar", 'root ::= "a"'),
+    (["-r", "User:", "-r", r"\n"], "stop", ("User:", "\n")),
+    (["--no-cache-prompt"], "cache_prompt", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "field", "value"), SAMPLING, ids=lambda one: str(one)[:40])
+def test_an_option_is_what_a_request_takes_that_leaves_its_field_out(
+    args: list[str], field: str, value: object
+) -> None:
+    pool = options.apply(configs.PoolConfig(), given(*args).changes)
+    card = FakeBackend(replace(pool.worker[0], backend="fake")).card
+    assert getattr(read(card.defaults, {}), field) == value
+
+
+def test_every_sampling_option_is_among_them() -> None:
+    fields = {option.field.partition(".")[2] for option in OPTIONS if option.section == "sampling"}
+    assert fields == {field for _, field, _ in SAMPLING}

@@ -1,0 +1,162 @@
+"""Answers as models write them, taken apart: every format, cut in every way."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worker.chat_cases import (
+    BY_NAME,
+    CALL,
+    CASES,
+    HERMES,
+    NO_CALL,
+    THINK,
+    Answer,
+    expect,
+)
+from worker.output.chat.formats import FORMATS, GENERIC
+from worker.output.chat.parser import ChatParser, Expected
+
+
+def parse(expected: Expected, parts: Sequence[str]) -> Answer:
+    """Feed an answer piece by piece, and check that calls come as clients read them."""
+    parser = ChatParser(expected)
+    content = reasoning = ""
+    calls: list[list[str]] = []
+    ids = set()
+    for parsed in (*(parser.feed(part) for part in parts), parser.finish()):
+        content += parsed.content
+        reasoning += parsed.reasoning
+        for piece in parsed.tool_calls:
+            if piece.id:
+                assert piece.index == len(calls) and piece.name
+                ids.add(piece.id)
+                calls.append([piece.name, ""])
+            else:
+                assert piece.index == len(calls) - 1 and not piece.name
+            calls[piece.index][1] += piece.arguments
+    assert len(ids) == len(calls)
+    return Answer(content, reasoning, tuple((name, text) for name, text in calls))
+
+
+IDS = [case[0] for case in CASES]
+
+
+@pytest.mark.parametrize(("expected", "text", "answer"), [case[1:] for case in CASES], ids=IDS)
+def test_an_answer_is_taken_apart(expected: Expected, text: str, answer: Answer) -> None:
+    assert parse(expected, [text]) == answer
+
+
+@pytest.mark.parametrize(("expected", "text", "answer"), [case[1:] for case in CASES], ids=IDS)
+def test_it_does_not_matter_where_an_answer_is_cut(
+    expected: Expected, text: str, answer: Answer
+) -> None:
+    assert parse(expected, list(text)) == answer
+    for i in range(len(text)):
+        assert parse(expected, [text[:i], text[i:]]) == answer, text[:i]
+
+
+@pytest.mark.parametrize(("name", "text"), NO_CALL)
+def test_what_only_looked_like_a_call_is_content(name: str, text: str) -> None:
+    for parts in ([text], list(text)):
+        assert parse(expect(name), parts) == Answer(text, "", ())
+
+
+def test_arguments_stop_where_the_limit_cut_them() -> None:
+    answer = parse(expect("hermes"), [f"{HERMES}\n", '<tool_call>\n{"name": "python", "argum'])
+    assert answer.calls == CALL
+    answer = parse(expect("hermes"), ['<tool_call>{"name": "python", "arguments": {"a": "b'])
+    assert answer == Answer("", "", (("python", '{"a": "b'),))
+
+
+def test_promised_arguments_that_break_go_on_to_the_end_of_the_call() -> None:
+    text = '<tool_call>{"name": "python", "arguments": {"a": oops}}</tool_call> then'
+    for parts in ([text], list(text)):
+        assert parse(expect("hermes"), parts) == Answer(" then", "", (("python", '{"a": oops}}'),))
+
+
+def test_half_of_the_next_call_is_not_shown() -> None:
+    assert parse(expect("hermes"), [HERMES, "\n<tool_c"]) == Answer("", "", CALL)
+
+
+def test_the_first_piece_of_a_call_begins_its_arguments() -> None:
+    parser = ChatParser(expect("hermes"))
+    pieces = [
+        (piece.name, piece.arguments) for char in HERMES for piece in parser.feed(char).tool_calls
+    ]
+    assert pieces[0] == ("special_function", "{")
+    assert [text for _, text in pieces[1:]] == list('"arg1": 1}')
+
+
+@pytest.mark.parametrize("name", ["mistral", "hermes"])
+def test_ids_are_as_long_as_the_template_wants_them(name: str) -> None:
+    parser = ChatParser(expect(name))
+    opener = BY_NAME[name].openers[0][0]
+    text = f'{opener}[{{"name": "python", "arguments": {{}}}}]'
+    (piece,) = parser.feed(text).tool_calls
+    assert len(piece.id) == BY_NAME[name].id_length and piece.id.isalnum()
+
+
+def test_what_the_client_began_is_repeated_in_whole_answers_only() -> None:
+    expected = Expected(thoughts=THINK, begun="<think>\na\n</think>\n\nHello", is_continued=True)
+    parsed = ChatParser(expected, repeats=True).feed(" world")
+    assert (parsed.reasoning, parsed.content) == ("a", "Hello world")
+    assert ChatParser(expected).feed(" world").content == " world"
+
+
+MARKERS = [
+    marker
+    for row in (*FORMATS, GENERIC)
+    for marker in (*(part for opener in row.openers for part in opener), *row.closers, *row.dropped)
+]
+PIECES = st.sampled_from(
+    [
+        *MARKERS,
+        *('{"name": "python", "arguments": {}}', '{"name": "', "python", '", "arguments": '),
+        *('{"a": 1}', "{", "}", "[", "]", ",", " ", "\n", "a", "<", '"', "\\", "é", ">>>", "all\n"),
+        *("<think>", "</think>", '{"response": "', '{"tool_call": ', "parameters"),
+    ]
+)
+
+
+@given(
+    name=st.sampled_from(sorted(BY_NAME)),
+    thinks=st.booleans(),
+    pieces=st.lists(PIECES, max_size=12),
+    cuts=st.lists(st.integers(0, 300), max_size=6),
+)
+def test_any_text_gives_the_same_however_it_is_cut(
+    name: str, thinks: bool, pieces: list[str], cuts: list[int]
+) -> None:
+    text = "".join(pieces)
+    whole = parse(expect(name, thinks=thinks), [text])
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    parts = [text[a:b] for a, b in itertools.pairwise(edges)]
+    assert parse(expect(name, thinks=thinks), parts) == whole
+    assert parse(expect(name, thinks=thinks), list(text)) == whole
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(arguments=st.dictionaries(st.text(), JSON, max_size=4), ascii_only=st.booleans())
+def test_arguments_come_through_as_they_were_written(
+    arguments: dict[str, Any], ascii_only: bool
+) -> None:
+    written = json.dumps(arguments, ensure_ascii=ascii_only)
+    text = f'<tool_call>{{"name": "python", "arguments": {written}}}</tool_call>'
+    answer = parse(expect("hermes"), list(text))
+    assert answer == Answer("", "", (("python", written),))

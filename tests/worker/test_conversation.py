@@ -1,0 +1,233 @@
+"""Chats with tools, thoughts and begun answers: prompt, grammar, and what is expected."""
+
+import json
+from typing import Any
+
+import pytest
+
+from protocol.errors import InvalidRequest
+from protocol.facts import ModelCard
+from protocol.messages import Chat
+from tests.worker.chat_templates import HERMES, NO_SYSTEM, OPENER, TEXT_ARGUMENTS, THINKER
+from worker.chat.conversation import ChatPrompt, ConversationReader
+from worker.llama.grammar import check_grammar
+from worker.output.chat.formats import FORMATS, GENERIC, choose_format, choose_thoughts
+
+USER = {"role": "user", "content": "hi"}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+TIME = {"type": "function", "function": {"name": "get_time"}}
+CALLED = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+    ],
+}
+RESULT = {"role": "tool", "content": "sunny", "tool_call_id": "1"}
+
+
+def reader(template: str) -> ConversationReader:
+    """A reader over a template."""
+    card = ModelCard(
+        name="m", path="m", n_slots=1, n_ctx=512, n_ctx_total=512, chat_template=template
+    )
+    return ConversationReader(card)
+
+
+def read(template: str, *messages: dict[str, Any], **fields: Any) -> ChatPrompt:
+    """Read a chat."""
+    return reader(template).read(Chat(messages=messages or (USER,), **fields))
+
+
+def test_every_format_is_found_by_its_marks() -> None:
+    for row in FORMATS:
+        assert choose_format("tools " + " ".join(row.marks)) is row
+
+
+@pytest.mark.parametrize("template", ["", "{{ messages }}", "tools <tool_call><parameter=x>"])
+def test_other_templates_call_in_the_generic_way(template: str) -> None:
+    assert choose_format(template) is GENERIC
+
+
+def test_thoughts_are_found_by_their_end() -> None:
+    found = choose_thoughts("{{ content.split('</think>') }}")
+    assert found is not None and found.open == "<think>"
+    assert choose_thoughts("{{ content }}") is None
+
+
+def test_tools_go_into_the_template() -> None:
+    prompt = read(HERMES, tools=(WEATHER, TIME))
+    assert '"name": "get_weather"' in prompt.text and '"name": "get_time"' in prompt.text
+    assert prompt.text.endswith("[user]hi\n[assistant]")
+    assert prompt.expected is not None
+    assert prompt.expected.names == {"get_weather", "get_time"}
+
+
+def test_a_plain_chat_is_not_parsed() -> None:
+    assert read(HERMES) == ChatPrompt(text="[user]hi\n[assistant]")
+
+
+def test_with_choice_none_tools_are_shown_but_not_called() -> None:
+    prompt = read(HERMES, tools=(WEATHER,), tool_choice="none")
+    assert "get_weather" in prompt.text
+    assert prompt.expected is None and not prompt.grammar
+
+
+def test_earlier_calls_are_objects_where_the_template_writes_json() -> None:
+    prompt = read(HERMES, USER, CALLED, RESULT, tools=(WEATHER,))
+    assert '{"name": "get_weather", "arguments": {"city": "Rome"}}' in prompt.text
+    assert "[tool]sunny" in prompt.text
+
+
+def test_earlier_calls_are_text_where_the_template_joins_texts() -> None:
+    prompt = read(TEXT_ARGUMENTS, USER, CALLED, RESULT, tools=(WEATHER,))
+    assert '>>>get_weather\n{"city": "Rome"}' in prompt.text
+    assert prompt.expected is not None and prompt.expected.begun == ">>>"
+
+
+def test_broken_arguments_of_an_earlier_call_are_refused() -> None:
+    function = {"name": "get_weather", "arguments": "{bad"}
+    broken = {**CALLED, "tool_calls": [{"type": "function", "function": function}]}
+    with pytest.raises(InvalidRequest, match="Failed to parse tool call arguments as JSON"):
+        read(HERMES, USER, broken)
+
+
+def test_a_template_without_tools_gets_them_explained() -> None:
+    prompt = read("", USER, CALLED, RESULT, tools=(WEATHER,))
+    assert prompt.text.startswith("<|im_start|>system\nYou can call any of the following tools")
+    assert '"name": "get_weather"' in prompt.text
+    assert "`response` reply to the user's request" in prompt.text
+    assert '"tool_calls": [' in prompt.text and '"tool_response": {' in prompt.text
+    assert "response" in prompt.grammar and not prompt.triggers
+
+
+def test_a_system_message_goes_to_the_user_where_none_is_allowed() -> None:
+    prompt = read(NO_SYSTEM, {"role": "system", "content": "be kind"}, USER)
+    assert prompt.text == "[user]be kind\nhi\n[assistant]"
+
+
+def test_a_developer_is_the_system() -> None:
+    prompt = read(HERMES, {"role": "developer", "content": "be kind"}, USER)
+    assert "[system]be kind" in prompt.text
+
+
+# ---- what is enforced ----------------------------------------------------------------------
+
+
+def test_a_required_call_is_the_whole_answer() -> None:
+    prompt = read(HERMES, tools=(WEATHER, TIME), tool_choice="required")
+    check_grammar(prompt.grammar)
+    assert "root ::= tool-call (space tool-call)* space\n" in prompt.grammar
+    assert 'tool-call ::= "<tool_call>\\n" space (tool-get-weather | tool-get-time)' in (
+        prompt.grammar
+    )
+    assert not prompt.triggers
+
+
+def test_one_call_where_parallel_ones_are_not_wanted() -> None:
+    prompt = read(HERMES, tools=(WEATHER,), tool_choice="required", parallel_tool_calls=False)
+    assert "root ::= tool-call space\n" in prompt.grammar
+
+
+def test_a_named_tool_is_the_only_one_to_call() -> None:
+    prompt = read(HERMES, tools=(WEATHER, TIME), tool_choice="function:get_time")
+    assert "get_weather" in prompt.text
+    assert "get_weather" not in prompt.grammar
+    assert prompt.expected is not None and prompt.expected.names == {"get_time"}
+
+
+def test_an_unknown_named_tool_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="unknown tool: x"):
+        read(HERMES, tools=(WEATHER,), tool_choice="function:x")
+
+
+def test_by_default_the_grammar_waits_for_a_call() -> None:
+    prompt = read(HERMES, tools=(WEATHER,))
+    assert prompt.triggers == ("<tool_call>",)
+    assert 'tool-call ::= "<tool_call>\\n"' in prompt.grammar
+
+
+def test_a_bad_schema_of_a_tool_is_the_clients_fault() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": 123}}}
+    with pytest.raises(InvalidRequest) as caught:
+        read(HERMES, tools=(tool,))
+    assert caught.value.param == "tools"
+
+
+def test_thoughts_may_come_before_a_required_call() -> None:
+    prompt = read(THINKER, tools=(WEATHER,), tool_choice="required")
+    assert 'root ::= space ("<think>" until-think "</think>" space "")? tool-call' in (
+        prompt.grammar
+    )
+
+
+def test_opened_thoughts_must_end_before_a_required_call() -> None:
+    prompt = read(OPENER, tools=(WEATHER,), tool_choice="required")
+    assert 'root ::= until-think "</think>" space tool-call' in prompt.grammar
+    assert prompt.expected is not None and prompt.expected.begun == "<think>"
+
+
+def test_a_schema_takes_the_place_of_tools() -> None:
+    schema = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
+    prompt = read(HERMES, tools=(WEATHER,), schema=schema)
+    assert "response-format" in prompt.grammar and "tool-call" not in prompt.grammar
+    assert prompt.expected is None
+
+
+# ---- thoughts and begun answers --------------------------------------------------------------
+
+
+def test_thoughts_are_looked_for_unless_refused() -> None:
+    prompt = read(THINKER)
+    assert prompt.expected is not None and prompt.expected.thoughts is not None
+    assert read(THINKER, reasoning_format="none").expected is None
+
+
+def test_thinking_that_is_turned_off_is_not_begun() -> None:
+    prompt = read(THINKER, kwargs={"enable_thinking": False})
+    assert prompt.text.endswith("[assistant]<think>\n\n</think>\n\n")
+    assert prompt.expected is not None and prompt.expected.begun == ""
+
+
+BEGUN = {"role": "assistant", "content": "The capital is"}
+THOUGHT = {"role": "assistant", "content": "", "reasoning_content": "Let me"}
+
+
+@pytest.mark.parametrize(
+    ("template", "last", "thought", "end"),
+    [
+        (HERMES, BEGUN, None, "[assistant]The capital is"),
+        (HERMES, THOUGHT, None, "[assistant]"),
+        (THINKER, BEGUN, None, "[assistant]<think>\n\n</think>\n\nThe capital is"),
+        (THINKER, THOUGHT, None, "[assistant]<think>\nLet me"),
+        (THINKER, THOUGHT, False, "[assistant]<think>\nLet me\n</think>\n\n"),
+        (THINKER, BEGUN, True, "[assistant]<think>\n"),
+    ],
+)
+def test_a_begun_answer_is_gone_on_with(
+    template: str, last: dict[str, Any], thought: bool | None, end: str
+) -> None:
+    prompt = read(
+        template,
+        USER,
+        last,
+        add_generation_prompt=False,
+        continue_final_message=True,
+        continue_thought=thought,
+    )
+    assert prompt.text == f"[user]hi\n{end}"
+    assert prompt.expected is not None and prompt.expected.is_continued
+
+
+def test_the_generation_prompt_can_be_left_out() -> None:
+    assert read(HERMES, add_generation_prompt=False).text == "[user]hi"

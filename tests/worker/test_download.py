@@ -1,0 +1,107 @@
+"""Models that are not here: fetched by URL or repository, or a reason why not."""
+
+import functools
+import http.server
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.config import WorkerConfig
+from protocol.errors import ConfigError
+from worker.download import fetched, pick_file
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A web server with one file."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    (folder / "m.gguf").write_bytes(b"GGUF!")
+    handler = functools.partial(QuietHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_file_is_fetched_once_into_models(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    worker = WorkerConfig(model_url=f"{url}/m.gguf?download=1", hf_token="secret")
+    done = fetched(worker)
+    assert (done.model, done.model_url, done.hf_token) == ("models/m.gguf", "", "")
+    assert Path(done.model).read_bytes() == b"GGUF!"
+    assert [path.name for path in Path("models").iterdir()] == ["m.gguf"]
+    Path(done.model).write_bytes(b"ours")
+    assert fetched(worker).model == done.model
+    assert Path(done.model).read_bytes() == b"ours"
+
+
+def test_the_file_goes_where_the_model_is_said_to_be(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.gguf"
+    assert fetched(WorkerConfig(model=str(path), model_url=f"{url}/m.gguf")).model == str(path)
+    assert path.read_bytes() == b"GGUF!"
+
+
+def test_what_cannot_be_fetched_ends_the_start_with_the_mend(url: str, tmp_path: Path) -> None:
+    def refused(**fields: object) -> str:
+        with pytest.raises(ConfigError) as caught:
+            fetched(WorkerConfig(model=str(tmp_path / "x.gguf"), **fields))  # type: ignore[arg-type]
+        assert list(tmp_path.glob("*.part")) == []
+        return str(caught.value)
+
+    assert "put the file at" in refused(model_url=f"{url}/none.gguf")
+    assert "put the file at" in refused(model_url="http://127.0.0.1:1/m.gguf")
+    assert "--offline forbids it" in refused(model_url=f"{url}/m.gguf", offline=True)
+    assert "must be the http(s) address" in refused(model_url="file:///etc/passwd")
+    assert "must be the http(s) address" in refused(model_url=url)
+    assert "--hf-file needs --hf-repo" in refused(hf_file="m.gguf")
+
+
+def test_a_repository_needs_the_hubs_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ConfigError, match="pip install huggingface_hub"):
+        fetched(WorkerConfig(hf_repo="user/model"))
+
+
+def test_a_repositorys_file_is_chosen_and_fetched_by_the_hubs_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[object, ...]] = []
+    hub = types.ModuleType("huggingface_hub")
+
+    def download(repo: str, name: str, *, token: str | None, local_files_only: bool) -> str:
+        seen.append((repo, name, token, local_files_only))
+        return "/cache/file.gguf"
+
+    vars(hub)["list_repo_files"] = lambda repo, token: ["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf"]
+    vars(hub)["hf_hub_download"] = download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    assert fetched(WorkerConfig(hf_repo="u/m:q8_0", hf_token="T")).model == "/cache/file.gguf"
+    fetched(WorkerConfig(hf_repo="u/m", hf_file="x.gguf", offline=True))
+    assert seen == [("u/m", "m-Q8_0.gguf", "T", False), ("u/m", "x.gguf", None, True)]
+    with pytest.raises(ConfigError, match="no GGUF file of Q2_K"):
+        fetched(WorkerConfig(hf_repo="u/m:Q2_K"))
+
+
+def test_a_file_is_picked_by_quantization() -> None:
+    names = ["a-Q8_0.gguf", "a-Q4_K_M.gguf", "mmproj-Q4_K_M.gguf", "x.txt"]
+    assert pick_file(names, "") == "a-Q4_K_M.gguf"
+    assert pick_file(names, "Q8_0") == "a-Q8_0.gguf"
+    assert pick_file(["b.gguf"], "") == "b.gguf"
+    with pytest.raises(ValueError, match="no GGUF file"):
+        pick_file(["x.txt"], "")

@@ -1,0 +1,69 @@
+"""Embeddings between a gateway and a worker: asked, cancelled, and where there are none."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol import messages as m
+from protocol.config import WorkerConfig
+from protocol.errors import ErrorCode
+from protocol.side_tasks import Embed, Embedded, Rerank
+from tests.worker.test_link import Pair, generate
+from worker.embedding import Desk
+from worker.engine.fake import FakeBackend
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Pair]:
+    """A worker without embeddings."""
+    pair = Pair(f"ipc://{tmp_path}/wire")
+    pair.attach()
+    pair.until(m.Ready)
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def embedding(plain: Pair) -> Pair:
+    """A worker with them, whose batches take a while."""
+    config = WorkerConfig(backend="fake", embeddings=True, n_ubatch=64, fake_step_ms=5)
+    backend = FakeBackend(config)
+    assert backend.embedder is not None
+    plain.link.embed_with(Desk(backend, backend.embedder, plain.engine, 0.1))
+    return plain
+
+
+def test_vectors_come_back_over_the_wire(embedding: Pair) -> None:
+    embedding.gateway.send(Embed(task_id=1, inputs=("a", (98, "c"))))
+    (answer,) = embedding.until(Embedded)
+    assert isinstance(answer, Embedded)
+    assert answer.n_tokens == (2, 2)
+    assert [len(vector) for vector in answer.vectors] == [4 * answer.n_embd] * 2
+    assert embedding.link.is_idle
+
+
+def test_a_cancelled_request_ends_and_the_next_is_served(embedding: Pair) -> None:
+    many = Embed(task_id=1, inputs=("x" * 60,) * 500)
+    embedding.gateway.send(many, m.Cancel(task_id=1), Embed(task_id=2, inputs=("a",)))
+    embedding.until(Embedded)
+    (done,) = embedding.gateway.of(m.Done)
+    assert isinstance(done, m.Done)
+    assert (done.task_id, done.finish) == (1, m.Finish.CANCELLED)
+
+
+def test_a_wrong_input_is_answered_and_not_fatal(embedding: Pair) -> None:
+    embedding.gateway.send(Embed(task_id=1, inputs=("x" * 600,)))
+    embedding.gateway.send(Rerank(task_id=2, query="q", documents=("d",)))
+    failures = embedding.until(m.Failed, 2)
+    assert all(isinstance(one, m.Failed) for one in failures)
+    embedding.gateway.send(Embed(task_id=3, inputs=("a",)))
+    embedding.until(Embedded)
+
+
+def test_a_worker_without_embeddings_says_so_and_goes_on(plain: Pair) -> None:
+    plain.gateway.send(Embed(task_id=1, inputs=("a",)), generate(2, "hello"))
+    (failed,) = plain.until(m.Failed)
+    assert isinstance(failed, m.Failed)
+    assert failed.code is ErrorCode.NOT_SUPPORTED
+    plain.until(m.Done)

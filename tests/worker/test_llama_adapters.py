@@ -1,0 +1,118 @@
+"""LoRA adapters and control vectors of the real llama.cpp."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.errors import ConfigError, TaskError
+from protocol.side_tasks import LoraListed, SetLora
+from tests.models.adapters import write_control_vector, write_lora
+from tests.worker.conftest import serving
+from tests.worker.served import Served
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+N_EMBD, N_LAYER = 576, 30
+STORY = "Once upon a time there was"
+ON: dict[str, Any] = {"lora": [{"id": 0, "scale": 1.0}]}
+OFF: dict[str, Any] = {"lora": [{"id": 0, "scale": 0.0}]}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapters")
+    write_lora(folder / "lora.gguf", n_embd=N_EMBD, n_layer=N_LAYER, strength=0.05)
+    write_control_vector(folder / "cvec.gguf", n_embd=N_EMBD, n_layer=N_LAYER, strength=0.5)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tuned(files: Path) -> Iterator[Served]:
+    """Two slots with an adapter that is off unless a task asks for it."""
+    lora = (str(files / "lora.gguf"),)
+    with serving(2, lora=lora, lora_init_without_apply=True) as served:
+        yield served
+
+
+@pytest.fixture
+def base() -> Iterator[str]:
+    """What the model says without any adapter."""
+    with serving(2) as served:
+        yield served.ask(STORY, cache_prompt=False).text
+
+
+def set_lora(served: Served, *scales: tuple[int, float]) -> LoraListed:
+    answer = served.do(SetLora(task_id=0, scales=scales))
+    assert isinstance(answer, LoraListed)
+    return answer
+
+
+def test_scale_zero_is_the_model_itself_and_scale_one_is_not(tuned: Served, base: str) -> None:
+    assert tuned.ask(STORY, **OFF, cache_prompt=False).text == base
+    assert tuned.ask(STORY, **ON, cache_prompt=False).text != base
+
+
+def test_the_standing_scale_holds_for_tasks_that_ask_for_nothing(tuned: Served) -> None:
+    on = tuned.ask(STORY, **ON, cache_prompt=False).text
+    off = tuned.ask(STORY, cache_prompt=False).text
+    listed = set_lora(tuned, (0, 1.0))
+    assert [(one.id, one.scale, one.task_name) for one in listed.adapters] == [(0, 1.0, "noise")]
+    assert tuned.ask(STORY, cache_prompt=False).text == on
+    assert set_lora(tuned).adapters[0].scale == 0.0
+    assert tuned.ask(STORY, cache_prompt=False).text == off != on
+
+
+def test_tasks_with_and_without_an_adapter_run_at_once_and_keep_apart(tuned: Served) -> None:
+    on, off = ON | {"cache_prompt": False}, OFF | {"cache_prompt": False}
+    alone = [tuned.ask(STORY, **one).tokens for one in (on, off)]
+    together = tuned.ask_each([(STORY, one) for one in (on, off, on, off)])
+    # A step takes one set of adapters, so each runs as if it were alone with its own kind.
+    assert [answer.tokens[:4] for answer in together] == [one[:4] for one in alone] * 2
+
+
+def test_what_was_read_with_another_scale_is_read_again(tuned: Served) -> None:
+    n_tokens = len(tuned.tokenize(STORY))
+    tuned.ask(STORY, **ON, id_slot=0, n_predict=0)
+    assert tuned.ask(STORY, **ON, id_slot=0, n_predict=0).done.n_cached == n_tokens - 1
+    assert tuned.ask(STORY, **OFF, id_slot=0, n_predict=0).done.n_cached == 0
+
+
+def test_an_adapter_that_is_not_loaded_is_refused(tuned: Served) -> None:
+    with pytest.raises(TaskError, match="no adapter has the id 1"):
+        set_lora(tuned, (1, 1.0))
+
+
+def test_a_file_that_is_no_adapter_stops_the_start(files: Path, tmp_path: Path) -> None:
+    small = write_lora(tmp_path / "small.gguf", n_embd=64, n_layer=2, strength=1)
+    for path in (str(files / "cvec.gguf"), str(small), str(tmp_path / "nowhere.gguf")):
+        with pytest.raises(ConfigError, match="cannot load LoRA adapter"), serving(1, lora=(path,)):
+            pass
+
+
+def test_a_control_vector_steers_by_scale_and_layers(files: Path) -> None:
+    path = str(files / "cvec.gguf")
+    texts = {}
+    for name, settings in {
+        "none": {},
+        "zero": {"control_vector": (f"{path}:0",)},
+        "one": {"control_vector": (path,)},
+        "twice a half": {"control_vector": (f"{path}:0.5", f"{path}:0.5")},
+        "last layer": {"control_vector": (path,), "control_vector_layers": (29, 30)},
+    }.items():
+        with serving(1, **settings) as served:
+            texts[name] = served.ask(STORY, n_predict=12).text
+    assert texts["none"] == texts["zero"] != texts["one"]
+    assert texts["twice a half"] == texts["one"] != texts["last layer"]
+
+
+def test_a_file_that_is_no_control_vector_stops_the_start(files: Path, tmp_path: Path) -> None:
+    whole = (files / "cvec.gguf").read_bytes()
+    small = write_control_vector(tmp_path / "small.gguf", n_embd=64, n_layer=3, strength=1)
+    (tmp_path / "cut.gguf").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "junk.gguf").write_bytes(b"GGUF" + bytes(range(200)))
+    for path in (files / "lora.gguf", small, tmp_path / "cut.gguf", tmp_path / "junk.gguf"):
+        steered = serving(1, control_vector=(str(path),))
+        with pytest.raises(ConfigError, match=path.name), steered:
+            pass

@@ -1,0 +1,147 @@
+"""Guessing ahead and sharing prompts with the real llama.cpp."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.config import WorkerConfig
+from protocol.errors import ConfigError
+from tests.worker.conftest import model_path, serving
+from tests.worker.served import Answer, Served
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+CODE = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\n"
+REPEAT = (
+    f"<|im_start|>user\nRepeat this code exactly:\n{CODE * 2}<|im_end|>\n<|im_start|>assistant\n"
+)
+STORY = "Once upon a time there was"
+STORYTELLING: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 0.8, "seed": 5},
+    {"temperature": 1.0, "seed": 7, "repeat_penalty": 1.2},
+    {"temperature": 0, "grammar": "root ::= [a-z ]+"},
+)
+
+
+@pytest.fixture(scope="module")
+def draft_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The default model with coarser weights: the same words, other opinions."""
+    import llama_cpp.llama_cpp as lib
+
+    path = tmp_path_factory.mktemp("draft") / "draft-q4_0.gguf"
+    params = lib.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize, params.nthread = 2, True, 2
+    assert lib.llama_model_quantize(model_path().encode(), str(path).encode(), params) == 0
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def lookup() -> Iterator[Served]:
+    """One slot that looks its guesses up in its own text."""
+    with serving(1, spec_type=("ngram-simple",), spec_ngram_size_n=3, spec_ngram_size_m=8) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def drafting(draft_model: str) -> Iterator[Served]:
+    """Two slots with a draft model."""
+    with serving(2, model_draft=draft_model) as two:
+        yield two
+
+
+def is_plausible(judge: Served, prompt: str, answer: Answer) -> None:
+    """Check that the model alone ranks each greedy token within 2.0 of its best.
+
+    llama.cpp's CPU kernels round one row otherwise than several, which can turn a near tie.
+    """
+    tokens = judge.tokenize(prompt)
+    for i, token in enumerate(answer.tokens):
+        alone = judge.ask([*tokens, *answer.tokens[:i]], n_predict=1, n_probs=20).probs[0]
+        ranked = {one: p for one, _, p in alone.top}
+        assert token in ranked, i
+        assert max(ranked.values()) - ranked[token] < 2.0, i
+
+
+@pytest.mark.parametrize("params", STORYTELLING[:2], ids=str)
+def test_a_text_with_lookup_is_the_text_without(
+    single: Served, lookup: Served, params: dict[str, Any]
+) -> None:
+    asked = {"n_predict": 64, "cache_prompt": False} | params
+    plain, guessed = single.ask(REPEAT, **asked), lookup.ask(REPEAT, **asked)
+    assert guessed.text == plain.text
+    assert guessed.done.timings.draft_n_accepted > 5
+    assert plain.done.timings.draft_n == 0
+
+
+@pytest.mark.parametrize("params", STORYTELLING, ids=str)
+def test_a_seed_reproduces_its_text_with_a_draft_model(
+    drafting: Served, params: dict[str, Any]
+) -> None:
+    asked = {"n_predict": 32, "cache_prompt": False} | params
+    first, second = drafting.ask(STORY, **asked), drafting.ask(STORY, **asked)
+    assert first.text == second.text != ""
+    assert 0 < first.done.timings.draft_n_accepted < first.done.timings.draft_n
+
+
+def test_a_draft_model_leads_to_tokens_that_the_model_itself_would_choose(
+    single: Served, drafting: Served
+) -> None:
+    answer = drafting.ask(STORY, n_predict=16, cache_prompt=False)
+    assert len(answer.tokens) == 16
+    is_plausible(single, STORY, answer)
+
+
+def test_two_slots_draft_in_the_same_batches(single: Served, drafting: Served) -> None:
+    prompts = [STORY, "The number seven is"]
+    for prompt, answer in zip(prompts, drafting.ask_all(prompts, n_predict=8), strict=True):
+        assert answer.done.timings.draft_n > 0
+        is_plausible(single, prompt, answer)
+
+
+def test_a_draft_follows_its_slot_through_other_prompts(drafting: Served) -> None:
+    asked: dict[str, Any] = {"n_predict": 24, "cache_prompt": False, "id_slot": 0}
+    before = drafting.ask(REPEAT, **asked)
+    drafting.ask(STORY, **asked)
+    after = drafting.ask(REPEAT, **asked)
+    assert after.text == before.text
+    assert after.done.timings.draft_n_accepted == before.done.timings.draft_n_accepted > 0
+
+
+def test_a_draft_model_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot load"), serving(1, model_draft=str(tmp_path)):
+        pass
+
+
+def test_a_recurrent_model_may_not_guess() -> None:
+    from worker.engine.fake import FakeBackend
+    from worker.speculation import open_drafter
+
+    class Recurrent(FakeBackend):
+        can_rewind = False
+
+    config = WorkerConfig(backend="fake", spec_type=("ngram-simple",))
+    with pytest.raises(ConfigError, match="recurrent"):
+        open_drafter(config, Recurrent(config))
+
+
+def test_eight_tasks_with_one_long_beginning_read_it_once(served: Served) -> None:
+    beginning = " ".join(f"word{i}" for i in range(125))
+    before = served.engine.heartbeat().stats
+    answers = served.ask_all([f"{beginning} and {i}" for i in range(8)], n_predict=4)
+    n_prompt = answers[0].done.n_prompt
+    assert n_prompt > 380
+    after = served.engine.heartbeat().stats
+    assert after.n_prompt - before.n_prompt < n_prompt + 8 * 8
+    alone = served.ask(f"{beginning} and 5", n_predict=1, cache_prompt=False)
+    assert answers[5].tokens[0] == alone.tokens[0]
+
+
+def test_choices_of_one_prompt_start_from_the_same_logits(served: Served) -> None:
+    asked = [({"seed": i, "temperature": 1.0, "n_predict": 8, "n_probs": 3}) for i in range(4)]
+    answers = served.ask_each([(STORY + " a very old house by the sea", one) for one in asked])
+    assert len({answer.text for answer in answers}) > 1
+    assert len({answer.probs[0].top for answer in answers}) == 1
+    assert sum(answer.done.timings.prompt_n for answer in answers[1:]) <= 3

@@ -1,0 +1,145 @@
+"""llama.cpp's n-gram caches: the algorithm, the file, and what a worker does with them."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.config import WorkerConfig
+from protocol.errors import ConfigError
+from tests.worker.engines import Rig
+from worker.engine.fake import FakeBackend
+from worker.engine.ngramcache import Cache, CacheLookup, add, draft, merge
+from worker.lookupfile import pack, read_cache, unpack, write_cache
+from worker.speculation import open_drafter
+
+TOKENS = st.lists(st.integers(0, 3), max_size=40)
+
+
+def cache_of(tokens: list[int]) -> Cache:
+    cache: Cache = {}
+    add(cache, tokens, len(tokens))
+    return cache
+
+
+@given(tokens=TOKENS, cut=st.integers(0, 40))
+def test_a_text_counted_in_parts_is_counted_the_same(tokens: list[int], cut: int) -> None:
+    cut = min(cut, len(tokens))
+    cache = cache_of(tokens[:cut])
+    add(cache, tokens, len(tokens) - cut)
+    assert cache == cache_of(tokens)
+
+
+@given(first=TOKENS, second=TOKENS)
+def test_merging_adds_the_counts(first: list[int], second: list[int]) -> None:
+    both = cache_of(first)
+    merge(both, cache_of(second))
+    for ngram, followers in both.items():
+        for token, n in followers.items():
+            counts = [cache_of(one).get(ngram, {}).get(token, 0) for one in (first, second)]
+            assert n == sum(counts)
+
+
+def test_a_repeated_text_is_guessed_from_itself() -> None:
+    text = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
+    assert draft(text, 4, cache_of(text), {}, {}) == (4, 5, 6, 7)
+
+
+def test_the_longest_words_decide_and_a_draft_ends_where_nobody_knows() -> None:
+    text = [1, 2, 3, 9, 1, 2, 4, 9, 1, 2]  # 1 2 was followed by 3 and by 4
+    assert draft(text, 4, cache_of(text), {}, {}) == (4, 9, 1, 2)
+    assert draft([5, 6], 4, cache_of([5, 6]), {}, {}) == ()
+
+
+def test_the_dynamic_cache_is_asked_more_strictly() -> None:
+    once = cache_of([1, 2, 3])
+    assert draft([1, 2], 1, once, {}, {}) == ()  # bigrams must have been seen twice
+    assert draft([9, 1, 2], 1, cache_of([9, 1, 2, 3]), {}, {}) == (3,)
+    assert draft([9, 1, 2], 1, {}, cache_of([9, 1, 2, 3]), {}) == ()
+    assert draft([9, 1, 2], 1, {}, cache_of([9, 1, 2, 3] * 2), {}) == (3,)
+
+
+def test_the_corpus_settles_a_tie_and_guesses_alone() -> None:
+    tie = {(9, 1, 2): {3: 1, 4: 1}}
+    assert draft([9, 1, 2], 1, tie, {}, {(1, 2): {4: 5}}) == (4,)
+    assert draft([9, 1, 2], 1, {}, {}, {(1, 2): {7: 3}}) == (7,)
+    assert draft([9, 1, 2], 1, {}, {}, {(1, 2): {7: 1}}) == ()
+
+
+@given(tokens=TOKENS)
+def test_a_file_keeps_a_cache(tokens: list[int]) -> None:
+    cache = cache_of(tokens)
+    assert unpack(pack(cache), 4) == cache
+
+
+def test_the_file_is_that_of_llama_cpp() -> None:
+    data = pack({(5, 6): {7: 2}})
+    assert data == struct.pack("<4i i 2i", 5, 6, -1, -1, 1, 7, 2)
+
+
+@given(data=st.binary(max_size=64))
+def test_bytes_that_are_no_cache_are_refused_or_read(data: bytes) -> None:
+    try:
+        unpack(data, 100)
+    except ValueError:
+        return
+    assert len(data) % 4 == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"x", pack({(1,): {2: 1}})[:-1], pack({(1,): {300: 1}}), pack({(1,): {2: -1}})],
+)
+def test_a_broken_file_is_named(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "cache.bin"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=r"cache\.bin"):
+        read_cache(str(path), 256, may_be_new=True)
+
+
+def test_only_a_dynamic_cache_may_be_new(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none.bin")
+    assert read_cache(missing, 256, may_be_new=True) == {}
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_cache(missing, 256, may_be_new=False)
+
+
+def test_what_one_worker_learnt_the_next_one_guesses(tmp_path: Path) -> None:
+    path = str(tmp_path / "dynamic.bin")
+    config = WorkerConfig(backend="fake", lookup_cache_dynamic=path)
+    accepted = []
+    for _ in range(3):
+        drafter = open_drafter(config, FakeBackend(config))
+        assert drafter is not None
+        rig = Rig(drafter=drafter)
+        task = rig.submit("tell me more", n_predict=40)
+        rig.finish()
+        drafter.close()
+        accepted.append(rig.done(task).timings.draft_n_accepted)
+    assert accepted[2] > accepted[0]
+    assert [one.name for one in tmp_path.iterdir()] == ["dynamic.bin"]
+
+
+def test_a_static_cache_is_never_written(tmp_path: Path) -> None:
+    path = tmp_path / "static.bin"
+    write_cache(str(path), cache_of([1, 2, 3, 1, 2, 3]))
+    before = path.read_bytes()
+    config = WorkerConfig(backend="fake", lookup_cache_static=str(path))
+    drafter = open_drafter(config, FakeBackend(config))
+    assert drafter is not None
+    rig = Rig(drafter=drafter)
+    rig.submit("tell me more", n_predict=20)
+    rig.finish()
+    drafter.close()
+    assert path.read_bytes() == before
+
+
+def test_a_slot_that_takes_another_text_starts_counting_anew() -> None:
+    lookup = CacheLookup({}, {}, 4)
+    rig = Rig(n_slots=1, drafter=lookup)
+    for prompt in ("abcabcabc", "xyzxyzxyz", "abcabcabc"):
+        rig.submit(prompt, n_predict=10)
+        rig.finish()
+    assert lookup.n_learnt == 3

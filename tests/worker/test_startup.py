@@ -1,0 +1,93 @@
+"""What llama.cpp is told before it loads: metadata in the file's place, NUMA, RPC, tokens."""
+
+import pytest
+
+from protocol.config import WorkerConfig
+from protocol.errors import ConfigError
+from tests.worker.conftest import model_path
+from worker.llama import startup
+from worker.llama.backend import LlamaBackend
+from worker.llama.model import context_params
+
+
+def loaded(**fields: object) -> LlamaBackend:
+    config = WorkerConfig(model=model_path(), n_ctx=256, n_threads=1, warmup=False, **fields)  # type: ignore[arg-type]
+    return LlamaBackend(config, lambda _fraction: None)
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["", "a", "a=1", "a=int", "a=int:x", "a=float:x", "a=bool:1", "a=who:1", "=int:1",
+     "a" * 128 + "=int:1", "a=str:" + "x" * 129],
+)  # fmt: skip
+def test_an_override_that_llama_cpp_would_not_take_is_named(item: str) -> None:
+    with pytest.raises(ConfigError, match="--override-kv"):
+        startup.kv_overrides((item,))
+
+
+def test_overrides_are_written_as_llama_cpp_reads_them() -> None:
+    items = ("i=int:-5", "f=float:1.5", "b=bool:true", "s=str:a=b:c")
+    array = startup.kv_overrides(items)
+    assert [entry.key for entry in array] == [b"i", b"f", b"b", b"s", b""]
+    assert [entry.tag for entry in array][:4] == [0, 1, 2, 3]
+    assert array[0].value.val_i64 == -5
+    assert array[1].value.val_f64 == 1.5
+    assert array[2].value.val_bool is True
+    assert array[3].value.val_str == b"a=b:c"
+
+
+def test_rpc_servers_need_a_build_that_has_them() -> None:
+    startup.add_rpc_servers(())
+    with pytest.raises(
+        ConfigError, match=r"no RPC backend; build it with CMAKE_ARGS=-DGGML_RPC=on"
+    ):
+        startup.add_rpc_servers(("127.0.0.1:1",))
+
+
+def test_the_options_of_a_context_are_llama_cpps_parameters() -> None:
+    config = WorkerConfig(
+        n_threads=3,
+        n_threads_batch=4,
+        cache_type_k="q8_0",
+        cache_type_v="f32",
+        offload_kqv=False,
+        flash_attn="on",
+        rope_scaling="yarn",
+        rope_freq_base=5.0,
+        rope_freq_scale=0.5,
+        yarn_orig_ctx=7,
+        yarn_ext_factor=0.25,
+        yarn_attn_factor=2.0,
+        yarn_beta_slow=3.0,
+        yarn_beta_fast=4.0,
+    )
+    params = context_params(config, is_gpu=False)
+    assert (params.type_k, params.type_v, params.offload_kqv) == (8, 0, False)
+    assert (params.flash_attn_type, params.rope_scaling_type) == (1, 2)
+    assert (params.rope_freq_base, params.rope_freq_scale) == (5.0, 0.5)
+    assert (params.yarn_orig_ctx, params.yarn_ext_factor, params.yarn_attn_factor) == (7, 0.25, 2)
+    assert (params.yarn_beta_slow, params.yarn_beta_fast) == (3.0, 4.0)
+
+
+@pytest.mark.model
+def test_metadata_is_overridden_and_control_tokens_are_shown() -> None:
+    backend = loaded(
+        override_kv=("tokenizer.ggml.add_bos_token=bool:true",), special=True, numa="distribute"
+    )
+    try:
+        assert backend.vocabulary.add_bos
+        eos = backend.tokenize("<|im_end|>", add_special=False, parse_special=True)[0]
+        assert backend.vocabulary.pieces[eos] == b"<|im_end|>"
+    finally:
+        backend.close()
+
+
+@pytest.mark.model
+def test_an_override_of_another_type_ends_the_start() -> None:
+    with pytest.raises(ConfigError, match=r"--override-kv: .*bos_token"):
+        loaded(override_kv=("tokenizer.ggml.add_bos_token=str:x",))
+
+
+@pytest.mark.model
+def test_tensors_are_checked_and_locked_if_asked() -> None:
+    loaded(check_tensors=True, use_mlock=True, use_mmap=False).close()

@@ -1,0 +1,72 @@
+"""The built-in chat templates, against llama.cpp's own code for each."""
+
+import ctypes
+from collections.abc import Sequence
+
+import pytest
+
+from protocol.errors import ConfigError
+from protocol.facts import ModelCard
+from worker.chat.template import ChatTemplate
+from worker.templates.choice import template_text
+from worker.templates.table import BUILT_IN
+
+CONVERSATIONS: Sequence[Sequence[tuple[str, str]]] = [
+    [("user", "Hi")],
+    [("system", " Be kind. "), ("user", "Hello\n")],
+    [("system", "Be kind."), ("user", "Hello"), ("assistant", " Hi there \n"), ("user", "Who?")],
+    [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")],
+    [("user", "a"), ("system", "x"), ("user", "<b> {{ c }}"), ("assistant", "")],
+    [("user", "é 😀"), ("assistant", "b"), ("tool", "42"), ("user", "c")],
+    [],
+]
+
+
+def llama_cpp_says(name: str, turns: Sequence[tuple[str, str]], *, add_answer: bool) -> str:
+    """Ask llama.cpp itself."""
+    import llama_cpp.llama_cpp as lib
+
+    raw = (lib.llama_chat_message * max(1, len(turns)))()
+    for i, (role, content) in enumerate(turns):
+        raw[i].role, raw[i].content = role.encode(), content.encode()
+    buffer = ctypes.create_string_buffer(65536)
+    n = lib.llama_chat_apply_template(name.encode(), raw, len(turns), add_answer, buffer, 65536)
+    assert n >= 0
+    return buffer.raw[:n].decode()
+
+
+def ours(name: str, turns: Sequence[tuple[str, str]], *, add_answer: bool) -> str:
+    """Render our text of the template."""
+    messages = tuple({"role": role, "content": content} for role, content in turns)
+    template = ChatTemplate(
+        template_text(name), ModelCard(name="m", path="m", n_slots=1, n_ctx=1, n_ctx_total=1)
+    )
+    return template.render(messages, {}, add_generation_prompt=add_answer)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("add_answer", [True, False])
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_a_built_in_template_writes_what_llama_cpp_writes(name: str, add_answer: bool) -> None:
+    for turns in CONVERSATIONS:
+        expected = llama_cpp_says(name, turns, add_answer=add_answer)
+        assert ours(name, turns, add_answer=add_answer) == expected, turns
+
+
+@pytest.mark.model
+def test_every_built_in_template_of_llama_cpp_is_known() -> None:
+    import llama_cpp.llama_cpp as lib
+
+    names = (ctypes.c_char_p * 128)()
+    n = lib.llama_chat_builtin_templates(names, 128)
+    assert {(names[i] or b"").decode() for i in range(n)} == set(BUILT_IN)
+
+
+def test_an_unknown_name_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown chat template 'lama3': did you mean llama3\?"):
+        template_text("lama3")
+
+
+@pytest.mark.parametrize("text", ["", "{{ messages }}", "{% for m in messages %}{% endfor %}"])
+def test_a_written_out_template_stays_as_it_is(text: str) -> None:
+    assert template_text(text) == text

@@ -1,0 +1,68 @@
+"""The parsers of the chats that run: text becomes content, thoughts and tool calls."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from protocol.messages import Delta, Done, Message, Terminal
+from worker.engine.task import Task
+from worker.output.chat.parser import ChatParser
+
+_Key = tuple[int, int]
+
+
+class Answers:
+    """Keeps one parser a chat, from its submission to its terminal message."""
+
+    def __init__(self) -> None:
+        self._parsers: dict[_Key, ChatParser] = {}
+
+    def open(self, task: Task) -> None:
+        """Begin to parse what is said of a task, if its prompt wants that."""
+        if task.expected is not None:
+            # llama-server repeats what the client began in whole answers, not in streams.
+            parser = ChatParser(task.expected, repeats=not task.params.stream)
+            self._parsers[task.key] = parser
+
+    def clear(self) -> None:
+        """Forget all: nobody waits for them any more."""
+        self._parsers.clear()
+
+    def parse(self, messages: Sequence[Message]) -> list[Message]:
+        """Take texts apart; what was held back goes out before the end."""
+        if not self._parsers:
+            return list(messages)
+        out: list[Message] = []
+        for message in messages:
+            if isinstance(message, Delta):
+                out.append(self._delta(message))
+            elif isinstance(message, Terminal):
+                out += self._end(message)
+            else:
+                out.append(message)
+        return out
+
+    def _delta(self, delta: Delta) -> Delta:
+        parser = self._parsers.get((delta.task_id, delta.attempt))
+        if parser is None:
+            return delta
+        parsed = parser.feed(delta.text)
+        return replace(
+            delta, text=parsed.content, reasoning=parsed.reasoning, tool_calls=parsed.tool_calls
+        )
+
+    def _end(self, message: Terminal) -> list[Message]:
+        parser = self._parsers.pop((message.task_id, message.attempt), None)
+        if parser is None or not isinstance(message, Done):
+            return [message]
+        parsed = parser.finish()
+        if not parsed:
+            return [message]
+        rest = Delta(
+            task_id=message.task_id,
+            attempt=message.attempt,
+            text=parsed.content,
+            reasoning=parsed.reasoning,
+            tool_calls=parsed.tool_calls,
+            n_predicted=message.n_predicted,
+        )
+        return [rest, message]

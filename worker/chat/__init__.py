@@ -1,0 +1,1 @@
+"""From a conversation to the prompt, the grammar and what the answer may hold."""

@@ -1,0 +1,33 @@
+"""Self-extend: read contexts longer than a model was trained for, by sharing positions. Pure.
+
+The newest tokens keep positions of their own; older ones share one by groups of `n`, as far as
+windows of `width` tokens have filled (Jin et al., 2024; llama.cpp's server until October 2024).
+A grouped cache can neither be shifted nor cut, so a slot starts each prompt anew.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from worker.engine.backend import Regroup
+from worker.engine.slot import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class SelfExtend:
+    """How positions are shared; `width` is a multiple of `n`."""
+
+    n: int
+    width: int
+
+    def regroup(self, slot: Slot) -> Iterator[Regroup]:
+        """Yield what is to be done before a slot goes on, and keep its books."""
+        while slot.n_pos >= slot.group_start + self.width:
+            move = self._move(slot.group_start, slot.n_pos)
+            yield move
+            slot.n_saved += move.n_saved
+            slot.group_start += self.width // self.n
+
+    def _move(self, start: int, end: int) -> Regroup:
+        n_new = self.width // self.n
+        up = self.n * start // self.width * n_new * (self.n - 1)
+        return Regroup(start, end, up, self.width, self.n, n_new - up - self.width)

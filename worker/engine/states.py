@@ -1,0 +1,21 @@
+"""The seam for copies of a sequence's memory: what a slot is saved from and restored to."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+State = bytes | bytearray | memoryview
+
+
+class States(Protocol):
+    """Reads and writes the memory of whole sequences; used between two steps."""
+
+    version: int
+    """Number of the format that the library writes now and could read."""
+    facts: Mapping[str, str]
+    """What must be the same for a state to be of use, by name."""
+
+    def copy(self, seq: int) -> State:
+        """Return the memory of a sequence as the library writes it into a file."""
+
+    def put(self, seq: int, state: State, n_tokens: int) -> bool:
+        """Replace a sequence; False if the state does not fit, and the sequence is empty then."""

@@ -1,0 +1,45 @@
+"""Strings that are none of some others: the keys that `additionalProperties` may use."""
+
+from typing import Any
+
+from worker.grammar.limits import MAX_EXCLUDED_CHARS, SchemaError
+from worker.grammar.rules import json_text
+
+_END = ""
+_IN_CLASS = {"]": "\\]", "\\": "\\\\", "^": "\\x5E", "-": "\\-"}
+
+
+def excluding(names: list[str], char: str) -> str:
+    """Return a rule body for JSON strings that differ from all `names`.
+
+    `{"and", "also"}` becomes `["] ( [a] ([l] ([s] ([o] char+ | [^"o] char*) | [^"s] char*) | …`.
+    """
+    trie: dict[str, Any] = {}
+    for name in names:
+        written = json_text(name)[1:-1]
+        if len(written) > MAX_EXCLUDED_CHARS:
+            problem = f"the property name {name[:32]}… is longer than {MAX_EXCLUDED_CHARS}"
+            raise SchemaError(f"{problem}, which additionalProperties does not allow")
+        place = trie
+        for one in written:
+            place = place.setdefault(one, {})
+        place[_END] = {}
+    optional = "" if _END in trie else "?"
+    return f'["] ( {_branches(trie, char)} ){optional} ["]'
+
+
+def _branches(place: dict[str, Any], char: str) -> str:
+    parts = []
+    following = sorted(one for one in place if one != _END)
+    for one in following:
+        deeper = place[one]
+        inner = _branches(deeper, char)
+        parts.append(f"[{_in_class(one)}] " + (f"({inner})" if inner else f"{char}+"))
+    if following:
+        rejected = "".join(_in_class(one) for one in following)
+        parts.append(f'[^"{rejected}] {char}*')
+    return " | ".join(parts)
+
+
+def _in_class(one: str) -> str:
+    return _IN_CLASS.get(one, one)

@@ -1,0 +1,126 @@
+"""The prompt of an infill: what stands before and after a gap, in the tokens made for it. Pure.
+
+The order and the budgets are llama-server's (`format_prompt_infill`); where it would refuse what
+does not fit, the texts are cut shorter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.errors import ErrorCode, TaskError
+from protocol.messages import Infill
+from worker.engine.backend import Vocabulary
+
+Tokenizer = Callable[[str], list[int]]
+"""Turns plain text into tokens, without any special ones."""
+
+_REPOSITORY = "myproject\n"
+_PRESENT_FILE = "filename\n"
+_SNIPPET = "\n\n--- snippet ---\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfillRules:
+    """What bounds the prompt, and how it is laid out."""
+
+    n_batch: int
+    """The texts around the gap together, prefix to suffix as three to one."""
+    n_ctx: int
+    n_predict: int
+    """What the server generates unless a request says otherwise; -1 is no limit."""
+    suffix_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Everything in tokens."""
+
+    prefix: list[int]
+    suffix: list[int]
+    prompt: list[int]
+    extra: list[int]
+
+
+def check_infill(vocabulary: Vocabulary) -> None:
+    """Refuse a model without the tokens of an infill; the gateway has its own words for it."""
+    if missing := vocabulary.special.missing_for_infill():
+        message = f"this model has no infill tokens for {', '.join(missing)}"
+        raise TaskError(ErrorCode.NOT_SUPPORTED, message)
+
+
+def infill_prompt(
+    gap: Infill, prompt: list[int], vocabulary: Vocabulary, tokenize: Tokenizer, rules: InfillRules
+) -> list[int]:
+    """Lay the texts out around the gap; `prompt` is what the gap already begins with."""
+    parts = _Parts(
+        prefix=tokenize(gap.prefix),
+        suffix=_suffix(gap.suffix, vocabulary, tokenize),
+        prompt=prompt,
+        extra=_extra(gap, vocabulary, tokenize),
+    )
+    tokens = _lay_out(parts, vocabulary, rules, rules.n_batch)
+    if len(tokens) >= rules.n_ctx:
+        # At most half of the context is kept free for what is to be generated.
+        wanted = rules.n_predict if rules.n_predict >= 0 else rules.n_ctx // 4
+        room = rules.n_ctx - min(wanted, rules.n_ctx // 2)
+        tokens = _lay_out(parts, vocabulary, rules, max(0, min(rules.n_batch, room - len(prompt))))
+    return tokens
+
+
+def _lay_out(parts: _Parts, vocabulary: Vocabulary, rules: InfillRules, n_batch: int) -> list[int]:
+    special = vocabulary.special
+    n_prefix = min(len(parts.prefix), 3 * (n_batch // 4))
+    n_suffix = min(len(parts.suffix), max(0, n_batch // 4 - (2 + len(parts.prompt))))
+    prefix = [special.fim_pre, *_last(parts.prefix, n_prefix), *parts.prompt]
+    suffix = [special.fim_suf, *parts.suffix[:n_suffix]]
+    first, second = (suffix, prefix) if rules.suffix_first else (prefix, suffix)
+    bos = [special.bos] if vocabulary.add_bos and special.bos >= 0 else []
+    around = [*bos, *first, *second, special.fim_mid]
+    return _last(parts.extra, _room_for_extra(rules, n_batch, len(around))) + around
+
+
+def _room_for_extra(rules: InfillRules, n_batch: int, n_around: int) -> int:
+    """Say how many tokens of other files fit; llama-server's rule, and never beyond the context."""
+    n_predict = rules.n_predict if rules.n_predict >= 0 else -1
+    room = max(0, rules.n_ctx - n_batch - 2 * n_predict)
+    return min(room, max(0, rules.n_ctx - n_around - 1))
+
+
+def _last(tokens: list[int], n: int) -> list[int]:
+    return tokens[len(tokens) - min(n, len(tokens)) :]
+
+
+def _extra(gap: Infill, vocabulary: Vocabulary, tokenize: Tokenizer) -> list[int]:
+    """Write the other files, as a repository if the model knows such."""
+    special = vocabulary.special
+    tokens: list[int] = []
+    if special.fim_rep >= 0:
+        tokens += [special.fim_rep, *tokenize(_REPOSITORY)]
+    for name, text in gap.extra:
+        if special.fim_sep >= 0:
+            tokens += [special.fim_sep, *tokenize(f"{name}\n")]
+        else:
+            tokens += tokenize(_SNIPPET)
+        tokens += tokenize(text)
+    if special.fim_sep >= 0:
+        tokens += [special.fim_sep, *tokenize(_PRESENT_FILE)]
+    return tokens
+
+
+def _suffix(text: str, vocabulary: Vocabulary, tokenize: Tokenizer) -> list[int]:
+    """Tokenize a suffix without the space that some vocabularies put before every text.
+
+    It would stand between the gap and the suffix; the server of 2024 took it away, and so do we.
+    """
+    if not _adds_space(vocabulary, tokenize):
+        return tokenize(text)
+    if text.startswith(" ") and len(text) > 1:
+        return tokenize(text[1:])
+    tokens = tokenize(text)
+    is_lone = bool(tokens) and vocabulary.special_pieces[tokens[0]] == b" "
+    return tokens[1:] if is_lone and not text.startswith(" ") else tokens
+
+
+def _adds_space(vocabulary: Vocabulary, tokenize: Tokenizer) -> bool:
+    first = tokenize("a")[:1]
+    return bool(first) and vocabulary.special_pieces[first[0]].startswith(b" ")

@@ -1,0 +1,177 @@
+"""A small model that guesses for a large one: its own context, kept in step with the slots.
+
+It guesses greedily; the slots' own samplers judge. Whatever goes wrong here costs speed only.
+"""
+
+import ctypes
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from protocol.config import WorkerConfig
+from protocol.errors import ConfigError
+from worker.engine.backend import Backend, Row
+from worker.engine.draft import Wish
+from worker.engine.prefix import common_prefix
+from worker.llama.backend import LlamaBackend
+from worker.llama.batch import Batch
+from worker.llama.model import load
+from worker.llama.vocabulary import LlamaVocabulary
+
+logger = logging.getLogger(__name__)
+
+MAX_VOCAB_DIFFERENCE = 128
+"""Padding at the end of a vocabulary that llama.cpp lets pass."""
+FIRST_COMPARED = 5
+"""The first tokens are control tokens, whose texts may differ."""
+CATCH_UP = 128
+"""Prompt tokens read in one step: the first guess of a long prompt waits, the streams do not."""
+
+
+class DraftModel:
+    """Implements `worker.engine.draft.Drafter` with a second model of llama.cpp."""
+
+    def __init__(self, config: WorkerConfig, target: LlamaVocabulary, n_ctx_slot: int) -> None:
+        self._loaded = load(_of_draft(config, n_ctx_slot), lambda _fraction: None)
+        self._vocab = LlamaVocabulary(lib.llama_model_get_vocab(self._loaded.model))
+        fault = _misfit(target, self._vocab) or _unfit(self._loaded.model)
+        if fault:
+            self._loaded.close()
+            name = Path(config.model_draft).name
+            raise ConfigError(f"model_draft {name}: {fault}; take one of the same family")
+        self._memory = lib.llama_get_memory(self._loaded.context)
+        self._batch = Batch(int(lib.llama_n_batch(self._loaded.context)))
+        self._p_min = config.draft_p_min
+        self._n_min = config.n_draft_min
+        self._n_target = target.n_tokens
+        self.n_max = config.n_draft
+        self._books: dict[int, list[int]] = {}
+        """Tokens whose cells each sequence holds."""
+
+    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+        """Guess for all wishes in the same batches, one token of each at a time."""
+        guesses: dict[int, list[int]] = {wish.slot: [] for wish in wishes}
+        rows = self._catch_up(wishes)
+        left = {wish.slot: wish.n_max for wish in wishes}
+        while rows and self._decode(rows):
+            following: list[Row] = []
+            for index, row in enumerate(rows):
+                token = self._likeliest(index) if row.wants_logits else -1
+                if token < 0:
+                    continue
+                guesses[row.seq].append(token)
+                left[row.seq] -= 1
+                if left[row.seq] > 0 and not lib.llama_vocab_is_eog(self._vocab.handle, token):
+                    following.append(Row(row.seq, row.pos + len(row.tokens), (token,), True))
+            rows = following
+        return [
+            guesses[wish.slot] if len(guesses[wish.slot]) >= self._n_min else [] for wish in wishes
+        ]
+
+    def learn(self, slot: int, tokens: Sequence[int]) -> None:
+        """Nothing to note: the model is what it is."""
+
+    def close(self) -> None:
+        """Free model and context."""
+        self._loaded.close()
+
+    # -------------------------------------------------------------------------------------------
+
+    def _catch_up(self, wishes: Sequence[Wish]) -> list[Row]:
+        """Return what is to be read first; who is far behind gets no guess in this step."""
+        rows: list[Row] = []
+        budget = min(CATCH_UP, self._batch.capacity - len(wishes))
+        for wish in wishes:
+            if len(wish.tokens) + wish.n_max > self._loaded.n_ctx_slot:
+                continue
+            book = self._books.setdefault(wish.slot, [])
+            start = min(common_prefix(book, wish.tokens), len(wish.tokens) - 1)
+            if start < len(book):
+                lib.llama_memory_seq_rm(self._memory, wish.slot, start, -1)
+                del book[start:]
+            n = min(len(wish.tokens) - start, budget + 1)
+            budget -= n - 1
+            is_all = start + n == len(wish.tokens)
+            rows.append(Row(wish.slot, start, wish.tokens[start : start + n], is_all))
+        return rows
+
+    def _decode(self, rows: Sequence[Row]) -> bool:
+        self._batch.fill(rows)
+        code = int(lib.llama_decode(self._loaded.context, self._batch.raw))
+        if code == 0:
+            for row in rows:
+                self._books[row.seq] += row.tokens
+            return True
+        logger.warning("draft model failed code=%d: its cache is read again", code)
+        lib.llama_memory_clear(self._memory, True)
+        self._books.clear()
+        return False
+
+    def _likeliest(self, row: int) -> int:
+        """Return the best token of a row, or -1 if it is not likely enough."""
+        pointer = lib.llama_get_logits_ith(self._loaded.context, self._batch.last[row])
+        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        assert address is not None, f"row {row} has no logits"
+        raw = (ctypes.c_float * self._vocab.n_tokens).from_address(address)
+        logits = np.frombuffer(memoryview(raw), np.float32)[: self._n_target]
+        token = int(logits.argmax())
+        if self._p_min > 0:
+            p = 1.0 / float(np.exp(logits - logits[token], dtype=np.float64).sum())
+            return token if p >= self._p_min else -1
+        return token
+
+
+def open_draft_model(config: WorkerConfig, backend: Backend) -> DraftModel:
+    """Load the draft model of a worker; raises `ConfigError` that says why it does not fit."""
+    assert isinstance(backend, LlamaBackend)
+    if not config.model_draft:
+        raise ConfigError("spec_type draft-simple needs a model_draft (-md FILE)")
+    return DraftModel(config, backend.tokens, backend.card.n_ctx)
+
+
+def _of_draft(config: WorkerConfig, n_ctx_slot: int) -> WorkerConfig:
+    """Describe the draft model as a worker would be described that ran it alone."""
+    n_threads = config.n_threads_draft if config.n_threads_draft > 0 else config.n_threads
+    n_batch = config.n_threads_batch_draft if config.n_threads_batch_draft > 0 else n_threads
+    return replace(
+        config,
+        model=config.model_draft,
+        n_ctx=config.n_ctx_draft or n_ctx_slot * config.n_slots,
+        n_gpu_layers=config.n_gpu_layers_draft,
+        n_threads=n_threads,
+        n_threads_batch=n_batch,
+        cache_type_k=config.cache_type_k_draft,
+        cache_type_v=config.cache_type_v_draft,
+        spec_type=("none",),
+        numa="",
+        rpc=(),
+        override_kv=(),
+        lora=(),
+        control_vector=(),
+    )
+
+
+def _misfit(target: LlamaVocabulary, draft: LlamaVocabulary) -> str:
+    """Say why the tokens of two models are not the same, as llama.cpp checks it; "" if they are."""
+    kinds = [lib.llama_vocab_type(vocab.handle) for vocab in (target, draft)]
+    if kinds[0] != kinds[1]:
+        return f"its vocabulary is of type {kinds[1]}, the model's of {kinds[0]}"
+    if (target.bos(), target.eos()) != (draft.bos(), draft.eos()):
+        return "its BOS and EOS are not the model's"
+    sizes = target.n_tokens, draft.n_tokens
+    if abs(sizes[0] - sizes[1]) > MAX_VOCAB_DIFFERENCE:
+        return f"its vocabulary has {sizes[1]} tokens, the model's {sizes[0]}"
+    for token in range(FIRST_COMPARED, min(sizes)):
+        texts = [lib.llama_vocab_get_text(vocab.handle, token) for vocab in (target, draft)]
+        if texts[0] != texts[1]:
+            return f"its token {token} is another than the model's"
+    return ""
+
+
+def _unfit(model: object) -> str:
+    is_recurrent = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
+    return "a recurrent model cannot take guesses back" if is_recurrent else ""

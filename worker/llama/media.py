@@ -1,0 +1,208 @@
+"""Images and sounds through libmtmd: prompt with markers to pieces, pieces into the KV cache.
+
+Reading a prompt may happen on any thread; encoding and decoding belong to the engine thread.
+"""
+
+import ctypes
+import os
+import secrets
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import llama_cpp.mtmd_cpp as mtmd
+import numpy as np
+
+from protocol.config import WorkerConfig
+from protocol.errors import ConfigError, InvalidRequest
+from worker.engine.backend import CacheFull, DecodeFailed
+from worker.engine.media import MediaPiece, placeholders
+from worker.llama import library
+
+MAX_PIXELS = 100_000_000
+"""A small file can hold a huge image: its size is read before its pixels."""
+MAX_PIECES = 64
+_TEXT = 0
+_CACHED_EMBEDDINGS = 32
+
+NO_MEDIA = (
+    "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
+)
+
+Embedding = np.ndarray[tuple[int], np.dtype[np.float32]]
+
+
+class MediaReader:
+    """Owns the projector; knows nothing of slots."""
+
+    def __init__(self, config: WorkerConfig, model: Any, n_ubatch: int) -> None:
+        self._model = model
+        self._n_ubatch = n_ubatch
+        self.marker = os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(16)}__>"
+        params = mtmd.mtmd_context_params_default()
+        params.use_gpu = config.mmproj_offload
+        params.n_threads = config.n_threads_batch or config.n_threads
+        params.print_timings = False
+        params.warmup = config.warmup
+        self._marker_bytes = self.marker.encode()
+        params.media_marker = self._marker_bytes
+        library.forget_log()
+        self._context = mtmd.mtmd_init_from_file(config.mmproj.encode(), model, params)
+        if not self._context:
+            reason = library.last_words() or "is it a projector of this model?"
+            raise ConfigError(f"cannot load the projector {config.mmproj}: {reason}")
+        self.has_vision = bool(mtmd.mtmd_support_vision(self._context))
+        self.has_audio = bool(mtmd.mtmd_support_audio(self._context))
+        self._embeddings: OrderedDict[str, Embedding] = OrderedDict()
+
+    def read(self, text: str, media: Sequence[bytes]) -> tuple[list[int], dict[int, MediaPiece]]:
+        """Tokenize a text whose markers stand for `media`, in their order; adds BOS as usual."""
+        if text.count(self.marker) != len(media):
+            raise InvalidRequest(
+                f"the prompt has {text.count(self.marker)} media markers for {len(media)} media",
+                param="prompt",
+            )
+        if len(media) > MAX_PIECES:
+            raise InvalidRequest(f"more than {MAX_PIECES} media in one prompt", param="prompt")
+        bitmaps = [self._bitmap(data) for data in media]
+        chunks = mtmd.mtmd_input_chunks_init()
+        try:
+            self._tokenize(text, bitmaps, chunks)
+            return self._pieces(chunks)
+        finally:
+            mtmd.mtmd_input_chunks_free(chunks)
+            for bitmap in bitmaps:
+                mtmd.mtmd_bitmap_free(bitmap)
+
+    def decode(self, piece: MediaPiece, context: Any, seq: int, pos: int, n_batch: int) -> None:
+        """Encode a piece, unless that was done lately, and put it into a sequence."""
+        embedding = self._encoded(piece)
+        after = lib.llama_pos(0)
+        code = mtmd.mtmd_helper_decode_image_chunk(
+            self._context,
+            context,
+            piece.handle.raw,
+            embedding.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+            pos,
+            seq,
+            n_batch,
+            ctypes.byref(after),
+            ctypes.cast(0, mtmd.mtmd_helper_post_decode_callback),
+            None,
+        )
+        if code == 1:
+            raise CacheFull
+        if code != 0:
+            raise DecodeFailed(f"decoding media returned {code}", fatal=code < -1)
+
+    def close(self) -> None:
+        """Free the projector; the pieces must be gone."""
+        if self._context:
+            mtmd.mtmd_free(self._context)
+            self._context = None
+
+    # ---- reading ------------------------------------------------------------------------------
+
+    def _bitmap(self, data: bytes) -> Any:
+        """Decode a file by its magic bytes, once its size is known to be sane."""
+        size = self._load(data, placeholder=True)
+        try:
+            n_pixels = int(mtmd.mtmd_bitmap_get_nx(size)) * int(mtmd.mtmd_bitmap_get_ny(size))
+            is_audio = bool(mtmd.mtmd_bitmap_is_audio(size))
+        finally:
+            mtmd.mtmd_bitmap_free(size)
+        if not is_audio and n_pixels > MAX_PIXELS:
+            raise InvalidRequest(f"an image of more than {MAX_PIXELS} pixels", param="image_data")
+        if is_audio and not self.has_audio:
+            raise InvalidRequest("this model does not take audio", param="input_audio")
+        if not is_audio and not self.has_vision:
+            raise InvalidRequest("this model does not take images", param="image_data")
+        bitmap = self._load(data, placeholder=False)
+        mtmd.mtmd_bitmap_set_id(bitmap, sha256(data).hexdigest().encode())
+        return bitmap
+
+    def _load(self, data: bytes, *, placeholder: bool) -> Any:
+        raw = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
+        options = mtmd.mtmd_helper_init_opt_default()
+        wrapper = mtmd.mtmd_helper_bitmap_init_from_buf_wrapper(
+            self._context, raw, len(data), placeholder, options
+        )
+        if wrapper.video_ctx:
+            # Its decoder starts another program on what a client sent.
+            raise InvalidRequest("video is not supported", param="image_data")
+        if not wrapper.bitmap:
+            raise InvalidRequest("Failed to load image or audio file", param="image_data")
+        return wrapper.bitmap
+
+    def _tokenize(self, text: str, bitmaps: Sequence[Any], chunks: Any) -> None:
+        data = text.encode(errors="replace")
+        source = mtmd.mtmd_input_text(data, len(data), True, True)
+        array = (mtmd.mtmd_bitmap_p_ctypes * len(bitmaps))(*bitmaps)
+        code = mtmd.mtmd_tokenize(self._context, chunks, ctypes.byref(source), array, len(bitmaps))
+        if code != 0:
+            raise InvalidRequest("Failed to tokenize prompt", param="prompt")
+
+    def _pieces(self, chunks: Any) -> tuple[list[int], dict[int, MediaPiece]]:
+        tokens: list[int] = []
+        pieces: dict[int, MediaPiece] = {}
+        seen: Counter[str] = Counter()
+        for i in range(int(mtmd.mtmd_input_chunks_size(chunks))):
+            chunk = mtmd.mtmd_input_chunks_get(chunks, i)
+            if int(mtmd.mtmd_input_chunk_get_type(chunk)) == _TEXT:
+                n = ctypes.c_size_t(0)
+                texts = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+                tokens += [int(texts[k]) for k in range(n.value)]
+                continue
+            self._check_size(chunk)
+            piece = _piece(chunk, seen)
+            pieces[len(tokens)] = piece
+            tokens += placeholders(piece.key, piece.n_pos)
+        if tokens and tokens[-1] < 0:
+            raise InvalidRequest("a prompt must not end with media", param="prompt")
+        return tokens, pieces
+
+    def _check_size(self, chunk: Any) -> None:
+        """Refuse what llama.cpp would abort on: such a piece must fit one physical batch."""
+        n_tokens = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
+        if mtmd.mtmd_decode_use_non_causal(self._context, chunk) and n_tokens > self._n_ubatch:
+            raise InvalidRequest(
+                f"an image of {n_tokens} tokens does not fit n_ubatch = {self._n_ubatch}",
+                param="image_data",
+            )
+
+    # ---- encoding -----------------------------------------------------------------------------
+
+    def _encoded(self, piece: MediaPiece) -> Embedding:
+        known = self._embeddings.get(piece.key)
+        if known is not None:
+            self._embeddings.move_to_end(piece.key)
+            return known
+        if int(mtmd.mtmd_encode_chunk(self._context, piece.handle.raw)) != 0:
+            raise DecodeFailed("encoding media failed", fatal=False)
+        n_tokens = int(mtmd.mtmd_input_chunk_get_n_tokens(piece.handle.raw))
+        n_values = n_tokens * int(lib.llama_model_n_embd_inp(self._model))
+        output = mtmd.mtmd_get_output_embd(self._context)
+        embedding = np.ctypeslib.as_array(output, (n_values,)).copy()
+        self._embeddings[piece.key] = embedding
+        if len(self._embeddings) > _CACHED_EMBEDDINGS:
+            self._embeddings.popitem(last=False)
+        return embedding
+
+
+class Chunk:
+    """Owns a copy of libmtmd's chunk; freed with the last task that refers to it."""
+
+    def __init__(self, chunk: Any) -> None:
+        self.raw = mtmd.mtmd_input_chunk_copy(chunk)
+        self._free = weakref.finalize(self, mtmd.mtmd_input_chunk_free, self.raw)
+
+
+def _piece(chunk: Any, seen: Counter[str]) -> MediaPiece:
+    """Name a chunk by its content; a large image becomes several chunks, told apart by a count."""
+    name = (mtmd.mtmd_input_chunk_get_id(chunk) or b"").decode()
+    number = seen[name]
+    seen[name] += 1
+    return MediaPiece(int(mtmd.mtmd_input_chunk_get_n_pos(chunk)), f"{name}:{number}", Chunk(chunk))

@@ -1,0 +1,101 @@
+"""Copies of a sequence's memory, out of the context and into it.
+
+llama.cpp's functions for files are not used: loading a file that was cut short aborts the process
+(llama-context.cpp, `state_seq_load_file`), while wrong bytes from memory are only refused. What
+they write after the tokens is the same.
+"""
+
+import ctypes
+import hashlib
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from protocol.config import WorkerConfig
+from protocol.errors import ErrorCode, TaskError
+from protocol.scaled import split_scale
+from worker.engine.states import State
+from worker.llama import library
+
+_IO_MAGIC = 0xAF143CD8
+_PREFIX = struct.Struct("<Ii")
+"""What stands before a state in memory, but not in a file: a magic number and the sequence."""
+
+_SAMPLE = 1 << 20
+
+
+class LlamaStates:
+    """Implements `worker.engine.states.States` over one context."""
+
+    version = int(lib.LLAMA_STATE_SEQ_VERSION)
+
+    def __init__(self, context: Any, config: WorkerConfig) -> None:
+        self._context = context
+        self._memory = lib.llama_get_memory(context)
+        self.facts: Mapping[str, str] = _facts(config) if config.slot_save_path else {}
+
+    def copy(self, seq: int) -> State:
+        """Return the memory of a sequence as llama.cpp writes it into a file."""
+        size = int(lib.llama_state_seq_get_size(self._context, seq))
+        buffer = np.empty(size, np.uint8)
+        n = int(lib.llama_state_seq_get_data(self._context, _pointer(buffer), size, seq))
+        if n < _PREFIX.size:
+            raise TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {library.last_words()}")
+        return buffer.data[_PREFIX.size : n]
+
+    def put(self, seq: int, state: State, n_tokens: int) -> bool:
+        """Replace a sequence; False if the state does not fit, and the sequence is empty then."""
+        buffer = np.empty(_PREFIX.size + len(state), np.uint8)
+        buffer[: _PREFIX.size] = np.frombuffer(_PREFIX.pack(_IO_MAGIC, seq), np.uint8)
+        buffer[_PREFIX.size :] = np.frombuffer(state, np.uint8)
+        n = int(lib.llama_state_seq_set_data(self._context, _pointer(buffer), len(buffer), seq))
+        n_past = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+        if (n, n_past) == (len(buffer), n_tokens):
+            return True
+        lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        return False
+
+
+def _pointer(buffer: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> Any:
+    return buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
+def _facts(config: WorkerConfig) -> Mapping[str, str]:
+    """Tell what the numbers of a state depend on, beside the tokens."""
+    rope = (
+        config.rope_scaling, config.rope_freq_base, config.rope_freq_scale, config.yarn_orig_ctx,
+        config.yarn_ext_factor, config.yarn_attn_factor, config.yarn_beta_slow,
+        config.yarn_beta_fast,
+    )  # fmt: skip
+    steering = [
+        *config.control_vector_layers,
+        *(split_scale(t).scale for t in config.control_vector),
+    ]
+    return {
+        "model": fingerprint(Path(config.model)),
+        "llama.cpp": library.build(),
+        "cache type": f"{config.cache_type_k}/{config.cache_type_v}",
+        "RoPE setting": "/".join(map(str, rope)),
+        "set of LoRA adapters": _files(config.lora),
+        "control vector": f"{_files(config.control_vector)} {steering}",
+    }
+
+
+def _files(texts: tuple[str, ...]) -> str:
+    # The scales of adapters belong to each slot; those of control vectors are in the text.
+    return " ".join(fingerprint(Path(split_scale(text).path)) for text in texts)
+
+
+def fingerprint(path: Path) -> str:
+    """Name the content of a large file by its size and samples of its beginning, middle and end."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        for place in (0, size // 2, max(0, size - _SAMPLE)):
+            file.seek(place)
+            digest.update(file.read(_SAMPLE))
+    return f"{size}-{digest.hexdigest()[:32]}"

@@ -1,0 +1,114 @@
+"""n-gram caches as files, in the format of llama.cpp's `common_ngram_cache_save`.
+
+Little-endian int32: four tokens (-1 where the n-gram is shorter), the number of followers, and for
+each its token and count; and so on to the end of the file.
+"""
+
+import logging
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from protocol.errors import ConfigError
+from worker.engine.draft import Wish
+from worker.engine.ngramcache import NGRAM_MAX, Cache, CacheLookup, Ngram
+
+logger = logging.getLogger(__name__)
+
+_ABSENT = -1
+_HEAD = struct.Struct(f"<{NGRAM_MAX}ii")
+_FOLLOWER = struct.Struct("<ii")
+
+
+def pack(cache: Cache) -> bytes:
+    """Write a cache as the bytes of a file."""
+    parts: list[bytes] = []
+    for ngram, followers in cache.items():
+        padded = (*ngram, *(_ABSENT,) * (NGRAM_MAX - len(ngram)))
+        parts.append(_HEAD.pack(*padded, len(followers)))
+        parts += [_FOLLOWER.pack(token, count) for token, count in followers.items()]
+    return b"".join(parts)
+
+
+def unpack(data: bytes, n_vocab: int) -> Cache:
+    """Read the bytes of a file; raises ValueError where they are not a cache of this vocabulary."""
+    cache: Cache = {}
+    at = 0
+    while at < len(data):
+        if at + _HEAD.size > len(data):
+            raise ValueError("it ends within an entry")
+        *tokens, n = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        if n <= 0 or at + n * _FOLLOWER.size > len(data):
+            raise ValueError("it ends within an entry")
+        followers = dict(_FOLLOWER.iter_unpack(data[at : at + n * _FOLLOWER.size]))
+        at += n * _FOLLOWER.size
+        ngram = _ngram(tokens)
+        if not all(0 <= token < n_vocab for token in (*ngram, *followers)):
+            raise ValueError("it holds tokens that the model does not have")
+        if min(followers.values()) <= 0:
+            raise ValueError("it counts a follower that never came")
+        cache[ngram] = followers
+    return cache
+
+
+def _ngram(tokens: Sequence[int]) -> Ngram:
+    size = next((i for i, token in enumerate(tokens) if token == _ABSENT), NGRAM_MAX)
+    return tuple(tokens[:size])
+
+
+def read_cache(path: str, n_vocab: int, *, may_be_new: bool) -> Cache:
+    """Load a file; raises `ConfigError` that names it. A dynamic one need not exist yet."""
+    if not path:
+        return {}
+    try:
+        return unpack(Path(path).read_bytes(), n_vocab)
+    except FileNotFoundError as error:
+        if may_be_new:
+            return {}
+        raise ConfigError(f"lookup cache {path} does not exist: check -lcs") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read lookup cache {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no lookup cache of this model: {error}") from error
+
+
+def write_cache(path: str, cache: Cache) -> None:
+    """Replace a file as a whole."""
+    target = Path(path).absolute()
+    with tempfile.NamedTemporaryFile(
+        dir=target.parent, prefix=f".{target.name}.", delete=False
+    ) as file:
+        file.write(pack(cache))
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).replace(target)
+
+
+class SavedLookup:
+    """A `Drafter` whose dynamic cache is a file: read at the start, written at the end."""
+
+    def __init__(self, lookup: CacheLookup, path: str) -> None:
+        self._lookup = lookup
+        self._path = path
+        self.n_max = lookup.n_max
+
+    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+        """Guess for each wish."""
+        return self._lookup.draft(wishes)
+
+    def learn(self, slot: int, tokens: Sequence[int]) -> None:
+        """Add a finished text, if there is a file for it."""
+        if self._path:
+            self._lookup.learn(slot, tokens)
+
+    def close(self) -> None:
+        """Write what was learnt; a full disk costs that and nothing else."""
+        if not self._path or not self._lookup.n_learnt:
+            return
+        try:
+            write_cache(self._path, self._lookup.dynamic)
+        except OSError as error:
+            logger.error("lookup cache not written path=%s error=%s", self._path, error)

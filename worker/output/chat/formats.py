@@ -1,0 +1,249 @@
+"""How models write tool calls and thoughts: one row a format, chosen by the template's text.
+
+The same markers that llama.cpp knows (common/chat.cpp, common/parsers/); `NAME` in an opener stands
+for the name of a tool, `ANY` for an identifier.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from worker.output.chat.json_walk import Path
+
+NAME, ANY = "\0name", "\0any"
+
+Parts = tuple[str, ...]
+"""Literals with optional white space between them."""
+
+FLAT: tuple[Path, ...] = ((), (None,), ("function",))
+"""A call, an array of calls, or OpenAI's wrapper around one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFormat:
+    """One way of writing calls; what follows an opener with `NAME` are the arguments alone."""
+
+    name: str
+    marks: tuple[str, ...] = ()
+    """Texts that the template must all contain."""
+    openers: tuple[Parts, ...] = ()
+    closers: tuple[str, ...] = ()
+    """Stand after a call, and are dropped."""
+    end: str = ""
+    """Stands after the last call."""
+    dropped: tuple[str, ...] = ()
+    """Dropped anywhere in the content."""
+    is_bare: bool = False
+    """An answer that begins with a JSON object may be a call."""
+    is_array: bool = False
+    """The calls after an opener stand in an array."""
+    calls: tuple[Path, ...] = FLAT
+    """Where in the JSON after an opener the calls are."""
+    content: Path | None = None
+    """Where in the JSON the answer in words is."""
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+    has_id: bool = False
+    """The model writes an id into the call."""
+    id_length: int = 32
+
+
+def _deepseek(name: str) -> str:
+    """Write one of DeepSeek's tokens: between fullwidth bars, with lower blocks for spaces."""
+    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"
+
+
+_CALLS_BEGIN, _CALLS_END = _deepseek("tool calls begin"), _deepseek("tool calls end")
+_CALL_BEGIN, _CALL_END = _deepseek("tool call begin"), _deepseek("tool call end")
+_SEP = _deepseek("tool sep")
+
+GENERIC = ToolFormat(
+    name="generic",
+    is_bare=True,
+    calls=(("tool_call",), ("tool_calls", None)),
+    content=("response",),
+)
+"""For templates that know no tools: the prompt explains it, a grammar enforces it."""
+
+FORMATS: tuple[ToolFormat, ...] = (
+    ToolFormat(
+        name="gpt-oss",
+        marks=("<|channel|>", "<|message|>"),
+        openers=(
+            ("<|channel|>commentary to=functions.", NAME, "<|constrain|>json<|message|>"),
+            ("<|channel|>commentary to=functions.", NAME, "<|message|>"),
+            ("<|start|>assistant to=functions.", NAME, "<|channel|>commentary", "<|message|>"),
+            (
+                *("<|start|>assistant to=functions.", NAME),
+                *("<|channel|>commentary", "<|constrain|>json<|message|>"),
+            ),
+        ),
+        closers=("<|call|>", "<|end|>"),
+        dropped=(
+            "<|start|>assistant",
+            "<|channel|>final<|message|>",
+            "<|channel|>commentary<|message|>",
+            "<|end|>",
+            "<|return|>",
+        ),
+    ),
+    ToolFormat(
+        name="functionary-v3.2",
+        marks=(">>>all", ">>>${recipient}"),
+        openers=((">>>", NAME, "\n"),),
+        dropped=(">>>all\n",),
+    ),
+    ToolFormat(
+        name="functionary-v3.1",
+        marks=("<function=", "</function>", "<|python_tag|>"),
+        openers=(("<function=", NAME, ">"),),
+        closers=("</function>",),
+    ),
+    ToolFormat(
+        name="kimi-k2",
+        marks=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+        openers=(
+            (
+                *("<|tool_calls_section_begin|>", "<|tool_call_begin|>functions.", NAME),
+                *(":", ANY, "<|tool_call_argument_begin|>"),
+            ),
+            ("<|tool_call_begin|>functions.", NAME, ":", ANY, "<|tool_call_argument_begin|>"),
+        ),
+        closers=("<|tool_call_end|>",),
+        end="<|tool_calls_section_end|>",
+    ),
+    ToolFormat(
+        name="deepseek-r1",
+        marks=(_CALLS_BEGIN, "```json"),
+        openers=(
+            (
+                *(_CALLS_BEGIN, _CALL_BEGIN, f"function{_SEP}"),
+                *(NAME, "```json\n"),
+            ),
+            (_CALL_BEGIN, f"function{_SEP}", NAME, "```json\n"),
+        ),
+        closers=("```", _CALL_END),
+        end=_CALLS_END,
+    ),
+    ToolFormat(
+        name="deepseek-v3.1",
+        marks=(_CALLS_BEGIN, _SEP),
+        openers=(
+            (_CALLS_BEGIN, _CALL_BEGIN, NAME, _SEP),
+            (_CALL_BEGIN, NAME, _SEP),
+        ),
+        closers=(_CALL_END,),
+        end=_CALLS_END,
+    ),
+    ToolFormat(
+        name="mistral-call-id",
+        marks=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+        openers=(
+            ("[TOOL_CALLS]", NAME, "[CALL_ID]", ANY, "[ARGS]"),
+            ("[TOOL_CALLS]", NAME, "[ARGS]"),
+        ),
+        id_length=9,
+    ),
+    ToolFormat(
+        name="mistral-args",
+        marks=("[TOOL_CALLS]", "[ARGS]"),
+        openers=(("[TOOL_CALLS]", NAME, "[ARGS]"),),
+        id_length=9,
+    ),
+    ToolFormat(
+        name="mistral",
+        marks=("[TOOL_CALLS]",),
+        openers=(("[TOOL_CALLS]",),),
+        is_array=True,
+        has_id=True,
+        id_length=9,
+    ),
+    ToolFormat(
+        name="firefunction-v2",
+        marks=(" functools[",),
+        openers=(("functools",),),
+        is_array=True,
+    ),
+    ToolFormat(
+        name="command-r7b",
+        marks=("<|START_ACTION|>", "tool_name"),
+        openers=(("<|START_ACTION|>",),),
+        end="<|END_ACTION|>",
+        dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        is_array=True,
+        name_key="tool_name",
+        arguments_key="parameters",
+    ),
+    ToolFormat(
+        name="nemotron-v2",
+        marks=("<TOOLCALL>",),
+        openers=(("<TOOLCALL>",),),
+        end="</TOOLCALL>",
+        is_array=True,
+    ),
+    ToolFormat(
+        name="granite",
+        marks=("<|tool_call|>",),
+        openers=(("<|tool_call|>",),),
+        is_array=True,
+    ),
+    ToolFormat(
+        name="hermes",
+        marks=("<tool_call>",),
+        openers=(("<tool_call>",),),
+        closers=("</tool_call>",),
+    ),
+    ToolFormat(
+        name="llama-3",
+        marks=("<|start_header_id|>ipython<|end_header_id|>", '"parameters"'),
+        openers=(("<|python_tag|>",),),
+        closers=(";",),
+        is_bare=True,
+        arguments_key="parameters",
+    ),
+)
+"""The first row whose marks are all in the template is taken: the more special stand first."""
+
+_TAGGED = ("<parameter=", "<arg_key>", "<param name=", "<invoke name=", "<parameter name=")
+"""Templates whose arguments are not JSON: their calls are asked for in the generic way."""
+
+
+def choose_format(template: str) -> ToolFormat:
+    """Find the format that a chat template teaches."""
+    if "tools" in template and not any(mark in template for mark in _TAGGED):
+        for row in FORMATS:
+            if all(mark in template for mark in row.marks):
+                return row
+    return GENERIC
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """What stands around a model's thoughts."""
+
+    open: str
+    close: str
+    is_anywhere: bool = False
+    """They may come more than once, not only first."""
+
+
+THOUGHTS: Sequence[Thoughts] = (
+    Thoughts("<|channel|>analysis<|message|>", "<|end|>", is_anywhere=True),
+    Thoughts("<think>", "</think>"),
+    Thoughts("[THINK]", "[/THINK]"),
+    Thoughts("<seed:think>", "</seed:think>"),
+    Thoughts("<|START_THINKING|>", "<|END_THINKING|>"),
+)
+
+
+def choose_thoughts(template: str) -> Thoughts | None:
+    """Find how a template writes thoughts, if it knows of any."""
+    if "<|channel|>analysis" in template:
+        return THOUGHTS[0]
+    return next((row for row in THOUGHTS[1:] if row.close in template), None)
+
+
+def markers(tools: ToolFormat, thoughts: Thoughts | None) -> tuple[str, ...]:
+    """List every literal that a parser looks for."""
+    parts = [part for opener in tools.openers for part in opener if part not in (NAME, ANY)]
+    tags = (thoughts.open, thoughts.close) if thoughts else ()
+    return (*parts, *tools.closers, tools.end, *tools.dropped, *tags)

@@ -1,0 +1,196 @@
+"""Walks through one JSON value character by character, and tells where in it each value lies."""
+
+import json
+from enum import Enum, auto
+
+Path = tuple[str | None, ...]
+"""Keys from the root; an element of an array is None."""
+
+MAX_DEPTH = 200
+
+_SPACE = " \t\n\r"
+_SCALAR = frozenset("0123456789+-.eEtrufalsn")
+_ESCAPES = frozenset('"\\/bfnrt')
+_HEX = frozenset("0123456789abcdefABCDEF")
+_N_HEX = 4
+
+
+class Malformed(Exception):
+    """The character just pushed cannot stand where it stands."""
+
+
+class _State(Enum):
+    VALUE = auto()
+    FIRST_VALUE = auto()
+    """Of an array, which may also end here."""
+    FIRST_KEY = auto()
+    """Of an object, which may also end here."""
+    KEY = auto()
+    COLON = auto()
+    AFTER = auto()
+    """A value has ended: a comma or the end of its container follows."""
+    STRING = auto()
+    ESCAPE = auto()
+    UNICODE = auto()
+    SCALAR = auto()
+    DONE = auto()
+
+
+class JsonWalk:
+    """After each `push`, three paths tell which values the character starts and ends."""
+
+    def __init__(self) -> None:
+        self._state = _State.VALUE
+        self._stack: list[tuple[str, Path]] = []
+        self._text: list[str] = []
+        self._in_key = False
+        self._n_hex = 0
+        self._path: Path = ()
+        self.started: Path | None = None
+        """A value begins with this character."""
+        self.ended: Path | None = None
+        """A value ends with this character."""
+        self.ended_before: Path | None = None
+        """A number or word ended with the character before this one."""
+
+    @property
+    def is_done(self) -> bool:
+        """The value is complete."""
+        return self._state is _State.DONE
+
+    @property
+    def is_in_string(self) -> bool:
+        """The last character was inside a string, not its closing quote."""
+        return self._state in (_State.STRING, _State.ESCAPE, _State.UNICODE)
+
+    @property
+    def is_in_plain_string(self) -> bool:
+        """The last character was inside a string and in no escape."""
+        return self._state is _State.STRING
+
+    @property
+    def text(self) -> str:
+        """The string or word that has ended, as it was written."""
+        return "".join(self._text)
+
+    def push(self, char: str) -> None:
+        """Take one character; raises `Malformed`."""
+        self.started = self.ended = self.ended_before = None
+        match self._state:
+            case _State.STRING | _State.ESCAPE | _State.UNICODE:
+                self._string(char)
+            case _State.SCALAR:
+                self._scalar(char)
+            case _:
+                self._between(char)
+
+    def _between(self, char: str) -> None:
+        """Deal with a character outside strings and words."""
+        if char in _SPACE and self._state is not _State.DONE:
+            return
+        match self._state:
+            case _State.FIRST_VALUE if char == "]":
+                self._close(char)
+            case _State.VALUE | _State.FIRST_VALUE:
+                self._begin(char)
+            case _State.FIRST_KEY if char == "}":
+                self._close(char)
+            case _State.FIRST_KEY | _State.KEY if char == '"':
+                self._in_key = True
+                self._open_string()
+            case _State.COLON if char == ":":
+                self._state = _State.VALUE
+            case _State.AFTER if char == ",":
+                self._next()
+            case _State.AFTER if char in "}]":
+                self._close(char)
+            case _:
+                raise Malformed
+
+    def _begin(self, char: str) -> None:
+        self.started = self._path
+        if char in "{[":
+            if len(self._stack) >= MAX_DEPTH:
+                raise Malformed
+            self._stack.append((char, self._path))
+            is_object = char == "{"
+            self._state = _State.FIRST_KEY if is_object else _State.FIRST_VALUE
+            if not is_object:
+                self._path = (*self._path, None)
+        elif char == '"':
+            self._in_key = False
+            self._open_string()
+        elif char in _SCALAR:
+            self._text = [char]
+            self._state = _State.SCALAR
+        else:
+            raise Malformed
+
+    def _next(self) -> None:
+        kind, path = self._stack[-1]
+        self._path = path if kind == "{" else (*path, None)
+        self._state = _State.KEY if kind == "{" else _State.VALUE
+
+    def _close(self, char: str) -> None:
+        kind, path = self._stack.pop()
+        if kind + char not in ("{}", "[]"):
+            raise Malformed
+        self._path = path
+        self._text = []
+        self._end_value()
+
+    def _end_value(self) -> None:
+        self.ended = self._path
+        self._state = _State.AFTER if self._stack else _State.DONE
+
+    def _open_string(self) -> None:
+        self._text = ['"']
+        self._state = _State.STRING
+
+    def _string(self, char: str) -> None:
+        self._text.append(char)
+        match self._state:
+            case _State.ESCAPE if char == "u":
+                self._state, self._n_hex = _State.UNICODE, 0
+            case _State.ESCAPE if char in _ESCAPES:
+                self._state = _State.STRING
+            case _State.UNICODE if char in _HEX:
+                self._n_hex += 1
+                if self._n_hex == _N_HEX:
+                    self._state = _State.STRING
+            case _State.STRING if char == "\\":
+                self._state = _State.ESCAPE
+            case _State.STRING if char == '"':
+                self._end_string()
+            case _State.STRING:
+                pass
+            case _:
+                raise Malformed
+
+    def _end_string(self) -> None:
+        if not self._in_key:
+            self._end_value()
+            return
+        self._path = (*self._stack[-1][1], unquote(self.text))
+        self._state = _State.COLON
+
+    def _scalar(self, char: str) -> None:
+        if char in _SCALAR:
+            self._text.append(char)
+            return
+        try:
+            json.loads(self.text)
+        except ValueError:
+            raise Malformed from None
+        before = self._path
+        self._end_value()
+        self.ended = None
+        self._between(char)
+        self.ended_before = before
+
+
+def unquote(text: str) -> str:
+    """Decode a JSON string; raw line breaks pass, halves of surrogate pairs do not."""
+    value = json.loads(text, strict=False)
+    assert isinstance(value, str)
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,38 @@
+"""Structured output: the schema of a task or of a worker, as the grammar that texts must match."""
+
+from dataclasses import replace
+
+from protocol.config import WorkerConfig
+from protocol.errors import ConfigError, InvalidRequest
+from protocol.messages import Generate
+from worker.grammar.schema import text_to_gbnf
+
+
+def with_grammar(message: Generate) -> Generate:
+    """Return the task with its schema as a grammar; raises `InvalidRequest` naming the field.
+
+    Where thoughts or tools may stand around a chat's answer, `worker.chat` puts a wider one in its
+    place.
+    """
+    chat = message.chat
+    if chat is None:
+        schema, field = message.schema, "json_schema"
+    else:
+        schema, field = chat.schema, "response_format"
+    if schema is None:
+        return message
+    grammar = text_to_gbnf(schema, param=field)
+    return replace(message, params=replace(message.params, grammar=grammar))
+
+
+def constrained(worker: WorkerConfig) -> WorkerConfig:
+    """Return the worker with its schema as the default grammar; raises `ConfigError`."""
+    if not worker.json_schema:
+        return worker
+    try:
+        grammar = text_to_gbnf(worker.json_schema)
+    except InvalidRequest as error:
+        raise ConfigError(f"json_schema: {error.message}") from error
+    if worker.sampling.grammar not in ("", grammar):
+        raise ConfigError("either json_schema or sampling.grammar can be set, but not both")
+    return replace(worker, sampling=replace(worker.sampling, grammar=grammar))
