@@ -167,9 +167,7 @@ class WorkerConfig:
     draft_p_min: float = param(
         0.0, "A guess ends before a token less likely than this.", low=0, high=1
     )
-    n_ctx_draft: int = param(
-        0, "Context of the draft model; 0 is `n_ctx`.", low=0, high=INT32_MAX
-    )
+    n_ctx_draft: int = param(0, "Context of the draft model; 0 is `n_ctx`.", low=0, high=INT32_MAX)
     n_gpu_layers_draft: int = param(
         -1, "Layers of the draft model on the GPU; -1 is all.", low=-1, high=10000
     )

@@ -8,6 +8,7 @@ from protocol.optiontypes import (
     read_freq_scale,
     read_layers,
     read_newlines,
+    read_range,
     read_shares,
 )
 
@@ -79,6 +80,18 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     ),
     option("worker.json_schema", "-j --json-schema"),
     option("worker.json_schema", "-jf --json-schema-file", parse=read_file),
+    option("worker.slot_save_path", "--slot-save-path"),
+    option("worker.lora", "--lora --lora-scaled", joined=":"),
+    option("worker.lora_init_without_apply", "--lora-init-without-apply"),
+    option("worker.lora_base", "--lora-base"),
+    option("worker.control_vector", "--control-vector --control-vector-scaled", joined=":"),
+    option(
+        "worker.control_vector_layers",
+        "--control-vector-layer-range",
+        joined=",",
+        parse=read_range,
+    ),
+    option("worker.system_prompt_file", "-spf --system-prompt-file"),
     option("worker.chat_template", "--chat-template", env="CHAT_TEMPLATE"),
     option(
         "worker.chat_template", "--chat-template-file", env="CHAT_TEMPLATE_FILE", parse=read_file

@@ -70,7 +70,7 @@ class Option:
         return self.field.partition(".")[0]
 
 
-_REPLACING = ("worker.tensor_split", "sampling.samplers")
+_REPLACING = ("worker.tensor_split", "worker.control_vector_layers", "sampling.samplers")
 """Lists that one argument gives as a whole."""
 
 
@@ -164,6 +164,14 @@ def read_flash(text: str) -> str:
 def read_shares(text: str) -> tuple[float, ...]:
     """Read numbers separated by commas or slashes."""
     return tuple(float(part) for part in re.split("[,/]", text))
+
+
+def read_range(text: str) -> tuple[int, ...]:
+    """Read a first and a last number."""
+    numbers = tuple(int(part) for part in text.split(","))
+    if len(numbers) != 2:
+        raise ValueError("must be two numbers, START END")
+    return numbers
 
 
 def read_freq_scale(text: str) -> float:

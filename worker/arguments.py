@@ -70,9 +70,14 @@ def paired(args: Sequence[str]) -> list[str]:
         word = waiting.pop(0)
         result.append(word)
         between = joined.get(word.replace("_", "-") if word.startswith("--") else word)
-        if between and len(waiting) > 1 and not _is_pair(waiting[0], between):
+        if not between or len(waiting) < 2 or not _NUMBER.fullmatch(waiting[1]):
+            continue
+        if not _is_pair(waiting[0], between):
             result.append(waiting.pop(0) + between + waiting.pop(0))
     return result
+
+
+_NUMBER = re.compile(r"[-+]?\d*\.?\d+")
 
 
 def _is_pair(text: str, between: str) -> bool:

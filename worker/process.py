@@ -193,6 +193,8 @@ class WorkerProcess:
         if backend.embedder is not None:
             target_s = engine_config(self._config, backend).step_target_s
             self._link.embed_with(Desk(backend, backend.embedder, engine, target_s))
+        if self._config.lora_base:
+            logger.warning("lora_base is not used: llama.cpp has no such thing any more")
         card = self._with_system_prompt(reader, backend.card)
         self._link.attach(
             engine, reader, card, SideTasks(engine, backend, self._config.slot_save_path)

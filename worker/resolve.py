@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from protocol.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
+from worker.companions import with_companions
 from worker.download import fetched
 from worker.legacychat import formatted
 from worker.structured import constrained
@@ -51,8 +52,8 @@ def resolve(config: PoolConfig, *, runtime_dir: str, n_cores: int) -> PoolConfig
     threads = max(1, n_cores // sum(worker.count for worker in workers))
     named = [
         replace(one, connect=_endpoints(one.connect or bind, "connect"), count=1)
-        for worker in map(constrained, map(templated, map(formatted, workers)))
-        for one in _counted(_threads(_named(_with_model(fetched(worker))), threads))
+        for worker in map(_prepared, workers)
+        for one in _counted(_threads(worker, threads))
     ]
     _refuse_twins(named)
     return replace(
@@ -61,6 +62,12 @@ def resolve(config: PoolConfig, *, runtime_dir: str, n_cores: int) -> PoolConfig
         worker=tuple(named),
         runtime_dir=runtime_dir,
     )
+
+
+def _prepared(worker: WorkerConfig) -> WorkerConfig:
+    """Settle what a worker is told in other words: its template, its files, its names."""
+    worker = with_companions(constrained(templated(formatted(worker))))
+    return _named(_with_model(fetched(worker)))
 
 
 def anchored(config: PoolConfig, folder: Path) -> PoolConfig:

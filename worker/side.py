@@ -60,6 +60,10 @@ class SideTasks:
             case _:
                 raise InvalidRequest("Invalid action", param="action")
 
+    def settle(self) -> None:
+        """Wait until the file thread has done all that it was given."""
+        self._files.submit(int).result()
+
     def _path(self, message: SlotAction) -> Path:
         # The gateway has checked this; but a file outside the folder must never be touched.
         if not is_valid_filename(message.filename):

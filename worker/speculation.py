@@ -8,22 +8,23 @@ from worker.engine.lookup import Lookup
 from worker.engine.ngramcache import CacheLookup
 from worker.lookupfile import SavedLookup, read_cache
 
-AUTOMATIC, NONE, DRAFT_MODEL = "", "none", "draft-simple"
-NGRAM, NGRAM_CACHE = "ngram-simple", "ngram-cache"
+NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE = "none", "draft-simple", "ngram-simple", "ngram-cache"
 
 
 def kinds(config: WorkerConfig) -> tuple[str, ...]:
-    """Return the kinds of drafters in the order in which they are asked."""
+    """Return the kinds of drafters in the order in which they are asked.
+
+    Those that are named come first, then those whose files are given; `none` is nobody at all.
+    """
     named = tuple(kind.strip() for kind in config.spec_type if kind.strip())
-    if not named:
-        with_cache = config.lookup_cache_static or config.lookup_cache_dynamic
-        named = (NGRAM_CACHE,) * bool(with_cache) + (DRAFT_MODEL,) * bool(config.model_draft)
+    with_cache = config.lookup_cache_static or config.lookup_cache_dynamic
+    given = (NGRAM_CACHE,) * bool(with_cache) + (DRAFT_MODEL,) * bool(config.model_draft)
     for kind in named:
         if kind not in (NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE):
             raise ConfigError(
                 f"spec_type '{kind}': must be one of {NONE}, {DRAFT_MODEL}, {NGRAM}, {NGRAM_CACHE}"
             )
-    return tuple(kind for kind in named if kind != NONE)
+    return () if NONE in named else tuple(dict.fromkeys((*named, *given)))
 
 
 def longest_draft(config: WorkerConfig) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.llamacpp.media import refuse_media
 from gateway.llamacpp.options import read_ping_interval
 from gateway.llamacpp.results import CompletionReply
 from gateway.llamacpp.structured import read_json_schema
@@ -34,6 +35,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     refuse_unsupported(body)
     params = read(card.defaults, body)
     schema = read_json_schema(body)
+    refuse_media(body)
     task = Generate(task_id=0, prompt=prompt or "", infill=gap, params=params, schema=schema)
     tasks, each = fan_out([task], params)
     return Plan(

@@ -51,6 +51,12 @@ def require_audio(card: ModelCard) -> None:
         raise TaskError(ErrorCode.NOT_SUPPORTED, NO_AUDIO)
 
 
+def refuse_media(body: Mapping[str, Any]) -> None:
+    """Raise `InvalidRequest` where a request cannot hold images."""
+    if body.get("image_data"):
+        raise InvalidRequest("Field 'image_data': not possible here", param="image_data")
+
+
 def read_base64(value: Any, key: str) -> bytes:
     """Decode base64, with or without the head of a data URL."""
     if not isinstance(value, str):

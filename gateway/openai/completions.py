@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gateway.llamacpp.media import place_media
 from gateway.llamacpp.options import read_flag, read_int, read_object, read_ping_interval
 from gateway.llamacpp.prompt import Prompt, read_prompts
 from gateway.llamacpp.structured import read_json_schema
@@ -29,7 +30,9 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     _check_best_of(body, params.n)
     prompts = read_prompts(body, card.n_vocab)
     first = Generate(task_id=0, params=params, schema=read_json_schema(body))
-    tasks, each = fan_out([replace(first, prompt=prompt) for prompt in prompts], params)
+    placed = [place_media(body, i, prompt, card) for i, prompt in enumerate(prompts)]
+    wanted = [replace(first, prompt=prompt, media=media) for prompt, media in placed]
+    tasks, each = fan_out(wanted, params)
     wishes = Wishes(
         include_usage=read_flag(read_object(body, "stream_options"), "include_usage"),
         verbose=read_flag(body, "verbose"),

@@ -68,7 +68,7 @@ def test_every_option_that_sets_something_has_a_row() -> None:
     bare = {name.lstrip("-") for name in rows}
     for option in OPTIONS:
         flags = {flag.lstrip("-") for flag in (*option.flags, *option.off)}
-        assert flags & bare or option.field in OURS or "spec" in option.field, option.flags
+        assert flags & bare or option.field in OURS, option.flags
 
 
 def test_every_option_that_is_refused_or_foreign_says_so() -> None:

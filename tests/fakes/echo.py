@@ -11,7 +11,11 @@ from typing import TypedDict
 
 from protocol import WIRE_VERSION, facts, side_tasks
 from protocol import messages as m
+from protocol.errors import ErrorCode
 from protocol.sampling import SamplingParams
+
+_Aside = side_tasks.SlotAction | side_tasks.SetLora | side_tasks.SetSystemPrompt
+_ASIDE = (side_tasks.SlotAction, side_tasks.SetLora, side_tasks.SetSystemPrompt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,10 @@ class FakeOptions:
     """False: the test says `await worker.ready()` itself."""
     wire_version: int = WIRE_VERSION
     defaults: SamplingParams = SamplingParams()
+    saves_slots: bool = False
+    n_lora: int = 0
+    system_prompt: facts.SystemPrompt = facts.SystemPrompt()
+    longest_system_prompt: int = 1000
     pooling: str = ""
     """Not empty: it makes embeddings, or with `rank` it reranks."""
     fim_missing: tuple[str, ...] = ()
@@ -64,13 +72,22 @@ class FakeEngine:
     n_steps: int = 0
     n_prompt: int = 0
     n_predicted: int = 0
+    scales: list[float] = field(default_factory=list)
+    """Of the adapters."""
+    system: str = ""
+    """The system prompt."""
     fail_next: m.Failed | None = None
     """The next task that starts fails so, whatever its id."""
     script_next: tuple[m.Delta, ...] | None = None
     """The next task that starts says this and ends."""
 
+    def __post_init__(self) -> None:
+        self.scales = [1.0] * self.options.n_lora
+
     def take(self, message: m.Message) -> list[m.Message]:
         """Accept one message of the gateway; the answer is what needs no step."""
+        if isinstance(message, _ASIDE):
+            return [self.aside(message)]
         match message:
             case m.Generate():
                 self.waiting.append(_Job(message, prompt_words(message)))
@@ -106,6 +123,46 @@ class FakeEngine:
                 **_ids(task), vectors=vectors, n_embd=2, n_tokens=n_tokens, is_pooled=is_pooled
             )
         ]
+
+    def aside(self, message: _Aside) -> m.Terminal:
+        """Answer what is asked of slots, adapters and the system prompt."""
+        match message:
+            case side_tasks.SlotAction():
+                return self.act(message)
+            case side_tasks.SetLora():
+                return self.set_lora(message)
+            case side_tasks.SetSystemPrompt():
+                return self.set_system_prompt(message)
+
+    def act(self, message: side_tasks.SlotAction) -> m.Terminal:
+        """Answer at once: a saved slot holds as many tokens as its file's name has letters."""
+        if message.filename == "broken":
+            text = (
+                "Unable to restore slot: No available space in KV cache or invalid slot save file"
+            )
+            code = ErrorCode.INVALID_REQUEST
+            return m.Failed(**_ids(message), code=code, message=text)
+        n_tokens = len(message.filename)
+        return side_tasks.SlotActed(
+            **_ids(message), slot=message.slot, n_tokens=n_tokens, n_bytes=8 * n_tokens, time_ms=1.5
+        )
+
+    def set_lora(self, message: side_tasks.SetLora) -> m.Terminal:
+        if message.scales is not None:
+            named = dict(message.scales)
+            self.scales = [named.get(i, 0.0) for i in range(self.options.n_lora)]
+        adapters = tuple(
+            side_tasks.LoraAdapter(id=i, path=f"/lora/{i}.gguf", scale=scale, task_name="t")
+            for i, scale in enumerate(self.scales)
+        )
+        return side_tasks.LoraListed(**_ids(message), adapters=adapters)
+
+    def set_system_prompt(self, message: side_tasks.SetSystemPrompt) -> m.Terminal:
+        if len(message.prompt) > self.options.longest_system_prompt:
+            code = ErrorCode.CONTEXT_EXCEEDED
+            return m.Failed(**_ids(message), code=code, message="the system prompt is too long")
+        self.system = message.prompt
+        return side_tasks.SystemPromptSet(**_ids(message), n_tokens=len(message.prompt))
 
     @property
     def busy(self) -> int:

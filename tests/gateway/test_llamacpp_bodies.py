@@ -46,7 +46,6 @@ def test_prompts_come_in_every_shape(prompt: Any, expected: Any) -> None:
         ({"prompt": [1.5]}, "must be a string"),
         ({"prompt": [True]}, "must be a string"),
         ({"prompt": [["a", None]]}, "must be a string"),
-        ({"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, "not supported yet"),
     ],
 )
 def test_bad_prompts_are_named(body: dict[str, Any], message: str) -> None:

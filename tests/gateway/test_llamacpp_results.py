@@ -6,10 +6,11 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.llamacpp.figures import timings, total
 from gateway.llamacpp.results import CompletionReply, completion, project
 from gateway.reply import Outcome
 from protocol.facts import Timings
-from protocol.messages import Delta, Finish, Progress, Started
+from protocol.messages import Delta, Done, Finish, Progress, Started
 from tests.gateway.cards import CARD, PROB, done, params
 
 # Captured from llama-server (build 1, commit 0c1e570), SmolLM2, {"prompt":"Once upon"}.
@@ -125,6 +126,17 @@ def test_a_chunk_tells_text_tokens_slot_and_counts() -> None:
 def test_a_chunk_without_text_still_tells_its_tokens() -> None:
     chunk = _frame(CompletionReply(CARD, [params()]).delta(0, Delta(task_id=1, tokens=(7,))))
     assert chunk["content"] == "" and chunk["tokens"] == [7]
+
+
+def test_timings_tell_of_guesses_only_where_there_were_any() -> None:
+    told = timings(Timings(predicted_n=9, draft_n=6, draft_n_accepted=4))
+    assert (told["draft_n"], told["draft_n_accepted"]) == (6, 4)
+    assert "draft_n" not in timings(Timings(predicted_n=9))
+    both = [
+        Done(task_id=i, finish=Finish.EOS, timings=Timings(draft_n=6, draft_n_accepted=i))
+        for i in (1, 2)
+    ]
+    assert (total(both).draft_n, total(both).draft_n_accepted) == (12, 3)
 
 
 def test_timings_progress_and_probabilities_ride_along() -> None:

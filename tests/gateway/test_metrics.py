@@ -144,6 +144,24 @@ def test_counters_that_go_back_within_a_start_are_not_believed() -> None:
     assert book.totals()["n_predicted"] == 10
 
 
+def test_guesses_are_counted_over_workers_and_positions() -> None:
+    one = metrics()
+    drafts = {"n_draft": 10, "n_draft_accepted": 6, "n_drafts": 4}
+    one.beat("a", "m", 1, Stats(**drafts, accepted_at=(3, 2, 1)))
+    one.beat("a", "m", 1, Stats(**drafts, accepted_at=(4, 2, 1)))
+    one.beat("b", "m", 1, Stats(n_draft=1, n_draft_accepted=1, n_drafts=1, accepted_at=(1,)))
+    found = samples(one)
+    assert found["llamacpp:spec_decode_num_draft_tokens_total", ()] == 11
+    assert found["llamacpp:spec_decode_num_accepted_tokens_total", ()] == 7
+    assert found["llamacpp:spec_decode_num_drafts_total", ()] == 5
+    per_position = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+    assert [found[per_position, (str(i),)] for i in range(3)] == [5, 2, 1]
+
+
+def test_positions_are_not_shown_until_somebody_guessed() -> None:
+    assert b"per_pos" not in metrics().render(Pool())
+
+
 def test_own_metrics_are_labelled_by_model_and_worker() -> None:
     one = metrics()
     one.task_ended("m", "eos")

@@ -20,7 +20,7 @@ from tests.gateway.cards import CARD, done
         ({"echo": 1}, "echo"),
         ({"echo": True, "logprobs": 1}, "echo"),
         ({"echo": True, "prompt": [1]}, "echo"),
-        ({"image_data": [{"id": 1}]}, "image_data"),
+        ({"image_data": [{"id": 1}]}, "image_data[0].data"),
     ],
 )
 def test_what_is_not_there_yet_is_named(fields: dict[str, Any], param: str) -> None:

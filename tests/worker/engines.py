@@ -27,6 +27,7 @@ class Rig:
     drafter: Drafter | None = None
     spec_slots: int = 8
     self_extend: SelfExtend | None = None
+    lora: tuple[str, ...] = ()
     emitted: list[Message] = field(default_factory=list)
     steps: list[Sequence[Message]] = field(default_factory=list)
 
@@ -36,6 +37,7 @@ class Rig:
             n_slots=self.n_slots,
             n_ctx=self.n_ctx * self.n_slots,
             n_batch=self.n_batch,
+            lora=self.lora,
         )
         self.backend = FakeBackend(config)
         self.engine = Engine(

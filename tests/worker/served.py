@@ -66,7 +66,8 @@ class Served:
         for prompt, params in asked:
             values = read(SamplingParams(), {"temperature": 0, "n_predict": 16, **params})
             tokens = prompt if isinstance(prompt, list) else self.tokenize(prompt)
-            task = Task(next(self._ids), 0, tokens, values, slot=values.id_slot)
+            triggers = params.get("triggers", ())
+            task = Task(next(self._ids), 0, tokens, values, slot=values.id_slot, triggers=triggers)
             answers[task.task_id] = Answer()
             self.engine.submit(Submit(task))
         while any(answer.end is None for answer in answers.values()):

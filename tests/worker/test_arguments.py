@@ -165,12 +165,12 @@ def test_repeated_keys_and_lists_of_them_add_up() -> None:
 
 
 def test_two_values_may_be_written_as_one_or_as_two() -> None:
-    joined = next((row for row in OPTIONS if row.joined == ":"), None)
-    if joined is None:
-        pytest.skip("no option takes two values")
-    flag = joined.flags[-1]
+    flag = "--lora_scaled"
     assert paired([flag, "f", "0.5", "-c", "1"]) == [flag, "f:0.5", "-c", "1"]
     assert paired([flag, "f:0.5", "-c", "1"]) == [flag, "f:0.5", "-c", "1"]
+    assert paired(["--lora", "f", "-c", "1"]) == ["--lora", "f", "-c", "1"]
+    assert paired(["--lora", "f"]) == ["--lora", "f"]
+    assert paired(["--control-vector-layer-range", "1", "2"])[1:] == ["1,2"]
 
 
 def test_config_show_prints_toml_that_reads_back(tmp_path: Path) -> None:

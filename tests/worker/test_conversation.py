@@ -230,4 +230,4 @@ def test_a_begun_answer_is_gone_on_with(
 
 
 def test_the_generation_prompt_can_be_left_out() -> None:
-    assert read(HERMES, add_generation_prompt=False).text == "[user]hi"
+    assert read(HERMES, add_generation_prompt=False).text == "[user]hi\n"

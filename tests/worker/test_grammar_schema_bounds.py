@@ -46,6 +46,12 @@ HOSTILE: dict[str, Any] = {
     },
     "doubling definitions": doubling(40),
     "endless allOf": ENDLESS,
+    "itself": {"$ref": "#"},
+    "itself or null": {"anyOf": [{"type": "null"}, {"$ref": "#"}]},
+    "each other": {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"oneOf": [{"$ref": "#/$defs/a"}]}},
+    },
     "long pattern": {"type": "string", "pattern": f"^{'a' * 5000}$"},
     "deep pattern": {"type": "string", "pattern": f"^{'(' * 99_000}a{')' * 99_000}$"},
     "open pattern": {"type": "string", "pattern": "^(((a$"},

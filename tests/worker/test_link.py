@@ -147,6 +147,16 @@ def test_a_task_goes_through_and_carries_the_counters(pair: Pair) -> None:
     assert pair.link.is_idle
 
 
+def test_choices_of_one_frame_start_together_and_read_their_prompt_once(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    choices = [generate(i, "tell me something about it") for i in range(2)]
+    pair.gateway.send(m.Welcome(gateway="g"), *choices)
+    dones = pair.until(m.Done, len(choices))
+    n = len("tell me something about it") + 1
+    assert sorted(done.n_cached for done in dones if isinstance(done, m.Done)) == [0, n]
+
+
 def test_tokens_and_texts_need_no_slot(pair: Pair) -> None:
     pair.attach()
     pair.until(m.Ready)

@@ -1,6 +1,7 @@
 """Guessing ahead and sharing prompts with the real llama.cpp."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import pytest
 
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
+from tests.models.llama import write_llama
 from tests.worker.conftest import model_path, serving
 from tests.worker.served import Answer, Served
+from worker.engine.selfextend import SelfExtend
+from worker.speculation import open_drafter
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -110,14 +114,20 @@ def test_a_draft_follows_its_slot_through_other_prompts(drafting: Served) -> Non
     assert after.done.timings.draft_n_accepted == before.done.timings.draft_n_accepted > 0
 
 
-def test_a_draft_model_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot load"), serving(1, model_draft=str(tmp_path)):
-        pass
+def test_a_draft_model_with_another_vocabulary_is_refused(single: Served, tmp_path: Path) -> None:
+    other = WorkerConfig(model_draft=str(write_llama(tmp_path / "other.gguf")), n_threads=2)
+    with pytest.raises(ConfigError, match=r"other\.gguf: its .* the model's"):
+        open_drafter(other, single.backend)
+
+
+def test_a_draft_model_that_cannot_be_read_is_refused(single: Served, tmp_path: Path) -> None:
+    config = WorkerConfig(model_draft=str(tmp_path / "none.gguf"))
+    with pytest.raises(ConfigError, match=r"cannot load .*none\.gguf"):
+        open_drafter(config, single.backend)
 
 
 def test_a_recurrent_model_may_not_guess() -> None:
     from worker.engine.fake import FakeBackend
-    from worker.speculation import open_drafter
 
     class Recurrent(FakeBackend):
         can_rewind = False
@@ -145,3 +155,19 @@ def test_choices_of_one_prompt_start_from_the_same_logits(served: Served) -> Non
     assert len({answer.text for answer in answers}) > 1
     assert len({answer.probs[0].top for answer in answers}) == 1
     assert sum(answer.done.timings.prompt_n for answer in answers[1:]) <= 3
+
+
+def test_self_extend_reads_on_where_positions_are_shared() -> None:
+    rules = SelfExtend(4, 64)
+    story = "Anna has a red kite. " * 16 + "Anna has a"
+    with serving(1) as extended:
+        engine = extended.engine
+        engine._step._extend = rules
+        engine._config = replace(engine._config, self_extend=rules)
+        answers = [extended.ask(story, n_predict=24) for _ in range(2)]
+        slot = engine.slots[0]
+        assert slot.n_saved >= 48
+        assert slot.n_pos == len(slot.tokens) - slot.n_saved
+    assert answers[0].text == answers[1].text
+    assert answers[1].done.n_cached == 0
+    assert answers[0].text.startswith(" red kite.")

@@ -62,7 +62,7 @@ def test_the_dynamic_cache_is_asked_more_strictly() -> None:
 
 
 def test_the_corpus_settles_a_tie_and_guesses_alone() -> None:
-    tie = {(9, 1, 2): {3: 1, 4: 1}}
+    tie: Cache = {(9, 1, 2): {3: 1, 4: 1}}
     assert draft([9, 1, 2], 1, tie, {}, {(1, 2): {4: 5}}) == (4,)
     assert draft([9, 1, 2], 1, {}, {}, {(1, 2): {7: 3}}) == (7,)
     assert draft([9, 1, 2], 1, {}, {}, {(1, 2): {7: 1}}) == ()

@@ -202,5 +202,7 @@ def test_drafters_follow_from_the_files_that_are_given() -> None:
     assert longest_draft(WorkerConfig()) == 0
     assert kinds(WorkerConfig(model_draft="d.gguf")) == ("draft-simple",)
     assert kinds(WorkerConfig(model_draft="d.gguf", spec_type=("none",))) == ()
+    both = WorkerConfig(model_draft="d.gguf", spec_type=("ngram-simple",))
+    assert kinds(both) == ("ngram-simple", "draft-simple")
     with pytest.raises(ConfigError, match="ngram-odd"):
         kinds(WorkerConfig(spec_type=("ngram-odd",)))

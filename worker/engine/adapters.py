@@ -66,7 +66,7 @@ def choose_scales(asked: Sequence[tuple[int, float]] | None, standing: Scales) -
 
 @dataclass(slots=True)
 class Turns:
-    """Remembers when each set had its last batch."""
+    """Remembers when each waiting set had its last batch, or appeared."""
 
     _served: dict[Scales, int] = field(default_factory=dict)
     _number: int = 0
@@ -76,10 +76,9 @@ class Turns:
         oldest: dict[Scales, int] = {}
         for scales, order in wanted:
             oldest[scales] = min(order, oldest.get(scales, order))
-        if len(oldest) == 1:
-            return next(iter(oldest))
-        self._served = {scales: n for scales, n in self._served.items() if scales in oldest}
-        chosen = min(oldest, key=lambda scales: (self._served.get(scales, -1), oldest[scales]))
+        # A set that appears stands behind those that wait already.
+        self._served = {scales: self._served.get(scales, self._number) for scales in oldest}
+        chosen = min(oldest, key=lambda scales: (self._served[scales], oldest[scales]))
         self._number += 1
         self._served[chosen] = self._number
         return chosen

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from worker.grammar import nodes as n
+from worker.grammar.cycles import check_cycles
 from worker.grammar.limits import MAX_DEPTH, MAX_NODES, SchemaError
 
 _INT64 = 2**63
@@ -24,6 +25,7 @@ def read_schema(schema: Any) -> n.Document:
     """Read a decoded schema with all it refers to; raises `SchemaError` with the place."""
     reader = _Reader(schema)
     root = reader.node(schema, "#")
+    check_cycles(reader.refs)
     return n.Document(root, reader.refs)
 
 

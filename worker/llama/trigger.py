@@ -25,6 +25,8 @@ class Trigger:
 
     def watch(self, token: int) -> Sequence[int] | None:
         """Take a token; return those that the grammar must be shown once a trigger has come."""
+        if not self._pieces[token]:
+            return None  # no grammar allows a token without text
         self._tail.append(token)
         text = b"".join([self._pieces[one] for one in self._tail])
         starts = [start for one in self._texts if (start := text.find(one)) >= 0]

@@ -90,8 +90,9 @@ class ChatParser:
         elif self._skips_space:
             self._sink.content(self._text.lstrip())
         elif self._state is _State.CALL:
-            # What follows a finished call is no words: brackets, or half of the next call.
-            if self._reader is not None and not self._reader.has_committed:
+            # What follows a call is no words: brackets, or half of the next call.
+            assert self._reader is not None
+            if not (self._sink.has_called or self._reader.has_committed):
                 self._sink.content(self._held)
         else:
             self._sink.content(self._text)

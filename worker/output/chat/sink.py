@@ -30,13 +30,15 @@ class Sink:
         self._reasoning: list[str] = []
         self._calls: list[tuple[int, str, str, list[str]]] = []
         self._index = -1
-        self.has_content = False
+
+    @property
+    def has_called(self) -> bool:
+        """A call has begun."""
+        return self._index >= 0
 
     def content(self, text: str) -> None:
         """Add words for the reader."""
-        if text:
-            self.has_content = True
-            self._content.append(text)
+        self._content.append(text)
 
     def reasoning(self, text: str) -> None:
         """Add thoughts."""

@@ -1,0 +1,146 @@
+"""Tools and begun answers on the real model, asked by the official OpenAI client."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from tests.e2e.process import python
+from tests.e2e.served import Served
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+TEMPLATE = Path(__file__).parent / "data" / "hermes.jinja"
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": CITY}}
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[OpenAI]:
+    """One worker with one slot, and a client of it."""
+    serve = ("-m", "worker.cli", "serve", "-np", "1", "-c", "2048", "--port", "0")
+    served = Served(python(*serve, *arguments))
+    served.wait_until_ready()
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+    served.signal(signal.SIGTERM)
+    assert served.wait(30) == 0
+    served.close()
+
+
+@pytest.fixture(scope="module")
+def hermes() -> Iterator[OpenAI]:
+    """A model whose template teaches calls between tags."""
+    with serving("--chat-template-file", str(TEMPLATE)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[OpenAI]:
+    """A model whose template knows no tools."""
+    with serving() as client:
+        yield client
+
+
+@pytest.fixture(params=["hermes", "plain"])
+def client(request: pytest.FixtureRequest) -> OpenAI:
+    """Either of them."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, OpenAI)
+    return found
+
+
+def ask(client: OpenAI, **options: Any) -> Any:
+    """Ask for the weather, greedily."""
+    body = {"model": "any", "messages": ASKED, "temperature": 0, "max_tokens": 120} | options
+    return client.chat.completions.create(**body)
+
+
+def test_a_required_call_is_valid_for_its_schema(client: OpenAI) -> None:
+    answer = ask(client, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False)
+    (choice,) = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    assert call.function.name == "get_weather" and len(call.id) == 32
+    arguments = json.loads(call.function.arguments)
+    assert isinstance(arguments.pop("city"), str)
+    assert set(arguments) <= {"days"}
+
+
+def test_the_named_tool_is_called(client: OpenAI) -> None:
+    named = {"type": "function", "function": {"name": "add"}}
+    answer = ask(client, tools=[WEATHER, ADD], tool_choice=named, parallel_tool_calls=False)
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name == "add"
+    assert set(json.loads(call.function.arguments)) == {"a", "b"}
+
+
+def test_a_streamed_call_is_the_same_in_pieces(client: OpenAI) -> None:
+    options = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
+    (whole,) = ask(client, **options).choices[0].message.tool_calls
+    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **options)]
+    assert chunks[0].delta.role == "assistant" and chunks[-1].finish_reason == "tool_calls"
+    pieces = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
+    assert pieces[0].function.name == "get_weather" and pieces[0].id
+    assert pieces[0].function.arguments.startswith("{")
+    assert all(piece.id is None and piece.function.name is None for piece in pieces[1:])
+    assert "".join(p.function.arguments for p in pieces) == whole.function.arguments
+    assert len(pieces) > 3
+
+
+def test_a_call_and_its_result_can_be_talked_about(client: OpenAI) -> None:
+    first = ask(client, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False)
+    turn = first.choices[0].message.model_dump(exclude_none=True)
+    result = {"role": "tool", "tool_call_id": turn["tool_calls"][0]["id"], "content": "sunny"}
+    answer = ask(client, messages=[*ASKED, turn, result], tools=[WEATHER], tool_choice="none")
+    assert answer.choices[0].message.content
+    assert answer.choices[0].message.tool_calls is None
+
+
+def test_a_template_without_tools_answers_in_words_or_calls(plain: OpenAI) -> None:
+    message = ask(plain, tools=[WEATHER]).choices[0].message
+    assert message.tool_calls or message.content
+    assert "response" not in (message.content or "")[:12]
+
+
+def test_a_bad_schema_is_refused_and_the_worker_lives(client: OpenAI) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "hiccup"}}}
+    with pytest.raises(BadRequestError) as caught:
+        ask(client, tools=[tool])
+    assert caught.value.param == "tools"
+    assert ask(client, max_tokens=2).choices[0].message.content
+
+
+def test_a_begun_answer_is_gone_on_with(hermes: OpenAI) -> None:
+    begun = {"role": "assistant", "content": "The capital of France is"}
+    messages = [{"role": "user", "content": "hi"}, begun]
+    # llama-server repeats the beginning in whole answers and leaves it out of streams.
+    whole = ask(hermes, messages=messages, max_tokens=6).choices[0].message.content
+    assert whole.startswith("The capital of France is Paris")
+    stream = ask(hermes, messages=messages, max_tokens=6, stream=True)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert text.startswith(" Paris")

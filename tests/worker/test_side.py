@@ -1,0 +1,156 @@
+"""Slot actions and adapters between link and engine, over the fake backend."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode, TaskError
+from protocol.messages import Failed, Terminal
+from protocol.side_tasks import LoraListed, SetLora, SlotActed, SlotAction
+from tests.worker.engines import Rig
+from worker import statefile
+from worker.side import SideTasks
+
+PROMPT = "a prompt long enough to be worth keeping"
+ID = 1000
+
+
+class Bench:
+    """A rig whose side tasks write into a folder."""
+
+    def __init__(self, folder: Path, **rig: int) -> None:
+        self.rig = Rig(**rig)
+        self.side = SideTasks(self.rig.engine, self.rig.backend, str(folder))
+
+    def start(self, action: str, slot: int, name: str = "story") -> None:
+        self.side.start(SlotAction(task_id=ID, action=action, slot=slot, filename=name))
+        self.side.settle()
+
+    def do(self, action: str, slot: int, name: str = "story") -> Terminal:
+        """Start an action and turn until it has ended."""
+        self.rig.emitted.clear()
+        self.start(action, slot, name)
+        return self.turn_until(lambda: self.answer)
+
+    @property
+    def answer(self) -> Terminal | None:
+        found = [one for one in self.rig.of(ID) if isinstance(one, Terminal)]
+        return found[0] if found else None
+
+    def turn_until(self, found: Callable[[], Terminal | None]) -> Terminal:
+        while (answer := found()) is None:
+            self.rig.turn()
+            self.side.settle()
+        return answer
+
+    def read(self, prompt: str, slot: int) -> int:
+        """Have a slot read a prompt; return how much of it was cached."""
+        task = self.rig.submit(prompt, slot=slot, n_predict=0)
+        self.rig.finish()
+        return self.rig.started(task).n_cached
+
+
+def acted(answer: Terminal) -> SlotActed:
+    assert isinstance(answer, SlotActed), answer
+    return answer
+
+
+def test_a_slot_is_saved_erased_and_restored(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    bench.read(PROMPT, 0)
+    n_tokens = len(PROMPT) + 1
+    saved = acted(bench.do("save", 0))
+    assert (saved.n_tokens, saved.n_bytes) == (n_tokens, (tmp_path / "story").stat().st_size)
+    assert acted(bench.do("erase", 0)).n_tokens == n_tokens
+    assert acted(bench.do("erase", 0)).n_tokens == 0
+    restored = acted(bench.do("restore", 0))
+    assert (restored.n_tokens, restored.n_bytes) == (saved.n_tokens, saved.n_bytes)
+    assert bench.read(PROMPT + " and more", 0) == n_tokens
+
+
+@pytest.mark.parametrize("action", ["save", "restore", "erase"])
+def test_an_action_waits_for_a_busy_slot_and_comes_before_the_next_task(
+    tmp_path: Path, action: str
+) -> None:
+    bench = Bench(tmp_path, n_slots=2)
+    bench.read("something to save", 1)
+    bench.do("save", 1)
+    first = bench.rig.submit(PROMPT, slot=0, n_predict=6)
+    bench.rig.turn()
+    second = bench.rig.submit("the next one", slot=0, n_predict=6)
+    bench.rig.emitted.clear()
+    bench.start(action, 0)
+    bench.turn_until(lambda: bench.answer)
+    ended = [one.task_id for one in bench.rig.emitted if isinstance(one, Terminal)]
+    assert ended.index(first) < ended.index(ID)
+    bench.rig.finish()
+    assert bench.rig.terminals(second) == 1
+
+
+def test_a_failed_restore_empties_the_slot(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    bench.read(PROMPT, 0)
+    answer = bench.do("restore", 0, "nowhere")
+    assert isinstance(answer, Failed)
+    assert answer.code is ErrorCode.INVALID_REQUEST
+    assert answer.message == f"Unable to restore slot: {statefile.NOT_A_STATE}"
+    assert bench.read(PROMPT, 0) == 0
+
+
+def test_a_state_that_the_backend_refuses_empties_the_slot(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    stamp = statefile.Stamp(version=3, facts=bench.rig.backend.states.facts)
+    statefile.write(tmp_path / "story", statefile.Saved([1, 2], b"of no use"), stamp)
+    bench.read(PROMPT, 0)
+    assert isinstance(bench.do("restore", 0), Failed)
+    assert bench.read(PROMPT, 0) == 0
+
+
+def test_a_disk_that_takes_nothing_gives_an_error_and_no_file(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "gone", n_slots=1)
+    bench.read(PROMPT, 0)
+    answer = bench.do("save", 0)
+    assert isinstance(answer, Failed)
+    assert answer.code is ErrorCode.INTERNAL
+    assert answer.message == "Unable to save slot: No such file or directory"
+    assert bench.read(PROMPT + " and more", 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("action", "slot", "name", "message"),
+    [
+        ("save", 2, "story", "Invalid slot ID"),
+        ("save", -1, "story", "Invalid slot ID"),
+        ("steal", 0, "story", "Invalid action"),
+        ("save", 0, "../story", "Invalid filename"),
+        ("restore", 0, "a/b", "Invalid filename"),
+    ],
+)
+def test_what_the_gateway_should_have_refused_is_refused_here_too(
+    tmp_path: Path, action: str, slot: int, name: str, message: str
+) -> None:
+    with pytest.raises(TaskError, match=message):
+        Bench(tmp_path).start(action, slot, name)
+
+
+def test_without_a_folder_nothing_is_done() -> None:
+    rig = Rig()
+    with pytest.raises(TaskError, match="--slot-save-path") as caught:
+        SideTasks(rig.engine, rig.backend, "").start(SlotAction(task_id=ID, action="erase", slot=0))
+    assert caught.value.code is ErrorCode.NOT_SUPPORTED
+
+
+def test_scales_are_set_and_listed() -> None:
+    rig = Rig(lora=("one.gguf", "two.gguf"))
+    side = SideTasks(rig.engine, rig.backend, "")
+    found = []
+    for scales in (None, ((1, 0.5),), None, ()):
+        side.start(SetLora(task_id=ID, scales=scales))
+        rig.turn()
+        answer = rig.of(ID)[-1]
+        assert isinstance(answer, LoraListed)
+        found.append([(one.id, one.path, one.scale) for one in answer.adapters])
+    half = [(0, "one.gguf", 0.0), (1, "two.gguf", 0.5)]
+    off = [(0, "one.gguf", 0.0), (1, "two.gguf", 0.0)]
+    assert found == [[(0, "one.gguf", 1.0), (1, "two.gguf", 1.0)], half, half, off]

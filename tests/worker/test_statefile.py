@@ -1,0 +1,109 @@
+"""Files of saved slots, without llama.cpp."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from worker import statefile
+from worker.statefile import Limits, Saved, Stamp, Unfit, note_path
+
+STAMP = Stamp(version=3, facts={"model": "m", "build": "b"})
+LIMITS = Limits(n_ctx=100, n_vocab=50)
+SAVED = Saved([1, 2, 3], b"state of three tokens", (0.5,))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "story"
+
+
+def test_what_is_written_reads_back(path: Path) -> None:
+    size = statefile.write(path, SAVED, STAMP)
+    assert size == SAVED.size == path.stat().st_size
+    found = statefile.read(path, STAMP, LIMITS)
+    assert (found.tokens, bytes(found.state), found.scales) == ([1, 2, 3], SAVED.state, (0.5,))
+
+
+def test_saving_again_replaces_both_file_and_note(path: Path) -> None:
+    statefile.write(path, SAVED, STAMP)
+    statefile.write(path, Saved([4], b"another"), STAMP)
+    assert statefile.read(path, STAMP, LIMITS).tokens == [4]
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_nothing_half(
+    path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statefile.write(path, SAVED, STAMP)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class FullFile:
+        def __init__(self, number: int, _: str) -> None:
+            self.number = number
+
+        def __enter__(self) -> "FullFile":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            os.close(self.number)
+
+        write = staticmethod(full)
+
+    with monkeypatch.context() as patched:
+        match step:
+            case "write":
+                patched.setattr(statefile.os, "fdopen", FullFile)
+            case "fsync":
+                patched.setattr(statefile.os, "fsync", full)
+            case _:
+                patched.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            statefile.write(path, Saved([9], b"lost"), STAMP)
+    assert statefile.read(path, STAMP, LIMITS).tokens == [1, 2, 3]
+    assert [one.name for one in path.parent.iterdir() if one.name.endswith(".part")] == []
+    assert [one.name for one in note_path(path).parent.iterdir()] == ["story"]
+
+
+def test_a_power_cut_between_file_and_note_is_noticed(path: Path) -> None:
+    statefile.write(path, SAVED, STAMP)
+    old = path.read_bytes()
+    statefile.write(path, Saved([9], b"new"), STAMP)
+    path.write_bytes(old)
+    with pytest.raises(Unfit, match="invalid slot save file"):
+        statefile.read(path, STAMP, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "limits", "reason"),
+    [
+        (Stamp(version=4, facts=STAMP.facts), LIMITS, "version 3"),
+        (Stamp(version=3, facts={"model": "x", "build": "b"}), LIMITS, "another model$"),
+        (Stamp(version=3, facts={"model": "m"}), LIMITS, "another build$"),
+        (STAMP, Limits(n_ctx=2, n_vocab=50), "does not fit in the slot context"),
+        (STAMP, Limits(n_ctx=100, n_vocab=3), "Invalid tokens"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(
+    path: Path, stamp: Stamp, limits: Limits, reason: str
+) -> None:
+    statefile.write(path, SAVED, STAMP)
+    with pytest.raises(Unfit, match=reason):
+        statefile.read(path, stamp, limits)
+
+
+@pytest.mark.parametrize("note", ["", "[]", "{}", '{"size": 1}', "\0"])
+def test_a_broken_note_is_refused(path: Path, note: str) -> None:
+    statefile.write(path, SAVED, STAMP)
+    note_path(path).write_text(note)
+    with pytest.raises(Unfit, match="note"):
+        statefile.read(path, STAMP, LIMITS)
+
+
+def test_a_file_without_a_note_is_read_as_llama_server_left_it(path: Path) -> None:
+    statefile.write(path, SAVED, STAMP)
+    note_path(path).unlink()
+    assert statefile.read(path, STAMP, LIMITS).tokens == [1, 2, 3]
