@@ -51,11 +51,13 @@ class Saved:
     state: Buffer
     scales: tuple[float, ...] = ()
     """Of the LoRA adapters that the tokens were read with."""
+    n_packed: int = 0
+    """Numbers with which llama-server wraps the tokens in its own files."""
 
     @property
     def size(self) -> int:
         """Length of the file."""
-        return _HEADER.size + 4 * len(self.tokens) + len(self.state)
+        return _HEADER.size + 4 * (len(self.tokens) + self.n_packed) + len(self.state)
 
 
 _NOTES = ":notes"
@@ -130,12 +132,19 @@ def read(path: Path, stamp: Stamp, limits: Limits) -> Saved:
         data = path.read_bytes()
     except OSError as error:
         raise Unfit(NOT_A_STATE) from error
-    tokens = _tokens(data, stamp.version, limits)
+    numbers = _numbers(data, stamp.version)
+    tokens = unpacked(numbers)
+    if len(tokens) > limits.n_ctx:
+        raise Unfit("Restored prompt does not fit in the slot context")
+    if tokens and not (min(tokens) >= 0 and max(tokens) < limits.n_vocab):
+        raise Unfit("Invalid tokens in slot save file")
     scales = _check_note(path, data, stamp)
-    return Saved(tokens, memoryview(data)[_HEADER.size + 4 * len(tokens) :], scales)
+    state = memoryview(data)[_HEADER.size + 4 * len(numbers) :]
+    return Saved(tokens, state, scales, len(numbers) - len(tokens))
 
 
-def _tokens(data: bytes, version: int, limits: Limits) -> list[int]:
+def _numbers(data: bytes, version: int) -> list[int]:
+    """Read what stands where llama.cpp's own format has the tokens."""
     if len(data) < _HEADER.size:
         raise Unfit(NOT_A_STATE)
     magic, found, n_tokens = _HEADER.unpack_from(data)
@@ -145,12 +154,23 @@ def _tokens(data: bytes, version: int, limits: Limits) -> list[int]:
         raise Unfit(f"the file has version {found} of llama.cpp's format, this server {version}")
     if n_tokens > (len(data) - _HEADER.size) // 4:
         raise Unfit(NOT_A_STATE)
-    if n_tokens > limits.n_ctx:
-        raise Unfit("Restored prompt does not fit in the slot context")
-    tokens = list(struct.unpack_from(f"<{n_tokens}i", data, _HEADER.size))
-    if tokens and not (min(tokens) >= 0 and max(tokens) < limits.n_vocab):
-        raise Unfit("Invalid tokens in slot save file")
-    return tokens
+    return list(struct.unpack_from(f"<{n_tokens}i", data, _HEADER.size))
+
+
+_PACKED, _PACKED_VERSION = -1, 1
+
+
+def unpacked(numbers: list[int]) -> list[int]:
+    """Return the tokens, which llama-server wraps: marker, version, count, tokens, media count."""
+    if not numbers or numbers[0] != _PACKED:
+        return numbers
+    if len(numbers) < 4 or numbers[2] != len(numbers) - 4:
+        raise Unfit(NOT_A_STATE)
+    if numbers[1] != _PACKED_VERSION:
+        raise Unfit("Unsupported server tokens state version")
+    if numbers[-1]:
+        raise Unfit("Cannot restore media tokens")
+    return numbers[3:-1]
 
 
 def _check_note(path: Path, data: bytes, stamp: Stamp) -> tuple[float, ...]:

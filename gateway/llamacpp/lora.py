@@ -20,10 +20,8 @@ def read_scales(value: Any, card: ModelCard) -> tuple[tuple[int, float], ...]:
         raise InvalidRequest(f"Request body: {error}") from error
     for number, _ in scales:
         if number >= card.n_lora:
-            have = f"{card.n_lora} adapters" if card.n_lora else "no adapter"
-            raise InvalidRequest(
-                f"no adapter has the id {number}: this model has {have}", param="id"
-            )
+            have = f"0 to {card.n_lora - 1} are" if card.n_lora else "none is"
+            raise InvalidRequest(f"no adapter has the id {number}; {have} loaded", param="id")
     return scales
 
 

@@ -8,7 +8,7 @@ import orjson
 from gateway.llamacpp.options import wrong_type
 from protocol.errors import InvalidRequest
 
-MAX_TOOLS = 512
+MAX_TOOLS = 1024
 MAX_NAME = 256
 
 _CHOICES = ("auto", "none", "required")

@@ -138,7 +138,7 @@ async def test_an_empty_array_turns_all_adapters_off(pair: Running) -> None:
         ("x", "Request body must be an array"),
         ([1], "Request body: each entry must be an object with 'id' and 'scale'"),
         ([{"id": 0, "scale": "1"}], "Request body: each entry must be an object"),
-        ([{"id": 2, "scale": 1}], "no adapter has the id 2: this model has 2 adapters"),
+        ([{"id": 2, "scale": 1}], "no adapter has the id 2; 0 to 1 are loaded"),
     ],
 )
 async def test_a_wrong_list_of_scales_is_named(pair: Running, body: object, message: str) -> None:

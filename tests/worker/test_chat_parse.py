@@ -161,3 +161,17 @@ def test_arguments_come_through_as_they_were_written(
     text = f'<tool_call>{{"name": "python", "arguments": {written}}}</tool_call>'
     answer = parse(expect("hermes"), list(text))
     assert answer == Answer("", "", (("python", written),))
+
+
+@pytest.mark.parametrize("begin", ["", "<think>", "words", HERMES])
+def test_endless_space_is_passed_on(begin: str) -> None:
+    expected = expect("hermes", thinks=True)
+    parser = ChatParser(expected)
+    parser.feed(begin)
+    n_out = sum(
+        len(parsed.content + parsed.reasoning)
+        for parsed in (parser.feed("\n") for _ in range(1000))
+    )
+    assert n_out > 900 or begin == "<think>"  # the space at the beginning of thoughts is dropped
+    text = f"{begin}{' ' * 200}{HERMES}"
+    assert parse(expected, list(text)) == parse(expected, [text])

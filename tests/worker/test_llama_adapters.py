@@ -43,6 +43,37 @@ def base() -> Iterator[str]:
         yield served.ask(STORY, cache_prompt=False).text
 
 
+SAID_BY_LLAMA_SERVER = {
+    0.0: " a small town nestled between two mountains. The town was nestled between two mountains,"
+    " and the town was surrounded by two mountains. The town was surrounded by two mountains",
+    0.5: " a small town nestled between two great mountains. The town was called Oakwood,"
+    " and it was nestled between two great mountains. The town was called Oakwood,",
+    1.0: " a small town nestled between two great mountains. The town was called Willow Creek,"
+    " and it was nestled between two great mountains. The town was called Willow Creek,",
+}
+"""Greedily, with the same adapter and `-fa off -np 1`, by the llama-server of the same commit."""
+
+STEERED_BY_LLAMA_SERVER = (
+    " a woman named Elara Grey, a brilliant and cunning rogue with a troubled past."
+    " She was a skilled and cunning rogue, with a scar above her head and"
+)
+"""Beside the adapter, the control vector with scale 0.7 on layers 5 to 20."""
+
+
+def test_texts_are_llama_servers_own(files: Path) -> None:
+    lora = (str(files / "lora.gguf"),)
+    with serving(1, lora=lora) as served:
+        for scale, text in SAID_BY_LLAMA_SERVER.items():
+            asked = {"lora": [{"id": 0, "scale": scale}], "cache_prompt": False, "n_predict": 32}
+            assert served.ask(STORY, **asked).text == text, scale
+    steering = {
+        "control_vector": (f"{files / 'cvec.gguf'}:0.7",),
+        "control_vector_layers": (5, 20),
+    }
+    with serving(1, lora=lora, **steering) as served:
+        assert served.ask(STORY, n_predict=32).text == STEERED_BY_LLAMA_SERVER
+
+
 def set_lora(served: Served, *scales: tuple[int, float]) -> LoraListed:
     answer = served.do(SetLora(task_id=0, scales=scales))
     assert isinstance(answer, LoraListed)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.worker.engines import Rig
+from worker.engine.backend import Regroup
 from worker.engine.fake import FakeBackend
 from worker.engine.selfextend import SelfExtend
 from worker.engine.slot import Slot
@@ -69,6 +70,26 @@ def test_a_text_runs_through_many_groups() -> None:
     assert rig.text(first) == plain.text(1)
     assert rig.done(second).n_predicted == 30
     assert all(slot.n_pos <= len(slot.tokens) for slot in rig.engine.slots)
+
+
+def test_positions_do_not_depend_on_the_speed_of_reading() -> None:
+    moves = []
+    for n_batch in (32, 64):
+        rig = Rig(n_ctx=512, n_batch=n_batch, self_extend=SelfExtend(2, 16))
+        seen: list[tuple[int, Regroup]] = []
+        regroup = rig.backend.regroup
+
+        def noted(
+            seq: int, move: Regroup, rig: Rig = rig, seen: list[Any] = seen, do: Any = regroup
+        ) -> None:
+            seen.append((len(rig.engine.slots[seq].tokens), move))
+            do(seq, move)
+
+        rig.backend.regroup = noted  # type: ignore[method-assign]
+        rig.submit("x" * 300)
+        rig.finish()
+        moves.append(seen)
+    assert moves[0] == moves[1] != []
 
 
 def test_no_prompt_is_reused_and_none_is_shifted() -> None:

@@ -107,3 +107,20 @@ def test_a_file_without_a_note_is_read_as_llama_server_left_it(path: Path) -> No
     statefile.write(path, SAVED, STAMP)
     note_path(path).unlink()
     assert statefile.read(path, STAMP, LIMITS).tokens == [1, 2, 3]
+
+
+def test_tokens_as_llama_server_wraps_them_are_unwrapped(path: Path) -> None:
+    statefile.write(path, Saved([-1, 1, 2, 7, 8, 0], b"state"), STAMP)
+    note_path(path).unlink()
+    found = statefile.read(path, STAMP, LIMITS)
+    assert (found.tokens, bytes(found.state)) == ([7, 8], b"state")
+    assert found.size == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "numbers", [[-1], [-1, 1, 3, 7, 8, 0], [-1, 2, 2, 7, 8, 0], [-1, 1, 2, 7, 8, 1], [-1, 1, 0]]
+)
+def test_what_is_wrapped_in_another_way_is_refused(path: Path, numbers: list[int]) -> None:
+    statefile.write(path, Saved(numbers, b"state"), STAMP)
+    with pytest.raises(Unfit):
+        statefile.read(path, STAMP, LIMITS)

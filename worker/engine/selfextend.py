@@ -27,6 +27,14 @@ class SelfExtend:
             slot.n_saved += move.n_saved
             slot.group_start += self.width // self.n
 
+    def room(self, slot: Slot) -> int:
+        """Count the tokens until the next window is full.
+
+        Prompts are cut there, so that positions are shared at the same tokens however fast the
+        prompt is read: the text would depend on the speed of the machine.
+        """
+        return slot.group_start + self.width - slot.n_pos
+
     def _move(self, start: int, end: int) -> Regroup:
         n_new = self.width // self.n
         up = self.n * start // self.width * n_new * (self.n - 1)

@@ -113,15 +113,13 @@ class Step:
         decoding = [slot for slot in self._able if slot.state is SlotState.DECODE]
         rows = self._guessing.rows(decoding)
         waiting = [
-            Waiting(slot.id, _n_text_left(slot), slot.active.order)
+            Waiting(slot.id, self._n_ready(slot), slot.active.order)
             for slot in self._able
             if slot.state is SlotState.PREFILL
             and not slot.active.is_undecided
-            and _n_text_left(slot)
+            and self._n_ready(slot)
         ]
         budget = self._budget.tokens(sum(len(row.tokens) for row in rows))
-        if self._extend is not None:
-            budget = min(budget, self._extend.width)  # positions must not run far ahead
         chunks = plan_chunks(waiting, budget)
         return rows + [self._prompt_row(self._slots[chunk.slot], chunk.n) for chunk in chunks]
 
@@ -143,6 +141,11 @@ class Step:
             self._give_up([Row(slot.id, start, (), False)], error, messages)
         else:
             slot.tokens += task.prompt[start : start + piece.n_pos]
+
+    def _n_ready(self, slot: Slot) -> int:
+        """Count the prompt tokens that may be read at once."""
+        n_text = _n_text_left(slot)
+        return n_text if self._extend is None else min(n_text, self._extend.room(slot))
 
     def _prompt_row(self, slot: Slot, n: int) -> Row:
         prompt, start = slot.active.task.prompt, len(slot.tokens)

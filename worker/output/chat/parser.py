@@ -31,6 +31,10 @@ class Expected:
     """The client wrote what is begun."""
 
 
+_MAX_SPACE = 64
+"""More space than this is not held back for what may follow it: models can write it for ever."""
+
+
 class _State(Enum):
     START = auto()
     THOUGHTS = auto()
@@ -53,7 +57,7 @@ class ChatParser:
         self._state = _State.START
         self._text = ""
         """Not decided yet."""
-        self._held = ""
+        self._held: list[str] = []
         """A call that may turn out to be none."""
         self._skips_space = False
         self._reader: CallReader | None = None
@@ -93,10 +97,11 @@ class ChatParser:
             # What follows a call is no words: brackets, or half of the next call.
             assert self._reader is not None
             if not (self._sink.has_called or self._reader.has_committed):
-                self._sink.content(self._held)
+                self._sink.content("".join(self._held))
         else:
             self._sink.content(self._text)
-        self._text = self._held = ""
+        self._text = ""
+        self._held.clear()
         return self._sink.take()
 
     def _advance(self) -> None:
@@ -122,8 +127,8 @@ class ChatParser:
     def _start(self) -> bool:
         """Look for thoughts, or for a bare call, at the very beginning."""
         self._skip_space()
-        at = len(self._text) - len(self._text.lstrip())
-        if at == len(self._text):
+        at = self._space()
+        if at is None:
             return False
         found = self._match_at(at, [*self._first, *self._dropped, *self._openers, *self._bare])
         if found is None:
@@ -142,11 +147,11 @@ class ChatParser:
         close = Marker(Kind.CLOSER, (self._expected.thoughts.close,))
         at, marker, end = find([close], self._text, 0)
         if marker is not None:
-            self._sink.reasoning(self._text[:at].rstrip())
+            self._sink.reasoning(self._text[: self._before_space(at)])
             self._text = self._text[end:]
             self._state, self._skips_space = _State.START, True
             return True
-        sure = len(self._text[:at].rstrip())
+        sure = self._before_space(at)
         self._sink.reasoning(self._text[:sure])
         self._text = self._text[sure:]
         return False
@@ -159,7 +164,7 @@ class ChatParser:
             self._text = ""
             return False
         at, marker, end = find(markers, self._text, 0)
-        sure = len(self._text[:at].rstrip())
+        sure = self._before_space(at)
         self._sink.content(self._text[:sure])
         if marker is None:
             self._text = self._text[sure:]
@@ -179,9 +184,13 @@ class ChatParser:
                 self._text = self._text[i:]
                 self._give_up(was_writing)
                 return True
-            self._held = "" if was_open or reader.is_open else self._held + char
+            if was_open or reader.is_open:
+                self._held.clear()
+            else:
+                self._held.append(char)
             if reader.is_done:
-                self._text, self._held = self._text[i + 1 :], ""
+                self._text = self._text[i + 1 :]
+                self._held.clear()
                 self._state = _State.BETWEEN
                 return True
         self._text = ""
@@ -193,8 +202,8 @@ class ChatParser:
             self._state = _State.BROKEN
             return
         assert self._reader is not None
-        self._sink.content(self._held)
-        self._held = ""
+        self._sink.content("".join(self._held))
+        self._held.clear()
         self._state = _State.CONTENT
 
     def _read_broken(self) -> bool:
@@ -207,8 +216,8 @@ class ChatParser:
         return True
 
     def _read_between(self) -> bool:
-        at = len(self._text) - len(self._text.lstrip())
-        if at == len(self._text):
+        at = self._space()
+        if at is None:
             return False
         markers = [*self._openers, *self._closers, *self._again, *self._dropped, *self._bare]
         found = self._match_at(at, markers)
@@ -224,6 +233,17 @@ class ChatParser:
         return True
 
     # -------------------------------------------------------------------------------------------
+
+    def _space(self) -> int | None:
+        """Length of the space that the text begins with; None: it may go on."""
+        at = len(self._text) - len(self._text.lstrip())
+        if at > _MAX_SPACE:
+            return 0
+        return None if at == len(self._text) else at
+
+    def _before_space(self, end: int) -> int:
+        """Return where the space before `end` begins."""
+        return max(len(self._text[:end].rstrip()), end - _MAX_SPACE)
 
     def _match_at(self, at: int, markers: list[Marker]) -> tuple[Marker | None, int] | None:
         """Return the marker at a place and its end, (None, 0) for none, None for too early."""
@@ -253,7 +273,7 @@ class ChatParser:
         assert tools is not None
         is_bare = marker.kind is Kind.BARE
         cut = at if is_bare else end  # the brace belongs to the call
-        self._held, self._text = self._text[:cut], self._text[cut:]
+        self._held, self._text = [self._text[:cut]], self._text[cut:]
         self._reader = CallReader(
             tools, self._expected.names, self._sink, name=marker.name, is_strict=is_bare
         )

@@ -1,0 +1,68 @@
+"""What the engine says of a chat, on its way out of the worker."""
+
+from protocol.config import WorkerConfig
+from protocol.errors import ErrorCode
+from protocol.messages import Delta, Done, Failed, Finish, Heartbeat
+from protocol.sampling import SamplingParams
+from tests.worker.chat_cases import HERMES, expect
+from worker.answers import Answers
+from worker.engine.backend import Vocabulary
+from worker.engine.fake import FakeBackend
+from worker.engine.task import Task
+from worker.prompt import shown_tokens
+
+DONE = Done(task_id=1, attempt=0, finish=Finish.EOS, n_predicted=9)
+
+
+def answers(*ids: int) -> Answers:
+    """Parsers of tasks with these ids."""
+    found = Answers()
+    for task_id in ids:
+        found.open(Task(task_id, 0, [1], SamplingParams(), expected=expect("hermes")))
+    return found
+
+
+def delta(text: str, task_id: int = 1) -> Delta:
+    """A step's text."""
+    return Delta(task_id=task_id, text=text, tokens=(5,), n_predicted=3)
+
+
+def test_texts_of_chats_are_taken_apart_and_others_are_not() -> None:
+    found = answers(1)
+    chat, plain, beat = found.parse([delta(HERMES), delta(HERMES, 2), Heartbeat(step=1, busy=1)])
+    assert isinstance(chat, Delta) and isinstance(plain, Delta)
+    assert chat.text == "" and chat.tool_calls[0].name == "special_function"
+    assert (chat.tokens, chat.n_predicted) == ((5,), 3)
+    assert plain.text == HERMES and isinstance(beat, Heartbeat)
+
+
+def test_what_was_held_back_goes_out_before_the_end() -> None:
+    found = answers(1)
+    (held,) = found.parse([delta("a <tool_")])
+    assert isinstance(held, Delta) and held.text == "a"
+    rest, end = found.parse([DONE])
+    assert rest == Delta(task_id=1, text=" <tool_", n_predicted=9)
+    assert end == DONE
+    assert found.parse([delta("b")]) == [delta("b")]
+
+
+def test_a_failed_task_says_nothing_more() -> None:
+    found = answers(1)
+    found.parse([delta("a <tool_")])
+    failed = Failed(task_id=1, code=ErrorCode.INTERNAL, message="x")
+    assert found.parse([failed]) == [failed]
+
+
+def test_parsers_are_forgotten_with_their_gateway() -> None:
+    found = answers(1, 2)
+    found.clear()
+    assert found.parse([delta(HERMES)]) == [delta(HERMES)]
+
+
+def test_control_tokens_in_markers_are_shown() -> None:
+    backend = FakeBackend(WorkerConfig(backend="fake"))
+    plain, special = list(backend.vocabulary.pieces), list(backend.vocabulary.special_pieces)
+    plain[7], special[7] = b"", b"\x07"
+    plain[8], special[8] = b"", b"\x08"
+    backend.vocabulary = Vocabulary(plain, special, backend.vocabulary.is_eog, add_bos=True)
+    assert shown_tokens(backend, ["<a\x07>"]) == {7}
