@@ -17,7 +17,7 @@ endif
 export CMAKE_ARGS
 
 LLAMA_STAMP := $(VENV)/.llama-$(shell printf '%s' '$(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
-DEV := httpx hypothesis mypy openai pytest pytest-asyncio pytest-cov pytest-randomly pytest-timeout ruff
+DEV := anthropic gguf httpx hypothesis mypy openai pytest pytest-asyncio pytest-cov pytest-randomly pytest-timeout ruff
 
 .PHONY: serve test check lint format clean build dev
 .DEFAULT_GOAL := serve

@@ -29,6 +29,8 @@ class Outcome:
     """Tokens up to the last thought."""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     """Each call in one piece."""
+    prompt: tuple[TokenProb, ...] = ()
+    """The tokens of the prompt, if they were asked for."""
 
 
 class Reply(Protocol):

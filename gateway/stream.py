@@ -194,9 +194,11 @@ def merge(deltas: list[Delta]) -> Delta:
     last = deltas[-1]
     tokens: list[int] = []
     probs: list[TokenProb] = []
+    prompt: tuple[TokenProb, ...] = ()
     for delta in deltas:
         tokens += delta.tokens
         probs += delta.probs
+        prompt = prompt or delta.prompt
     return Delta(
         task_id=last.task_id,
         attempt=last.attempt,
@@ -205,6 +207,7 @@ def merge(deltas: list[Delta]) -> Delta:
         tool_calls=tuple([call for delta in deltas for call in delta.tool_calls]),
         tokens=tuple(tokens),
         probs=tuple(probs),
+        prompt=prompt,
         n_predicted=last.n_predicted,
         timings=next((d.timings for d in reversed(deltas) if d.timings is not None), None),
     )

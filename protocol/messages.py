@@ -117,6 +117,8 @@ class Generate(TaskMessage):
     """What stands around the gap; `prompt` is then the text before it, after the prefix."""
     media: tuple[bytes, ...] = ()
     """Images or sounds in the order of their markers in the prompt."""
+    echo: bool = False
+    """The first delta tells the prompt's own tokens; with `n_probs` also how likely they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +236,8 @@ class Delta(TaskMessage):
     tool_calls: tuple[ToolCallDelta, ...] = ()
     tokens: tuple[int, ...] = ()
     probs: tuple[TokenProb, ...] = ()
+    prompt: tuple[TokenProb, ...] = ()
+    """The tokens of the prompt, once, if `Generate.echo` asked; `p` is NaN where unknown."""
     n_predicted: int = 0
     """Tokens generated up to and including this delta."""
     timings: Timings | None = None

@@ -47,6 +47,8 @@ class PromptReader:
         params = message.params
         if params.n_predict == -1 and self._card.defaults.n_predict != -1:
             params = replace(params, n_predict=self._card.defaults.n_predict)
+        if message.echo and params.n_probs > 0:
+            params = replace(params, cache_prompt=False)  # only what is read can be judged
         if message.chat is not None and self._chat_stop:
             params = replace(params, stop=(self._chat_stop, *params.stop))
         return message if params is message.params else replace(message, params=params)
@@ -67,17 +69,21 @@ class PromptReader:
             message = replace(message, params=replace(message.params, grammar=chat.grammar))
         if message.media:
             return self._answered(self._media_task(message, chat), chat)
-        text = ""
+        text, echo_from = "", -1
         if chat is not None:
             tokens = self._tokens(self._without_bos(chat.text))
         else:
-            tokens = self._plain_tokens(message)
-            text = self._backend.vocabulary.render(tokens)
-            tokens = self._system.lead(message, tokens)
+            own = self._plain_tokens(message)
+            text = self._backend.vocabulary.render(own)
+            tokens = self._system.lead(message, own)
+            if message.echo:
+                echo_from = len(tokens) - len(own) + self._has_bos(message, own)
         if self._logs_prompts:
             shown = text or self._backend.vocabulary.render(tokens)
             logger.info("prompt task=%d tokens=%d text=%r", message.task_id, len(tokens), shown)
         tokens, truncated = self._fit(tokens, message.params.n_keep)
+        if truncated and message.echo:
+            raise self._too_long(len(tokens))
         task = Task(
             task_id=message.task_id,
             attempt=message.attempt,
@@ -86,8 +92,16 @@ class PromptReader:
             slot=message.slot,
             text=text,
             truncated=truncated,
+            echo_from=echo_from,
         )
         return self._answered(task, chat)
+
+    def _has_bos(self, message: Generate, tokens: list[int]) -> bool:
+        """Tell whether the tokens of a prompt begin with a BOS that the client did not write."""
+        vocabulary = self._backend.vocabulary
+        prompt = message.prompt or ()
+        leads = isinstance(prompt if isinstance(prompt, str) else (*prompt[:1], 0)[0], str)
+        return leads and not self._system and vocabulary.add_bos and tokens[:1] == [vocabulary.special.bos]
 
     def _answered(self, task: Task, chat: ChatPrompt | None) -> Task:
         """Say how a chat's answer is to be taken apart."""

@@ -20,10 +20,7 @@ _NAMELESS = "tmp"
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     """Plan an infill; raises `TaskError` for what cannot be done."""
-    if card.fim_missing:
-        named = "".join(f"{name} token is missing. " for name in card.fim_missing)
-        message = f"Infill is not supported by this model: {named}"
-        raise TaskError(ErrorCode.NOT_SUPPORTED, message)
+    check_infill(card)
     prompt = body.get("prompt")
     if prompt is not None and not isinstance(prompt, str):
         raise InvalidRequest('"prompt" must be a string', param="prompt")
@@ -44,6 +41,14 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
         stream=params.stream,
         ping_interval_s=read_ping_interval(body),
     )
+
+
+def check_infill(card: ModelCard) -> None:
+    """Refuse a model that has no tokens for a gap, in llama-server's words."""
+    if card.fim_missing:
+        named = "".join(f"{name} token is missing. " for name in card.fim_missing)
+        message = f"Infill is not supported by this model: {named}"
+        raise TaskError(ErrorCode.NOT_SUPPORTED, message)
 
 
 def _text(body: Mapping[str, Any], key: str) -> str:

@@ -4,8 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gateway.llamacpp.infill import check_infill
 from gateway.llamacpp.media import place_media
-from gateway.llamacpp.options import read_flag, read_int, read_object, read_ping_interval
+from gateway.llamacpp.options import (
+    read_flag,
+    read_int,
+    read_object,
+    read_ping_interval,
+    wrong_type,
+)
 from gateway.llamacpp.prompt import Prompt, read_prompts
 from gateway.llamacpp.structured import read_json_schema
 from gateway.openai.text_chunks import TextReply
@@ -14,13 +21,16 @@ from gateway.refusals import refuse_unsupported
 from gateway.reply import Plan, fan_out
 from protocol.errors import InvalidRequest
 from protocol.facts import ModelCard
-from protocol.messages import Generate
+from protocol.messages import Generate, Infill
 from protocol.schema import read
+
+_MOST_ECHOED = 20
+"""Rivals of each token: a long prompt with more would outweigh every other message."""
 
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     """Plan a text completion; raises `InvalidRequest` naming the field."""
-    refuse_unsupported(body)
+    refuse_unsupported(body, besides=("suffix",))
     n_top = read_int(body, "logprobs", 0, 1000)
     native = dict(body)
     if n_top is not None:
@@ -32,18 +42,41 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     first = Generate(task_id=0, params=params, schema=read_json_schema(body))
     placed = [place_media(body, i, prompt, card) for i, prompt in enumerate(prompts)]
     wanted = [replace(first, prompt=prompt, media=media) for prompt, media in placed]
-    tasks, each = fan_out(wanted, params)
+    if suffix := _read_suffix(body, card):
+        wanted = [_with_gap(task, suffix) for task in wanted]
     wishes = Wishes(
         include_usage=read_flag(read_object(body, "stream_options"), "include_usage"),
         verbose=read_flag(body, "verbose"),
         n_top=n_top if n_top is not None else params.n_probs or -1,
     )
+    if read_flag(body, "echo"):
+        wanted = [_with_echo(task) for task in wanted]
+    tasks, each = fan_out(wanted, params)
     return Plan(
         tasks=tasks,
-        reply=TextReply(card, each, wishes, _echoes(body, prompts, params.n, wishes)),
+        reply=TextReply(card, each, wishes, _echoes(body, prompts, params.n)),
         stream=params.stream,
         ping_interval_s=read_ping_interval(body),
     )
+
+
+def _read_suffix(body: Mapping[str, Any], card: ModelCard) -> str:
+    """Read what stands after the text that is wanted; an empty one asks for nothing."""
+    suffix = body.get("suffix")
+    if suffix is None or suffix == "":
+        return ""
+    if not isinstance(suffix, str):
+        raise wrong_type("suffix", "string", suffix)
+    check_infill(card)
+    return suffix
+
+
+def _with_gap(task: Generate, suffix: str) -> Generate:
+    """Make a prompt the text before a gap, as the prefix of /infill is."""
+    if not isinstance(task.prompt, str) or task.media:
+        message = "Field 'suffix': only a prompt that is text can be inserted to"
+        raise InvalidRequest(message, param="suffix")
+    return replace(task, prompt="", infill=Infill(prefix=task.prompt, suffix=suffix))
 
 
 def _check_best_of(body: Mapping[str, Any], n: int) -> None:
@@ -53,17 +86,25 @@ def _check_best_of(body: Mapping[str, Any], n: int) -> None:
         raise InvalidRequest(message, param="best_of")
 
 
-def _echoes(
-    body: Mapping[str, Any], prompts: Sequence[Prompt], n: int, wishes: Wishes
-) -> tuple[str | None, ...]:
-    """Return what stands before each choice."""
+def _with_echo(task: Generate) -> Generate:
+    """Ask for the tokens of a prompt where its text is not enough to repeat it."""
+    if isinstance(task.prompt, str) and not task.params.n_probs:
+        return task
+    problem, param = "", "echo"
+    if task.media or task.infill is not None:
+        problem = "log probabilities of a prompt with media or a suffix are not supported"
+    elif task.params.post_sampling_probs:
+        problem, param = "the prompt of an echo was not sampled", "post_sampling_probs"
+    elif task.params.n_probs > _MOST_ECHOED:
+        problem, param = f"must be at most {_MOST_ECHOED} with echo", "logprobs"
+    if problem:
+        raise InvalidRequest(f"Field '{param}': {problem}", param=param)
+    return replace(task, echo=True)
+
+
+def _echoes(body: Mapping[str, Any], prompts: Sequence[Prompt], n: int) -> tuple[str | None, ...]:
+    """Return what stands before each choice; of a prompt in tokens only the worker knows it."""
     if not read_flag(body, "echo"):
         return (None,) * (len(prompts) * n)
-    if wishes.n_top >= 0:
-        message = "Field 'echo': log probabilities of the prompt are not supported yet"
-        raise InvalidRequest(message, param="echo")
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    if len(texts) < len(prompts):
-        message = "Field 'echo': echo of a prompt in tokens is not supported yet"
-        raise InvalidRequest(message, param="echo")
+    texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts]
     return tuple(text for text in texts for _ in range(n))

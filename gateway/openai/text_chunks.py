@@ -26,7 +26,8 @@ from protocol.sampling import SamplingParams
 class TextReply:
     """Speaks OpenAI's text completion API; see `gateway.reply.Reply`.
 
-    `echoes` holds for each choice the text that stands before it, empty unless `echo` was asked.
+    `echoes` holds for each choice the text that stands before it, None unless `echo` was asked;
+    it is empty for a prompt in tokens, whose text comes with the first delta.
     """
 
     def __init__(
@@ -56,22 +57,28 @@ class TextReply:
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Frame added text; a delta with neither text nor probabilities says nothing."""
-        if not message.text and not message.probs:
+        if not message.text and not message.probs and not message.prompt:
             return b""
-        said = self._say_echo(index) + message.text
+        said = self._say_echo(index, message.prompt) + message.text
         extra = b""
         if message.timings is not None:
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
-        probs = self._log_probs(index, message.probs) if message.probs else b"null"
+        probs = b"null"
+        if self._wishes.n_top >= 0 and (message.probs or message.prompt):
+            probs = self._log_probs(index, message.probs, message.prompt)
         return self._chunk(index, orjson.dumps(said), probs, extra)
 
-    def _say_echo(self, index: int) -> str:
+    def _say_echo(self, index: int, prompt: tuple[TokenProb, ...] = ()) -> str:
         echo, self._unsaid[index] = self._unsaid[index], None
-        return echo or ""
+        return _echo(echo, prompt)
 
-    def _log_probs(self, index: int, probs: tuple[TokenProb, ...]) -> bytes:
+    def _log_probs(
+        self, index: int, probs: tuple[TokenProb, ...], prompt: tuple[TokenProb, ...]
+    ) -> bytes:
         offset = self._offsets[index]
-        fields = legacy_log_probs(probs, self._params[index], self._wishes, offset=offset)
+        fields = legacy_log_probs(
+            probs, self._params[index], self._wishes, offset=offset, prompt=prompt
+        )
         self._offsets[index] = offset + sum(map(len, fields["tokens"]))
         return orjson.dumps(fields)
 
@@ -128,13 +135,22 @@ class TextReply:
         params = self._params[index]
         probs = None
         if self._wishes.n_top >= 0:
-            probs = legacy_log_probs(outcome.probs, params, self._wishes, offset=0)
+            probs = legacy_log_probs(
+                outcome.probs, params, self._wishes, offset=0, prompt=outcome.prompt
+            )
         return {
-            "text": (self._echoes[index] or "") + outcome.text,
+            "text": _echo(self._echoes[index], outcome.prompt) + outcome.text,
             "index": index,
             "logprobs": probs,
             "finish_reason": FINISH_REASONS[outcome.done.finish],
         }
+
+
+def _echo(text: str | None, prompt: Sequence[TokenProb]) -> str:
+    """Return what stands before a choice: the client's own text, or the text of its tokens."""
+    if text is None:
+        return ""
+    return text or b"".join([one.piece for one in prompt]).decode(errors="replace")
 
 
 def _tails(who: Identity) -> tuple[bytes, bytes]:

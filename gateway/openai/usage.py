@@ -1,5 +1,6 @@
 """What the three OpenAI answers share: identity, usage, finish reasons, log probabilities."""
 
+import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -76,23 +77,35 @@ def log_probs(probs: Sequence[TokenProb], params: SamplingParams, wishes: Wishes
 
 
 def legacy_log_probs(
-    probs: Sequence[TokenProb], params: SamplingParams, wishes: Wishes, *, offset: int
+    probs: Sequence[TokenProb],
+    params: SamplingParams,
+    wishes: Wishes,
+    *,
+    offset: int,
+    prompt: Sequence[TokenProb] = (),
 ) -> dict[str, Any]:
-    """Return `logprobs` of a text completion: llama-server's `content` and OpenAI's four arrays."""
-    tokens = [text(one.piece) for one in probs]
+    """Return `logprobs` of a text completion: llama-server's `content` and OpenAI's four arrays.
+
+    The prompt is in OpenAI's only; of its first token nothing is known, which is null.
+    """
+    told = [*prompt, *probs]
+    tokens = [text(one.piece) for one in told]
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
     return log_probs(probs, params, wishes) | {
         "tokens": tokens,
-        "token_logprobs": [_finite(one.p) for one in probs],
+        "token_logprobs": [_finite(one.p) for one in told],
         "top_logprobs": [
-            {text(piece): _finite(p) for _, piece, p in one.top[: wishes.n_top]} for one in probs
+            None
+            if math.isnan(one.p)
+            else {text(piece): _finite(p) for _, piece, p in one.top[: wishes.n_top]}
+            for one in told
         ],
         "text_offset": offsets,
     }
 
 
-def _finite(p: float) -> float:
-    return max(p, -3.4028234663852886e38)
+def _finite(p: float) -> float | None:
+    return None if math.isnan(p) else max(p, -3.4028234663852886e38)

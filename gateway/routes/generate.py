@@ -129,6 +129,7 @@ async def collect(stream: TaskStream) -> Outcome:
     calls: list[ToolCallDelta] = []
     tokens: list[int] = []
     probs: list[TokenProb] = []
+    prompt: tuple[TokenProb, ...] = ()
     while True:
         message = await stream.receive()
         match message:
@@ -139,6 +140,7 @@ async def collect(stream: TaskStream) -> Outcome:
                 calls += message.tool_calls
                 tokens += message.tokens
                 probs += message.probs
+                prompt = prompt or message.prompt
             case Done():
                 return Outcome(
                     text="".join(texts),
@@ -148,4 +150,5 @@ async def collect(stream: TaskStream) -> Outcome:
                     reasoning="".join(thoughts),
                     n_reasoning=n_reasoning,
                     tool_calls=whole_calls(calls),
+                    prompt=prompt,
                 )

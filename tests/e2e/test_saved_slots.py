@@ -39,7 +39,7 @@ def pool(folder: Path) -> Iterator[Served]:
     """One worker of two slots with an adapter that is off."""
     served = Served(
         python(
-            *("-m", "worker.cli", "serve", "-np", "2", "-c", "1024", "--port", "0"),
+            *("-m", "worker.cli", "serve", "-a", "only", "-np", "2", "-c", "1024", "--port", "0"),
             *("--slot-save-path", str(folder / "slots")),
             *("--lora", str(folder / "lora.gguf"), "--lora-init-without-apply"),
         )
@@ -61,8 +61,7 @@ def act(pool: Served, action: str, slot: int, name: str) -> httpx.Response:
 
 
 def restart_worker(pool: Served) -> None:
-    name = next(line for line in pool.lines if " is ready pid=" in line).split(" is ready")[0]
-    os.kill(pool.pid_of(name.split()[-1]), signal.SIGKILL)
+    os.kill(pool.pid_of("only-1"), signal.SIGKILL)
     assert eventually(lambda: pool.client.get("/readyz").status_code == 503)
     assert eventually(lambda: pool.client.get("/readyz").status_code == 200, within_s=60)
 

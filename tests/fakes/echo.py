@@ -4,6 +4,7 @@ Messages in, lists of messages out; it knows nothing of sockets.
 """
 
 import dataclasses
+import math
 import re
 import struct
 from dataclasses import dataclass, field
@@ -230,6 +231,9 @@ class FakeEngine:
             out.append(m.Started(**_ids(job.task), slot=job.slot, n_prompt=len(job.words)))
 
     def _advance(self, job: _Job, out: list[m.Message]) -> None:
+        if job.task.echo and not job.n_predicted:
+            n_probs = job.task.params.n_probs
+            out.append(m.Delta(**_ids(job.task), prompt=echoed(job.words, n_probs)))
         if job.script is not None:
             self._recite(job, job.script, out)
         elif job.finish is None:
@@ -267,13 +271,26 @@ def token_of(word: str) -> int:
 
 
 def prompt_words(task: m.Generate) -> list[str]:
-    """The words that a task is answered with: its prompt, or the last message of its chat."""
+    """The words that a task is answered with: of its prompt, its chat or its gap."""
     if task.chat is not None:
         content = task.chat.messages[-1].get("content") if task.chat.messages else ""
         return split_words(content if isinstance(content, str) else "parts")
+    if task.infill is not None and not task.prompt:
+        return split_words(f"{task.infill.prefix} {task.infill.suffix}")
     if isinstance(task.prompt, str):
         return split_words(task.prompt)
     return [item if isinstance(item, str) else f" t{item}" for item in task.prompt or ()]
+
+
+def echoed(words: list[str], n_probs: int) -> tuple[facts.TokenProb, ...]:
+    """Tell the words of a prompt; each is as likely as the other, and the first unknown."""
+    pieces = [word.encode() for word in words]
+    return tuple(
+        facts.TokenProb(id=token_of(word), piece=piece, p=-0.5, top=((1, piece, -0.5),))
+        if i and n_probs
+        else facts.TokenProb(id=token_of(word), piece=piece, p=math.nan)
+        for i, (word, piece) in enumerate(zip(words, pieces, strict=True))
+    )
 
 
 class _Ids(TypedDict):

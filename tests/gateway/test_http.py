@@ -201,7 +201,7 @@ async def test_request_id_is_echoed_or_drawn(gateway: Running) -> None:
         ("/completion", {"prompt": "a", "n_predict": -2}, "n_predict"),
         ("/completion", {}, "prompt"),
         ("/v1/chat/completions", {**CHAT, "tools": [{}]}, "tools[0]"),
-        ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
+        ("/v1/completions", {"prompt": "a", "suffix": 1}, "suffix"),
         ("/completion", {"prompt": "a", "n": 128}, "n"),
         ("/tokenize", {"content": 3}, "content"),
         ("/completion", {"prompt": "a", "model": 3}, "model"),

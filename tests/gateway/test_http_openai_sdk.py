@@ -24,6 +24,13 @@ async def sdk(gateway: Running) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
+@pytest.fixture
+async def lenient(gateway: Running) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The client as it is: OpenAI's own nulls in text completions are not in its types."""
+    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
+        yield client
+
+
 async def test_chat_in_one_piece(sdk: openai.AsyncOpenAI) -> None:
     answer = await sdk.chat.completions.create(model="any", messages=MESSAGES, n=2)
     assert [choice.message.content for choice in answer.choices] == ["one two three"] * 2
@@ -46,6 +53,49 @@ async def test_chat_stream_with_usage(sdk: openai.AsyncOpenAI) -> None:
 async def test_text_completion_and_echo(sdk: openai.AsyncOpenAI) -> None:
     answer = await sdk.completions.create(model="any", prompt=["a", "b"], echo=True)
     assert [choice.text for choice in answer.choices] == ["aa", "bb"]
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+async def test_a_prompt_is_judged_as_evaluation_harnesses_ask(
+    lenient: openai.AsyncOpenAI, max_tokens: int
+) -> None:
+    wishes: Any = {"prompt": "one two", "echo": True, "logprobs": 1, "max_tokens": max_tokens}
+    whole = (await lenient.completions.create(model="any", **wishes)).choices[0]
+    assert whole.text == "one two" + "one" * max_tokens
+    assert whole.logprobs is not None and whole.logprobs.tokens == ["one", " two"]
+    assert whole.logprobs.token_logprobs == [None, -0.5]
+    assert whole.logprobs.top_logprobs == [None, {" two": -0.5}]
+    assert whole.logprobs.text_offset == [0, 3]
+    stream = await lenient.completions.create(model="any", stream=True, **wishes)
+    chunks = [chunk.choices[0] async for chunk in stream if chunk.choices]
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert [c.logprobs.tokens for c in chunks if c.logprobs] == [["one", " two"]]
+
+
+async def test_a_prompt_in_tokens_is_repeated_as_text(lenient: openai.AsyncOpenAI) -> None:
+    wishes: Any = {"prompt": [1, 2], "echo": True, "max_tokens": 1}
+    whole = await lenient.completions.create(model="any", **wishes)
+    assert whole.choices[0].text == " t1 t2 t1"
+    assert whole.choices[0].logprobs is None
+    stream = await lenient.completions.create(model="any", stream=True, **wishes)
+    assert "".join([c.choices[0].text async for c in stream if c.choices]) == " t1 t2 t1"
+
+
+async def test_text_is_inserted_before_a_suffix(sdk: openai.AsyncOpenAI, gateway: Running) -> None:
+    answer = await sdk.completions.create(model="any", prompt="def f():", suffix="return x")
+    assert answer.choices[0].text == "def f(): return x", "the fake says prefix and suffix"
+
+
+async def test_without_infill_tokens_an_insertion_is_501(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        await gateway.add_worker(FakeOptions(fim_missing=("suffix",)))
+        async with openai.AsyncOpenAI(
+            base_url=f"{gateway.url}/v1", api_key="none", max_retries=0
+        ) as client:
+            with pytest.raises(openai.InternalServerError) as caught:
+                await client.completions.create(model="any", prompt="a", suffix="b")
+    assert caught.value.status_code == 501
+    assert "suffix token is missing" in caught.value.message
 
 
 async def test_models(sdk: openai.AsyncOpenAI) -> None:

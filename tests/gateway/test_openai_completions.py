@@ -1,12 +1,14 @@
 """Text completion bodies: log probabilities as a number, echo, best_of."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.openai.completions import plan
 from gateway.reply import Outcome
-from protocol.errors import InvalidRequest
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.messages import Infill
 from tests.gateway.cards import CARD, done
 
 
@@ -15,11 +17,14 @@ from tests.gateway.cards import CARD, done
     [
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": -1}, "logprobs"),
-        ({"suffix": "x"}, "suffix"),
+        ({"suffix": 1}, "suffix"),
+        ({"suffix": "x", "prompt": [1]}, "suffix"),
+        ({"suffix": "x", "prompt": ["a", [1]]}, "suffix"),
         ({"best_of": 2}, "best_of"),
         ({"echo": 1}, "echo"),
-        ({"echo": True, "logprobs": 1}, "echo"),
-        ({"echo": True, "prompt": [1]}, "echo"),
+        ({"echo": True, "logprobs": 1, "suffix": "x"}, "echo"),
+        ({"echo": True, "logprobs": 21}, "logprobs"),
+        ({"echo": True, "logprobs": 1, "post_sampling_probs": True}, "post_sampling_probs"),
         ({"image_data": [{"id": 1}]}, "image_data[0].data"),
     ],
 )
@@ -32,6 +37,35 @@ def test_what_is_not_there_yet_is_named(fields: dict[str, Any], param: str) -> N
 @pytest.mark.parametrize("fields", [{"best_of": 1}, {"best_of": 2, "n": 2}, {"suffix": ""}])
 def test_values_that_ask_for_nothing_pass(fields: dict[str, Any]) -> None:
     assert plan({"prompt": "a", **fields}, CARD).tasks
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [({}, False), ({"logprobs": 1}, True), ({"prompt": [1]}, True), ({"suffix": "x"}, False)],
+)
+def test_the_worker_is_asked_for_a_prompts_tokens_only_if_they_are_needed(
+    fields: dict[str, Any], asked: bool
+) -> None:
+    (task,) = plan({"prompt": "a", "echo": True, **fields}, CARD).tasks
+    assert task.echo is asked
+
+
+def test_a_suffix_makes_each_prompt_the_text_before_a_gap() -> None:
+    tasks = plan({"prompt": ["a", "b"], "suffix": "z"}, CARD).tasks
+    assert [task.infill for task in tasks] == [
+        Infill(prefix="a", suffix="z"),
+        Infill(prefix="b", suffix="z"),
+    ]
+    assert not any(task.prompt for task in tasks)
+
+
+def test_a_model_without_infill_tokens_cannot_insert() -> None:
+    card = replace(CARD, fim_missing=("suffix",))
+    assert plan({"prompt": "a", "suffix": ""}, card).tasks
+    with pytest.raises(TaskError) as caught:
+        plan({"prompt": "a", "suffix": "z"}, card)
+    assert caught.value.code is ErrorCode.NOT_SUPPORTED
+    assert caught.value.message.startswith("Infill is not supported by this model: suffix token")
 
 
 @pytest.mark.parametrize(("logprobs", "n_probs"), [(None, 0), (0, 1), (3, 3)])

@@ -46,7 +46,9 @@ CHATS: tuple[Case, ...] = (
     _response("odd item", text=False, input=[{"type": "x"}]),
     _response("odd tools", text=False, tools=3),
     _response("two choices", text=False, n=2),
-    Case(name="response count", path="/v1/responses/input_tokens", body={"input": ITEMS}),
+    Case(
+        name="response count", path="/v1/responses/input_tokens", body={"input": ITEMS}, exact=True
+    ),
     _message("plain"),
     _message(
         "system", system=[{"type": "text", "text": "You are "}, {"type": "text", "text": "a"}]
@@ -56,5 +58,10 @@ CHATS: tuple[Case, ...] = (
     _message("stop", stop_sequences=["a"]),
     _message("no content", text=False, messages=[{"role": "user"}]),
     _message("no messages", text=False, messages=None),
-    Case(name="message count", path="/v1/messages/count_tokens", body={"messages": BLOCKS}),
+    Case(
+        name="message count",
+        path="/v1/messages/count_tokens",
+        body={"messages": BLOCKS},
+        exact=True,
+    ),
 )

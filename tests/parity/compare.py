@@ -1,5 +1,6 @@
 """Where one answer lacks what another has."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,3 +26,21 @@ def missing(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
         else:
             yield from missing(theirs[0], ours[0], f"{path}[0]")
             yield from missing(theirs[-1], ours[-1], f"{path}[-1]")
+
+
+def unequal(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
+    """Name every value of theirs that ours has otherwise; more keys are welcome."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for key, value in theirs.items():
+            yield from unequal(value, ours.get(key), f"{path}.{key}")
+    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        for i, (one, other) in enumerate(zip(theirs, ours, strict=True)):
+            yield from unequal(one, other, f"{path}[{i}]")
+    elif not _is_equal(theirs, ours):
+        yield f"{path or '.'}: {theirs!r} became {ours!r}"
+
+
+def _is_equal(theirs: Any, ours: Any) -> bool:
+    if isinstance(theirs, float) and isinstance(ours, float):
+        return math.isclose(theirs, ours, rel_tol=2e-3, abs_tol=1e-4)
+    return bool(theirs == ours)

@@ -11,14 +11,15 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from tests.parity.ask import ask
-from tests.parity.cases import CASES
-from tests.parity.chats import CHATS
+from tests.parity.cases import Case
+from tests.parity.setups import SETUPS
 from worker.resolve import find_model
 
 RECORDED = Path(__file__).parent / "recorded.json"
@@ -32,9 +33,19 @@ def main() -> None:
     parser.add_argument("--model", default=find_model(""))
     args = parser.parse_args()
     answers = {}
-    left = [*CASES, *CHATS]
+    for setup in SETUPS:
+        command = [str(args.llama_server), "-m", args.model, *setup.arguments]
+        answers |= recorded(command, setup.cases)
+    text = json.dumps(answers, indent=0, ensure_ascii=False, sort_keys=True)
+    RECORDED.write_text(text.replace(args.model, "MODEL") + "\n", encoding="utf-8")
+
+
+def recorded(command: list[str], cases: Sequence[Case]) -> dict[str, Any]:
+    """Return the answer to each case, of a new server after one that died."""
+    answers: dict[str, Any] = {}
+    left = [*cases]
     while left:
-        with running(args.llama_server, args.model) as client:
+        with running(command) as client:
             while left:
                 case = left.pop(0)
                 try:
@@ -42,16 +53,17 @@ def main() -> None:
                 except httpx.RemoteProtocolError:
                     answers[case.name] = {"status": 0, "type": "", "body": "the server died"}
                     break
-    text = json.dumps(answers, indent=0, ensure_ascii=False, sort_keys=True)
-    RECORDED.write_text(text.replace(args.model, "MODEL") + "\n", encoding="utf-8")
+    return answers
 
 
 @contextlib.contextmanager
-def running(binary: Path, model: str) -> Iterator[httpx.Client]:
-    """Start a server of one slot and wait until it can serve."""
-    arguments = "-a smol -np 1 -c 2048 -fa off -t 2 --metrics --cache-ram 0 --port"
-    command = [str(binary), "-m", model, *arguments.split(), str(PORT)]
-    env = os.environ | {"LD_LIBRARY_PATH": str(binary.parent), "OMP_WAIT_POLICY": "passive"}
+def running(command: list[str]) -> Iterator[httpx.Client]:
+    """Start a server and wait until it can serve."""
+    command = [*command, *"-fa off --cache-ram 0 --port".split(), str(PORT)]
+    env = os.environ | {
+        "LD_LIBRARY_PATH": str(Path(command[0]).parent),
+        "OMP_WAIT_POLICY": "passive",
+    }
     process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{PORT}", timeout=120) as client:

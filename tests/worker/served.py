@@ -27,6 +27,7 @@ class Answer:
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     probs: list[TokenProb] = field(default_factory=list)
+    prompt: list[TokenProb] = field(default_factory=list)
     end: Done | Failed | None = None
 
     @property
@@ -68,6 +69,7 @@ class Served:
             tokens = prompt if isinstance(prompt, list) else self.tokenize(prompt)
             triggers = params.get("triggers", ())
             task = Task(next(self._ids), 0, tokens, values, slot=values.id_slot, triggers=triggers)
+            task = replace(task, echo_from=params.get("echo_from", -1))
             answers[task.task_id] = Answer()
             self.engine.submit(Submit(task))
         while any(answer.end is None for answer in answers.values()):
@@ -98,5 +100,6 @@ def _collect(answer: Answer, message: TaskMessage) -> None:
             answer.text += message.text
             answer.tokens += message.tokens
             answer.probs += message.probs
+            answer.prompt += message.prompt
         case Done() | Failed():
             answer.end = message

@@ -174,6 +174,19 @@ def test_probabilities_are_those_of_the_model(single: Served) -> None:
     assert "".join(prob.piece.decode() for prob in answer.probs) == answer.text
 
 
+def test_a_text_is_as_likely_as_a_prompt_as_it_was_when_it_was_chosen(single: Served) -> None:
+    answer = single.ask(STORY, n_probs=2, n_predict=40, ignore_eos=True)
+    start = single.tokenize(STORY)
+    again = single.ask(
+        start + answer.tokens, n_probs=2, n_predict=0, echo_from=1, cache_prompt=False
+    ).prompt
+    assert len(again) == len(start) - 1 + len(answer.tokens)
+    told = again[len(start) - 1 :]
+    assert [one.id for one in told] == answer.tokens
+    for one, other in zip(told, answer.probs, strict=True):
+        assert math.isclose(one.p, other.p, abs_tol=1e-3)
+
+
 def test_probabilities_after_sampling_add_up_to_one(single: Served) -> None:
     answer = single.ask(
         STORY, n_probs=40, post_sampling_probs=True, temperature=0.7, top_k=5, n_predict=3

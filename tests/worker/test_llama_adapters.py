@@ -36,13 +36,6 @@ def tuned(files: Path) -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture
-def base() -> Iterator[str]:
-    """What the model says without any adapter."""
-    with serving(2) as served:
-        yield served.ask(STORY, cache_prompt=False).text
-
-
 SAID_BY_LLAMA_SERVER = {
     0.0: " a small town nestled between two mountains. The town was nestled between two mountains,"
     " and the town was surrounded by two mountains. The town was surrounded by two mountains",
@@ -66,7 +59,7 @@ def test_texts_are_llama_servers_own(files: Path) -> None:
         for scale, text in SAID_BY_LLAMA_SERVER.items():
             asked = {"lora": [{"id": 0, "scale": scale}], "cache_prompt": False, "n_predict": 32}
             assert served.ask(STORY, **asked).text == text, scale
-    steering = {
+    steering: dict[str, Any] = {
         "control_vector": (f"{files / 'cvec.gguf'}:0.7",),
         "control_vector_layers": (5, 20),
     }
@@ -80,34 +73,54 @@ def set_lora(served: Served, *scales: tuple[int, float]) -> LoraListed:
     return answer
 
 
-def test_scale_zero_is_the_model_itself_and_scale_one_is_not(tuned: Served, base: str) -> None:
-    assert tuned.ask(STORY, **OFF, cache_prompt=False).text == base
-    assert tuned.ask(STORY, **ON, cache_prompt=False).text != base
+def test_scale_zero_is_the_model_itself_and_scale_one_is_not(files: Path) -> None:
+    # Rounding depends on where the cells lie: one slot each, so that they lie alike.
+    with serving(1) as served:
+        base = served.ask(STORY, n_predict=32, cache_prompt=False).text
+    with serving(1, lora=(str(files / "lora.gguf"),)) as served:
+        assert served.ask(STORY, **OFF, n_predict=32, cache_prompt=False).text == base
+        assert served.ask(STORY, **ON, n_predict=32, cache_prompt=False).text != base
 
 
 def test_the_standing_scale_holds_for_tasks_that_ask_for_nothing(tuned: Served) -> None:
-    on = tuned.ask(STORY, **ON, cache_prompt=False).text
-    off = tuned.ask(STORY, cache_prompt=False).text
+    on, off = (tuned.ask(STORY, **one, id_slot=0, cache_prompt=False).text for one in (ON, OFF))
     listed = set_lora(tuned, (0, 1.0))
     assert [(one.id, one.scale, one.task_name) for one in listed.adapters] == [(0, 1.0, "noise")]
-    assert tuned.ask(STORY, cache_prompt=False).text == on
+    assert tuned.ask(STORY, id_slot=0, cache_prompt=False).text == on
     assert set_lora(tuned).adapters[0].scale == 0.0
-    assert tuned.ask(STORY, cache_prompt=False).text == off != on
+    assert tuned.ask(STORY, id_slot=0, cache_prompt=False).text == off != on
 
 
 def test_tasks_with_and_without_an_adapter_run_at_once_and_keep_apart(tuned: Served) -> None:
-    on, off = ON | {"cache_prompt": False}, OFF | {"cache_prompt": False}
-    alone = [tuned.ask(STORY, **one).tokens for one in (on, off)]
-    together = tuned.ask_each([(STORY, one) for one in (on, off, on, off)])
-    # A step takes one set of adapters, so each runs as if it were alone with its own kind.
-    assert [answer.tokens[:4] for answer in together] == [one[:4] for one in alone] * 2
+    """Judge each token by its own kind alone: rounding moves a log probability by little.
+
+    At scale 80 the adapter makes another model of it, whose choices the model finds absurd.
+    """
+    strong = {"lora": [{"id": 0, "scale": 80.0}]}
+    kinds = (strong, OFF, strong, OFF)
+    asked = [(STORY, kind | {"n_predict": 4, "cache_prompt": False}) for kind in kinds]
+    tokens = tuned.tokenize(STORY)
+    for kind, answer in zip(kinds, tuned.ask_each(asked), strict=True):
+        for i, token in enumerate(answer.tokens):
+            ranked = judged(tuned, [*tokens, *answer.tokens[:i]], kind)
+            assert token in ranked, (kind, i)
+            assert max(ranked.values()) - ranked[token] < 2.0, (kind, i)
+    first, other = (judged(tuned, tokens, kind) for kind in (strong, OFF))
+    assert max(first, key=first.__getitem__) not in other
+
+
+def judged(served: Served, tokens: list[int], kind: dict[str, Any]) -> dict[int, float]:
+    """Return the likeliest next tokens under a kind of its own."""
+    alone = served.ask(tokens, **kind, n_predict=1, n_probs=20, cache_prompt=False)
+    return {token: p for token, _, p in alone.probs[0].top}
 
 
 def test_what_was_read_with_another_scale_is_read_again(tuned: Served) -> None:
-    n_tokens = len(tuned.tokenize(STORY))
-    tuned.ask(STORY, **ON, id_slot=0, n_predict=0)
-    assert tuned.ask(STORY, **ON, id_slot=0, n_predict=0).done.n_cached == n_tokens - 1
-    assert tuned.ask(STORY, **OFF, id_slot=0, n_predict=0).done.n_cached == 0
+    prompt = "Nobody else in this file reads the following words"
+    n_tokens = len(tuned.tokenize(prompt))
+    tuned.ask(prompt, **ON, id_slot=0, n_predict=0)
+    assert tuned.ask(prompt, **ON, id_slot=0, n_predict=0).done.n_cached == n_tokens - 1
+    assert tuned.ask(prompt, **OFF, id_slot=0, n_predict=0).done.n_cached == 0
 
 
 def test_an_adapter_that_is_not_loaded_is_refused(tuned: Served) -> None:
@@ -125,13 +138,14 @@ def test_a_file_that_is_no_adapter_stops_the_start(files: Path, tmp_path: Path) 
 def test_a_control_vector_steers_by_scale_and_layers(files: Path) -> None:
     path = str(files / "cvec.gguf")
     texts = {}
-    for name, settings in {
+    variants: dict[str, dict[str, Any]] = {
         "none": {},
         "zero": {"control_vector": (f"{path}:0",)},
         "one": {"control_vector": (path,)},
         "twice a half": {"control_vector": (f"{path}:0.5", f"{path}:0.5")},
         "last layer": {"control_vector": (path,), "control_vector_layers": (29, 30)},
-    }.items():
+    }
+    for name, settings in variants.items():
         with serving(1, **settings) as served:
             texts[name] = served.ask(STORY, n_predict=12).text
     assert texts["none"] == texts["zero"] != texts["one"]

@@ -8,8 +8,8 @@ from protocol.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.messages import Chat, Generate, Tokenize
 from protocol.sampling import SamplingParams
-from worker.engine.fake import BOS, FakeBackend
 from worker.chat.template import CHATML
+from worker.engine.fake import BOS, FakeBackend
 from worker.prompt import PromptReader
 
 

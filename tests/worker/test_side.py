@@ -19,8 +19,8 @@ ID = 1000
 class Bench:
     """A rig whose side tasks write into a folder."""
 
-    def __init__(self, folder: Path, **rig: int) -> None:
-        self.rig = Rig(**rig)
+    def __init__(self, folder: Path, n_slots: int = 2) -> None:
+        self.rig = Rig(n_slots=n_slots)
         self.side = SideTasks(self.rig.engine, self.rig.backend, str(folder))
 
     def start(self, action: str, slot: int, name: str = "story") -> None:
@@ -86,6 +86,15 @@ def test_an_action_waits_for_a_busy_slot_and_comes_before_the_next_task(
     assert ended.index(first) < ended.index(ID)
     bench.rig.finish()
     assert bench.rig.terminals(second) == 1
+
+
+def test_an_action_is_done_as_soon_as_the_last_task_has_ended(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    bench.rig.submit(PROMPT, slot=0, n_predict=3)
+    bench.rig.turn()
+    bench.start("erase", 0)
+    answer = bench.turn_until(lambda: bench.answer)
+    assert acted(answer).n_tokens > len(PROMPT)
 
 
 def test_a_failed_restore_empties_the_slot(tmp_path: Path) -> None:

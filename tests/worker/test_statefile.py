@@ -56,9 +56,9 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half(
     with monkeypatch.context() as patched:
         match step:
             case "write":
-                patched.setattr(statefile.os, "fdopen", FullFile)
+                patched.setattr(os, "fdopen", FullFile)
             case "fsync":
-                patched.setattr(statefile.os, "fsync", full)
+                patched.setattr(os, "fsync", full)
             case _:
                 patched.setattr(Path, "replace", full)
         with pytest.raises(OSError, match="No space left"):

@@ -13,9 +13,12 @@ from protocol.messages import Chat
 from worker.chat.generic import explain
 from worker.chat.history import Habits, adapt
 from worker.chat.template import CHATML, ChatTemplate
+from worker.grammar.parameters import argument_types
 from worker.grammar.tools import Shape, Tool, answer_grammar, call_grammar
-from worker.output.chat.formats import GENERIC, NAME, choose_format, choose_thoughts, markers
+from worker.output.chat.formats import GENERIC, choose_format, choose_thoughts, markers
 from worker.output.chat.parser import Expected
+from worker.output.chat.tagged import Types
+from worker.output.chat.tool_format import NAME
 from worker.templates.table import BUILT_IN
 
 _NAMED = "function:"
@@ -59,6 +62,7 @@ class ConversationReader:
         expected = Expected(
             tools=self.tools if tools else None,
             names=frozenset(tool["function"]["name"] for tool in tools),
+            types=self._types(tools),
             thoughts=None if is_plain else self.thoughts,
             begun=rendered.begun,
             is_continued=chat.continue_final_message,
@@ -71,6 +75,12 @@ class ConversationReader:
             grammar=grammar,
             triggers=triggers,
         )
+
+    def _types(self, tools: Sequence[Tool]) -> dict[str, Types]:
+        if self.tools.tagged is None:
+            return {}
+        functions = [tool["function"] for tool in tools]
+        return {function["name"]: argument_types(function) for function in functions}
 
     # ---- the prompt ---------------------------------------------------------------------------
 
@@ -160,7 +170,17 @@ class ConversationReader:
         if self.tools.is_bare or shape.begun:
             return "", ()
         shape = replace(shape, thoughts=None, thoughts_begun=False)
-        return call_grammar(tools, shape), (self.tools.openers[0][0],)
+        return call_grammar(tools, shape), self._triggers(tools)
+
+    def _triggers(self, tools: Sequence[Tool]) -> tuple[str, ...]:
+        """Write the beginnings of a call: of an opener without a head of its own all of it."""
+        found = [self.tools.openers[0][0].rstrip()]
+        for parts in self.tools.loose_openers:
+            for tool in tools:
+                name = tool["function"]["name"]
+                text = "".join(name if part == NAME else part for part in parts)
+                found.append(text.rstrip())
+        return tuple(found)
 
     def _is_parallel(self, chat: Chat) -> bool:
         if chat.parallel_tool_calls is None:

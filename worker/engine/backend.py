@@ -25,6 +25,8 @@ class Row(NamedTuple):
     """The last token's logits are needed: it will be sampled from."""
     is_draft: bool = False
     """The tokens after the first are guesses: the logits of each are needed to judge the next."""
+    is_probed: bool = False
+    """The logits of each token are needed: they tell how likely the next one was."""
 
 
 class Regroup(NamedTuple):
@@ -192,6 +194,9 @@ class Backend(Protocol):
 
         `offset` names the token in the row; only a draft has logits of others than the last.
         """
+
+    def probe(self, row: int, offset: int, token: int, n: int) -> TokenProb:
+        """Tell how likely a token was after one of a probed row, and the `n` likeliest."""
 
     def read_media(self, text: str, media: Sequence[bytes]) -> tuple[list[int], Media]:
         """Tokenize a text with markers for media, BOS included. Any thread may call it."""

@@ -141,11 +141,15 @@ class Engine:
         self._flush()
 
     def _take_commands(self) -> None:
-        if not self.n_busy and not self._waiting and not self._heavy:
+        if not self._has_work():
             self._step.pause()
             self._apply(self._commands.get())
         while not self._commands.empty():
             self._apply(self._commands.get_nowait())
+
+    def _has_work(self) -> bool:
+        """Tell whether a turn has anything to do without a new command."""
+        return bool(self.n_busy or self._waiting or self._heavy or self._deferred)
 
     def _apply(self, command: Command) -> None:
         match command:

@@ -156,6 +156,8 @@ class FakeBackend:
             self._find_fault(row)
         if self._step_s:
             time.sleep(self._step_s)
+        n_outputs = sum(len(row.tokens) if row.is_probed else row.wants_logits for row in rows)
+        assert n_outputs <= self.n_outputs, f"{n_outputs} rows of logits"
         self._last = list(rows)
 
     def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
@@ -172,6 +174,13 @@ class FakeBackend:
             piece = self.vocabulary.special_pieces[token]
             prob = TokenProb(id=token, piece=piece, p=-0.25, top=((token, piece, -0.25),))
         return Sampled(token, prob)
+
+    def probe(self, row: int, offset: int, token: int, n: int) -> TokenProb:
+        """Call every token equally likely."""
+        read = self._last[row]
+        assert read.is_probed and offset < len(read.tokens), "these logits were not asked for"
+        piece = self.vocabulary.special_pieces[token]
+        return TokenProb(id=token, piece=piece, p=-0.5, top=((token, piece, -0.5),))
 
     def read_media(self, text: str, media: Sequence[bytes]) -> tuple[list[int], Media]:
         """Let each marker stand for three positions."""

@@ -5,6 +5,7 @@ import time
 from protocol.errors import TaskError
 from protocol.messages import Delta, Done, Failed, Finish, Message, Progress
 from worker.engine.backend import Backend, DeadEnd, Row, Sampled
+from worker.engine.probing import echo, is_probed, probe
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import Counters
 from worker.engine.task import Task
@@ -23,6 +24,8 @@ class Results:
         """Judge one decoded row."""
         if slot.state is SlotState.PREFILL:
             messages = self.progress(slot)
+            if is_probed(slot):
+                probe(self._backend, slot, index, row)
             if not row.wants_logits:
                 return messages
             slot.move(SlotState.DECODE)
@@ -61,10 +64,18 @@ class Results:
             run.first_token_s = run.last_token_s = time.perf_counter()
             self._counters.prompt_s += run.first_token_s - run.started_s
             self.finished.append(slot)
-            return self.finish(slot, Finish.LIMIT)
+            return [*self._echo(slot), *self.finish(slot, Finish.LIMIT)]
         messages = self._next(slot, index)
         self._counters.prompt_s += run.first_token_s - run.started_s
-        return messages
+        return [*self._echo(slot), *messages]
+
+    def _echo(self, slot: Slot) -> list[Message]:
+        """Tell the tokens of the prompt, if its task asked for that."""
+        run = slot.active
+        prompt = echo(run, self._backend.vocabulary)
+        if not prompt:
+            return []
+        return [Delta(task_id=run.task.task_id, attempt=run.task.attempt, prompt=prompt)]
 
     def _next(self, slot: Slot, index: int, offset: int = -1) -> list[Message]:
         """Choose a slot's next token and decide whether it goes on."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from protocol.facts import SlotReport, Timings
+from protocol.facts import SlotReport, Timings, TokenProb
 from protocol.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
@@ -51,6 +51,8 @@ class Run:
     """Admission number: lower is older."""
     n_draft: int = 0
     n_draft_accepted: int = 0
+    probed: list[TokenProb] = field(default_factory=list)
+    """How likely each prompt token after the first was, if that is wanted."""
     is_undecided: bool = True
     """The task has not begun to read: another slot may have, or be about to have, its prompt."""
 

@@ -12,6 +12,7 @@ from worker.engine.adapters import Turns
 from worker.engine.backend import Backend, CacheFull, DecodeFailed, Row
 from worker.engine.draft import Drafter, Guessing
 from worker.engine.media import text_until
+from worker.engine.probing import is_probed, rooms
 from worker.engine.results import Results
 from worker.engine.scheduler import MIN_CHUNK, Budget, Waiting, plan_chunks
 from worker.engine.selfextend import SelfExtend
@@ -112,12 +113,22 @@ class Step:
     def _plan(self) -> list[Row]:
         decoding = [slot for slot in self._able if slot.state is SlotState.DECODE]
         rows = self._guessing.rows(decoding)
-        waiting = [
-            Waiting(slot.id, self._n_ready(slot), slot.active.order)
+        reading = [
+            slot
             for slot in self._able
             if slot.state is SlotState.PREFILL
             and not slot.active.is_undecided
             and self._n_ready(slot)
+        ]
+        n_guesses = sum(len(row.tokens) - 1 for row in rows)
+        spare = rooms(reading, self._backend.n_outputs - len(self._slots) - n_guesses)
+        waiting = [
+            Waiting(
+                slot.id,
+                min(self._n_ready(slot), spare.get(slot.id, self._backend.n_batch)),
+                slot.active.order,
+            )
+            for slot in reading
         ]
         budget = self._budget.tokens(sum(len(row.tokens) for row in rows))
         chunks = plan_chunks(waiting, budget)
@@ -150,7 +161,8 @@ class Step:
     def _prompt_row(self, slot: Slot, n: int) -> Row:
         prompt, start = slot.active.task.prompt, len(slot.tokens)
         is_last = start + n == len(prompt)
-        return Row(slot.id, slot.n_pos, prompt[start : start + n], is_last)
+        tokens = prompt[start : start + n]
+        return Row(slot.id, slot.n_pos, tokens, is_last, is_probed=is_probed(slot))
 
     def _shift_full_slots(self, messages: list[Message]) -> None:
         """Make room in full contexts by dropping tokens after `n_keep` (llama-server's rule)."""

@@ -5,6 +5,7 @@ from typing import Any
 from protocol.errors import InvalidRequest
 from worker.grammar.converter import Converter
 from worker.grammar.limits import SchemaError
+from worker.grammar.nodes import Document, Node
 from worker.grammar.reader import read_schema
 from worker.grammar.rulebook import RuleBook
 
@@ -33,6 +34,13 @@ class GrammarBuilder:
             document = read_schema(schema)
             converter = Converter(document, self._rules, dotall=self._dotall)
             return converter.visit(document.root, "" if name == "root" else name)
+        except (SchemaError, RecursionError, UnicodeError) as error:
+            raise self._refusal(error) from error
+
+    def add_node(self, document: Document, node: Node, name: str) -> str:
+        """Add what a part of a schema allows; return the name of its rule."""
+        try:
+            return Converter(document, self._rules, dotall=self._dotall).visit(node, name)
         except (SchemaError, RecursionError, UnicodeError) as error:
             raise self._refusal(error) from error
 

@@ -1,13 +1,15 @@
 """Grammars of tool calls: in a format of `worker.output.chat`, with the tools' own schemas."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from worker.grammar.builder import GrammarBuilder
-from worker.output.chat.formats import ANY, GENERIC, NAME, Thoughts, ToolFormat
+from worker.grammar.literals import literal, until
+from worker.grammar.tagged import tagged_arguments
+from worker.output.chat.formats import GENERIC, Thoughts
+from worker.output.chat.tool_format import ANY, NAME, ToolFormat
 
 Tool = Mapping[str, Any]
 """OpenAI's tool object."""
@@ -29,12 +31,6 @@ class Shape:
     """Only for the generic format: otherwise an answer in words will do."""
     newlines: frozenset[str] = frozenset()
     """Markers after which the template writes a line break."""
-
-
-def literal(text: str) -> str:
-    """Write a text as a GBNF literal."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 def call_grammar(tools: Sequence[Tool], shape: Shape) -> str:
@@ -64,36 +60,6 @@ def _thoughts(builder: GrammarBuilder, shape: Shape) -> str:
     return f"space ({literal(thoughts.open)} {text} {literal(after)})? "
 
 
-def until(builder: GrammarBuilder, end: str) -> str:
-    """Add the rule of any text that does not contain `end`: the automaton of Knuth, Morris, Pratt.
-
-    Names and texts are llama.cpp's.
-    """
-    names = [f"until-{re.sub(r'[^a-zA-Z0-9]+', '-', end).strip('-')}"]
-    names += [f"{names[0]}-{i:02}" for i in range(1, len(end))]
-    for i, name in enumerate(names):
-        goes = {char: _prefix(end, end[:i] + char) for char in sorted(set(end[: i + 1]))}
-        steps = [f"{_charset(char)} {names[to]}" for char, to in goes.items() if 0 < to < len(end)]
-        listed = "".join(_escape(char) for char in sorted(goes) if goes[char])
-        builder.add_rule(name, f"| {' | '.join(steps)} | [^{listed}] {names[0]}")
-    return names[0]
-
-
-def _prefix(end: str, text: str) -> int:
-    """Length of the longest beginning of `end` that `text` ends with."""
-    return next(n for n in range(min(len(end), len(text)), -1, -1) if text.endswith(end[:n]))
-
-
-def _charset(char: str) -> str:
-    return f"[{_escape(char)}]"
-
-
-def _escape(char: str) -> str:
-    return {"\n": "\\n", "\\": "\\\\", "]": "\\]", "[": "\\[", "-": "\\-", "^": "\\^"}.get(
-        char, char
-    )
-
-
 def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
     if shape.tools is GENERIC:
         return _generic(builder, tools, shape)
@@ -116,7 +82,11 @@ def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
 def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
     """Calls whose openers name the tool; the first opener may begin a section."""
     openers = shape.tools.openers
-    first = [_opened(builder, tool, openers[0], shape, shape.begun) for tool in tools]
+    first = [
+        _opened(builder, tool, opener, shape, shape.begun)
+        for opener in (openers[0], *shape.tools.loose_openers)
+        for tool in tools
+    ]
     one = builder.add_rule("tool-call", _choice(first))
     end = f" space {literal(shape.tools.end)}" if shape.tools.end else ""
     if not shape.is_parallel:
@@ -137,7 +107,11 @@ def _opened(
             text = name if part == NAME else part
             written.append(literal(text.removeprefix(begun) if i == 0 else text))
     close = "".join(f" space {literal(text)}" for text in shape.tools.closers)
-    return f"{' '.join(written)} {_arguments(builder, tool)}{close}"
+    if shape.tools.tagged:
+        arguments = tagged_arguments(builder, tool["function"], shape.tools.tagged)
+    else:
+        arguments = _arguments(builder, tool)
+    return f"{' '.join(written)} {arguments}{close}"
 
 
 def _object(builder: GrammarBuilder, tool: Tool, tools: ToolFormat) -> str:

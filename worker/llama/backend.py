@@ -12,7 +12,7 @@ import numpy as np
 
 from protocol.config import WorkerConfig
 from protocol.errors import ErrorCode, TaskError
-from protocol.facts import ModelCard
+from protocol.facts import ModelCard, TokenProb
 from protocol.sampling import SamplingParams
 from worker.engine.adapters import Adapters
 from worker.engine.backend import CacheFull, DecodeFailed, Regroup, Row, Sampled, Sampler
@@ -24,7 +24,7 @@ from worker.llama.chain import Model
 from worker.llama.embedding import open_embedder
 from worker.llama.media import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load
-from worker.llama.sampler import LlamaSampler, Logits, Scratch, open_sampler
+from worker.llama.sampler import LlamaSampler, Logits, Scratch, open_sampler, raw_prob
 from worker.llama.stages import Candidates
 from worker.llama.state import LlamaStates
 from worker.llama.vocabulary import LlamaVocabulary
@@ -90,6 +90,11 @@ class LlamaBackend:
         assert isinstance(sampler, LlamaSampler)
         index = self._batch.last[row] if offset < 0 else self._batch.first[row] + offset
         return sampler.sample(self._context, index, self._logits(index))
+
+    def probe(self, row: int, offset: int, token: int, n: int) -> TokenProb:
+        """Tell how likely a token was after one of a row."""
+        logits = self._logits(self._batch.first[row] + offset)
+        return raw_prob(token, logits, n, self.vocabulary.special_pieces)
 
     def read_media(self, text: str, media: Sequence[bytes]) -> tuple[list[int], Media]:
         """Tokenize a text with markers for images and sounds."""

@@ -50,10 +50,10 @@ class Batch:
                 self._pos[i : i + n] = self._count[:n] + row.pos
                 self._seq[i : i + n] = row.seq
             first.append(i)
-            if row.is_draft:
+            if row.is_draft or row.is_probed:
                 self._logits[i : i + n] = True
             i += n
-            self._logits[i - 1] = row.wants_logits
+            self._logits[i - 1] = row.wants_logits or row.is_probed
             last.append(i - 1)
         self._logits[i:] = 0
         self.raw.n_tokens = i

@@ -24,6 +24,7 @@ _TYPES = {
     "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7,
     "iq4_nl": 20,
 }  # fmt: skip
+_PROBED = 16
 _PAD = 256
 """llama.cpp rounds a context up to this."""
 
@@ -84,9 +85,11 @@ def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
 def count_outputs(config: WorkerConfig) -> int:
     """Return how many rows of logits a batch needs: one a slot, and the guesses of drafting ones.
 
-    Each is `n_vocab` floats, reserved for as long as the context lives.
+    Each is `n_vocab` floats, reserved for as long as the context lives. A few more let a prompt
+    whose probabilities are wanted be read faster than a token at a time.
     """
-    return config.n_slots + min(config.n_slots, config.spec_slots) * longest_draft(config)
+    n_drafting = min(config.n_slots, config.spec_slots)
+    return config.n_slots + max(_PROBED, n_drafting * longest_draft(config))
 
 
 def slot_context(config: WorkerConfig, n_ctx_train: int) -> int:

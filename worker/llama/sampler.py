@@ -158,20 +158,7 @@ class LlamaSampler:
     def _raw_prob(self, token: int, logits: Logits) -> TokenProb | None:
         """Log-probabilities of the model itself, before any sampler."""
         n = self._params.n_probs
-        if n <= 0:
-            return None
-        top = float(logits.max())
-        log_total = top + float(np.log(np.exp(logits - top, dtype=np.float64).sum()))
-        n = min(n, len(logits))
-        best = np.argpartition(logits, len(logits) - n)[-n:]
-        best = best[np.argsort(-logits[best], kind="stable")]
-        pieces = self._scratch.pieces
-        return TokenProb(
-            id=token,
-            piece=pieces[token],
-            p=float(logits[token]) - log_total,
-            top=tuple((int(i), pieces[i], float(logits[i]) - log_total) for i in best),
-        )
+        return raw_prob(token, logits, n, self._scratch.pieces) if n > 0 else None
 
     def _final_prob(self, token: int) -> TokenProb | None:
         """Probabilities after the sampler chain; impossible tokens are left out."""
@@ -194,6 +181,21 @@ class LlamaSampler:
                 if probabilities[i] > 0
             ),
         )
+
+
+def raw_prob(token: int, logits: Logits, n: int, pieces: Sequence[bytes]) -> TokenProb:
+    """Return the log-probability of a token, and the `n` likeliest, by the logits alone."""
+    top = float(logits.max())
+    log_total = top + float(np.log(np.exp(logits - top, dtype=np.float64).sum()))
+    n = min(n, len(logits))
+    best = np.argpartition(logits, len(logits) - n)[-n:]
+    best = best[np.argsort(-logits[best], kind="stable")]
+    return TokenProb(
+        id=token,
+        piece=pieces[token],
+        p=float(logits[token]) - log_total,
+        top=tuple((int(i), pieces[i], float(logits[i]) - log_total) for i in best),
+    )
 
 
 def open_sampler(

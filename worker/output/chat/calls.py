@@ -4,9 +4,9 @@ import json
 import re
 from collections.abc import Set
 
-from worker.output.chat.formats import ToolFormat
 from worker.output.chat.json_walk import JsonWalk, Malformed, Path, unquote
 from worker.output.chat.sink import Sink
+from worker.output.chat.tool_format import ToolFormat
 
 _NAME_KEYS = frozenset({"name", "tool_name"})
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
@@ -46,6 +46,11 @@ class CallReader:
     def is_done(self) -> bool:
         """The value is complete."""
         return self._walk.is_done
+
+    @property
+    def unread(self) -> str:
+        """What was taken in vain: all that came is held by the parser until the call is open."""
+        return ""
 
     @property
     def is_open(self) -> bool:

@@ -5,46 +5,9 @@ for the name of a tool, `ANY` for an identifier.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from worker.output.chat.json_walk import Path
-
-NAME, ANY = "\0name", "\0any"
-
-Parts = tuple[str, ...]
-"""Literals with optional white space between them."""
-
-FLAT: tuple[Path, ...] = ((), (None,), ("function",))
-"""A call, an array of calls, or OpenAI's wrapper around one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFormat:
-    """One way of writing calls; what follows an opener with `NAME` are the arguments alone."""
-
-    name: str
-    marks: tuple[str, ...] = ()
-    """Texts that the template must all contain."""
-    openers: tuple[Parts, ...] = ()
-    closers: tuple[str, ...] = ()
-    """Stand after a call, and are dropped."""
-    end: str = ""
-    """Stands after the last call."""
-    dropped: tuple[str, ...] = ()
-    """Dropped anywhere in the content."""
-    is_bare: bool = False
-    """An answer that begins with a JSON object may be a call."""
-    is_array: bool = False
-    """The calls after an opener stand in an array."""
-    calls: tuple[Path, ...] = FLAT
-    """Where in the JSON after an opener the calls are."""
-    content: Path | None = None
-    """Where in the JSON the answer in words is."""
-    name_key: str = "name"
-    arguments_key: str = "arguments"
-    has_id: bool = False
-    """The model writes an id into the call."""
-    id_length: int = 32
+from worker.output.chat.tool_format import ANY, NAME, Tagged, ToolFormat
 
 
 def _deepseek(name: str) -> str:
@@ -64,7 +27,64 @@ GENERIC = ToolFormat(
 )
 """For templates that know no tools: the prompt explains it, a grammar enforces it."""
 
+_FUNCTION_BLOCKS = Tagged(
+    key_open="<parameter=",
+    key_close=">",
+    value_close="</parameter>",
+    is_block=True,
+    close="</function>",
+)
+
 FORMATS: tuple[ToolFormat, ...] = (
+    ToolFormat(
+        name="qwen3.5",
+        marks=("<tool_call>", "<function=", "<parameter=", "<think>"),
+        openers=(("<tool_call>\n", "<function=", NAME, ">\n"),),
+        closers=("</tool_call>",),
+        tagged=_FUNCTION_BLOCKS,
+    ),
+    ToolFormat(
+        name="qwen3-coder",
+        marks=("<tool_call>", "<function=", "<parameter="),
+        openers=(("<tool_call>\n", "<function=", NAME, ">\n"),),
+        loose_openers=(("<function=", NAME, ">\n"),),
+        closers=("</tool_call>",),
+        tagged=_FUNCTION_BLOCKS,
+    ),
+    ToolFormat(
+        name="seed-oss",
+        marks=("<seed:tool_call>", "<function=", "<parameter="),
+        openers=(("<seed:tool_call>\n", "<function=", NAME, ">\n"),),
+        closers=("</seed:tool_call>",),
+        tagged=replace(_FUNCTION_BLOCKS, is_block=False),
+    ),
+    ToolFormat(
+        name="glm-4.5",
+        marks=("<tool_call>", "<arg_key>", "<arg_value>"),
+        openers=(("<tool_call>", NAME),),
+        tagged=Tagged(
+            key_open="<arg_key>",
+            key_close="</arg_key>",
+            value_open="<arg_value>",
+            value_close="</arg_value>",
+            close="</tool_call>",
+        ),
+    ),
+    ToolFormat(
+        name="minimax-m2",
+        marks=("<minimax:tool_call>", "<invoke name=", "<parameter name="),
+        openers=(
+            ("<minimax:tool_call>\n", '<invoke name="', NAME, '">\n'),
+            ('<invoke name="', NAME, '">\n'),
+        ),
+        end="</minimax:tool_call>",
+        tagged=Tagged(
+            key_open='<parameter name="',
+            key_close='">',
+            value_close="</parameter>",
+            close="</invoke>",
+        ),
+    ),
     ToolFormat(
         name="gpt-oss",
         marks=("<|channel|>", "<|message|>"),
@@ -204,15 +224,20 @@ FORMATS: tuple[ToolFormat, ...] = (
 """The first row whose marks are all in the template is taken: the more special stand first."""
 
 _TAGGED = ("<parameter=", "<arg_key>", "<param name=", "<invoke name=", "<parameter name=")
-"""Templates whose arguments are not JSON: their calls are asked for in the generic way."""
+"""Arguments that are not JSON: where no row knows them, calls are asked for in the generic way."""
+
+_ON_ONE_LINE = "'<tool_call><function=' ~ tool_call.name ~ '>'"
+"""Qwen3-Coder's tags without line breaks: llama.cpp too takes that for another format."""
 
 
 def choose_format(template: str) -> ToolFormat:
     """Find the format that a chat template teaches."""
-    if "tools" in template and not any(mark in template for mark in _TAGGED):
-        for row in FORMATS:
-            if all(mark in template for mark in row.marks):
-                return row
+    if "tools" not in template or _ON_ONE_LINE in template:
+        return GENERIC
+    is_tagged = any(mark in template for mark in _TAGGED)
+    for row in FORMATS:
+        if bool(row.tagged) == is_tagged and all(mark in template for mark in row.marks):
+            return row
     return GENERIC
 
 
@@ -244,6 +269,9 @@ def choose_thoughts(template: str) -> Thoughts | None:
 
 def markers(tools: ToolFormat, thoughts: Thoughts | None) -> tuple[str, ...]:
     """List every literal that a parser looks for."""
-    parts = [part for opener in tools.openers for part in opener if part not in (NAME, ANY)]
+    openers = (*tools.openers, *tools.loose_openers)
+    parts = [part for opener in openers for part in opener if part not in (NAME, ANY)]
+    if row := tools.tagged:
+        parts += [row.key_open, row.key_close, row.value_open, row.value_close, row.close]
     tags = (thoughts.open, thoughts.close) if thoughts else ()
     return (*parts, *tools.closers, tools.end, *tools.dropped, *tags)

@@ -4,7 +4,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from worker.output.chat.formats import ANY, NAME, ToolFormat
+from worker.output.chat.tool_format import ANY, NAME, ToolFormat
 
 _MAX_SPACE = 64
 _MAX_ANY = 64
@@ -41,7 +41,7 @@ class Match(Enum):
 def openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
     """Write the openers of a format out for each tool, longer names first."""
     out: list[Marker] = []
-    for parts in tools.openers:
+    for parts in _lenient(tools):
         if NAME not in parts:
             out.append(Marker(Kind.CALL, parts))
             continue
@@ -50,6 +50,14 @@ def openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
             for name in sorted(names, key=lambda name: (-len(name), name))
         ]
     return out
+
+
+def _lenient(tools: ToolFormat) -> tuple[tuple[str, ...], ...]:
+    """Return all openers; before arguments in tags line breaks are as models like them."""
+    all_openers = (*tools.openers, *tools.loose_openers)
+    if not tools.tagged:
+        return all_openers
+    return tuple(tuple(part.rstrip() for part in parts) for parts in all_openers)
 
 
 def match_marker(marker: Marker, text: str, start: int) -> int | Match:

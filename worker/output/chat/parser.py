@@ -5,15 +5,17 @@ what turns out to be none is content, and at the end nothing is missing. The gen
 markers (an opened thought, `>>>`) are told first, as llama.cpp does.
 """
 
-from collections.abc import Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from worker.output.chat.calls import CallReader
-from worker.output.chat.formats import Thoughts, ToolFormat
+from worker.output.chat.formats import Thoughts
 from worker.output.chat.json_walk import Malformed
 from worker.output.chat.markers import Kind, Marker, Match, find, match_marker, openers
 from worker.output.chat.sink import Parsed, Sink
+from worker.output.chat.tagged import TaggedReader, Types
+from worker.output.chat.tool_format import ToolFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,8 @@ class Expected:
     tools: ToolFormat | None = None
     """None: calls are not looked for."""
     names: Set[str] = frozenset()
+    types: Mapping[str, Types] = field(default_factory=dict)
+    """Tool -> the types of its arguments; only needed where these stand in tags."""
     thoughts: Thoughts | None = None
     """None: thoughts stay where they are."""
     begun: str = ""
@@ -60,7 +64,7 @@ class ChatParser:
         self._held: list[str] = []
         """A call that may turn out to be none."""
         self._skips_space = False
-        self._reader: CallReader | None = None
+        self._reader: CallReader | TaggedReader | None = None
         self._openers = openers(tools, expected.names) if tools else []
         self._dropped = [Marker(Kind.DROPPED, (text,)) for text in tools.dropped] if tools else []
         ends = [*tools.closers, tools.end] if tools else []
@@ -182,7 +186,7 @@ class ChatParser:
                 reader.push(char)
             except Malformed:
                 self._text = self._text[i:]
-                self._give_up(was_writing)
+                self._give_up(was_open=was_open, was_writing=was_writing)
                 return True
             if was_open or reader.is_open:
                 self._held.clear()
@@ -196,13 +200,13 @@ class ChatParser:
         self._text = ""
         return False
 
-    def _give_up(self, was_writing: bool) -> None:
+    def _give_up(self, *, was_open: bool, was_writing: bool) -> None:
         """What was read is no call, or a broken one."""
         if was_writing:
             self._state = _State.BROKEN
             return
         assert self._reader is not None
-        self._sink.content("".join(self._held))
+        self._sink.content("".join(self._held) + (self._reader.unread if was_open else ""))
         self._held.clear()
         self._state = _State.CONTENT
 
@@ -274,7 +278,10 @@ class ChatParser:
         is_bare = marker.kind is Kind.BARE
         cut = at if is_bare else end  # the brace belongs to the call
         self._held, self._text = [self._text[:cut]], self._text[cut:]
-        self._reader = CallReader(
-            tools, self._expected.names, self._sink, name=marker.name, is_strict=is_bare
-        )
+        names, types = self._expected.names, self._expected.types
+        if tools.tagged and marker.name:
+            mine = types.get(marker.name, {})
+            self._reader = TaggedReader(tools.tagged, marker.name, mine, self._sink)
+        else:
+            self._reader = CallReader(tools, names, self._sink, name=marker.name, is_strict=is_bare)
         self._state = _State.CALL

@@ -1,0 +1,25 @@
+"""The servers that are compared: how each is started, and what it is asked."""
+
+from dataclasses import dataclass
+
+from tests.parity.cases import CASES, Case
+from tests.parity.chats import CHATS
+from tests.parity.side import SIDE
+from tests.parity.vectors import VECTORS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One configuration, the same for both servers."""
+
+    name: str
+    arguments: tuple[str, ...]
+    cases: tuple[Case, ...]
+
+
+_PLAIN = ("-a", "smol", "-np", "1", "-c", "2048", "-t", "2", "--metrics")
+
+SETUPS: tuple[Setup, ...] = (
+    Setup(name="plain", arguments=_PLAIN, cases=(*CASES, *CHATS, *SIDE)),
+    Setup(name="vectors", arguments=(*_PLAIN, "--embeddings", "--pooling", "mean"), cases=VECTORS),
+)

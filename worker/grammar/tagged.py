@@ -1,0 +1,71 @@
+"""Grammars of arguments that stand in tags, each value as its schema has it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from worker.grammar import nodes as n
+from worker.grammar.builder import GrammarBuilder
+from worker.grammar.literals import literal, until
+from worker.grammar.parameters import parameters, texts, value_types
+from worker.output.chat.tool_format import Tagged
+
+_MAX_PERMUTED = 6
+"""Required arguments that may come in any order: each more doubles the rules."""
+
+
+def tagged_arguments(builder: GrammarBuilder, function: Mapping[str, Any], tagged: Tagged) -> str:
+    """Write all arguments and the tag after them: first what is required, then the rest."""
+    document, found = parameters(function)
+    stem = f"tool-{function['name']}-arg"
+    rules = {
+        one.name: builder.add_rule(f"{stem}-{one.name}", _argument(builder, one, document, tagged))
+        for one in found
+    }
+    required = [rules[one.name] for one in found if one.is_required]
+    optional = [rules[one.name] for one in found if not one.is_required]
+    text = _permuted(builder, f"{stem}s", required)
+    if optional:
+        text += f" ({' | '.join(optional)})*"
+    return f"{'' if tagged.is_block else 'space '}{text} {literal(tagged.close)}"
+
+
+def _argument(
+    builder: GrammarBuilder, one: n.Property, document: n.Document, tagged: Tagged
+) -> str:
+    head = literal(f"{tagged.key_open}{one.name}{tagged.key_close}")
+    if tagged.value_open:
+        head += f" space {literal(tagged.value_open)}"
+    value = _value(builder, one, document, tagged)
+    if tagged.is_block:
+        return f'{head} "\\n" {value}'
+    return f"{head} {value} space"
+
+
+def _value(builder: GrammarBuilder, one: n.Property, document: n.Document, tagged: Tagged) -> str:
+    """Write a value and the tag after it."""
+    close = f"\n{tagged.value_close}\n" if tagged.is_block else tagged.value_close
+    listed = texts(one.schema, document.refs)
+    if listed and not any(tagged.value_close in text for text in listed):
+        return f"({' | '.join(map(literal, listed))}) {literal(close)}"
+    if "string" not in value_types(one.schema, document.refs):
+        return f"{builder.add_node(document, one.schema, f'value-{one.name}')} {literal(close)}"
+    text = until(builder, close)
+    if tagged.is_block:
+        # The line break before the value may be that before the tag.
+        return f"({text}-01 {literal(close)} | {literal(close[1:])})"
+    return f"{text} {literal(close)}"
+
+
+def _permuted(builder: GrammarBuilder, name: str, rules: Sequence[str]) -> str:
+    """Let rules come in any order, as llama.cpp does; too many come as they are listed."""
+    if not 1 < len(rules) <= _MAX_PERMUTED:
+        return " ".join(rules)
+    known = {0: ""}
+    for bits in range(1, 1 << len(rules)):
+        ways = [
+            f"{rule} {known[bits ^ 1 << i]}".strip()
+            for i, rule in enumerate(rules)
+            if bits & 1 << i
+        ]
+        known[bits] = builder.add_rule(f"{name}-{bits}", " | ".join(ways))
+    return known[(1 << len(rules)) - 1]
