@@ -95,6 +95,9 @@ def _unused(title: str, text: str, rows: Iterable[Unused]) -> list[str]:
 
 def compatibility() -> str:
     """What works of the surface that clients know, from `docs/compatibility.toml`."""
+    sys.path.append(str(DOCS.parent))  # the tests are not installed
+    from tests.parity.report import compared
+
     table = tomllib.loads((DOCS / "compatibility.toml").read_text(encoding="utf-8"))
     counts = Counter(row[0] for rows in table.values() for row in rows.values())
     total = ", ".join(f"{n} {state}" for state, n in counts.most_common())
@@ -111,7 +114,7 @@ def compatibility() -> str:
         for name, (state, test, note) in rows.items():
             proof = f"`{test}`" if test else ""
             lines.append(f"| `{_cell(name)}` | {state} | {_cell(note)} | {proof} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *compared()]) + "\n"
 
 
 def operations() -> str:

@@ -17,6 +17,8 @@ from protocol.orphan import PARENT_VARIABLE, die_with_parent
 from protocol.schema import read
 
 EXIT_CONFIG = 78
+_VERBOSE = 10
+"""From this verbosity on llama-server tells the native form of every OpenAI answer, too."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,9 +42,10 @@ def gateway(path: Path | None, verbose: bool, **flags: object) -> None:
     die_with_parent()
     try:
         pool = settled(path)
-        log_config = replace(pool.log, verbosity=4) if verbose else pool.log
-        logs.configure("gateway", log_config)
-        if not log_config.access:
+        if verbose:
+            pool = replace(pool, log=replace(pool.log, verbosity=_VERBOSE))
+        logs.configure("gateway", pool.log)
+        if not pool.log.access:
             logging.getLogger("gateway.access").setLevel(logging.WARNING)
         config = configured(pool, flags)
         code = server.run(config, Notifier.from_environ())
@@ -69,6 +72,7 @@ def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
         config = read(pool.gateway, given)
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
+    config = replace(config, verbose=config.verbose or pool.log.verbosity >= _VERBOSE)
     return config if config.bind else replace(config, bind=(_local_endpoint(pool),))
 
 

@@ -71,6 +71,7 @@ class GatewayConfig:
     ssl_cert_file: str = param("", "TLS certificate (PEM).")
     reuse_port: bool = param(False, "Let other processes listen on the same port.")
     api_prefix: str = param("", "Path before every endpoint, without a slash at its end.")
+    verbose: bool = param(False, "Add `__verbose`, the native answer, to OpenAI's answers.")
     ui: bool = param(True, "Serve the built-in page at /.")
     static_path: str = param("", "Directory served at / instead of the built-in page.")
     cors_origins: tuple[str, ...] = param(
@@ -119,6 +120,11 @@ class WorkerConfig:
     tensor_split: tuple[float, ...] = param((), "Share of each GPU.")
     use_mmap: bool = param(True, "Map the file instead of reading it.")
     use_mlock: bool = param(False, "Keep the model in RAM.")
+    load_mode: str = param(
+        "",
+        "How the file is read (dio: around the page cache); empty is by use_mmap and use_mlock.",
+        choices=("", "auto", "none", "mmap", "mlock", "mmap+mlock", "dio"),
+    )
     flash_attn: str = param("auto", "Flash attention.", choices=("auto", "on", "off"))
     cache_type_k: str = param("f16", "Type of cached keys.", choices=GGML_TYPES)
     cache_type_v: str = param("f16", "Type of cached values.", choices=GGML_TYPES)
@@ -202,6 +208,12 @@ class WorkerConfig:
     )
     json_schema: str = param("", "JSON schema that every text must match, as a default grammar.")
     chat_template: str = param("", "Jinja text or built-in name; empty is the model's.")
+    reasoning_format: str = param(
+        "auto",
+        "What becomes of thoughts in chats that do not say: none leaves them in the text.",
+        choices=("none", "auto", "deepseek", "deepseek-legacy"),
+    )
+    prefill_assistant: bool = param(True, "Go on with an assistant's message at a chat's end.")
     chat_prompt: str | None = param(None, "api_like_OAI.py's prompt; one of these five chooses it.")
     user_name: str | None = param(None, "What it writes before a user's message.")
     ai_name: str | None = param(None, "What it writes before the model's message.")

@@ -39,6 +39,10 @@ class ModelCard:
     ftype: str = ""
     description: str = ""
     chat_template: str = ""
+    reasoning_format: str = "auto"
+    """What a chat takes that does not say."""
+    prefill_assistant: bool = True
+    """An assistant's message at the end of a chat is gone on with, unless it says otherwise."""
     media_marker: str = ""
     """What stands in a prompt where an image or a sound belongs; empty if the model takes none."""
     has_vision: bool = False

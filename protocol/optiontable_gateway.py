@@ -22,7 +22,7 @@ GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.cors_methods", "--cors-methods"),
     option("gateway.cors_headers", "--cors-headers"),
     option("gateway.cors_credentials", "--cors-credentials", "--no-cors-credentials"),
-    option("log.verbosity", "-v --verbose --log-verbose", env="LOG_VERBOSE", value=4),
+    option("log.verbosity", "-v --verbose --log-verbose", env="LOG_VERBOSE", value=10),
     option("log.verbosity", "-lv --verbosity --log-verbosity", env="LOG_VERBOSITY"),
     option("log.format", "--log-format"),
     option("log.format", "--log-jsonl", value="json"),

@@ -41,6 +41,7 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     option("worker.main_gpu", "-mg --main-gpu", env="MAIN_GPU"),
     option("worker.use_mmap", "--mmap", "--no-mmap", env="MMAP"),
     option("worker.use_mlock", "--mlock", env="MLOCK"),
+    option("worker.load_mode", "-lm --load-mode"),
     option("worker.flash_attn", "-fa --flash-attn", env="FLASH_ATTN", parse=read_flash, bare="on"),
     option("worker.cache_type_k", "-ctk --cache-type-k", env="CACHE_TYPE_K"),
     option("worker.cache_type_v", "-ctv --cache-type-v", env="CACHE_TYPE_V"),
@@ -96,6 +97,8 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     option(
         "worker.chat_template", "--chat-template-file", env="CHAT_TEMPLATE_FILE", parse=read_file
     ),
+    option("worker.reasoning_format", "--reasoning-format", env="THINK"),
+    option("worker.prefill_assistant", "--prefill-assistant", "--no-prefill-assistant"),
     option("worker.chat_prompt", "--chat-prompt", parse=read_newlines),
     option("worker.user_name", "--user-name", parse=read_newlines),
     option("worker.ai_name", "--ai-name", parse=read_newlines),

@@ -99,9 +99,10 @@ class PromptReader:
     def _has_bos(self, message: Generate, tokens: list[int]) -> bool:
         """Tell whether the tokens of a prompt begin with a BOS that the client did not write."""
         vocabulary = self._backend.vocabulary
-        prompt = message.prompt or ()
-        leads = isinstance(prompt if isinstance(prompt, str) else (*prompt[:1], 0)[0], str)
-        return leads and not self._system and vocabulary.add_bos and tokens[:1] == [vocabulary.special.bos]
+        prompt = message.prompt or ""
+        leads = isinstance(prompt, str) or isinstance(prompt[0], str)
+        adds = leads and vocabulary.add_bos and not self._system
+        return adds and tokens[:1] == [vocabulary.special.bos]
 
     def _answered(self, task: Task, chat: ChatPrompt | None) -> Task:
         """Say how a chat's answer is to be taken apart."""

@@ -33,7 +33,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     if read_flag(body, "echo"):
         raise InvalidRequest("Field 'echo': echo in a chat is not supported yet", param="echo")
     n_top = _read_n_top(body)
-    chat = read_chat(body)
+    chat = read_chat(body, card)
     # `logprobs` is a boolean here and a number (n_probs) in the table of parameters.
     native = {key: value for key, value in body.items() if key != "logprobs"}
     if n_top is not None:
@@ -55,11 +55,11 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     )
 
 
-def read_chat(body: Mapping[str, Any]) -> Chat:
+def read_chat(body: Mapping[str, Any], card: ModelCard) -> Chat:
     """Read what the prompt is made of; raises `InvalidRequest` naming the field."""
     messages = read_messages(body)
     tools = read_tools(body)
-    continuation = read_continuation(body, messages)
+    continuation = read_continuation(body, messages, prefills=card.prefill_assistant)
     return Chat(
         messages=messages,
         kwargs=read_template_variables(body) or None,
@@ -67,7 +67,7 @@ def read_chat(body: Mapping[str, Any]) -> Chat:
         tool_choice=read_tool_choice(body, tools),
         parallel_tool_calls=_read_parallel(body),
         schema=read_response_format(body),
-        reasoning_format=read_reasoning_format(body),
+        reasoning_format=read_reasoning_format(body, card.reasoning_format),
         add_generation_prompt=continuation.add_generation_prompt,
         continue_final_message=continuation.continues,
         continue_thought=continuation.thought,

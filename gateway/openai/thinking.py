@@ -18,11 +18,11 @@ class Continuation(NamedTuple):
     """Go on with the message's thoughts; None is as the message has it."""
 
 
-def read_reasoning_format(body: Mapping[str, Any]) -> str:
+def read_reasoning_format(body: Mapping[str, Any], default: str = "auto") -> str:
     """Read whether thoughts are taken out of the text."""
     value = body.get("reasoning_format")
     if value is None:
-        return "auto"
+        return default
     if not isinstance(value, str):
         raise wrong_type("reasoning_format", "string", value)
     if value not in _FORMATS:
@@ -50,9 +50,12 @@ def read_template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_continuation(
-    body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
+    body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], *, prefills: bool = True
 ) -> Continuation:
-    """Settle whether the answer begins anew or goes on with an assistant's last message."""
+    """Settle whether the answer begins anew or goes on with an assistant's last message.
+
+    `prefills` tells whether it goes on with one even if the request does not say so.
+    """
     adds = read_flag(body, "add_generation_prompt", default=True)
     value = body.get("continue_final_message")
     if value is not None and not isinstance(value, bool | str):
@@ -64,7 +67,7 @@ def read_continuation(
         raise InvalidRequest(message, param="continue_final_message")
     last = messages[-1] if messages else {}
     is_ours = last.get("role") == "assistant"
-    if not value and is_ours:
+    if not value and is_ours and prefills:
         if len(messages) > 1 and messages[-2].get("role") == "assistant":
             message = "Cannot have 2 or more assistant messages at the end of the list."
             raise InvalidRequest(message, param="messages")

@@ -40,6 +40,8 @@ class Generation:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         body = await read_json(scope, receive, self._service.body_limits)
+        if self._service.config.verbose:
+            body.setdefault("verbose", True)
         card = self._service.card(body.get("model"))
         await self.respond(self._planner(body, card), card, Exchange(scope, receive, send))
 

@@ -67,10 +67,11 @@ def restart_worker(pool: Served) -> None:
 
 
 def test_a_saved_slot_and_the_set_scales_outlive_the_worker(pool: Served) -> None:
+    restart_worker(pool)  # the cells lie at the beginning in both runs: rounding follows them
     pool.client.post("/lora-adapters", json=[{"id": 0, "scale": 1.0}])
-    expected = complete(pool, STORY + " a witch who", id_slot=0, cache_prompt=False)["content"]
     n_tokens = complete(pool, STORY, id_slot=0, n_predict=0)["tokens_evaluated"]
     saved = act(pool, "save", 0, "story").json()
+    expected = complete(pool, STORY + " a witch who", id_slot=0)["content"]
     assert (saved["n_saved"], saved["id_slot"], saved["filename"]) == (n_tokens, 0, "story")
     restart_worker(pool)
     assert pool.client.get("/lora-adapters").json()[0]["scale"] == 1.0

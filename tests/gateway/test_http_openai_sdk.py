@@ -8,7 +8,10 @@ from typing import Any
 import openai
 import pytest
 
+from gateway.cli import configured
 from protocol import messages as m
+from protocol import options
+from protocol.config import LogConfig, PoolConfig
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 
@@ -55,13 +58,13 @@ async def test_text_completion_and_echo(sdk: openai.AsyncOpenAI) -> None:
     assert [choice.text for choice in answer.choices] == ["aa", "bb"]
 
 
-@pytest.mark.parametrize("max_tokens", [0, 1])
+@pytest.mark.parametrize("max_tokens", [1, 2])
 async def test_a_prompt_is_judged_as_evaluation_harnesses_ask(
     lenient: openai.AsyncOpenAI, max_tokens: int
 ) -> None:
     wishes: Any = {"prompt": "one two", "echo": True, "logprobs": 1, "max_tokens": max_tokens}
     whole = (await lenient.completions.create(model="any", **wishes)).choices[0]
-    assert whole.text == "one two" + "one" * max_tokens
+    assert whole.text == "one two" + "one two"[: 3 if max_tokens == 1 else 7]
     assert whole.logprobs is not None and whole.logprobs.tokens == ["one", " two"]
     assert whole.logprobs.token_logprobs == [None, -0.5]
     assert whole.logprobs.top_logprobs == [None, {" two": -0.5}]
@@ -79,6 +82,27 @@ async def test_a_prompt_in_tokens_is_repeated_as_text(lenient: openai.AsyncOpenA
     assert whole.choices[0].logprobs is None
     stream = await lenient.completions.create(model="any", stream=True, **wishes)
     assert "".join([c.choices[0].text async for c in stream if c.choices]) == " t1 t2 t1"
+
+
+@pytest.mark.parametrize(("verbosity", "is_verbose"), [(4, False), (9, False), (10, True)])
+def test_a_server_is_verbose_from_ten_on(verbosity: int, is_verbose: bool) -> None:
+    pool = PoolConfig(log=LogConfig(verbosity=verbosity))
+    assert configured(pool, {"bind": ("ipc://x",)}).verbose is is_verbose
+    (option,) = (one for one in options.OPTIONS if "-v" in one.flags)
+    assert option.value == 10
+
+
+async def test_a_verbose_server_adds_the_native_answer(tmp_path: Path) -> None:
+    async with running(tmp_path, verbose=True) as gateway:
+        await gateway.add_worker()
+        for path, body in (
+            ("/v1/chat/completions", {"messages": MESSAGES}),
+            ("/v1/completions", {"prompt": "a"}),
+        ):
+            answer = (await gateway.post(path, body)).json()
+            assert "generation_settings" in answer["__verbose"]
+            quiet = (await gateway.post(path, {**body, "verbose": False})).json()
+            assert "__verbose" not in quiet
 
 
 async def test_text_is_inserted_before_a_suffix(sdk: openai.AsyncOpenAI, gateway: Running) -> None:

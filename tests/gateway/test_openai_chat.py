@@ -1,5 +1,6 @@
 """Chat bodies: messages, log probabilities, template variables, refusals."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,3 +127,32 @@ def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:
 def test_llama_cpp_fields_pass_through_and_n_predict_wins() -> None:
     params = plan(_body(mirostat=2, max_tokens=9, n_predict=4, stop="x"), CARD).tasks[0].params
     assert (params.mirostat, params.n_predict, params.stop) == (2, 4, ("x",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"), [({}, "none"), ({"reasoning_format": "deepseek"}, "deepseek")]
+)
+def test_the_servers_reasoning_format_stands_unless_the_request_says_otherwise(
+    fields: dict[str, Any], expected: str
+) -> None:
+    card = replace(CARD, reasoning_format="none")
+    chat = plan({"messages": [], **fields}, card).tasks[0].chat
+    assert chat is not None and chat.reasoning_format == expected
+
+
+@pytest.mark.parametrize(
+    ("prefills", "fields", "continues"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (False, {"continue_final_message": True, "add_generation_prompt": False}, True),
+    ],
+)
+def test_a_last_answer_is_only_gone_on_with_if_the_server_prefills(
+    prefills: bool, fields: dict[str, Any], continues: bool
+) -> None:
+    card = replace(CARD, prefill_assistant=prefills)
+    body = {"messages": [{"role": "assistant", "content": "So"}], **fields}
+    chat = plan(body, card).tasks[0].chat
+    assert chat is not None and chat.continue_final_message is continues
+    assert chat.add_generation_prompt is not continues

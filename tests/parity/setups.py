@@ -1,5 +1,6 @@
 """The servers that are compared: how each is started, and what it is asked."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.parity.cases import CASES, Case
@@ -12,14 +13,13 @@ from tests.parity.vectors import VECTORS
 class Setup:
     """One configuration, the same for both servers."""
 
-    name: str
     arguments: tuple[str, ...]
     cases: tuple[Case, ...]
 
 
 _PLAIN = ("-a", "smol", "-np", "1", "-c", "2048", "-t", "2", "--metrics")
 
-SETUPS: tuple[Setup, ...] = (
-    Setup(name="plain", arguments=_PLAIN, cases=(*CASES, *CHATS, *SIDE)),
-    Setup(name="vectors", arguments=(*_PLAIN, "--embeddings", "--pooling", "mean"), cases=VECTORS),
-)
+SETUPS: Mapping[str, Setup] = {
+    "plain": Setup(arguments=_PLAIN, cases=(*CASES, *CHATS, *SIDE)),
+    "vectors": Setup(arguments=(*_PLAIN, "--embeddings", "--pooling", "mean"), cases=VECTORS),
+}

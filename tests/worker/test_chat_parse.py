@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,13 @@ from tests.worker.chat_cases import (
     THINK,
     Answer,
     expect,
+)
+from tests.worker.tagged_cases import (
+    TAGGED_CASES,
+    TAGGED_NO_CALL,
+    TYPES,
+    expect_tagged,
+    qwen,
 )
 from worker.output.chat.formats import FORMATS, GENERIC
 from worker.output.chat.parser import ChatParser, Expected
@@ -44,15 +52,16 @@ def parse(expected: Expected, parts: Sequence[str]) -> Answer:
     return Answer(content, reasoning, tuple((name, text) for name, text in calls))
 
 
-IDS = [case[0] for case in CASES]
+ALL = [*CASES, *TAGGED_CASES]
+IDS = [case[0] for case in ALL]
 
 
-@pytest.mark.parametrize(("expected", "text", "answer"), [case[1:] for case in CASES], ids=IDS)
+@pytest.mark.parametrize(("expected", "text", "answer"), [case[1:] for case in ALL], ids=IDS)
 def test_an_answer_is_taken_apart(expected: Expected, text: str, answer: Answer) -> None:
     assert parse(expected, [text]) == answer
 
 
-@pytest.mark.parametrize(("expected", "text", "answer"), [case[1:] for case in CASES], ids=IDS)
+@pytest.mark.parametrize(("expected", "text", "answer"), [case[1:] for case in ALL], ids=IDS)
 def test_it_does_not_matter_where_an_answer_is_cut(
     expected: Expected, text: str, answer: Answer
 ) -> None:
@@ -61,7 +70,7 @@ def test_it_does_not_matter_where_an_answer_is_cut(
         assert parse(expected, [text[:i], text[i:]]) == answer, text[:i]
 
 
-@pytest.mark.parametrize(("name", "text"), NO_CALL)
+@pytest.mark.parametrize(("name", "text"), [*NO_CALL, *TAGGED_NO_CALL])
 def test_what_only_looked_like_a_call_is_content(name: str, text: str) -> None:
     for parts in ([text], list(text)):
         assert parse(expect(name), parts) == Answer(text, "", ())
@@ -120,6 +129,9 @@ PIECES = st.sampled_from(
         *MARKERS,
         *('{"name": "python", "arguments": {}}', '{"name": "', "python", '", "arguments": '),
         *('{"a": 1}', "{", "}", "[", "]", ",", " ", "\n", "a", "<", '"', "\\", "é", ">>>", "all\n"),
+        *("<parameter=", ">", "</parameter>", "\n</parameter>\n", "</function>", "<arg_key>a"),
+        *("</arg_key>", "<arg_value>", "</arg_value>", '<parameter name="a">', "</invoke>", "opt"),
+        *(qwen("python", opt="1"), qwen("special_function", arg1="1")[:-14]),
         *("<think>", "</think>", '{"response": "', '{"tool_call": ', "parameters"),
     ]
 )
@@ -135,11 +147,12 @@ def test_any_text_gives_the_same_however_it_is_cut(
     name: str, thinks: bool, pieces: list[str], cuts: list[int]
 ) -> None:
     text = "".join(pieces)
-    whole = parse(expect(name, thinks=thinks), [text])
+    expected = replace(expect(name, thinks=thinks), types=TYPES)
+    whole = parse(expected, [text])
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     parts = [text[a:b] for a, b in itertools.pairwise(edges)]
-    assert parse(expect(name, thinks=thinks), parts) == whole
-    assert parse(expect(name, thinks=thinks), list(text)) == whole
+    assert parse(expected, parts) == whole
+    assert parse(expected, list(text)) == whole
 
 
 JSON = st.recursive(
@@ -175,3 +188,20 @@ def test_endless_space_is_passed_on(begin: str) -> None:
     assert n_out > 900 or begin == "<think>"  # the space at the beginning of thoughts is dropped
     text = f"{begin}{' ' * 200}{HERMES}"
     assert parse(expected, list(text)) == parse(expected, [text])
+
+
+@given(code=st.text(), name=st.sampled_from(["qwen3.5", "qwen3-coder"]))
+def test_strings_in_tags_come_through_as_they_were_written(code: str, name: str) -> None:
+    if "\n</parameter>\n" in f"\n{code}\n":
+        return
+    answer = parse(expect_tagged(name), list(qwen("python", code=code)))
+    ((_, arguments),) = answer.calls
+    assert json.loads(arguments) == {"code": code}
+    assert not answer.content
+
+
+def test_a_string_in_tags_goes_out_as_it_comes() -> None:
+    parser = ChatParser(expect_tagged("qwen3.5"))
+    parser.feed("<tool_call>\n<function=python>\n<parameter=code>\n")
+    pieces = [p.arguments for char in 'a"\n<b' for p in parser.feed(char).tool_calls]
+    assert pieces == ['"a', '\\"', "\\n<b"]

@@ -1,5 +1,7 @@
 """What llama.cpp is told before it loads: metadata in the file's place, NUMA, RPC, tokens."""
 
+from typing import Any
+
 import pytest
 
 from protocol.config import WorkerConfig
@@ -7,7 +9,7 @@ from protocol.errors import ConfigError
 from tests.worker.conftest import model_path
 from worker.llama import startup
 from worker.llama.backend import LlamaBackend
-from worker.llama.model import context_params
+from worker.llama.model import context_params, load_mode
 
 
 def loaded(**fields: object) -> LlamaBackend:
@@ -88,6 +90,28 @@ def test_an_override_of_another_type_ends_the_start() -> None:
         loaded(override_kv=("tokenizer.ggml.add_bos_token=str:x",))
 
 
+@pytest.mark.parametrize(
+    ("fields", "mode"),
+    [
+        ({}, 1),
+        ({"use_mmap": False}, 0),
+        ({"use_mmap": False, "use_mlock": True}, 2),
+        ({"use_mlock": True}, 3),
+        ({"load_mode": "none"}, 0),
+        ({"load_mode": "mmap+mlock"}, 3),
+        ({"load_mode": "dio", "use_mlock": True}, 4),
+        ({"load_mode": "auto"}, -1),
+    ],
+)
+def test_the_way_of_loading_is_llama_cpps_number(fields: dict[str, Any], mode: int) -> None:
+    assert load_mode(WorkerConfig(**fields)) == mode
+
+
 @pytest.mark.model
 def test_tensors_are_checked_and_locked_if_asked() -> None:
     loaded(check_tensors=True, use_mlock=True, use_mmap=False).close()
+
+
+@pytest.mark.model
+def test_a_model_is_read_around_the_page_cache_if_asked() -> None:
+    loaded(load_mode="dio").close()

@@ -22,7 +22,13 @@ class Habits:
     @cached_property
     def wants_objects(self) -> bool:
         """Arguments of earlier calls are to be objects, not strings of JSON."""
-        return self._shows('"needle": "value"', [_USER, _call({"needle": "value"}), _RESULT])
+        arguments = {"needle": "value"}
+        objects = [_USER, _call(arguments), _RESULT]
+        texts = [_USER, _call(json.dumps(arguments)), _RESULT]
+        if self._shows('"needle": "value"', objects):
+            return True
+        # Templates that write each argument in its own tags cannot take texts apart.
+        return self._shows("needle", objects) and not self._shows("needle", texts)
 
     @cached_property
     def takes_system(self) -> bool:

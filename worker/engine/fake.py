@@ -115,6 +115,8 @@ class FakeBackend:
             n_ctx_train=n_ctx * config.n_slots,
             n_vocab=len(special),
             chat_template=config.chat_template,
+            reasoning_format=config.reasoning_format,
+            prefill_assistant=config.prefill_assistant,
             media_marker=FAKE_MARKER if config.mmproj else "",
             has_vision=bool(config.mmproj),
             bos_token=special[BOS].decode(),

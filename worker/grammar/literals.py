@@ -22,7 +22,7 @@ def until(builder: GrammarBuilder, end: str) -> str:
         goes = {char: _prefix(end, end[:i] + char) for char in sorted(set(end[: i + 1]))}
         steps = [f"{_charset(char)} {names[to]}" for char, to in goes.items() if 0 < to < len(end)]
         listed = "".join(_escape(char) for char in sorted(goes) if goes[char])
-        builder.add_rule(name, f"| {' | '.join(steps)} | [^{listed}] {names[0]}")
+        builder.add_rule(name, " | ".join(["", *steps, f"[^{listed}] {names[0]}"]).lstrip())
     return names[0]
 
 

@@ -82,23 +82,31 @@ def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
 def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
     """Calls whose openers name the tool; the first opener may begin a section."""
     openers = shape.tools.openers
+    tails = {tool["function"]["name"]: _tail(builder, tool, shape.tools) for tool in tools}
     first = [
-        _opened(builder, tool, opener, shape, shape.begun)
+        _opened(name, tail, opener, shape.begun)
         for opener in (openers[0], *shape.tools.loose_openers)
-        for tool in tools
+        for name, tail in tails.items()
     ]
     one = builder.add_rule("tool-call", _choice(first))
     end = f" space {literal(shape.tools.end)}" if shape.tools.end else ""
     if not shape.is_parallel:
         return f"{one}{end}"
-    later = [_opened(builder, tool, openers[-1], shape, "") for tool in tools]
+    later = [_opened(name, tail, openers[-1], "") for name, tail in tails.items()]
     return f"{one} (space {builder.add_rule('next-call', _choice(later))})*{end}"
 
 
-def _opened(
-    builder: GrammarBuilder, tool: Tool, parts: Sequence[str], shape: Shape, begun: str
-) -> str:
-    name = tool["function"]["name"]
+def _tail(builder: GrammarBuilder, tool: Tool, tools: ToolFormat) -> str:
+    """Write what follows the name of a tool: arguments and closers."""
+    close = "".join(f" space {literal(text)}" for text in tools.closers)
+    if tools.tagged is None:
+        return _arguments(builder, tool) + close
+    name = f"tool-{tool['function']['name']}-tail"
+    text = tagged_arguments(builder, tool["function"], tools.tagged)
+    return builder.add_rule(name, text + close)
+
+
+def _opened(name: str, tail: str, parts: Sequence[str], begun: str) -> str:
     written = []
     for i, part in enumerate(parts):
         if part == ANY:
@@ -106,12 +114,7 @@ def _opened(
         else:
             text = name if part == NAME else part
             written.append(literal(text.removeprefix(begun) if i == 0 else text))
-    close = "".join(f" space {literal(text)}" for text in shape.tools.closers)
-    if shape.tools.tagged:
-        arguments = tagged_arguments(builder, tool["function"], shape.tools.tagged)
-    else:
-        arguments = _arguments(builder, tool)
-    return f"{' '.join(written)} {arguments}{close}"
+    return f"{' '.join(written)} {tail}"
 
 
 def _object(builder: GrammarBuilder, tool: Tool, tools: ToolFormat) -> str:

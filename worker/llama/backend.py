@@ -190,10 +190,8 @@ class LlamaBackend:
             lib.llama_memory_clear(self._memory, True)
 
     def _describe(self) -> ModelCard:
-        model, vocab, config = self._loaded.model, self._vocab, self._config
-        embedder = self.embedder
-        ftype = lib.llama_ftype_name(lib.llama_model_ftype(model))
-        template = config.chat_template or _text(lib.llama_model_chat_template(model, None))
+        model, vocab, embedder = self._loaded.model, self._vocab, self.embedder
+        config = self._config
         return ModelCard(
             name=config.alias or Path(config.model).stem,
             aliases=config.aliases,
@@ -209,9 +207,11 @@ class LlamaBackend:
             n_embd=int(lib.llama_model_n_embd(model)),
             n_params=int(lib.llama_model_n_params(model)),
             size=int(lib.llama_model_size(model)),
-            ftype=_text(ftype),
+            ftype=_text(lib.llama_ftype_name(lib.llama_model_ftype(model))),
             description=_description(model),
-            chat_template=template,
+            chat_template=config.chat_template or _template(model),
+            reasoning_format=config.reasoning_format,
+            prefill_assistant=config.prefill_assistant,
             media_marker=self._media.marker if self._media else "",
             has_vision=self._media is not None and self._media.has_vision,
             has_audio=self._media is not None and self._media.has_audio,
@@ -233,6 +233,10 @@ class LlamaBackend:
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if value else ""
+
+
+def _template(model: Any) -> str:
+    return _text(lib.llama_model_chat_template(model, None))
 
 
 def _description(model: Any) -> str:

@@ -17,7 +17,7 @@ from worker.speculation import longest_draft
 Progress = Callable[[float], None]
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
-_LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
+_LOAD_MODES = {"auto": -1, "none": 0, "mmap": 1, "mlock": 2, "mmap+mlock": 3, "dio": 4}
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _ROPE = {"": -1, "none": 0, "linear": 1, "yarn": 2}
 _TYPES = {
@@ -82,6 +82,13 @@ def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
     )
 
 
+def load_mode(config: WorkerConfig) -> int:
+    """Return llama.cpp's number for how the file is read."""
+    parts = ("mmap" * config.use_mmap, "mlock" * config.use_mlock)
+    by_flags = "+".join(filter(None, parts)) or "none"
+    return _LOAD_MODES[config.load_mode or by_flags]
+
+
 def count_outputs(config: WorkerConfig) -> int:
     """Return how many rows of logits a batch needs: one a slot, and the guesses of drafting ones.
 
@@ -104,7 +111,7 @@ def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
     params.n_gpu_layers = config.n_gpu_layers
     params.split_mode = _SPLIT_MODES[config.split_mode]
     params.main_gpu = config.main_gpu
-    params.load_mode = _LOAD_MODES[config.use_mmap, config.use_mlock]
+    params.load_mode = load_mode(config)
     params.check_tensors = config.check_tensors
     overrides = startup.kv_overrides(config.override_kv)  # referenced until the model is loaded
     if config.override_kv:

@@ -42,6 +42,7 @@ FORMATS: tuple[ToolFormat, ...] = (
         openers=(("<tool_call>\n", "<function=", NAME, ">\n"),),
         closers=("</tool_call>",),
         tagged=_FUNCTION_BLOCKS,
+        ends_thoughts=True,
     ),
     ToolFormat(
         name="qwen3-coder",

@@ -70,10 +70,15 @@ class ChatParser:
         ends = [*tools.closers, tools.end] if tools else []
         self._closers = [Marker(Kind.CLOSER, (text,)) for text in ends if text]
         self._bare = [Marker(Kind.BARE, ("{",))] if tools and tools.is_bare else []
+        self._in_thoughts = False
+        """The call under way began inside a thought that had not ended."""
+        self._ends: list[Marker] = []
         self._first: list[Marker] = []
         self._again: list[Marker] = []
         if expected.thoughts:
             begin = [Marker(Kind.THOUGHTS, (expected.thoughts.open,))]
+            close = Marker(Kind.CLOSER, (expected.thoughts.close,))
+            self._ends = [close, *(self._openers if tools and tools.ends_thoughts else [])]
             self._first, self._again = begin, begin if expected.thoughts.is_anywhere else []
         if expected.begun:
             self._text = expected.begun
@@ -101,7 +106,7 @@ class ChatParser:
             # What follows a call is no words: brackets, or half of the next call.
             assert self._reader is not None
             if not (self._sink.has_called or self._reader.has_committed):
-                self._sink.content("".join(self._held))
+                self._put_back("".join(self._held))
         else:
             self._sink.content(self._text)
         self._text = ""
@@ -148,17 +153,19 @@ class ChatParser:
         """Pass thoughts on, without the space around them."""
         assert self._expected.thoughts is not None
         self._skip_space()
-        close = Marker(Kind.CLOSER, (self._expected.thoughts.close,))
-        at, marker, end = find([close], self._text, 0)
-        if marker is not None:
-            self._sink.reasoning(self._text[: self._before_space(at)])
-            self._text = self._text[end:]
-            self._state, self._skips_space = _State.START, True
-            return True
+        at, marker, end = find(self._ends, self._text, 0)
         sure = self._before_space(at)
         self._sink.reasoning(self._text[:sure])
         self._text = self._text[sure:]
-        return False
+        if marker is None:
+            return False
+        self._in_thoughts = marker.kind is Kind.CALL
+        if self._in_thoughts:
+            self._open_call(marker, at - sure, end - sure)
+        else:
+            self._text = self._text[end - sure :]
+            self._state, self._skips_space = _State.START, True
+        return True
 
     def _read_content(self) -> bool:
         """Pass content on up to the first marker; space before a call is not content."""
@@ -206,9 +213,16 @@ class ChatParser:
             self._state = _State.BROKEN
             return
         assert self._reader is not None
-        self._sink.content("".join(self._held) + (self._reader.unread if was_open else ""))
+        self._put_back("".join(self._held) + (self._reader.unread if was_open else ""))
+        is_thought = self._in_thoughts and not was_open
+        self._state = _State.THOUGHTS if is_thought else _State.CONTENT
+        self._skips_space = False
+
+    def _put_back(self, text: str) -> None:
+        """What was held for a call is none."""
+        is_thought = self._in_thoughts and not self._sink.has_called
+        (self._sink.reasoning if is_thought else self._sink.content)(text)
         self._held.clear()
-        self._state = _State.CONTENT
 
     def _read_broken(self) -> bool:
         at, marker, _ = find([*self._closers, *self._openers], self._text, 0)

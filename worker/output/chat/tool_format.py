@@ -54,6 +54,8 @@ class ToolFormat:
     arguments_key: str = "arguments"
     tagged: Tagged | None = None
     """Arguments stand in tags; None: they are JSON."""
+    ends_thoughts: bool = False
+    """A call may begin inside a thought, and ends it."""
     loose_openers: tuple[Parts, ...] = ()
     """How some models begin the first call instead."""
     has_id: bool = False
