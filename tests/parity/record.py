@@ -67,7 +67,7 @@ def running(command: list[str]) -> Iterator[httpx.Client]:
     }
     process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{PORT}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{PORT}", timeout=120) as client:
             while True:
                 with contextlib.suppress(httpx.HTTPError):
                     if client.get("/health").status_code == 200:
