@@ -138,7 +138,7 @@ class Dispatcher:
         """Note the slot of a task and what its prompt costs; false if nobody wants it any more."""
         worker = self.workers[key]
         lease = (message.task_id, message.attempt)
-        if lease in worker.leases:
+        if worker.leases.get(lease) == -1:  # a slot once known stays: its place is counted on
             worker.leases[lease] = message.slot
         task = self._live(key, message)
         if task is None or task.state is not TaskState.ASSIGNED:

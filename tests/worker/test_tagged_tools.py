@@ -157,9 +157,15 @@ def test_hot_samples_are_calls_that_fit_the_schema(served: Served, name: str) ->
         parallel_tool_calls=False,
     )
     assert prompt.expected is not None
-    hot = {"temperature": 1.5, "top_k": 0, "top_p": 1, "seed": 1, "n_predict": 160}
+    hot = {"temperature": 1.5, "top_k": 0, "top_p": 1, "n_predict": 160}
     n_whole = 0
-    for answer in served.ask_all(["Order:", "x"], grammar=prompt.grammar, **hot):
+    # Rounding decides what a seed gives here: of several some must come to their end.
+    answers = [
+        answer
+        for seed in (1, 2, 3)
+        for answer in served.ask_all(["Order:", "x"], grammar=prompt.grammar, seed=seed, **hot)
+    ]
+    for answer in answers:
         content, _, ((_, text),) = parse(prompt.expected, list(answer.text))
         assert not content
         if text.endswith("}"):
