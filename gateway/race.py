@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from gateway.body import ClientGone
+from gateway.stream import TaskStream
 
 T = TypeVar("T")
 
@@ -48,3 +49,13 @@ async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def answered(stream: TaskStream, receive: Receive, kind: type[T]) -> T:
+    """Wait for the terminal message of a task beside generation; give it up with the client."""
+    try:
+        result = await guarded(stream.result(), disconnected(receive))
+    finally:
+        stream.close()
+    assert isinstance(result, kind), result
+    return result

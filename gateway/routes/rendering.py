@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.body import read_json
 from gateway.errors import json_response
-from gateway.race import disconnected, guarded
+from gateway.race import answered
 from gateway.routes.generate import Planner
 from gateway.service import Service
 from protocol.errors import InvalidRequest
@@ -36,9 +36,4 @@ async def rendered(service: Service, planner: Planner, scope: Scope, receive: Re
         raise InvalidRequest("'messages' is required", param="messages")
     render = Render(task_id=0, chat=task.chat)
     stream = service.pool.submit(render, model=card.name, tenant=scope["tenant"])
-    try:
-        result = await guarded(stream.result(), disconnected(receive))
-    finally:
-        stream.close()
-    assert isinstance(result, Rendered)
-    return result
+    return await answered(stream, receive, Rendered)

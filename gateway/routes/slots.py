@@ -12,7 +12,7 @@ from gateway.llamacpp.slots import (
     read_slot_id,
     slot_acted,
 )
-from gateway.race import disconnected, guarded
+from gateway.race import answered
 from gateway.service import Service
 from protocol.errors import ErrorCode, TaskError
 from protocol.side_tasks import SlotActed, SlotAction
@@ -37,11 +37,7 @@ class SlotActions:
             filename = read_filename(body)
         task = SlotAction(task_id=0, action=action, slot=-1, filename=filename)
         stream = self._service.pool.act_on_slot(task, slot_id, tenant=scope["tenant"])
-        try:
-            acted = await guarded(stream.result(), disconnected(receive))
-        finally:
-            stream.close()
-        assert isinstance(acted, SlotActed)
+        acted = await answered(stream, receive, SlotActed)
         await json_response(slot_acted(action, slot_id, filename, acted))(scope, receive, send)
 
 

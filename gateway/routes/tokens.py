@@ -5,7 +5,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.body import read_json
 from gateway.errors import json_response
 from gateway.llamacpp.tokens import detokenize_task, tokenize_task, tokenized
-from gateway.race import disconnected, guarded
+from gateway.race import answered
 from gateway.service import Service
 from protocol.messages import Detokenized, Tokenized
 
@@ -22,11 +22,7 @@ class Tokenization:
         card = self._service.card(body.get("model"))
         task = tokenize_task(body, card.n_vocab)
         stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
-        try:
-            result = await guarded(stream.result(), disconnected(receive))
-        finally:
-            stream.close()
-        assert isinstance(result, Tokenized)
+        result = await answered(stream, receive, Tokenized)
         answer = tokenized(result, with_pieces=task.with_pieces)
         await json_response(answer)(scope, receive, send)
 
@@ -43,9 +39,5 @@ class Detokenization:
         card = self._service.card(body.get("model"))
         task = detokenize_task(body, card.n_vocab)
         stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
-        try:
-            result = await guarded(stream.result(), disconnected(receive))
-        finally:
-            stream.close()
-        assert isinstance(result, Detokenized)
+        result = await answered(stream, receive, Detokenized)
         await json_response({"content": result.content})(scope, receive, send)

@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.body import read_list
 from gateway.errors import json_response
 from gateway.llamacpp.lora import listed, read_scales
-from gateway.race import disconnected, guarded
+from gateway.race import answered
 from gateway.service import Service
 from protocol.errors import ErrorCode, TaskError
 from protocol.side_tasks import LoraListed, SetLora
@@ -30,11 +30,7 @@ class LoraAdapters:
         card = self._service.card(Request(scope).query_params.get("model"))
         task = SetLora(task_id=0)
         stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
-        try:
-            answer = await guarded(stream.result(), disconnected(receive))
-        finally:
-            stream.close()
-        assert isinstance(answer, LoraListed)
+        answer = await answered(stream, receive, LoraListed)
         await json_response(listed(answer.adapters))(scope, receive, send)
 
     async def _set(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,10 +11,8 @@ from gateway.errors import json_response
 from gateway.llamacpp.embedding import EmbeddingPlan, native_answer, plan_embeddings
 from gateway.llamacpp.rerank import plan_rerank, rerank_answer
 from gateway.openai.embeddings import embeddings_answer
-from gateway.race import disconnected, guarded
+from gateway.race import answered
 from gateway.service import Service
-from protocol.facts import ModelCard
-from protocol.messages import TaskMessage, Terminal
 from protocol.side_tasks import Embedded, Reranked
 
 _LARGE = 256 * 1024
@@ -36,8 +34,8 @@ class Embedding:
         body = await read_json(scope, receive, self._service.body_limits)
         card = self._service.card(body.get("model"))
         plan = plan_embeddings(body, card, native=self._native)
-        result = await _ask(self._service, plan.task, card, scope, receive)
-        assert isinstance(result, Embedded)
+        stream = self._service.pool.submit(plan.task, model=card.name, tenant=scope["tenant"])
+        result = await answered(stream, receive, Embedded)
         if sum(map(len, result.vectors)) < _LARGE:
             response = self._respond(plan, result)
         else:
@@ -64,17 +62,6 @@ class Reranking:
         body = await read_json(scope, receive, self._service.body_limits)
         card = self._service.card(body.get("model"))
         plan = plan_rerank(body, card)
-        result = await _ask(self._service, plan.task, card, scope, receive)
-        assert isinstance(result, Reranked)
+        stream = self._service.pool.submit(plan.task, model=card.name, tenant=scope["tenant"])
+        result = await answered(stream, receive, Reranked)
         await json_response(rerank_answer(plan, result))(scope, receive, send)
-
-
-async def _ask(
-    service: Service, task: TaskMessage, card: ModelCard, scope: Scope, receive: Receive
-) -> Terminal:
-    """Run a task to its end, or give it up with the client."""
-    stream = service.pool.submit(task, model=card.name, tenant=scope["tenant"])
-    try:
-        return await guarded(stream.result(), disconnected(receive))
-    finally:
-        stream.close()

@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.body import read_json
 from gateway.llamacpp import completion, wrapper
 from gateway.llamacpp.options import read_flag
-from gateway.race import disconnected, guarded
+from gateway.race import answered
 from gateway.reply import Plan
 from gateway.routes.generate import Exchange, Generation
 from gateway.service import Service
@@ -41,9 +41,4 @@ class WrappedCompletion:
         task = Tokenize(task_id=0, content=plan.tasks[0].prompt or "")
         tenant = exchange.scope["tenant"]
         stream = self._service.pool.submit(task, model=card.name, tenant=tenant)
-        try:
-            result = await guarded(stream.result(), disconnected(exchange.receive))
-        finally:
-            stream.close()
-        assert isinstance(result, Tokenized)
-        return result.tokens
+        return (await answered(stream, exchange.receive, Tokenized)).tokens

@@ -7,7 +7,7 @@ from protocol.facts import Stats
 
 @dataclass(slots=True)
 class Counters:
-    """The mutable twin of `protocol.messages.Stats`, owned by the engine thread."""
+    """The mutable twin of `protocol.facts.Stats`, owned by the engine thread."""
 
     n_prompt: int = 0
     n_cached: int = 0

@@ -89,7 +89,7 @@ class LlamaBackend:
         """Choose a token from a row's logits."""
         assert isinstance(sampler, LlamaSampler)
         index = self._batch.last[row] if offset < 0 else self._batch.first[row] + offset
-        return sampler.sample(self._context, index, self._logits(index))
+        return sampler.sample(self._context, index, self._logits)
 
     def probe(self, row: int, offset: int, token: int, n: int) -> TokenProb:
         """Tell how likely a token was after one of a row."""

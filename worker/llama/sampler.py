@@ -7,7 +7,7 @@ memory and the parts are applied one by one, like llama-server's `common_sampler
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,7 @@ class LlamaSampler:
         triggers: Sequence[str] = (),
     ) -> None:
         self._params = params
+        self._n_probs = params.n_probs
         self._scratch = scratch
         self._grammar: Any = None
         self._lazy: Any = None
@@ -76,12 +77,13 @@ class LlamaSampler:
             for part in self._parts:
                 part.accept(token)
 
-    def sample(self, context: Any, index: int, logits: Logits) -> Sampled:
-        """Choose a token from a row of logits."""
+    def sample(self, context: Any, index: int, read: Callable[[int], Logits]) -> Sampled:
+        """Choose a token from a row; `read` looks its logits up, where anything needs them."""
         if self._fast is not None:
             token = int(lib.llama_sampler_sample(self._fast, context, index))
             self._watch(token)
-            return Sampled(token, self._raw_prob(token, logits))
+            return Sampled(token, self._raw_prob(token, read(index)) if self._n_probs else None)
+        logits = read(index)
         token = self._choose(logits)
         if self._params.post_sampling_probs:
             prob = self._final_prob(token)
@@ -157,12 +159,13 @@ class LlamaSampler:
 
     def _raw_prob(self, token: int, logits: Logits) -> TokenProb | None:
         """Log-probabilities of the model itself, before any sampler."""
-        n = self._params.n_probs
-        return raw_prob(token, logits, n, self._scratch.pieces) if n > 0 else None
+        if self._n_probs <= 0:
+            return None
+        return raw_prob(token, logits, self._n_probs, self._scratch.pieces)
 
     def _final_prob(self, token: int) -> TokenProb | None:
         """Probabilities after the sampler chain; impossible tokens are left out."""
-        n = self._params.n_probs
+        n = self._n_probs
         if n <= 0:
             return None
         items = view(self._scratch.candidates.raw)
