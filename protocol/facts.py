@@ -95,6 +95,16 @@ class Stats:
     """Wall time of all steps; 1 - (decode_s + sample_s) / step_s is Python's share."""
     gap_s: float = 0.0
     """Wall time between two decode calls of consecutive steps, sampling included."""
+    n_evicted: int = 0
+    """Texts that left the prefix cache."""
+    n_restored: int = 0
+    """Prompt tokens that were brought back from the host's memory."""
+    n_parked: int = 0
+    """Tasks that gave their cells up to others for a while."""
+    n_branches: int = 0
+    """Sequences that are kept beside the slots."""
+    n_host_bytes: int = 0
+    """Size of the copies in the host's memory."""
     n_draft: int = 0
     """Tokens guessed by speculative decoding."""
     n_draft_accepted: int = 0

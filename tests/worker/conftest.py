@@ -24,11 +24,19 @@ def model_path() -> str:
 
 @contextmanager
 def serving(n_slots: int, **settings: Any) -> Iterator[Served]:
-    """Run an engine over SmolLM2 with 512 tokens of context a slot."""
+    """Run an engine over SmolLM2 with 512 tokens of context a slot.
+
+    Without flash attention, unless told otherwise: on a CPU its kernels round by the number of rows
+    in a batch, and a text would depend on how its prompt was cut and on who else is served.
+    """
     from worker.llama.backend import LlamaBackend
 
     config = WorkerConfig(
-        model=model_path(), n_slots=n_slots, n_ctx=n_slots * 512, n_threads=2, **settings
+        model=model_path(),
+        n_slots=n_slots,
+        n_ctx=n_slots * 512,
+        n_threads=2,
+        **{"flash_attn": "off"} | settings,
     )
     backend = LlamaBackend(config, lambda _fraction: None)
     drafter = open_drafter(config, backend)

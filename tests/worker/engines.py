@@ -23,6 +23,10 @@ class Rig:
     n_slots: int = 2
     n_ctx: int = 256
     n_batch: int = 64
+    n_cells: int = 0
+    """All cells, if every slot may use all of them; 0 gives each slot `n_ctx` of its own."""
+    n_branches: int = 8
+    host_bytes: int = 0
     context_shift: bool = False
     drafter: Drafter | None = None
     spec_slots: int = 8
@@ -35,7 +39,9 @@ class Rig:
         config = WorkerConfig(
             backend="fake",
             n_slots=self.n_slots,
-            n_ctx=self.n_ctx * self.n_slots,
+            n_ctx=self.n_cells or self.n_ctx * self.n_slots,
+            kv_unified=self.n_cells > 0,
+            cache_branches=self.n_branches,
             n_batch=self.n_batch,
             lora=self.lora,
         )
@@ -44,7 +50,8 @@ class Rig:
             self.backend,
             EngineConfig(
                 n_slots=self.n_slots,
-                n_ctx=self.n_ctx,
+                n_ctx=self.n_cells or self.n_ctx,
+                host_bytes=self.host_bytes,
                 context_shift=self.context_shift,
                 spec_slots=self.spec_slots,
                 self_extend=self.self_extend,
@@ -58,15 +65,15 @@ class Rig:
         self.emitted += messages
         self.steps.append(messages)
 
-    def task(self, prompt: str, *, slot: int = -1, **params: Any) -> Task:
+    def task(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> Task:
         """Make a task as the link would."""
         tokens = self.backend.tokenize(prompt, add_special=True, parse_special=True)
         values = read(SamplingParams(), {"temperature": 0, "n_predict": 8} | params)
-        return Task(next(self._ids), 0, tokens, values, slot=slot)
+        return Task(next(self._ids), 0, tokens, values, slot=slot, salt=salt)
 
-    def submit(self, prompt: str, *, slot: int = -1, **params: Any) -> int:
+    def submit(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> int:
         """Submit a task; return its id."""
-        task = self.task(prompt, slot=slot, **params)
+        task = self.task(prompt, slot=slot, salt=salt, **params)
         self.engine.submit(Submit(task))
         return task.task_id
 

@@ -62,6 +62,9 @@ class Sampler(Protocol):
     def biases(self) -> tuple[tuple[int, float], ...]:
         """The biases of the request as they are applied: tokens with what is added to them."""
 
+    def end_thoughts(self) -> bool:
+        """Let the thoughts that are under way end now; false if none are."""
+
     def close(self) -> None:
         """Free it; the task is over."""
 
@@ -144,6 +147,8 @@ class Embedder(Protocol):
     """Most inputs of one `embed`, numbered from 0."""
     can_split: bool
     """An input may come in several pieces."""
+    adapters: Adapters
+    """The model's, for the batches of this memory."""
     rank_template: str
     """How the model wants `{query}` and `{document}` to be written; empty is the plain way."""
 
@@ -165,6 +170,8 @@ class Backend(Protocol):
     vocabulary: Vocabulary
     n_batch: int
     """Most tokens of one `decode`."""
+    n_seq: int
+    """Sequences that there may be, numbered from 0; the first are the slots'."""
     n_outputs: int
     """Most tokens of one `decode` whose logits can be kept; at least one a sequence."""
     is_gpu: bool

@@ -12,21 +12,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Done, Failed, Finish, Heartbeat, Inspected, Message, Started
+from protocol.messages import Done, Evicted, Failed, Finish, Heartbeat, Inspected, Message, Started
 from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend, Vocabulary
+from worker.engine.cache import PrefixCache
 from worker.engine.draft import Drafter
+from worker.engine.hostcache import HostCache
 from worker.engine.media import whole_pieces, without_placeholders
 from worker.engine.prefix import choose_slot, reusable
 from worker.engine.scheduler import Budget
 from worker.engine.selfextend import SelfExtend
-from worker.engine.slot import Run, Slot, SlotState
+from worker.engine.slot import Run, Slot, SlotState, Space
 from worker.engine.stats import Counters
 from worker.engine.step import Step, StepRules
 from worker.engine.task import Abort, AbortAll, Call, Command, Report, Stop, Submit, Task
 from worker.output.generation import Generation
 
 logger = logging.getLogger(__name__)
+
+_RESERVE = 256
+"""Cells kept for an answer without a limit: longer ones may have to be parked."""
 
 Emit = Callable[[Sequence[Message]], None]
 
@@ -42,6 +47,8 @@ class EngineConfig:
     step_target_s: float = 0.1
     context_shift: bool = False
     spec_slots: int = 0
+    host_bytes: int = 0
+    """Host memory for prompts that leave the context; below 0 is no limit."""
     self_extend: SelfExtend | None = None
 
 
@@ -57,14 +64,18 @@ class Engine:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[Task] = deque()
         self._outbox: list[Message] = []
-        self._n_released = 0
         self._n_admitted = 0
         self._stopping = False
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
-        self.counters = Counters(n_kv=config.n_ctx * config.n_slots)
+        self.counters = Counters(n_kv=backend.card.n_ctx_total)
+        extends = config.self_extend is not None
+        host = HostCache(config.host_bytes) if config.host_bytes and not extends else None
+        self.cache = PrefixCache(
+            backend, self.slots, self.counters, is_on=not extends, host=host
+        )
         budget = Budget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
-        self._step = Step(backend, self.slots, self.counters, budget, rules)
+        self._step = Step(backend, self.cache, self.counters, budget, rules)
         self._drafter = drafter
         self._results = self._step.results
         self._deferred: list[Call] = []
@@ -238,7 +249,7 @@ class Engine:
     def _admit(self) -> None:
         """Give waiting tasks their slots, oldest first; who waits for a certain one is passed."""
         for task in list(self._waiting):
-            slot = self._find_slot(task)
+            slot = self._find_slot(task) if self._fits(task) else None
             if slot is None:
                 if task.slot < 0:
                     return
@@ -256,25 +267,38 @@ class Engine:
             return wanted if wanted in idle else None
         if not idle:
             return None
-        scales = choose_scales(task.params.lora, self.scales)
-        alike = [slot for slot in idle if slot.scales == scales]
-        return choose_slot(idle, task.prompt, self._config.similarity, alike)
+        space = self._space(task)
+        if not self.cache.is_on:
+            alike = [slot for slot in idle if slot.space == space]
+            return choose_slot(idle, task.prompt, self._config.similarity, alike)
+        n, holders = self.cache.holders(space, task.prompt)
+        holding = [slot for slot in idle if slot.id in holders]
+        if holding and n / len(task.prompt) > self._config.similarity > 0:
+            return min(holding, key=lambda slot: len(slot.tokens))
+        return min(idle, key=lambda slot: (bool(slot.tokens), slot.last_used, slot.id))
+
+    def _space(self, task: Task) -> Space:
+        return choose_scales(task.params.lora, self.scales), task.salt
+
+    def _fits(self, task: Task) -> bool:
+        """Tell whether there are cells for a task, if the slots could want more than there are."""
+        busy = [slot.run for slot in self.slots if slot.run is not None]
+        if not busy or len(self.slots) * self._config.n_ctx <= self.counters.n_kv:
+            return True
+        n_known, _ = self.cache.holders(self._space(task), task.prompt)
+        promised = sum(slot.n_prompt_left for slot in self.slots)
+        promised += sum(reserve(run.n_left) for run in busy)
+        wanted = len(task.prompt) - n_known + reserve(task.params.n_predict)
+        n_held = self.cache.n_cells - self.cache.n_evictable
+        return n_held + promised + wanted <= self.counters.n_kv
 
     def _start(self, task: Task, slot: Slot) -> None:
         known = without_placeholders(task.prompt)
         sampler = self._backend.open_sampler(task.params, known, task.triggers)
-        n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
-        n_cached = whole_pieces(task.media, n_cached)
-        scales = choose_scales(task.params.lora, self.scales)
-        if slot.scales != scales:
-            slot.scales, n_cached = scales, 0  # what other adapters have read is of no use
-        if self._config.self_extend is not None:
-            n_cached = slot.n_saved = slot.group_start = 0  # a grouped cache cannot be cut
-        if not self._backend.remove(slot.id, n_cached):
-            n_cached = 0  # recurrent memory cannot be cut: read it all again
-            self._backend.remove(slot.id, 0)
-        del slot.tokens[n_cached:]
-        slot.n_shared = min(slot.n_shared, n_cached)
+        n_known = 0
+        if task.params.cache_prompt:
+            n_known, _ = self.cache.holders(self._space(task), task.prompt)
+        n_cached = self._clear_for(task, slot)
         self._n_admitted += 1
         generation = Generation.start(task.params)
         generation.truncated = task.truncated
@@ -287,10 +311,25 @@ class Engine:
                 attempt=task.attempt,
                 slot=slot.id,
                 n_prompt=len(task.prompt),
-                n_cached=n_cached,
+                n_cached=max(n_cached, min(n_known, len(task.prompt) - 1)),
             )
         )
         self._outbox += self._results.progress(slot)
+
+    def _clear_for(self, task: Task, slot: Slot) -> int:
+        """Let a slot forget what is of no use to a task; return how many tokens it keeps."""
+        n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
+        n_cached = whole_pieces(task.media, n_cached)
+        space = self._space(task)
+        if slot.space != space or self._config.self_extend is not None:
+            n_cached = 0  # what others have read is of no use, and a grouped cache cannot be cut
+        if n_cached < len(slot.tokens):
+            self.cache.keep(slot, n_cached)
+        n_cached = self.cache.cut(slot, n_cached)
+        if n_cached == 0:
+            slot.n_saved = slot.group_start = 0
+        slot.scales, slot.salt = space
+        return n_cached
 
     def _release_finished(self) -> None:
         for slot in self._results.finished:
@@ -298,10 +337,10 @@ class Engine:
         self._results.finished.clear()
 
     def _release(self, slot: Slot) -> None:
-        self._n_released += 1
         if self._drafter is not None:
             self._drafter.learn(slot.id, slot.tokens)
-        slot.end(self._n_released)
+        slot.end(self.cache.tick())
+        self.cache.leave(slot)
 
     def _fail_everything(self, reason: str) -> None:
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
@@ -317,12 +356,20 @@ class Engine:
                 self._release(slot)
 
     def _flush(self) -> None:
+        if lost := self.cache.lost:
+            self._outbox.append(Evicted(tasks=tuple(lost)))
+            lost.clear()
         if self._outbox:
             messages, self._outbox = self._outbox, []
             self._emit(messages)
 
     def __repr__(self) -> str:
         return f"<Engine busy={self.n_busy}/{len(self.slots)} waiting={self.n_waiting}>"
+
+
+def reserve(n_predict: int) -> int:
+    """Return the cells that an answer is expected to take; below 0 it may be of any length."""
+    return n_predict if n_predict >= 0 else _RESERVE
 
 
 def failed(task: Task, error: TaskError) -> Failed:

@@ -29,8 +29,9 @@ from worker.engine.backend import (
     SpecialTokens,
     Vocabulary,
 )
+from worker.engine.cache import n_sequences
 from worker.engine.fake_embedding import FakeEmbedder
-from worker.engine.fake_states import FakeAdapters, FakeStates
+from worker.engine.fake_states import Cell, FakeAdapters, FakeStates
 from worker.engine.media import Media, MediaPiece, placeholders
 
 N_BYTES = 256
@@ -50,6 +51,7 @@ class FakeSampler:
 
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
+        self.was_ended = False
         self.is_open = True
         FakeSampler.open_count += 1
 
@@ -57,6 +59,11 @@ class FakeSampler:
     def biases(self) -> tuple[tuple[int, float], ...]:
         """Those that name a token."""
         return tuple((token, bias) for token, bias in self.params.logit_bias if type(token) is int)
+
+    def end_thoughts(self) -> bool:
+        """Remember that it was asked; a text has thoughts if its task may be controlled."""
+        self.was_ended = self.params.reasoning_control
+        return self.was_ended
 
     def close(self) -> None:
         """Free it, once."""
@@ -81,15 +88,17 @@ class FakeBackend:
     """Implements `worker.engine.backend.Backend` over plain lists."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        n_ctx = (config.n_ctx or 4096) // config.n_slots
+        total = config.n_ctx or 4096
+        n_ctx = total if config.kv_unified else total // config.n_slots
         self._config = config
         self._step_s = config.fake_step_ms / 1e3
         self._cells: dict[int, list[int]] = {}
         self._faults: dict[int, tuple[bytes, bytes]] = {}
         self._n_saved: dict[int, int] = {}
         self._last: list[Row] = []
-        self.n_cells = n_ctx * config.n_slots
+        self.n_cells = total
         self.n_batch = config.n_batch
+        self.n_seq = n_sequences(config.n_slots, config.cache_branches)
         self.n_outputs = config.n_slots * (1 + FAKE_DRAFT)
         self.is_gpu = False
         self.prefill_token_s = 0.0
@@ -111,8 +120,8 @@ class FakeBackend:
             n_slots=config.n_slots,
             n_prefetch=config.n_prefetch,
             n_ctx=n_ctx,
-            n_ctx_total=n_ctx * config.n_slots,
-            n_ctx_train=n_ctx * config.n_slots,
+            n_ctx_total=self.n_cells,
+            n_ctx_train=self.n_cells,
             n_vocab=len(special),
             chat_template=config.chat_template,
             reasoning_format=config.reasoning_format,
@@ -146,21 +155,25 @@ class FakeBackend:
         """Append rows to their sequences, as strict about positions as llama.cpp."""
         n_tokens = sum(len(row.tokens) for row in rows)
         assert 0 < n_tokens <= self.n_batch, f"batch of {n_tokens} tokens"
-        used = sum(len(cells) for cells in self._cells.values())
-        if used + n_tokens > self.n_cells:
+        if self.n_used + n_tokens > self.n_cells:
             raise CacheFull
         for row in rows:
             cells = self._cells.setdefault(row.seq, [])
             pos = len(cells) - self._n_saved.get(row.seq, 0)
             assert row.pos == pos, f"seq {row.seq} continues at {row.pos}, not {pos}"
         for row in rows:
-            self._cells[row.seq] += row.tokens
+            self._cells[row.seq] += map(Cell, row.tokens)
             self._find_fault(row)
         if self._step_s:
             time.sleep(self._step_s)
         n_outputs = sum(len(row.tokens) if row.is_probed else row.wants_logits for row in rows)
         assert n_outputs <= self.n_outputs, f"{n_outputs} rows of logits"
         self._last = list(rows)
+
+    @property
+    def n_used(self) -> int:
+        """Cells in use; a shared one counts once, as in llama.cpp's unified cache."""
+        return len({id(cell) for cells in self._cells.values() for cell in cells})
 
     def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
         """Choose the next byte from the sequence alone (and the seed, unless greedy)."""
@@ -201,7 +214,7 @@ class FakeBackend:
         """Append placeholders to a sequence."""
         cells = self._cells.setdefault(seq, [])
         assert pos == len(cells), f"seq {seq} continues at {pos}, not {len(cells)}"
-        cells += placeholders(piece.key, piece.n_pos)
+        cells += map(Cell, placeholders(piece.key, piece.n_pos))
 
     def remove(self, seq: int, start: int) -> bool:
         """Forget a sequence from `start` on."""

@@ -7,6 +7,10 @@ from worker.engine.adapters import Adapter, Scales
 from worker.engine.states import State
 
 
+class Cell(int):
+    """A token in its place: sequences that share a cell hold the same object."""
+
+
 class FakeAdapters:
     """Remembers what is applied; the fake's text depends on it."""
 
@@ -45,5 +49,5 @@ class FakeStates:
         cells.clear()
         if len(state) != 4 + 4 * n_tokens or struct.unpack_from("<I", state)[0] != n_tokens:
             return False
-        cells += struct.unpack_from(f"<{n_tokens}i", state, 4)
+        cells += map(Cell, struct.unpack_from(f"<{n_tokens}i", state, 4))
         return True

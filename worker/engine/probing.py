@@ -15,7 +15,7 @@ from worker.engine.slot import Run, Slot
 def is_probed(slot: Slot) -> bool:
     """Tell whether the task of a busy slot wants to know how likely its prompt was."""
     task = slot.active.task
-    return task.echo_from >= 0 and task.params.n_probs > 0
+    return not slot.active.is_resumed and task.echo_from >= 0 and task.params.n_probs > 0
 
 
 def rooms(slots: Sequence[Slot], n_spare: int) -> Mapping[int, int]:

@@ -5,6 +5,7 @@ import time
 from protocol.errors import TaskError
 from protocol.messages import Delta, Done, Failed, Finish, Message, Progress
 from worker.engine.backend import Backend, DeadEnd, Row, Sampled
+from worker.engine.cache import PrefixCache
 from worker.engine.probing import echo, is_probed, probe
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import Counters
@@ -14,8 +15,11 @@ from worker.engine.task import Task
 class Results:
     """Turns logits into messages; `finished` collects the slots whose tasks have ended."""
 
-    def __init__(self, backend: Backend, counters: Counters, shifts: bool) -> None:
+    def __init__(
+        self, backend: Backend, cache: PrefixCache, counters: Counters, shifts: bool
+    ) -> None:
         self._backend = backend
+        self._cache = cache
         self._counters = counters
         self._shifts = shifts
         self.finished: list[Slot] = []
@@ -27,10 +31,18 @@ class Results:
             if is_probed(slot):
                 probe(self._backend, slot, index, row)
             if not row.wants_logits:
+                self._resume(slot)
                 return messages
             slot.move(SlotState.DECODE)
             return messages + self._first(slot, index)
         return self._verify(slot, index, row) if row.is_draft else self._next(slot, index)
+
+    def _resume(self, slot: Slot) -> None:
+        """Go on with a parked task once all that it had is in the cache again."""
+        run = slot.active
+        if run.is_resumed and slot.n_prompt_left == 0:
+            slot.move(SlotState.DECODE)
+            self._counters.n_prompt += len(run.reading) - run.n_recovered
 
     def _verify(self, slot: Slot, index: int, row: Row) -> list[Message]:
         """Go through a draft as long as the sampler chooses what was guessed.
@@ -182,6 +194,7 @@ class Results:
             slot=slot.id,
             timings=timings,
             biases=run.sampler.biases,
+            stops=run.task.params.stop,
         )
 
     def fail(self, slot: Slot, error: TaskError, messages: list[Message]) -> None:
@@ -196,8 +209,7 @@ class Results:
                 param=error.param,
             )
         )
-        self._backend.remove(slot.id, 0)
-        slot.tokens.clear()
+        self._cache.cut(slot, 0)
         self.finished.append(slot)
 
     def finish(self, slot: Slot, finish: Finish) -> list[Message]:

@@ -3,11 +3,16 @@
 Every decoding slot gets its one token first. What a step may take longer than that is spent on
 prompts, up to a budget that follows the measured speed, so that a long prompt never freezes the
 streams of others (llama-server reads up to `n_batch` tokens in one step, however long that takes).
+Among prompts the one with the least left comes first, which brings the most people their first
+token soonest; who has waited long gets half of every step, so that nobody waits for ever.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from worker.engine.cost import DecodeCost
 
 
 class Waiting(NamedTuple):
@@ -17,6 +22,8 @@ class Waiting(NamedTuple):
     n_left: int
     order: int
     """Admission number; the least has waited longest."""
+    is_late: bool = False
+    """It has waited so long that shorter ones may not pass it any more."""
 
 
 class Chunk(NamedTuple):
@@ -28,27 +35,35 @@ class Chunk(NamedTuple):
 
 MIN_CHUNK = 16
 """Fewer rows use the device so badly that waiting would be no slower."""
+PATIENCE_S = 2.0
+"""How long a prompt waits for shorter ones, beside the time that reading it takes."""
+
+
+_LIFETIME_MIN = 4000.0
+"""Whatever is measured, a text stays for a while: its user is typing the next question."""
 
 
 def plan_chunks(waiting: Sequence[Waiting], budget: int) -> list[Chunk]:
-    """Share the budget among prompts.
-
-    The oldest gets at least half, so that it always comes to its end; the rest goes to the
-    shortest first, which gives a short question its answer while a long text is read.
-    """
+    """Share the budget among prompts: the shortest rest first, half for the oldest late one."""
     if not waiting or budget <= 0:
         return []
-    by_order = sorted(waiting, key=lambda one: one.order)
-    oldest = by_order[0]
-    share = min(oldest.n_left, budget if len(waiting) == 1 else max(1, budget // 2))
-    chunks = {oldest.slot: share}
-    left = budget - share
-    for one in sorted(waiting, key=lambda one: (one.n_left, one.order)):
+    chunks: dict[int, int] = {}
+    late = min((one for one in waiting if one.is_late), key=_order, default=None)
+    if late is not None:
+        chunks[late.slot] = min(late.n_left, budget if len(waiting) == 1 else max(1, budget // 2))
+    left = budget - sum(chunks.values())
+    shortest_first = sorted(waiting, key=lambda one: (one.n_left, one.order))
+    for one in shortest_first:
         n = min(one.n_left - chunks.get(one.slot, 0), left)
         chunks[one.slot] = chunks.get(one.slot, 0) + n
         left -= n
-    rounded = [Chunk(one.slot, _without_single(chunks[one.slot], one.n_left)) for one in by_order]
-    return [chunk for chunk in rounded if chunk.n] or [Chunk(oldest.slot, 1)]
+    in_order = sorted(waiting, key=_order)
+    rounded = [Chunk(one.slot, _without_single(chunks[one.slot], one.n_left)) for one in in_order]
+    return [chunk for chunk in rounded if chunk.n] or [Chunk(shortest_first[0].slot, 1)]
+
+
+def _order(one: Waiting) -> int:
+    return one.order
 
 
 def _without_single(n: int, n_left: int) -> int:
@@ -66,35 +81,46 @@ def _without_single(n: int, n_left: int) -> int:
 class Budget:
     """How many prompt tokens the next step may read, learnt from the steps before.
 
-    `token_s` is the measured cost of a prompt token, `decode_s` that of a step without prompts;
-    both are moving averages. With nobody decoding a step may take `idle_target_s`, which bounds
-    how long a cancel or a new task waits.
+    `token_s` is the measured cost of a prompt token, a moving average. With nobody decoding a step
+    may take `idle_target_s`, which bounds how long a cancel or a new task waits.
     """
 
     target_s: float
     n_batch: int
     token_s: float = 0.0
-    decode_s: float = 0.0
     idle_target_s: float = 0.25
+    decode: DecodeCost = field(default_factory=DecodeCost)
 
-    def tokens(self, n_decoding: int) -> int:
+    def tokens(self, n_decoding: int, n_cells: int = 0) -> int:
         """Return the prompt tokens that fit beside `n_decoding` rows."""
         room = self.n_batch - n_decoding
         if self.token_s <= 0.0:
             return min(room, 4 * MIN_CHUNK)
         spare_s = self.idle_target_s
         if n_decoding:
-            spare_s = max(0.0, self.target_s - self.decode_s)
+            spare_s = max(0.0, self.target_s - self.decode.predict(n_decoding, n_cells))
         return max(1, min(room, max(MIN_CHUNK, int(min(room, spare_s / self.token_s)))))
 
-    def observe(self, n_decoding: int, n_prompt: int, elapsed_s: float) -> None:
+    def observe(self, n_decoding: int, n_prompt: int, n_cells: int, elapsed_s: float) -> None:
         """Learn from a step that took `elapsed_s`."""
         if n_prompt == 0:
-            self.decode_s = _blend(self.decode_s, elapsed_s)
+            self.decode.observe(n_decoding, n_cells, elapsed_s)
             return
-        spent_s = elapsed_s - (self.decode_s if n_decoding else 0.0)
+        spent_s = elapsed_s - (self.decode.predict(n_decoding, n_cells) if n_decoding else 0.0)
         if n_prompt >= MIN_CHUNK // 2 and spent_s > 0.0:
             self.token_s = _blend(self.token_s, spent_s / n_prompt)
+
+    def is_late(self, n_left: int, waited_s: float) -> bool:
+        """Tell whether a prompt has waited longer than is fair."""
+        return waited_s > PATIENCE_S + 2 * n_left * self.token_s
+
+    @property
+    def cell_lifetime(self) -> float:
+        """Decoded rows after which an idle cell has cost as much as reading its token again."""
+        cell_s = self.decode.cell_s
+        if cell_s <= 0.0 or self.token_s <= 0.0:
+            return math.inf
+        return max(_LIFETIME_MIN, self.token_s / cell_s)
 
 
 def _blend(average: float, value: float, weight: float = 0.3) -> float:

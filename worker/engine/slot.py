@@ -15,6 +15,9 @@ from worker.engine.backend import Sampler
 from worker.engine.task import Task
 from worker.output.generation import Generation
 
+Space = tuple[Scales, str]
+"""Adapters' scales and salt: only what was read in one space can be used in it."""
+
 
 class SlotState(Enum):
     """What a slot is doing."""
@@ -29,7 +32,7 @@ class SlotState(Enum):
 TRANSITIONS: Mapping[SlotState, frozenset[SlotState]] = {
     SlotState.IDLE: frozenset({SlotState.PREFILL}),
     SlotState.PREFILL: frozenset({SlotState.DECODE, SlotState.IDLE}),
-    SlotState.DECODE: frozenset({SlotState.IDLE}),
+    SlotState.DECODE: frozenset({SlotState.IDLE, SlotState.PREFILL}),
 }
 
 
@@ -53,8 +56,20 @@ class Run:
     n_draft_accepted: int = 0
     probed: list[TokenProb] = field(default_factory=list)
     """How likely each prompt token after the first was, if that is wanted."""
+    reading: list[int] = field(default_factory=list)
+    """What must be in the cache before the next token is chosen: the prompt, and what was generated
+    before the task was parked."""
+    n_recovered: int = 0
+    """Tokens of `reading` that a parked task found in the cache when it went on."""
+    is_parked: bool = False
+    """It gave its cells up to others, and goes on when there is room again."""
     is_undecided: bool = True
     """The task has not begun to read: another slot may have, or be about to have, its prompt."""
+
+    @property
+    def is_resumed(self) -> bool:
+        """It was parked: its next token is chosen already."""
+        return self.pending >= 0
 
     @property
     def n_left(self) -> int:
@@ -73,7 +88,11 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     run: Run | None = None
     last_used: int = 0
-    """Number of the release that freed it last: the least is the least recently used."""
+    """Number of its last use: the least is the least recently used."""
+    used_at: int = 0
+    """The rows decoded by all up to that use."""
+    salt: str = ""
+    """Namespace of what its tokens may be used for."""
     scales: Scales = ()
     """Of the adapters with which the tokens were read."""
     n_saved: int = 0
@@ -95,6 +114,7 @@ class Slot:
         """Take a task."""
         self.move(SlotState.PREFILL)
         self.run = run
+        run.reading = run.task.prompt
         self.last_params = run.task.params
         self.last_task_id = run.task.task_id
 
@@ -115,6 +135,18 @@ class Slot:
         self.n_saved = self.group_start = self.n_shared = 0
         return n_tokens
 
+    def park(self) -> None:
+        """Give the cells up and keep everything else; the caller has forgotten the tokens."""
+        run = self.active
+        run.is_parked = True
+        if self.state is SlotState.DECODE:
+            self.move(SlotState.PREFILL)
+
+    @property
+    def space(self) -> Space:
+        """Where its tokens can be used."""
+        return self.scales, self.salt
+
     @property
     def active(self) -> Run:
         """The current task's state; only for a busy slot."""
@@ -128,8 +160,8 @@ class Slot:
 
     @property
     def n_prompt_left(self) -> int:
-        """Prompt tokens that are not in the cache yet."""
-        return 0 if self.run is None else max(0, len(self.run.task.prompt) - len(self.tokens))
+        """Tokens to read that are not in the cache yet."""
+        return 0 if self.run is None else max(0, len(self.run.reading) - len(self.tokens))
 
     def timings(self) -> Timings:
         """Times of the current task so far, in milliseconds."""

@@ -23,6 +23,11 @@ class Counters:
     sample_s: float = 0.0
     step_s: float = 0.0
     gap_s: float = 0.0
+    n_evicted: int = 0
+    n_restored: int = 0
+    n_parked: int = 0
+    n_branches: int = 0
+    n_host_bytes: int = 0
     n_draft: int = 0
     n_draft_accepted: int = 0
     n_drafts: int = 0

@@ -10,6 +10,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Message
 from worker.engine.adapters import Turns
 from worker.engine.backend import Backend, CacheFull, DecodeFailed, Row
+from worker.engine.cache import PrefixCache
 from worker.engine.draft import Drafter, Guessing
 from worker.engine.media import text_until
 from worker.engine.probing import is_probed, rooms
@@ -40,19 +41,20 @@ class Step:
     def __init__(
         self,
         backend: Backend,
-        slots: Sequence[Slot],
+        cache: PrefixCache,
         counters: Counters,
         budget: Budget,
         rules: StepRules,
     ) -> None:
         self._backend = backend
-        self._slots = slots
+        self._cache = cache
+        self._slots = slots = cache.slots
         self._counters = counters
         self._budget = budget
         self._guessing = Guessing(
             rules.drafter, n_slots=rules.spec_slots, n_rows=backend.n_outputs - len(slots)
         )
-        self._sharing = Sharing(backend, counters, is_on=rules.self_extend is None)
+        self._sharing = Sharing(cache, counters)
         self._extend = rules.self_extend
         self._shifts = rules.context_shift and backend.can_shift and self._extend is None
         self._last_end = 0.0
@@ -61,7 +63,7 @@ class Step:
         self._turns = Turns()
         self._able: list[Slot] = []
         """Slots whose tasks take part in this step."""
-        self.results = Results(backend, counters, self._shifts)
+        self.results = Results(backend, cache, counters, self._shifts)
         self.number = 0
         self.started_s = 0.0
         self.slowest_s = 0.0
@@ -87,6 +89,7 @@ class Step:
         self.started_s = time.monotonic()
         start = self._last_end or time.perf_counter()
         messages: list[Message] = []
+        self._unpark()
         self._choose_adapters()
         self._sharing.settle(self._slots)
         self._shift_full_slots(messages)
@@ -105,7 +108,7 @@ class Step:
 
     def _choose_adapters(self) -> None:
         """Decide which adapters this step runs with: slots that want others sit it out."""
-        busy = [slot for slot in self._slots if slot.run is not None]
+        busy = self._running()
         scales = self._turns.choose((slot.scales, slot.active.order) for slot in busy)
         self._backend.adapters.use(scales)
         self._able = [slot for slot in busy if slot.scales == scales]
@@ -122,15 +125,18 @@ class Step:
         ]
         n_guesses = sum(len(row.tokens) - 1 for row in rows)
         spare = rooms(reading, self._backend.n_outputs - len(self._slots) - n_guesses)
+        now = time.perf_counter()
         waiting = [
             Waiting(
                 slot.id,
                 min(self._n_ready(slot), spare.get(slot.id, self._backend.n_batch)),
                 slot.active.order,
+                self._budget.is_late(slot.n_prompt_left, now - slot.active.started_s),
             )
             for slot in reading
         ]
-        budget = self._budget.tokens(sum(len(row.tokens) for row in rows))
+        n_rows = sum(len(row.tokens) for row in rows)
+        budget = self._budget.tokens(n_rows, self._counters.n_kv_used)
         chunks = plan_chunks(waiting, budget)
         return rows + [self._prompt_row(self._slots[chunk.slot], chunk.n) for chunk in chunks]
 
@@ -152,6 +158,7 @@ class Step:
             self._give_up([Row(slot.id, start, (), False)], error, messages)
         else:
             slot.tokens += task.prompt[start : start + piece.n_pos]
+            self._cache.note(slot)
 
     def _n_ready(self, slot: Slot) -> int:
         """Count the prompt tokens that may be read at once."""
@@ -159,10 +166,11 @@ class Step:
         return n_text if self._extend is None else min(n_text, self._extend.room(slot))
 
     def _prompt_row(self, slot: Slot, n: int) -> Row:
-        prompt, start = slot.active.task.prompt, len(slot.tokens)
-        is_last = start + n == len(prompt)
-        tokens = prompt[start : start + n]
-        return Row(slot.id, slot.n_pos, tokens, is_last, is_probed=is_probed(slot))
+        run, start = slot.active, len(slot.tokens)
+        is_last = start + n == len(run.reading)
+        tokens = run.reading[start : start + n]
+        wants_logits = is_last and not run.is_resumed
+        return Row(slot.id, slot.n_pos, tokens, wants_logits, is_probed=is_probed(slot))
 
     def _shift_full_slots(self, messages: list[Message]) -> None:
         """Make room in full contexts by dropping tokens after `n_keep` (llama-server's rule)."""
@@ -180,6 +188,7 @@ class Step:
             n_discard = min(params.n_discard or n_left // 2, max(0, n_left - 1))
             if slot.n_shared > n_keep + n_discard and not self._unshare(slot, messages):
                 continue
+            self._cache.unindex(slot, n_keep)
             self._backend.shift(slot.id, n_keep, n_keep + n_discard)
             del slot.tokens[n_keep : n_keep + n_discard]
             slot.active.n_shifted += n_discard
@@ -231,7 +240,10 @@ class Step:
             self._n_failures = 0
             self._count_decode(rows, decode_start)
             for row in rows:
-                self._slots[row.seq].tokens.extend(row.tokens)
+                slot = self._slots[row.seq]
+                slot.tokens.extend(row.tokens)
+                if slot.state is SlotState.PREFILL:
+                    self._cache.note(slot)
             return rows
         return []
 
@@ -246,11 +258,7 @@ class Step:
 
     def _make_room(self, rows: list[Row], messages: list[Message]) -> list[Row]:
         """Free cells for a batch: idle caches, then smaller chunks, then the newest task."""
-        cached = [s for s in self._slots if s.state is SlotState.IDLE and s.tokens]
-        if cached:
-            oldest = min(cached, key=lambda slot: slot.last_used)
-            self._backend.remove(oldest.id, 0)
-            oldest.tokens.clear()
+        if self._cache.evict():
             return rows
         if any(row.is_draft for row in rows):
             return [_without_guesses(row) for row in rows]
@@ -261,10 +269,38 @@ class Step:
                 else row
                 for row in rows
             ]
-        newest = max(rows, key=lambda row: self._slots[row.seq].active.order)
-        error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
-        self.results.fail(self._slots[newest.seq], error, messages)
-        return [row for row in rows if row.seq != newest.seq]
+        newest = max(self._running(), key=lambda slot: slot.active.order)
+        if len(self._running()) > 1 and self._extend is None:
+            self._park(newest)
+        else:
+            error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
+            self.results.fail(newest, error, messages)
+        return [row for row in rows if row.seq != newest.id]
+
+    def _park(self, slot: Slot) -> None:
+        """Let a task give its cells to older ones; it goes on when there is room again."""
+        run = slot.active
+        if slot.state is SlotState.DECODE:
+            run.reading = list(slot.tokens)
+        logger.info("parked task=%d n_past=%d", run.task.task_id, len(slot.tokens))
+        self._cache.give_up(slot)
+        slot.park()
+        self._counters.n_parked += 1
+
+    def _unpark(self) -> None:
+        """Let the oldest parked task go on, if all that it had fits, or nobody else runs."""
+        parked = [slot for slot in self._slots if slot.run is not None and slot.run.is_parked]
+        if not parked:
+            return
+        slot = min(parked, key=lambda one: one.active.order)
+        n_free = self._counters.n_kv - self._cache.n_cells + self._cache.n_evictable
+        if n_free >= len(slot.active.reading) + MIN_CHUNK or not self._running():
+            slot.active.is_parked, slot.active.is_undecided = False, True
+            slot.active.n_recovered = 0
+
+    def _running(self) -> list[Slot]:
+        """Slots whose tasks take part in steps."""
+        return [slot for slot in self._slots if slot.run is not None and not slot.run.is_parked]
 
     def _give_up(self, rows: Sequence[Row], error: DecodeFailed, messages: list[Message]) -> None:
         self._n_failures += 1
@@ -278,9 +314,12 @@ class Step:
     def _account(self, rows: Sequence[Row], elapsed_s: float) -> None:
         n_prompt = sum(len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft)
         n_decoding = sum(len(row.tokens) == 1 or row.is_draft for row in rows)
-        self._budget.observe(n_decoding, n_prompt, elapsed_s)
-        self._counters.step_s += elapsed_s
-        self._counters.n_kv_used = sum(len(slot.tokens) for slot in self._slots)
+        counters, cache = self._counters, self._cache
+        self._budget.observe(n_decoding, n_prompt, counters.n_kv_used, elapsed_s)
+        cache.expire(n_decoding, self._budget.cell_lifetime)
+        counters.step_s += elapsed_s
+        counters.n_kv_used, counters.n_branches = cache.n_cells, cache.n_branches
+        counters.n_host_bytes = cache.n_host_bytes
         self.slowest_s = max(self.slowest_s, elapsed_s)
 
 

@@ -46,6 +46,7 @@ class LlamaBackend:
         self._vocab = LlamaVocabulary(lib.llama_model_get_vocab(self._loaded.model))
         self.vocabulary = self._vocab.tables(shows_special=config.special)
         self.n_batch = int(lib.llama_n_batch(self._context))
+        self.n_seq = int(lib.llama_n_seq_max(self._context))
         self.n_outputs = self._loaded.n_outputs
         self.is_gpu = self._loaded.is_gpu
         self.prefill_token_s = 0.0

@@ -10,6 +10,7 @@ import llama_cpp.llama_cpp as lib
 
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
+from worker.engine.cache import n_sequences
 from worker.llama import library, startup
 from worker.llama.adapters import LlamaAdapters, apply_control_vectors, load_adapters
 from worker.speculation import longest_draft
@@ -66,7 +67,7 @@ def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
         raise ConfigError(f"--override-kv: {ignored}")
     library.forget_log()
     n_ctx_slot = slot_context(config, int(lib.llama_model_n_ctx_train(model)))
-    context = _make_context(model, config, n_ctx_slot, is_gpu)
+    context = _make_context(model, config, n_ctx_slot)
     if not context:
         lib.llama_model_free(model)
         mend = "a smaller n_ctx or fewer slots may fit, or a quantized KV cache"
@@ -99,9 +100,19 @@ def count_outputs(config: WorkerConfig) -> int:
     return config.n_slots + max(_PROBED, n_drafting * longest_draft(config))
 
 
+def count_sequences(model: Any, config: WorkerConfig) -> int:
+    """Return how many sequences there may be; recurrent memory takes room for each at once."""
+    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+        return config.n_slots
+    return n_sequences(config.n_slots, config.cache_branches)
+
+
 def slot_context(config: WorkerConfig, n_ctx_train: int) -> int:
-    """Share the context among the slots, as llama-server's `-c` and `-np` do."""
+    """Share the context among the slots, as `-c` and `-np` do, unless all have the whole."""
     total = config.n_ctx or n_ctx_train
+    if config.kv_unified:
+        most = total if config.rope_scaling else min(total, n_ctx_train or total)
+        return (most + _PAD - 1) // _PAD * _PAD
     share = max(1, total // config.n_slots)
     return (share + _PAD - 1) // _PAD * _PAD
 
@@ -130,17 +141,20 @@ def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
     return lib.llama_model_load_from_file(config.model.encode(), params)
 
 
-def _make_context(model: Any, config: WorkerConfig, n_ctx_slot: int, is_gpu: bool) -> Any:
-    params = context_params(config, is_gpu)
+def _make_context(model: Any, config: WorkerConfig, n_ctx_slot: int) -> Any:
+    params = context_params(config)
     params.n_ctx = n_ctx_slot * config.n_slots
-    params.n_outputs_max = count_outputs(config)
+    if config.kv_unified:
+        params.n_ctx = max(config.n_ctx, n_ctx_slot)  # the slots share it as they need it
+    params.n_seq_max = count_sequences(model, config)
+    # llama.cpp reserves a row of logits for each sequence and aborts where there is less room.
+    params.n_outputs_max = max(count_outputs(config), params.n_seq_max)
     params.n_batch = max(config.n_batch, params.n_outputs_max)
     params.n_ubatch = min(config.n_ubatch, params.n_batch)
-    params.n_seq_max = config.n_slots
     return lib.llama_init_from_model(model, params)
 
 
-def context_params(config: WorkerConfig, is_gpu: bool) -> Any:
+def context_params(config: WorkerConfig) -> Any:
     """Set what all contexts of a model have in common."""
     params = lib.llama_context_default_params()
     params.n_threads = config.n_threads
@@ -148,7 +162,7 @@ def context_params(config: WorkerConfig, is_gpu: bool) -> Any:
     params.n_threads_batch = config.n_threads_batch or config.n_threads
     params.kv_unified = True
     params.swa_full = True
-    params.flash_attn_type = _flash_attention(config, is_gpu)
+    params.flash_attn_type = _FLASH[config.flash_attn]
     params.type_k = _TYPES[config.cache_type_k]
     params.type_v = _TYPES[config.cache_type_v]
     params.offload_kqv = config.offload_kqv
@@ -161,18 +175,6 @@ def context_params(config: WorkerConfig, is_gpu: bool) -> Any:
     params.yarn_beta_fast = config.yarn_beta_fast
     params.yarn_orig_ctx = config.yarn_orig_ctx
     return params
-
-
-def _flash_attention(config: WorkerConfig, is_gpu: bool) -> int:
-    """Choose for `auto`: llama.cpp's choice on a GPU, off on a CPU.
-
-    Measured on CPU (SmolLM2): with flash attention the logits of a row depend on what else is in
-    the batch and on how a prompt was cut (differences up to 1.0); without it they are the same to
-    the bit. The speed is about equal. A quantized V cache needs it, wherever it lives.
-    """
-    if config.flash_attn == "auto" and not is_gpu and config.cache_type_v in ("f32", "f16", "bf16"):
-        return _FLASH["off"]
-    return _FLASH[config.flash_attn]
 
 
 def _reason(what: str, mend: str) -> str:

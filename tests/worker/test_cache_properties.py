@@ -1,0 +1,106 @@
+"""Prompts that share beginnings, in too small a cache: every text is what it would be alone."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from protocol.messages import Done
+from tests.worker.engines import Rig
+from worker.engine.fake import FakeSampler
+
+FOX = "The quick brown fox jumps over the lazy dog. "
+BEGINNINGS = ("", FOX, FOX * 2, "Other: " + FOX)
+
+
+def alone(prompt: str, n_predict: int) -> str:
+    """The text that nobody else had any part in."""
+    rig = Rig(n_slots=1, n_cells=512, n_branches=0)
+    task = rig.submit(prompt, n_predict=n_predict, cache_prompt=False)
+    rig.finish()
+    return rig.text(task)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """One engine whose slots share 320 cells, branches and a host's cache beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_open = FakeSampler.open_count
+        self.rig = Rig(n_slots=3, n_cells=320, n_batch=24, n_branches=2, host_bytes=2000)
+        self.asked: dict[int, tuple[str, int]] = {}
+
+    @rule(
+        beginning=st.sampled_from(BEGINNINGS),
+        end=st.text("ab", max_size=60),
+        n_predict=st.integers(0, 80),
+        salt=st.sampled_from(["", "", "x"]),
+        slot=st.sampled_from([-1, -1, -1, 1]),
+    )
+    def submit(self, beginning: str, end: str, n_predict: int, salt: str, slot: int) -> None:
+        """Add a task."""
+        prompt = beginning + end
+        task = self.rig.submit(prompt, n_predict=n_predict, salt=salt, slot=slot)
+        self.asked[task] = prompt, n_predict
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """Cancel any task."""
+        self.rig.cancel(data.draw(st.sampled_from(sorted(self.asked))))
+
+    @precondition(lambda self: self.rig.engine.n_busy)
+    @rule(n=st.integers(1, 20))
+    def turn(self, n: int) -> None:
+        """Let the engine work."""
+        for _ in range(n):
+            if self.rig.engine.n_busy:
+                self.rig.turn()
+
+    @precondition(lambda self: not self.rig.engine.n_busy)
+    @rule()
+    def forget(self) -> None:
+        """Empty a slot, as a client may."""
+        self.rig.engine.cache.empty(self.rig.engine.slots[0])
+
+    @invariant()
+    def the_index_names_only_what_is_there(self) -> None:
+        """What the index says of a sequence is what the backend holds of it."""
+        cache, cells = self.rig.engine.cache, self.rig.backend._cells
+        held = {slot.id: slot.tokens for slot in cache.slots}
+        held |= {branch.seq: branch.tokens for branch in cache._branches.values()}
+        for seq, tokens in held.items():
+            assert cells.get(seq, []) == tokens
+        assert all(seq in held for seq, content in cells.items() if content)
+        for seq, space in cache._spaces.items():
+            tree = cache._trees[space]
+            n = tree.length(seq)
+            assert 0 < n <= len(held[seq])
+            assert tree.longest(held[seq][:n]).n == n
+        assert sorted(cache._free) == [i for i in range(3, 5) if i not in cache._branches]
+
+    @invariant()
+    def the_books_do_not_count_too_much(self) -> None:
+        """Cells that the cache says are in use are; memory is bounded."""
+        cache = self.rig.engine.cache
+        assert cache.n_cells <= self.rig.backend.n_used <= 320
+        assert 0 <= cache.n_evictable <= cache.n_cells
+        assert cache.n_host_bytes <= 2000
+
+    def teardown(self) -> None:
+        """Everything ends once; whoever was not cancelled has the text that it would have alone."""
+        if self.rig.engine.n_busy or not self.rig.engine._commands.empty():
+            self.rig.finish()
+        assert FakeSampler.open_count == self.n_open
+        for task, (prompt, n_predict) in self.asked.items():
+            assert self.rig.terminals(task) == 1
+            end = self.rig.of(task)[-1]
+            if isinstance(end, Done):
+                text = alone(prompt, n_predict)
+                whole = end.n_predicted == n_predict
+                assert self.rig.text(task) == text if whole else text.startswith(self.rig.text(task))
+
+
+CacheMachine.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=40, deadline=None, derandomize=True
+)
+TestCache = CacheMachine.TestCase

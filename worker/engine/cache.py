@@ -1,0 +1,326 @@
+"""The prefix cache: which sequences hold what, who may take a beginning, and what goes first.
+
+Slots compute; what they leave stays. A slot that takes a task that has nothing to do with what it
+holds gives its sequence to a *branch*: a sequence number beyond the slots', to which the cells are
+copied (in a unified cache that costs nothing). Slots and branches are indexed in one radix tree for
+each space, so that a prompt finds its longest computed beginning whoever computed it. Idle
+sequences go when cells or numbers are needed, the least recently used first, and when they have
+cost more than reading them again would (see `expire`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from worker.engine.backend import Backend
+from worker.engine.hostcache import HostCache
+from worker.engine.radix import RadixTree
+from worker.engine.slot import Slot, SlotState, Space
+from worker.engine.stats import Counters
+
+MIN_SHARED = 16
+"""Fewer tokens are read as soon as they are taken."""
+MIN_KEPT = 32
+"""Fewer tokens of its own are not worth a sequence beside the slots."""
+
+
+MAX_SEQUENCES = 256
+"""llama.cpp's own bound (LLAMA_MAX_SEQ)."""
+
+
+def n_sequences(n_slots: int, n_branches: int) -> int:
+    """Return how many sequences a context has: those of the slots, and the branches'."""
+    return min(MAX_SEQUENCES, n_slots + n_branches)
+
+
+class Source(NamedTuple):
+    """A sequence whose first `n` tokens are those of a prompt, and computed."""
+
+    seq: int
+    n: int
+
+
+@dataclass(slots=True)
+class Branch:
+    """A sequence that serves nobody: what a slot held before it took another task."""
+
+    seq: int
+    tokens: list[int]
+    space: Space
+    task_id: int
+    """Of the task that was served by it last."""
+    last_used: int
+    used_at: int
+    """The decoded rows up to its last use: see `expire`."""
+
+
+Idle = Branch | Slot
+"""A sequence that nobody computes with."""
+
+
+class PrefixCache:
+    """Owns the branches and the index; the engine thread's alone."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        slots: Sequence[Slot],
+        counters: Counters,
+        *,
+        is_on: bool = True,
+        host: HostCache | None = None,
+    ) -> None:
+        self._backend = backend
+        self.slots = slots
+        self._counters = counters
+        self._host = host
+        self.is_on = is_on and backend.can_copy
+        self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
+        self._branches: dict[int, Branch] = {}
+        self._trees: dict[Space, RadixTree] = {}
+        self._spaces: dict[int, Space] = {}
+        self._n_uses = 0
+        self._n_rows = 0
+        self.lost: list[int] = []
+        """Tasks whose texts have left the cache since somebody took this list."""
+
+    # ---- the index ----------------------------------------------------------------------------
+
+    def note(self, slot: Slot) -> None:
+        """Index what a slot has read; its cells may be taken from now on."""
+        if not self.is_on:
+            return
+        space = self._spaces.setdefault(slot.id, slot.space)
+        tree = self._trees.setdefault(space, RadixTree())
+        known = tree.length(slot.id)
+        tree.extend(slot.id, slot.tokens[known:])
+
+    def find(self, space: Space, prompt: Sequence[int], n_most: int) -> Source | None:
+        """Find the sequence that holds most of a prompt, of which `n_most` tokens may be taken."""
+        if (tree := self._trees.get(space)) is None:
+            return None
+        match = tree.longest(prompt)
+        n = min(match.n, n_most)
+        return Source(min(match.keys), n) if n > 0 else None
+
+    def holders(self, space: Space, prompt: Sequence[int]) -> tuple[int, frozenset[int]]:
+        """Tell how much of a prompt is known, and which sequences hold as much."""
+        if (tree := self._trees.get(space)) is None:
+            return 0, frozenset()
+        return tree.longest(prompt)
+
+    @property
+    def n_cells(self) -> int:
+        """Cells in use, shared ones counted once."""
+        n_known = sum(tree.n_tokens for tree in self._trees.values())
+        unknown = (len(slot.tokens) - self._length(slot.id) for slot in self.slots)
+        return n_known + sum(unknown)
+
+    @property
+    def n_evictable(self) -> int:
+        """Cells that could be had by evicting; rather too few, where idle sequences share some."""
+        idle = [slot.id for slot in self.slots if slot.state is SlotState.IDLE]
+        own = sum(self._own(seq) for seq in (*self._branches, *idle))
+        return own if self.is_on else sum(len(self.slots[seq].tokens) for seq in idle)
+
+    @property
+    def n_host_bytes(self) -> int:
+        """Size of what the host's memory holds."""
+        return self._host.n_bytes if self._host is not None else 0
+
+    @property
+    def n_branches(self) -> int:
+        """Sequences that are kept beside the slots."""
+        return len(self._branches)
+
+    # ---- slots --------------------------------------------------------------------------------
+
+    def tick(self) -> int:
+        """Count a use; the higher the number, the more recent."""
+        self._n_uses += 1
+        return self._n_uses
+
+    def cut(self, slot: Slot, n: int) -> int:
+        """Let a slot forget all but its first `n` tokens; return how many it could keep."""
+        if not self._backend.remove(slot.id, n):
+            n = 0  # recurrent memory cannot be cut: read it all again
+            self._backend.remove(slot.id, 0)
+        del slot.tokens[n:]
+        slot.n_shared = min(slot.n_shared, n)
+        self.unindex(slot, n)
+        return n
+
+    def unindex(self, slot: Slot, n: int = 0) -> None:
+        """Let nobody take more than the first `n` tokens of a slot: the rest changes."""
+        if (space := self._spaces.get(slot.id)) is None:
+            return
+        self._trees[space].cut(slot.id, n)
+        if n == 0:
+            self._forget_space(slot.id)
+
+    def empty(self, slot: Slot) -> int:
+        """Empty an idle slot; return how many tokens it had."""
+        self._backend.remove(slot.id, 0)
+        self.unindex(slot)
+        return slot.forget()
+
+    def keep(self, slot: Slot, n: int) -> None:
+        """Save what an idle slot holds beyond its first `n` tokens, which it is about to forget."""
+        if not slot.tokens:
+            return
+        if not self.is_on:
+            self._lose(slot.id, slot.tokens, slot.last_task_id)
+            return
+        self.note(slot)
+        own = min(self._own(slot.id), len(slot.tokens) - n)
+        # Who wants no cache leaves none: its successors find the cells as llama-server's would,
+        # and round alike.
+        is_wanted = slot.last_params is None or slot.last_params.cache_prompt
+        if own < MIN_KEPT or not is_wanted:
+            if own >= MIN_SHARED:
+                self._lose(slot.id, slot.tokens, slot.last_task_id)
+            return
+        if not self._free and not self._free_number():
+            self._lose(slot.id, slot.tokens, slot.last_task_id)
+            return
+        seq, space = self._free.pop(), self._spaces[slot.id]
+        self._backend.copy(slot.id, seq, 0, len(slot.tokens))
+        tokens = list(slot.tokens)
+        branch = Branch(seq, tokens, space, slot.last_task_id, slot.last_used, slot.used_at)
+        self._branches[seq] = branch
+        self._spaces[seq] = space
+        self._trees[space].extend(seq, tokens)
+        slot.n_shared = len(tokens)
+
+    def take(self, slot: Slot, source: Source, prompt: Sequence[int]) -> int:
+        """Let a slot hold the first `source.n` tokens of its prompt; return how many are new."""
+        start = len(slot.tokens)
+        self._backend.copy(source.seq, slot.id, start, source.n)
+        slot.tokens.extend(prompt[start : source.n])
+        slot.n_shared = max(slot.n_shared, source.n)
+        self._use(source)
+        self.note(slot)
+        return source.n - start
+
+    def restore(self, slot: Slot, prompt: Sequence[int], n_most: int, n_least: int) -> int:
+        """Bring a prompt's beginning back from the host's memory; return its length, or 0."""
+        if self._host is None or len(slot.tokens) >= n_most:
+            return 0
+        entry = self._host.find(slot.space, prompt, n_most, whole=not self._backend.can_rewind)
+        if entry is None or entry.n < n_least:
+            return 0
+        self.cut(slot, 0)
+        if not self._backend.states.put(slot.id, entry.state, entry.n_tokens):
+            self.cut(slot, 0)
+            return 0
+        slot.tokens += prompt[: entry.n]
+        self._backend.remove(slot.id, entry.n)
+        self.note(slot)
+        self._counters.n_restored += entry.n
+        return entry.n
+
+    def give_up(self, slot: Slot) -> None:
+        """Take all cells of a busy slot; the host's memory helps it when it comes back."""
+        self.note(slot)
+        if self._host is not None and self.is_on:
+            self._host.put(slot.space, slot.tokens, lambda: self._backend.states.copy(slot.id))
+        self.cut(slot, 0)
+
+    # ---- making room --------------------------------------------------------------------------
+
+    def evict(self) -> bool:
+        """Forget the idle sequence that was used least recently; False if there is none."""
+        oldest = min(self._idle(), key=_last_used, default=None)
+        if oldest is None:
+            return False
+        self._evict(oldest)
+        return True
+
+    def expire(self, n_rows: int, lifetime: float) -> None:
+        """Count decoded rows, and forget what has not been used for `lifetime` of them.
+
+        Every row attends to every cell of the cache, so an idle cell costs as long as it stays.
+        Keeping it until that has cost as much as reading it again never costs more than twice the
+        best that could be done in hindsight (the ski-rental rule, Karlin et al. 1988).
+        """
+        self._n_rows += n_rows
+        limit = self._n_rows - lifetime
+        if limit <= 0:
+            return
+        for old in [one for one in self._idle() if one.used_at < limit]:
+            self._evict(old)
+
+    def leave(self, slot: Slot) -> None:
+        """Index all that a slot holds, whose task has ended."""
+        slot.used_at = self._n_rows
+        self.note(slot)
+
+    def clear(self) -> None:
+        """Forget every branch, and what idle slots hold."""
+        while self.evict():
+            pass
+
+    # -------------------------------------------------------------------------------------------
+
+    def _use(self, source: Source) -> None:
+        used = self._branches.get(source.seq)
+        if used is not None:
+            used.last_used, used.used_at = self.tick(), self._n_rows
+            return
+        slot = self.slots[source.seq]
+        slot.n_shared = max(slot.n_shared, source.n)
+        if slot.state is SlotState.IDLE:
+            slot.last_used, slot.used_at = self.tick(), self._n_rows
+
+    def _free_number(self) -> bool:
+        """Forget the branch that was used least recently."""
+        oldest = min(self._branches.values(), key=_last_used, default=None)
+        if oldest is None:
+            return False
+        self._evict(oldest)
+        return True
+
+    def _idle(self) -> list[Idle]:
+        idle = [slot for slot in self.slots if slot.state is SlotState.IDLE and slot.tokens]
+        return [*self._branches.values(), *idle]
+
+    def _evict(self, old: Idle) -> None:
+        if isinstance(old, Slot):
+            self._lose(old.id, old.tokens, old.last_task_id)
+            self.empty(old)
+            return
+        self._lose(old.seq, old.tokens, old.task_id)
+        self._backend.remove(old.seq, 0)
+        self._trees[old.space].cut(old.seq, 0)
+        self._forget_space(old.seq)
+        del self._branches[old.seq]
+        self._free.append(old.seq)
+
+    def _lose(self, seq: int, tokens: list[int], task_id: int) -> None:
+        """Tell of a text that leaves the cache; the host's memory may take it."""
+        if self.is_on and self._own(seq) < MIN_SHARED:
+            return  # nearly all of it stays with others
+        self._counters.n_evicted += 1
+        space = self._spaces.get(seq)
+        if space is None and seq < len(self.slots):
+            space = self.slots[seq].space
+        if self._host is not None and space is not None:
+            self._host.put(space, tokens, lambda: self._backend.states.copy(seq))
+        self.lost.append(task_id)
+
+    def _own(self, seq: int) -> int:
+        space = self._spaces.get(seq)
+        return self._trees[space].n_own(seq) if space is not None else 0
+
+    def _length(self, seq: int) -> int:
+        space = self._spaces.get(seq)
+        return self._trees[space].length(seq) if space is not None else 0
+
+    def _forget_space(self, seq: int) -> None:
+        space = self._spaces.pop(seq)
+        if not len(self._trees[space]):
+            del self._trees[space]
+
+
+def _last_used(one: Idle) -> int:
+    return one.last_used

@@ -1,0 +1,71 @@
+"""What a step costs on this machine, learnt from the steps themselves. Pure.
+
+A step without prompts takes `fixed + rows * (row + cells * cell)`: every decoding row goes through
+the weights once, and attends to every cell in use. The three are fitted by recursive least squares
+with forgetting (Haykin, Adaptive Filter Theory, ch. 10), so that a machine that others use too, or
+a model that was swapped in, is learnt anew within some hundred steps.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+_FORGET = 0.995
+_ROWS, _CELLS = 8.0, 65536.0
+"""Scales that bring the regressors to about 1."""
+_UNKNOWN = 1e3
+_HICCUP = 4.0
+"""A step that took so many times as long as expected tells nothing of the rest."""
+_N_LEARNT = 100
+
+
+@dataclass(slots=True)
+class DecodeCost:
+    """Predicts the time of a step that reads no prompt, in seconds."""
+
+    weights: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    n_steps: int = 0
+    _spread: list[list[float]] = field(
+        default_factory=lambda: [[_UNKNOWN * (i == j) for j in range(3)] for i in range(3)]
+    )
+    _noise: float = 0.0
+
+    def predict(self, n_rows: int, n_cells: int) -> float:
+        """Return the expected time; 0 before anything is known."""
+        return max(0.0, _dot(self.weights, _regressors(n_rows, n_cells)))
+
+    def observe(self, n_rows: int, n_cells: int, elapsed_s: float) -> None:
+        """Learn from one step."""
+        x = _regressors(n_rows, n_cells)
+        expected = _dot(self.weights, x)
+        if self.n_steps > _N_LEARNT:
+            elapsed_s = min(elapsed_s, _HICCUP * max(expected, 1e-4))
+        error = elapsed_s - expected
+        px = [_dot(row, x) for row in self._spread]
+        gain = 1.0 / (_FORGET + _dot(x, px))
+        self.weights = [w + error * gain * p for w, p in zip(self.weights, px, strict=True)]
+        self._spread = [
+            [
+                min(_UNKNOWN, (s - gain * px[i] * px[j]) / _FORGET)
+                for j, s in enumerate(self._spread[i])
+            ]
+            for i in range(3)
+        ]
+        self.n_steps += 1
+        self._noise += (error * error - self._noise) * max(0.02, 1.0 / self.n_steps)
+
+    @property
+    def cell_s(self) -> float:
+        """What a cell in use costs each decoded row; 0 while that cannot be told from the noise."""
+        if self.n_steps < _N_LEARNT:
+            return 0.0
+        doubt = math.sqrt(max(0.0, self._noise * self._spread[2][2]))
+        slope = self.weights[2]
+        return slope / _CELLS if slope > 3.0 * doubt else 0.0
+
+
+def _regressors(n_rows: int, n_cells: int) -> list[float]:
+    return [1.0, n_rows / _ROWS, n_rows * n_cells / _CELLS]
+
+
+def _dot(a: list[float], b: list[float]) -> float:
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]

@@ -1,0 +1,124 @@
+"""The second tier of the prefix cache: copies of sequences in the host's memory (`--cache-ram`).
+
+What leaves the context is kept here, bounded in bytes, the least recently used going first. A copy
+is a whole sequence; a prompt that begins like it takes the copy and forgets what is too much.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from worker.engine.prefix import common_prefix
+from worker.engine.radix import RadixTree
+from worker.engine.states import State
+
+MIN_TOKENS = 64
+"""Fewer are read about as soon as they are copied."""
+
+
+class Found(NamedTuple):
+    """A copy whose first `n` tokens are those of a prompt."""
+
+    n: int
+    state: State
+    n_tokens: int
+
+
+@dataclass(slots=True)
+class _Copy:
+    space: Hashable
+    tokens: list[int]
+    state: State
+    last_used: int
+
+
+class HostCache:
+    """Owns the copies; the engine thread's alone."""
+
+    def __init__(self, n_bytes_max: int) -> None:
+        """`n_bytes_max` below 0 is no limit."""
+        self._n_bytes_max = n_bytes_max
+        self._copies: dict[int, _Copy] = {}
+        self._trees: dict[Hashable, RadixTree] = {}
+        self._n_made = 0
+        self._n_uses = 0
+        self.n_bytes = 0
+
+    def put(self, space: Hashable, tokens: Sequence[int], copy: Callable[[], State]) -> bool:
+        """Keep a sequence, unless it is short or kept already; tell whether it is kept now."""
+        if len(tokens) < MIN_TOKENS or self._n_bytes_max == 0:
+            return False
+        tree = self._trees.setdefault(space, RadixTree())
+        match = tree.longest(tokens)
+        if match.n == len(tokens):
+            self._use(*match.keys)
+            return True
+        state = copy()
+        if not self._make_room(len(state)):
+            return False
+        tree = self._trees.setdefault(space, RadixTree())
+        self._n_made += 1
+        key = self._n_made
+        self._copies[key] = _Copy(space, list(tokens), state, 0)
+        self._use(key)
+        tree.extend(key, tokens)
+        self.n_bytes += len(state)
+        for other in match.keys & self._copies.keys():
+            if tree.n_own(other) == 0 and other != key:
+                self._drop(other)  # the new copy begins with all of it
+        return True
+
+    def find(
+        self, space: Hashable, prompt: Sequence[int], n_most: int, *, whole: bool = False
+    ) -> Found | None:
+        """Find the copy that holds most of a prompt; with `whole` all of the copy must fit."""
+        if (tree := self._trees.get(space)) is None:
+            return None
+        if whole:
+            return self._find_whole(space, prompt, n_most)
+        match = tree.longest(prompt)
+        n = min(match.n, n_most)
+        if n == 0:
+            return None
+        # Each will do; the shortest is copied fastest.
+        key = min(match.keys, key=lambda one: len(self._copies[one].tokens))
+        self._use(key)
+        copy = self._copies[key]
+        return Found(n, copy.state, len(copy.tokens))
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def _find_whole(self, space: Hashable, prompt: Sequence[int], n_most: int) -> Found | None:
+        fitting = [
+            (len(copy.tokens), key)
+            for key, copy in self._copies.items()
+            if copy.space == space
+            and len(copy.tokens) <= n_most
+            and common_prefix(copy.tokens, prompt) == len(copy.tokens)
+        ]
+        if not fitting:
+            return None
+        n, key = max(fitting)
+        self._use(key)
+        return Found(n, self._copies[key].state, n)
+
+    def _make_room(self, n_bytes: int) -> bool:
+        if 0 <= self._n_bytes_max < n_bytes:
+            return False
+        while 0 <= self._n_bytes_max < self.n_bytes + n_bytes:
+            self._drop(min(self._copies, key=lambda key: self._copies[key].last_used))
+        return True
+
+    def _use(self, *keys: int) -> None:
+        self._n_uses += 1
+        for key in keys:
+            self._copies[key].last_used = self._n_uses
+
+    def _drop(self, key: int) -> None:
+        copy = self._copies.pop(key)
+        self.n_bytes -= len(copy.state)
+        tree = self._trees[copy.space]
+        tree.cut(key, 0)
+        if not len(tree):
+            del self._trees[copy.space]
