@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from protocol.config import PoolConfig, WorkerConfig
 from protocol.logs import is_journal
 from protocol.options import OPTIONS, UNUSED
 from protocol.orphan import PARENT_VARIABLE
+from worker import openmp
 
 GATEWAY = "gateway"
 
@@ -41,24 +42,36 @@ class Launch:
 
 def launches(config: PoolConfig, path: Path, environ: Mapping[str, str]) -> tuple[Launch, ...]:
     """Plan all processes of a resolved configuration that was written to `path`; gateway first."""
-    env = _shared(environ)
-    config_flags = ("--config", str(path))
-    gateway = Launch(
+    return (gateway(path, environ), *workers(config.worker, path, environ))
+
+
+def gateway(path: Path, environ: Mapping[str, str]) -> Launch:
+    """Plan the gateway of the configuration at `path`."""
+    return Launch(
         name=GATEWAY,
-        argv=(*_PYTHON, "-m", "gateway", *config_flags),
-        env=_watched(env, _GATEWAY_WATCHDOG_S),
+        argv=(*_PYTHON, "-m", "gateway", "--config", str(path)),
+        env=_watched(_shared(environ), _GATEWAY_WATCHDOG_S),
         watchdog_s=_GATEWAY_WATCHDOG_S,
         journal=is_journal(2),
     )
-    return (gateway, *(_worker(worker, env, config_flags) for worker in config.worker))
+
+
+def workers(
+    configs: Iterable[WorkerConfig], path: Path, environ: Mapping[str, str]
+) -> tuple[Launch, ...]:
+    """Plan the workers of the configuration at `path`."""
+    env = _shared(environ)
+    flags = ("--config", str(path))
+    return tuple(_worker(worker, env, flags) for worker in configs)
 
 
 def _worker(worker: WorkerConfig, env: Mapping[str, str], flags: tuple[str, ...]) -> Launch:
     devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": worker.devices}
+    chosen = devices if worker.devices else {}
     return Launch(
         name=worker.name,
         argv=(*_PYTHON, "-m", "worker", *flags, "--name", worker.name),
-        env=_watched({**env, **(devices if worker.devices else {})}, worker.stall_s),
+        env=_watched({**env, **openmp.environment(worker, env), **chosen}, worker.stall_s),
         model=worker.alias,
         watchdog_s=worker.stall_s,
         journal=is_journal(2),
@@ -72,7 +85,6 @@ def _watched(env: Mapping[str, str], watchdog_s: float) -> dict[str, str]:
 _DEFAULTS = {
     "GGML_NO_BACKTRACE": "1",  # its handler forks a debugger, which hangs a dying worker
     "MALLOC_ARENA_MAX": "2",
-    "OMP_WAIT_POLICY": "passive",  # spinning threads of one worker starve the others
     "PYTHONFAULTHANDLER": "1",  # a crash in C leaves the Python stack in the last lines
 }
 _OURS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "JOURNAL_STREAM", "LISTEN_FDS")

@@ -9,7 +9,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -17,9 +17,11 @@ from protocol.notify import Notifier
 from worker.causes import CRASHES, explain
 from worker.children import Child, State
 from worker.launch import Launch
-from worker.respawn import EXIT_CONFIG, EXIT_ERROR, EXIT_NO_WORKER, History, Policy, judge
+from worker.ondemand import OnDemand
+from worker.respawn import EXIT_CONFIG, EXIT_ERROR, EXIT_NO_WORKER, Policy, judge
 from worker.terminal import Bar, Console, Welcome, welcome_text
 from worker.wakeup import SignalQueue
+from worker.watch import Watch
 
 log = logging.getLogger("supervisor")
 
@@ -48,22 +50,8 @@ class Settings:
     drain_timeout_s: float = 600.0
     has_key: bool = False
     policy: Policy = Policy()
-
-
-@dataclass(slots=True)
-class Watch:
-    """What the supervisor remembers of a child."""
-
-    child: Child
-    history: History = History()
-    due_at: float = 0.0
-    """When it starts; only while WAITING."""
-    ready_at: float = 0.0
-    heard_at: float = 0.0
-    """Its last sign of progress since READY."""
-    exit_code: int = 0
-    is_doomed: bool = False
-    """It was sent SIGKILL and is not dead yet."""
+    on_demand: OnDemand | None = None
+    """Models that the gateway has started and ended."""
 
 
 class Supervisor:
@@ -87,13 +75,19 @@ class Supervisor:
             for index, launch in enumerate(settings.launches)
         ]
         self._gateway = self._watches[0]
-        self._workers = self._watches[1:]
+        self._on_demand = settings.on_demand
+
+    @property
+    def _workers(self) -> Sequence[Watch]:
+        return self._watches[1:]
 
     def run(self) -> int:
         """Serve until told to end; no process of ours is left when this returns."""
         self._started_at = self._beat_at = time.monotonic()
         try:
             with self._selector, self._signals.attached(self._selector):
+                if self._on_demand:
+                    self._on_demand.open(self._selector, self._watches, time.monotonic())
                 self._turn(time.monotonic())
                 while not self._is_over():  # at once after the turn that buried the last
                     for key, _ in self._selector.select(self._timeout_s(time.monotonic())):
@@ -101,6 +95,8 @@ class Supervisor:
                     self._turn(time.monotonic())
         finally:
             self._kill_all()
+            if self._on_demand:
+                self._on_demand.close()
         log.info("ended code=%d", self._exit_code)
         return self._exit_code
 
@@ -126,16 +122,23 @@ class Supervisor:
         self._obey_signals(now)
         self._bury_the_dead(now)
         if self._phase is Phase.RUNNING:
+            if self._on_demand:
+                self._on_demand.obey(now)
+                self._doom(self._on_demand.overdue(now))
             self._start_the_due(now)
             self._doom_the_silent(now)
             self._give_up_without_workers(now)
         else:
             self._keep_deadline(now)
+        if self._on_demand:
+            self._on_demand.tell()
         self._tell(now)
 
     def _timeout_s(self, now: float) -> float | None:
         times = [w.due_at for w in self._watches if w.child.state is State.WAITING]
-        times += [w.heard_at + w.child.launch.watchdog_s for w in self._watches if _is_timed(w)]
+        times += [w.heard_at + w.child.launch.watchdog_s for w in self._watches if w.is_timed]
+        if self._on_demand:
+            times += self._on_demand.deadlines()
         if self._phase is not Phase.RUNNING:
             times = [self._phase_ends_at]
         if self._notifier.watchdog_interval_s is not None:
@@ -176,6 +179,7 @@ class Supervisor:
             if "READY" in report and child.state is State.STARTING:
                 child.become(State.READY)
                 watch.ready_at = watch.heard_at = time.monotonic()
+                watch.was_ready = True
                 log.info("%s is ready pid=%d", child.launch.name, child.pid)
 
     # ---- death --------------------------------------------------------------------------------
@@ -193,7 +197,7 @@ class Supervisor:
                 self._selector.unregister(fd)
             self._console.lines(child.close())
             watch.exit_code = code
-            if self._phase is Phase.RUNNING:
+            if self._phase is Phase.RUNNING and watch.leaves_by is None:
                 self._judge(watch, now)
             else:
                 child.become(State.ENDED)
@@ -207,7 +211,7 @@ class Supervisor:
             now=now,
             ready_s=now - watch.ready_at if watch.ready_at else 0.0,
             exit_code=watch.exit_code,
-            policy=self._settings.policy,
+            policy=self._policy_for(watch),
         )
         watch.history = verdict.history
         self._report_death(watch, verdict.delay_s)
@@ -219,6 +223,12 @@ class Supervisor:
         if child.launch.is_gateway:
             self._exit_code = EXIT_CONFIG if watch.exit_code == EXIT_CONFIG else EXIT_ERROR
             self._stop(now)
+
+    def _policy_for(self, watch: Watch) -> Policy:
+        policy = self._settings.policy
+        if self._on_demand and not watch.child.launch.is_gateway and not watch.was_ready:
+            return replace(policy, max_deaths=1)  # who asked for the model is told, and may again
+        return policy
 
     def _report_death(self, watch: Watch, delay_s: float | None) -> None:
         child, name = watch.child, watch.child.launch.name
@@ -234,7 +244,7 @@ class Supervisor:
     def _doom_the_silent(self, now: float) -> None:
         for watch in self._watches:
             limit = watch.child.launch.watchdog_s
-            if _is_timed(watch) and now - watch.heard_at >= limit:
+            if watch.is_timed and now - watch.heard_at >= limit:
                 log.error("%s makes no progress silent_s=%.1f", watch.child.launch.name, limit)
                 self._doom([watch])
 
@@ -245,6 +255,8 @@ class Supervisor:
 
     def _give_up_without_workers(self, now: float) -> None:
         if self._phase is not Phase.RUNNING:  # the gateway has just been given up
+            return
+        if self._on_demand:  # none is the normal state
             return
         if all(watch.child.state is State.QUARANTINED for watch in self._workers):
             is_config = all(watch.exit_code == EXIT_CONFIG for watch in self._workers)
@@ -304,7 +316,8 @@ class Supervisor:
         if not self._has_served and self._is_serving():
             self._has_served = True
             self._notifier.ready(status)
-        if self._has_served and not self._has_welcomed and not starting:
+        is_settled = bool(self._on_demand) or not starting
+        if self._has_served and not self._has_welcomed and is_settled:
             self._has_welcomed = True
             self._welcome(now, n_ready)
         interval_s = self._notifier.watchdog_interval_s
@@ -315,14 +328,17 @@ class Supervisor:
             self._notifier.status(status)
 
     def _is_serving(self) -> bool:
+        if self._on_demand:
+            return self._gateway.child.state is State.READY
         models = {watch.child.launch.model for watch in self._workers}
         ready = {w.child.launch.model for w in self._workers if w.child.state is State.READY}
         return self._gateway.child.state is State.READY and ready == models
 
     def _welcome(self, now: float, n_ready: int) -> None:
+        models = tuple(dict.fromkeys(watch.child.launch.model for watch in self._workers))
         welcome = Welcome(
             url=self._gateway.child.url,
-            models=tuple(dict.fromkeys(watch.child.launch.model for watch in self._workers)),
+            models=self._on_demand.models if self._on_demand else models,
             n_workers=n_ready,
             has_key=self._settings.has_key,
             seconds=now - self._started_at,
@@ -334,11 +350,6 @@ class Supervisor:
             "ready url=%s models=%s workers=%d seconds=%.2f",
             *(welcome.url, ",".join(welcome.models), welcome.n_workers, welcome.seconds),
         )
-
-
-def _is_timed(watch: Watch) -> bool:
-    is_watched = watch.child.launch.watchdog_s > 0 and not watch.is_doomed
-    return watch.child.state is State.READY and is_watched
 
 
 def _fraction(text: str) -> float:

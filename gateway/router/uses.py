@@ -1,0 +1,21 @@
+"""Every request's uses of models, given back when the request ends, however it ends."""
+
+from contextlib import ExitStack
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+USES = "uses"
+"""Where in the scope an endpoint finds the stack for its uses."""
+
+
+class UsesMiddleware:
+    """Puts a stack into the scope and unwinds it behind the request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request through."""
+        with ExitStack() as uses:
+            scope[USES] = uses
+            await self._app(scope, receive, send)

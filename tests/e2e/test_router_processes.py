@@ -1,0 +1,171 @@
+"""Models that come and go with the requests: real processes over the fake backend."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.process import python
+from tests.e2e.served import Served, eventually
+
+Route = Callable[..., Served]
+
+CONFIG = """
+[gateway]
+port = 0
+heartbeat_s = 0.2
+models_dir = "models"
+models_preset = "models.ini"
+models_max = {models_max}
+[[worker]]
+backend = "fake"
+n_slots = 2
+fake_step_ms = 5
+"""
+
+
+@pytest.fixture
+def route(tmp_path: Path) -> Iterator[Route]:
+    """Serve these models of a folder, and those of a preset file."""
+    running: list[Served] = []
+
+    def begin(*names: str, ini: str = "", models_max: int = 4) -> Served:
+        (tmp_path / "models").mkdir()
+        for name in names:
+            (tmp_path / "models" / f"{name}.gguf").touch()
+        (tmp_path / "models.ini").write_text(ini)
+        (tmp_path / "pool.toml").write_text(CONFIG.format(models_max=models_max))
+        path = str(tmp_path / "pool.toml")
+        served = Served(python("-m", "worker.cli", "serve", "--config", path))
+        running.append(served)
+        return served.wait_until_ready()
+
+    yield begin
+    for served in running:
+        served.close()
+
+
+def states(served: Served, query: str = "") -> dict[str, str]:
+    listed = served.client.get(f"/models{query}").json()["data"]
+    return {model["id"]: model["status"]["value"] for model in listed}
+
+
+def asked(served: Served, model: str, n_predict: int = 4) -> httpx.Response:
+    return served.complete("Hello", model=model, n_predict=n_predict)
+
+
+def test_models_come_with_their_requests_and_make_room_for_one_another(route: Route) -> None:
+    served = route("a", "b", "c", models_max=2)
+    for name in ("a", "b", "a", "c"):
+        answer = asked(served, name)
+        assert (answer.status_code, answer.json()["model"]) == (200, name)
+    assert states(served) == {"a": "loaded", "b": "unloaded", "c": "loaded"}
+    served.signal(signal.SIGTERM)
+    assert served.wait() == 0
+    assert served.survivors() == []
+
+
+def test_a_busy_model_is_waited_for(route: Route) -> None:
+    served = route("a", "b", models_max=1)
+    begun = threading.Event()
+
+    def busy() -> int:
+        n = 0
+        with served.stream("slow", model="a", n_predict=100) as stream:
+            for event in stream:
+                begun.set()
+                n += len(event.get("tokens", ()))
+        return n
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(busy)
+        assert begun.wait(10)
+        second = asked(served, "b")
+        assert first.done()
+        assert first.result() == 100
+    assert second.status_code == 200
+    assert states(served) == {"a": "unloaded", "b": "loaded"}
+
+
+def test_a_model_that_cannot_start_fails_its_own_request_alone(route: Route) -> None:
+    served = route("a", ini="[broken]\nlora = /no/such/file\n")
+    assert asked(served, "a").status_code == 200
+    answer = asked(served, "broken")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["message"] == (
+        "model name=broken failed to load: lora /no/such/file does not exist"
+    )
+    assert states(served) == {"a": "loaded", "broken": "unloaded"}
+    assert asked(served, "a").status_code == 200
+
+
+def test_a_killed_worker_of_a_loaded_model_comes_back(route: Route) -> None:
+    served = route("a")
+    assert asked(served, "a").status_code == 200
+    served.wait_for("a-1 is ready")
+    os.kill(served.pid_of("a-1"), signal.SIGKILL)
+    served.wait_for("a-1 died cause='killed")
+    assert asked(served, "a").status_code == 200
+    assert states(served) == {"a": "loaded"}
+
+
+def test_a_killed_gateway_is_told_what_runs(route: Route) -> None:
+    served = route("a", "b")
+    assert asked(served, "a").status_code == 200
+    os.kill(served.pid_of("gateway"), signal.SIGKILL)
+    served.wait_for("gateway died")
+    url = served.wait_for(r"gateway\.server listening url=(\S+)")[1]
+    with httpx.Client(base_url=url, timeout=20) as client:
+        listed = client.get("/models").json()["data"]
+        assert {one["id"]: one["status"]["value"] for one in listed} == {
+            "a": "loaded",
+            "b": "unloaded",
+        }
+        body = {"model": "a", "prompt": "x", "n_predict": 1}
+        assert eventually(lambda: client.post("/completion", json=body).status_code == 200)
+
+
+def test_what_is_to_be_there_from_the_start_is(route: Route) -> None:
+    served = route("a", "b", ini="[b]\nload-on-startup = true\n")
+    assert eventually(lambda: states(served) == {"a": "unloaded", "b": "loaded"})
+
+
+def test_a_changed_preset_ends_the_model_that_runs_with_the_old_one(
+    route: Route, tmp_path: Path
+) -> None:
+    served = route("a", ini="[a]\nc = 512\n")
+    assert asked(served, "a").status_code == 200
+    (tmp_path / "models.ini").write_text("[a]\nc = 256\n[new]\n")
+    assert states(served, "?reload=1") == {"a": "unloaded", "new": "unloaded"}
+    props = served.client.get("/props?model=a").json()
+    assert props["default_generation_settings"]["n_ctx"] == 128
+
+
+def test_unloading_finishes_what_runs(route: Route) -> None:
+    served = route("a")
+    assert asked(served, "a").status_code == 200
+    with served.stream("slow", model="a", n_predict=50) as stream:
+        first = next(stream)
+        answer = served.client.post("/models/unload", json={"model": "a"})
+        assert answer.json() == {"success": True}
+        *_, last = [first, *stream]
+    assert last["tokens_predicted"] == 50
+    assert eventually(lambda: states(served) == {"a": "unloaded"})
+
+
+def test_a_model_that_does_not_go_in_time_is_killed(route: Route) -> None:
+    served = route("a", ini="[a]\nstop-timeout = 0\n")
+    assert asked(served, "a").status_code == 200
+    with (
+        pytest.raises(httpx.RemoteProtocolError),
+        served.stream("endless", model="a", n_predict=100_000) as stream,
+    ):
+        for index, _ in enumerate(stream):
+            if not index:
+                served.client.post("/models/unload", json={"model": "a"})
+    assert eventually(lambda: states(served) == {"a": "unloaded"})

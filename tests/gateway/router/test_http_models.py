@@ -1,0 +1,295 @@
+"""Models that are loaded as requests ask for them, over HTTP and with a fake supervisor."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.metrics import Metrics
+from gateway.server import parts_of
+from protocol import messages as m
+from protocol.config import GatewayConfig
+from protocol.control import ModelInfo, Phase
+from protocol.errors import ConfigError
+from tests.fakes.supervisor import FakeSupervisor
+from tests.gateway.inprocess import Running, running, until
+
+
+@contextlib.asynccontextmanager
+async def routing(
+    folder: Path, *names: str, **settings: Any
+) -> AsyncIterator[tuple[Running, FakeSupervisor]]:
+    async with (
+        FakeSupervisor(folder, *names) as supervisor,
+        running(folder, control=supervisor.path, **settings) as gateway,
+    ):
+        yield gateway, supervisor
+
+
+async def complete(gateway: Running, model: str | None, query: str = "") -> httpx.Response:
+    body = {"prompt": "hi there", "n_predict": 2}
+    if model is not None:
+        body["model"] = model
+    return await gateway.post(f"/completion{query}", body)
+
+
+async def states(gateway: Running) -> dict[str, str]:
+    listed = (await gateway.client.get("/models")).json()["data"]
+    return {model["id"]: model["status"]["value"] for model in listed}
+
+
+def said(response: httpx.Response) -> str:
+    message: str = response.json()["error"]["message"]
+    return f"{response.status_code} {message}"
+
+
+async def test_a_request_loads_the_model_that_it_names(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", "b") as (gateway, supervisor):
+        assert await states(gateway) == {"a": "unloaded", "b": "unloaded"}
+        answer = await complete(gateway, "b")
+        assert (answer.status_code, answer.json()["model"]) == (200, "b")
+        assert supervisor.orders == ["load b"]
+        assert await states(gateway) == {"a": "unloaded", "b": "loaded"}
+        (_, shown) = (await gateway.client.get("/v1/models")).json()["data"]
+        assert shown["status"]["args"] == ["llamapool", "worker"]
+        assert shown["meta"]["n_vocab"] == 1000
+        assert shown["can_remove"] is False
+
+
+@pytest.mark.parametrize(
+    ("model", "query", "answer"),
+    [
+        (None, "", "400 model name is missing from the request"),
+        ("", "", "400 model name is missing from the request"),
+        ("z", "", "400 model 'z' not found"),
+        ("a", "?autoload=false", "400 model is not loaded"),
+        ("a", "?autoload=0", "400 model is not loaded"),
+    ],
+)
+async def test_refusals_are_llama_servers(
+    tmp_path: Path, model: str | None, query: str, answer: str
+) -> None:
+    async with routing(tmp_path, "a", "b") as (gateway, supervisor):
+        assert said(await complete(gateway, model, query)) == answer
+        assert supervisor.orders == []
+
+
+async def test_without_autoload_a_model_must_be_loaded_by_hand(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", models_autoload=False) as (gateway, supervisor):
+        assert said(await complete(gateway, "a")) == "400 model is not loaded"
+        assert (await gateway.post("/models/load", {"model": "a"})).json() == {"success": True}
+        await until(lambda: "a" in supervisor.workers)
+        assert (await complete(gateway, "a", "?autoload=true")).status_code == 200
+        assert (await complete(gateway, "a")).status_code == 200
+
+
+async def test_a_gateway_with_nothing_loaded_is_well_and_says_what_it_is(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", models_max=2) as (gateway, _):
+        assert (await gateway.client.get("/health")).json()["status"] == "ok"
+        assert (await gateway.client.get("/readyz")).status_code == 200
+        assert (await gateway.client.get("/slots")).json() == []
+        props = (await gateway.client.get("/props")).json()
+        assert (props["role"], props["max_instances"], props["models_autoload"]) == (
+            "router",
+            2,
+            True,
+        )
+        assert (await gateway.client.get("/props?model=a")).json()["model_alias"] == "a"
+
+
+async def test_load_and_unload_answer_in_llama_servers_words(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, _):
+        for path, body, answer in (
+            ("/models/unload", {"model": "a"}, "400 model is not running"),
+            ("/models/unload", {"model": "z"}, "400 model is not found"),
+            ("/models/load", {"model": "z"}, "404 model is not found"),
+            ("/models/load", {}, "404 model is not found"),
+        ):
+            assert said(await gateway.post(path, body)) == answer
+        assert (await gateway.post("/models/load", {"model": "a"})).json() == {"success": True}
+        again = await gateway.post("/models/load", {"model": "a"})
+        assert said(again) == "400 model is already running"
+        assert (await complete(gateway, "a")).status_code == 200
+        assert (await gateway.post("/models/unload", {"model": "a"})).json() == {"success": True}
+        await until(lambda: not gateway.pool.health().n_workers)
+        await unloaded(gateway, "a")
+
+
+async def unloaded(gateway: Running, name: str) -> None:
+    async with asyncio.timeout(10):
+        while (await states(gateway))[name] != "unloaded":
+            pass
+
+
+async def test_a_model_that_cannot_be_loaded_tells_everybody_why(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        supervisor.failing.add("a")
+        supervisor.held["a"] = asyncio.Event()
+        asked = [asyncio.create_task(complete(gateway, "a")) for _ in range(3)]
+        await until(lambda: "waiting=3" in repr_of(gateway))
+        supervisor.held["a"].set()
+        for answer in await asyncio.gather(*asked):
+            assert said(answer) == "500 model name=a failed to load: it is broken"
+        assert supervisor.orders == ["load a"]
+        status = (await gateway.client.get("/models")).json()["data"][0]["status"]
+        assert status["value"] == "unloaded"
+        assert (status["failed"], status["exit_code"]) == (True, 78)
+
+
+def repr_of(gateway: Running) -> str:
+    return repr(gateway.router)
+
+
+async def test_a_client_that_leaves_while_it_waits_leaves_the_queue(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", "b", models_max=1) as (gateway, supervisor):
+        supervisor.held["a"] = asyncio.Event()
+        first = asyncio.create_task(complete(gateway, "a"))
+        await until(lambda: supervisor.orders == ["load a"])
+        second = asyncio.create_task(complete(gateway, "b"))
+        await until(lambda: "b:1" in repr_of(gateway))
+        second.cancel()
+        await until(lambda: "b:" not in repr_of(gateway))
+        supervisor.held["a"].set()
+        assert (await first).status_code == 200
+        assert supervisor.orders == ["load a"]
+        assert await states(gateway) == {"a": "loaded", "b": "unloaded"}
+
+
+async def test_the_idle_model_makes_room_and_the_busy_one_does_not(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", "b", models_max=1) as (gateway, supervisor):
+        assert (await complete(gateway, "a")).status_code == 200
+        supervisor.workers["a"].go_silent()  # whatever runs there now does not end by itself
+        busy = asyncio.create_task(complete(gateway, "a"))
+        await until(lambda: "requests=1" in repr_of(gateway))
+        waits = asyncio.create_task(complete(gateway, "b"))
+        await until(lambda: "b:1" in repr_of(gateway))
+        refused = await gateway.post("/models/load", {"model": "b"})
+        assert said(refused) == "429 model limit reached, try again later"
+        assert supervisor.orders == ["load a"]
+        busy.cancel()
+        assert (await waits).status_code == 200
+        assert supervisor.orders == ["load a", "unload a", "load b"]
+
+
+async def test_a_reload_lists_what_is_new_and_ends_what_has_gone(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", "b") as (gateway, supervisor):
+        await complete(gateway, "a")
+        supervisor.models = [ModelInfo(name="b"), ModelInfo(name="c")]
+        listed = (await gateway.client.get("/models?reload=1")).json()["data"]
+        assert [model["id"] for model in listed] == ["b", "c"]
+        assert supervisor.orders == ["load a", "reload", "unload a"]
+
+
+async def test_a_reload_that_fails_says_why_and_changes_nothing(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        supervisor.error = "models.ini:3: no such option"
+        answer = await gateway.client.get("/models?reload=1")
+        assert said(answer) == "500 models not reloaded: models.ini:3: no such option"
+        assert await states(gateway) == {"a": "unloaded"}
+
+
+async def test_every_change_is_an_event(tmp_path: Path) -> None:
+    async with (
+        routing(tmp_path, "a") as (gateway, supervisor),
+        gateway.client.stream("GET", "/models/sse") as response,
+    ):
+        assert response.headers["content-type"] == "text/event-stream"
+        lines = response.aiter_lines()
+        assert (await complete(gateway, "a")).status_code == 200
+        supervisor.report("a", Phase.GONE, 1, "crashed")
+        events: list[Any] = []
+        while len(events) < 4:
+            line = await anext(lines)
+            if line.startswith("data: "):
+                events.append(json.loads(line[6:]))
+    begun, loading, loaded, gone = events
+    assert begun == {"model": "a", "event": "model_status", "data": {"status": "loading"}}
+    assert loading["event"] == "status_change"
+    assert loading["data"]["progress"]["current"] == "text_model"
+    assert loaded["data"]["info"]["id"] == "a"
+    assert gone["data"] == {"status": "unloaded", "exit_code": 1}
+
+
+async def test_nothing_can_be_deleted(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, _):
+        for query, answer in (
+            ("", "400 model must be a non-empty string"),
+            ("?model=z", "404 model name=z is not found"),
+            ("?model=a", "400 model name=a is not removable (not from cache)"),
+        ):
+            assert said(await gateway.client.delete(f"/models{query}")) == answer
+
+
+async def test_a_supervisor_that_comes_back_is_believed(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", "b") as (gateway, supervisor):
+        await complete(gateway, "a")
+        router = gateway.router
+        assert router is not None
+        supervisor.hang_up()
+        await until(lambda: not router.channel.is_open)
+        assert (await complete(gateway, "a")).status_code == 200
+        assert said(await complete(gateway, "b")) == "503 The supervisor does not answer"
+        await until(lambda: router.channel.is_open)
+        assert (await complete(gateway, "b")).status_code == 200
+        assert await states(gateway) == {"a": "loaded", "b": "loaded"}
+
+
+async def test_who_waits_is_told_when_the_server_ends(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        supervisor.held["a"] = asyncio.Event()
+        waits = asyncio.create_task(complete(gateway, "a"))
+        await until(lambda: supervisor.orders == ["load a"])
+        assert gateway.router is not None
+        gateway.router.drain()
+        assert said(await waits) == "503 The server is shutting down"
+        assert said(await complete(gateway, "a")) == "503 The server is shutting down"
+
+
+async def test_the_wait_for_a_model_has_an_end(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", timeout_s=1.0) as (gateway, supervisor):
+        supervisor.held["a"] = asyncio.Event()
+        answer = await complete(gateway, "a")
+        assert answer.status_code == 429
+        assert "were not loaded or unloaded within 1 s" in said(answer)
+
+
+async def test_what_waits_for_a_slot_of_a_model_that_is_unloaded_is_told_so(
+    tmp_path: Path,
+) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        await complete(gateway, "a")
+        supervisor.workers["a"].go_silent()
+        asked = [asyncio.create_task(complete(gateway, "a")) for _ in range(5)]
+        await until(lambda: gateway.pool.health().n_deferred == 2)
+        await gateway.post("/models/unload", {"model": "a"})
+        answers = [said(answer) for answer in await asyncio.gather(*asked)]
+        assert answers.count("503 model 'a' was unloaded") >= 2
+        assert {answer[:3] for answer in answers} == {"503"}
+
+
+async def test_a_model_whose_workers_sleep_says_so(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        await complete(gateway, "a")
+        beat = m.Heartbeat(step=1, busy=0, is_sleeping=True)
+        await supervisor.workers["a"].send(beat)
+        async with asyncio.timeout(10):
+            while await states(gateway) != {"a": "sleeping"}:
+                await supervisor.workers["a"].send(beat)
+
+
+async def test_fixed_models_cannot_be_ordered(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        for method, path in (("POST", "load"), ("POST", "unload"), ("GET", "sse")):
+            answer = await gateway.client.request(method, f"/models/{path}", json={})
+            assert answer.status_code == 501
+            assert "Start it with `--models-dir`" in said(answer)
+
+
+def test_a_gateway_alone_cannot_load_models() -> None:
+    with pytest.raises(ConfigError, match="only `llamapool serve`"):
+        parts_of(GatewayConfig(models_dir="x"), Metrics())

@@ -1,0 +1,138 @@
+"""Folder, preset file, flags and environment put together."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.config import GatewayConfig, PoolConfig, WorkerConfig
+from protocol.errors import ConfigError
+from tests.worker.hosts import flat
+from worker.models.catalog import Catalog, Entry, open_catalog
+from worker.resolve import resolve
+
+
+def catalog(
+    folder: Path,
+    ini: str = "",
+    *files: str,
+    flags: dict[str, Any] | None = None,
+    base: WorkerConfig | None = None,
+    **gateway: Any,
+) -> Catalog:
+    models = folder / "models"
+    models.mkdir(exist_ok=True)
+    for name in files:
+        (models / name).touch()
+    preset = folder / "models.ini"
+    preset.write_text(ini)
+    config = GatewayConfig(models_dir=str(models), models_preset=str(preset), **gateway)
+    pool = PoolConfig(gateway=config, worker=(base or WorkerConfig(),))
+    return open_catalog(pool, flags or {})
+
+
+def only(found: Catalog) -> Entry:
+    (entry,) = found.entries.values()
+    return entry
+
+
+def test_flags_beat_the_section_and_that_beats_the_section_for_all(tmp_path: Path) -> None:
+    ini = "[*]\nc = 1\nb = 100\nt = 1\n[a]\nc = 2\nb = 200\n"
+    base = WorkerConfig(n_ctx=9, n_batch=900, n_threads=9, n_ubatch=90)
+    found = catalog(tmp_path, ini, "a.gguf", flags={"worker.n_ctx": 3}, base=base)
+    (worker,) = only(found).workers
+    assert (worker.n_ctx, worker.n_batch, worker.n_threads, worker.n_ubatch) == (3, 200, 1, 90)
+    assert worker.model == f"{tmp_path}/models/a.gguf"
+
+
+def test_files_and_sections_are_models(tmp_path: Path) -> None:
+    found = catalog(tmp_path, "[b]\nm = b.gguf\n[a]\nalias = x, y\ntags = t\n", "a.gguf", "c.gguf")
+    infos = {name: entry.info for name, entry in found.entries.items()}
+    assert {name: info.source for name, info in infos.items()} == {
+        "a": "preset",
+        "b": "preset",
+        "c": "models_dir",
+    }
+    assert (infos["a"].aliases, infos["a"].tags) == (("x", "y"), ("t",))
+    assert infos["c"].args == (
+        *("llamapool", "worker", "--alias", "c", "--model", f"{tmp_path}/models/c.gguf"),
+    )
+    assert found.entries["b"].workers[0].model == str(Path.cwd() / "b.gguf")
+
+
+def test_what_a_process_gets_is_already_resolved(tmp_path: Path) -> None:
+    found = catalog(tmp_path, "[a]\nworkers = 2\n", "a.gguf", base=WorkerConfig(backend="fake"))
+    pool = found.config_of(only(found))
+    again = resolve(pool, runtime_dir=str(tmp_path), host=flat(2))
+    assert [worker.name for worker in again.worker] == ["a-1", "a-2"]
+    assert [worker.alias for worker in again.worker] == ["a", "a"]
+
+
+def test_a_process_gets_no_keys_of_clients(tmp_path: Path) -> None:
+    found = catalog(tmp_path, "", "a.gguf", api_key=("secret",))
+    assert "secret" not in repr(found.config_of(only(found)))
+
+
+def test_processes_have_names_of_their_own(tmp_path: Path) -> None:
+    found = catalog(tmp_path, "", "a b.gguf", "a-b.gguf")
+    names = [worker.name for entry in found.entries.values() for worker in entry.workers]
+    assert names == ["a-b-1", "a-b.2-1"]
+
+
+def test_what_only_presets_say_is_kept(tmp_path: Path) -> None:
+    ini = "[*]\nstop-timeout = 3\n[a]\nload-on-startup = true\n"
+    found = catalog(tmp_path, ini, "a.gguf", "b.gguf").entries
+    assert [(e.load_on_startup, e.stop_timeout_s) for e in found.values()] == [
+        (True, 3.0),
+        (False, 3.0),
+    ]
+
+
+def test_a_changed_model_has_another_stamp(tmp_path: Path) -> None:
+    found = catalog(tmp_path, "[a]\nc = 1\n", "a.gguf", "b.gguf")
+    before = {name: entry.info.stamp for name, entry in found.entries.items()}
+    (tmp_path / "models.ini").write_text("[a]\nc = 2\n")
+    found.read()
+    after = {name: entry.info.stamp for name, entry in found.entries.items()}
+    assert [before[name] == after[name] for name in ("a", "b")] == [False, True]
+
+
+def test_a_mistake_at_a_reload_keeps_the_old_list(tmp_path: Path) -> None:
+    found = catalog(tmp_path, "", "a.gguf")
+    (tmp_path / "models.ini").write_text("[a]\nno-such = 1\n")
+    with pytest.raises(ConfigError, match=r"models.ini: \[a\]: no-such: no such option"):
+        found.read()
+    assert list(found.entries) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("ini", "words"),
+    [
+        ("[x]\nc = 1\n", r"\[x\] is no model of models_dir and names none: say model = FILE.gguf"),
+        ("[a]\nalias = b\n", "alias 'b' of model 'a' also means 'b'"),
+        ("[*]\nalias = z\n", "alias 'z' of model 'b' also means 'a'"),
+        (
+            "[*]\nload-on-startup = true\n",
+            r"number of models to load on startup \(2\) exceeds models_max \(1\)",
+        ),
+    ],
+)
+def test_what_cannot_work_ends_the_start(tmp_path: Path, ini: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        catalog(tmp_path, ini, "a.gguf", "b.gguf", models_max=1)
+
+
+def test_a_name_with_a_comma_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert list(catalog(tmp_path, "", "a,b.gguf", "c.gguf").entries) == ["c"]
+    assert "comma" in caplog.text
+
+
+def test_no_models_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert not catalog(tmp_path).entries
+    assert "no models found" in caplog.text
+
+
+def test_a_preset_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    config = GatewayConfig(models_preset=f"{tmp_path}/no.ini")
+    with pytest.raises(ConfigError, match=r"cannot read models_preset .*no\.ini"):
+        open_catalog(PoolConfig(gateway=config), {})

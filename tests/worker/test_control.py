@@ -1,0 +1,145 @@
+"""The supervisor's end of the control channel, and the lines on it."""
+
+import selectors
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.control import (
+    ControlError,
+    Line,
+    Listed,
+    ModelInfo,
+    Order,
+    Phase,
+    Verb,
+    WorkerReport,
+    decode,
+    encode,
+)
+from protocol.errors import ConfigError
+from worker.control import ControlServer
+
+GREETING = Listed(
+    models=(ModelInfo(name="a", aliases=("x",)),),
+    is_greeting=True,
+    workers=(WorkerReport(model="a", worker="a-1", phase=Phase.READY),),
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        Order(verb=Verb.LOAD, model="a b"),
+        Order(verb=Verb.RELOAD),
+        GREETING,
+        Listed(error="no\nway"),
+        WorkerReport(model="ä", worker="w", phase=Phase.GONE, exit_code=-9, why="killed"),
+    ],
+)
+def test_lines_read_back_to_the_same(line: Line) -> None:
+    data = encode(line)
+    assert data.count(b"\n") == 1
+    assert decode(data) == line
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"kind":"no"}',
+        b'{"kind":"order","verb":"dance"}',
+        b'{"kind":"order","verb":"load","more":1}',
+        b'{"kind":"models","models":[{"no":1}],"workers":[]}',
+        b'{"kind":"worker","model":"m","worker":"w","phase":"odd"}',
+    ],
+)
+def test_anything_else_is_refused(data: bytes) -> None:
+    with pytest.raises(ControlError):
+        decode(data)
+
+
+class Loop:
+    """A server and the selector that the supervisor would turn."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "control.sock"
+        self.selector = selectors.DefaultSelector()
+        self.server = ControlServer(self.path)
+        self.server.open(self.selector, lambda: iter([GREETING]))
+
+    def dial(self) -> socket.socket:
+        peer = socket.socket(socket.AF_UNIX)
+        peer.settimeout(5)
+        peer.connect(str(self.path))
+        self.turn()
+        return peer
+
+    def turn(self, timeout_s: float = 5) -> None:
+        for key, _ in self.selector.select(timeout_s):
+            key.data()
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Iterator[Loop]:
+    one = Loop(tmp_path)
+    yield one
+    one.server.close()
+    one.selector.close()
+
+
+def test_a_connection_is_greeted_and_its_orders_are_taken_once(loop: Loop) -> None:
+    with loop.dial() as peer:
+        assert decode(peer.recv(4096)) == GREETING
+        peer.sendall(b"rubbish\n" + encode(Order(verb=Verb.LOAD, model="a"))[:-5])
+        loop.turn()
+        assert loop.server.take() == []
+        peer.sendall(encode(Order(verb=Verb.LOAD, model="a"))[-5:])
+        loop.turn()
+        assert loop.server.take() == [Order(verb=Verb.LOAD, model="a")]
+        assert loop.server.take() == []
+
+
+def test_reports_are_sent_whole_also_when_nobody_reads_for_a_while(loop: Loop) -> None:
+    report = WorkerReport(model="a", worker="w", phase=Phase.GONE, why="x" * 1000)
+    with loop.dial() as peer:
+        for _ in range(2000):
+            loop.server.report(report)
+        expected = len(encode(GREETING)) + 2000 * len(encode(report))
+        n = 0
+        while n < expected:
+            n += len(peer.recv(1 << 20))
+            loop.turn(0)
+        loop.turn(0)
+        assert n == expected
+
+
+def test_a_new_connection_replaces_the_old(loop: Loop) -> None:
+    with loop.dial() as old, loop.dial() as new:
+        assert decode(new.recv(4096)) == GREETING
+        assert decode(old.recv(4096)) == GREETING
+        assert old.recv(4096) == b""
+
+
+def test_without_a_connection_reports_are_lost(loop: Loop) -> None:
+    with loop.dial():
+        pass
+    loop.turn()
+    assert repr(loop.server).startswith("<ControlServer alone")
+    loop.server.report(GREETING)
+
+
+def test_nobody_else_can_reach_it(loop: Loop) -> None:
+    assert loop.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
+    server = ControlServer(tmp_path / "no" / "control.sock")
+    with selectors.DefaultSelector() as selector:
+        with pytest.raises(ConfigError, match="cannot listen on"):
+            server.open(selector, lambda: iter(()))
+        server.close()

@@ -1,0 +1,1 @@
+"""Which models there are to load: folders of GGUF files, and preset files."""

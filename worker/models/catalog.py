@@ -1,0 +1,177 @@
+"""Every model that could be loaded, as processes to start: folder and preset file put together.
+
+What is said on the command line stands above a model's section, that above the section for every
+model, and that above the environment and the configuration file, as in llama-server's router.
+Models are only looked up here, not opened: the worker resolves its own configuration when it
+starts, so a broken file fails its own load and nothing else.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from protocol import options
+from protocol.config import GatewayConfig, PoolConfig, WorkerConfig
+from protocol.control import ModelInfo
+from protocol.errors import ConfigError
+from worker.models import ini
+from worker.models.folder import Found, scan
+from worker.models.preset import DEFAULT_STOP_S, Preset, as_args, as_section, read_preset
+from worker.resolve import anchored, counted
+
+log = logging.getLogger("supervisor")
+
+_PROGRAM = ("llamapool", "worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One model."""
+
+    info: ModelInfo
+    workers: tuple[WorkerConfig, ...]
+    """Its processes, with names of their own."""
+    load_on_startup: bool = False
+    stop_timeout_s: float = DEFAULT_STOP_S
+
+
+class Catalog:
+    """The models of one server; `read` looks again."""
+
+    def __init__(self, pool: PoolConfig, flags: Mapping[str, Any]) -> None:
+        """Take the configuration with environment and flags, and the flags once more."""
+        self._pool = pool
+        self._flags = {k: v for k, v in flags.items() if k.startswith(("worker.", "sampling."))}
+        self.entries: Mapping[str, Entry] = {}
+
+    def __repr__(self) -> str:
+        return f"<Catalog {' '.join(self.entries)}>"
+
+    def read(self) -> None:
+        """Look for models; raises `ConfigError` and then keeps those of before."""
+        gateway = self._pool.gateway
+        found = scan(Path(gateway.models_dir)) if gateway.models_dir else []
+        sections: ini.Sections = {}
+        if gateway.models_preset:
+            sections = ini.parse(_text_of(gateway.models_preset), origin=gateway.models_preset)
+        entries = {entry.info.name: entry for entry in self._entries(found, sections)}
+        _refuse_twins(entry.info for entry in entries.values())
+        self.entries = entries
+
+    def config_of(self, entry: Entry) -> PoolConfig:
+        """Return the configuration that a model's processes read: no keys of clients in it."""
+        bind = GatewayConfig(bind=self._pool.gateway.bind)
+        return replace(self._pool, gateway=bind, worker=entry.workers)
+
+    def _entries(self, found: Iterable[Found], sections: ini.Sections) -> Iterator[Entry]:
+        place = self._pool.gateway.models_preset
+        presets = {
+            name: read_preset(pairs, place=f"{place}: [{name}]") for name, pairs in sections.items()
+        }
+        every = presets.pop(ini.EVERY, Preset())
+        files = {one.name: _of_file(one) for one in found}
+        names_taken: set[str] = set()
+        for name in sorted({*files, *presets}):
+            if "," in name:
+                log.warning("model %r is not listed: there is a comma in its name", name)
+                continue
+            own = presets.get(name, Preset())
+            preset = own.over(files.get(name, Preset()).over(every))
+            for line in preset.warnings:
+                log.warning("%s", line)
+            source = "preset" if name in presets else "models_dir"
+            yield self._entry(name, preset, source, names_taken)
+
+    def _entry(self, name: str, preset: Preset, source: str, names_taken: set[str]) -> Entry:
+        settings = {**preset.settings, **self._flags}
+        worker = self._worker(name, settings)
+        return Entry(
+            info=ModelInfo(
+                name=name,
+                aliases=tuple(alias for alias in worker.aliases if alias != name),
+                tags=worker.tags,
+                source=source,
+                args=(*_PROGRAM, *as_args({**settings, "worker.alias": name})),
+                preset=as_section(name, settings),
+                inputs=("text", "image") if worker.mmproj else ("text",),
+                stamp=_stamp(worker),
+            ),
+            workers=_processes(worker, names_taken),
+            load_on_startup=preset.load_on_startup or False,
+            stop_timeout_s=(
+                DEFAULT_STOP_S if preset.stop_timeout_s is None else preset.stop_timeout_s
+            ),
+        )
+
+    def _worker(self, name: str, settings: Mapping[str, Any]) -> WorkerConfig:
+        base = self._pool.worker[:1] or (WorkerConfig(),)
+        (worker,) = options.apply(PoolConfig(worker=base), settings).worker
+        if not (worker.model or worker.hf_repo or worker.model_url) and worker.backend != "fake":
+            raise ConfigError(
+                f"[{name}] is no model of models_dir and names none: say model = FILE.gguf"
+            )
+        asked = {alias.strip() for alias in worker.alias.split(",")} - {""}
+        worker = replace(worker, alias=name, aliases=tuple(sorted({*asked, *worker.aliases})))
+        # As in llama-server, relative paths of a preset are relative to where the server runs.
+        (worker,) = anchored(PoolConfig(worker=(worker,)), Path.cwd()).worker
+        return worker
+
+
+def open_catalog(pool: PoolConfig, flags: Mapping[str, Any]) -> Catalog:
+    """Return the models of a server that starts; raises `ConfigError`."""
+    catalog = Catalog(pool, flags)
+    catalog.read()
+    n_startup = sum(entry.load_on_startup for entry in catalog.entries.values())
+    limit = pool.gateway.models_max
+    if 0 < limit < n_startup:
+        raise ConfigError(
+            f"number of models to load on startup ({n_startup}) exceeds models_max ({limit})"
+        )
+    if not catalog.entries:
+        log.warning("no models found; add one and ask for GET /models?reload=1")
+    return catalog
+
+
+def _of_file(found: Found) -> Preset:
+    settings = {"worker.model": found.model}
+    return Preset(settings | ({"worker.mmproj": found.mmproj} if found.mmproj else {}))
+
+
+def _processes(worker: WorkerConfig, names_taken: set[str]) -> tuple[WorkerConfig, ...]:
+    """Name a model's processes; two models may differ only in what a process's name leaves out."""
+    processes = list(counted(worker))
+    n = 1
+    while names_taken & {one.name for one in processes}:
+        n += 1
+        processes = list(counted(replace(worker, alias=f"{worker.alias}.{n}")))
+    names_taken |= {one.name for one in processes}
+    return tuple(replace(one, alias=worker.alias, count=1) for one in processes)
+
+
+def _refuse_twins(models: Iterable[ModelInfo]) -> None:
+    """Refuse names that mean two models."""
+    owners: dict[str, str] = {}
+    listed = list(models)
+    for name, owner in [(one.name, one.name) for one in listed] + [
+        (alias, one.name) for one in listed for alias in one.aliases
+    ]:
+        if name in owners:
+            raise ConfigError(f"alias '{name}' of model '{owner}' also means '{owners[name]}'")
+        owners[name] = owner
+
+
+def _stamp(worker: WorkerConfig) -> str:
+    text = json.dumps(dataclasses.asdict(worker), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read models_preset {path}: {error}") from error

@@ -1,0 +1,70 @@
+"""The models of a folder: each file, and each sub-folder with a file in it, is one."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.errors import ConfigError
+
+_SUFFIX = ".gguf"
+_SHARD = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
+_DRAFTS = ("mtp-", "dspark-", "dflash-")
+"""Beginnings of files that stand beside a model and are none, as in llama-server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One model."""
+
+    name: str
+    model: str
+    mmproj: str = ""
+
+
+def scan(folder: Path) -> list[Found]:
+    """List the models of a folder by name; raises `ConfigError` if it cannot be read."""
+    try:
+        entries = sorted(folder.iterdir())
+        found = choose(folder, [entry.name for entry in entries if entry.is_file()])
+        for entry in entries:
+            if entry.is_dir():
+                found += _in_subfolder(entry)
+    except OSError as error:
+        raise ConfigError(f"models_dir {folder}: {error.strerror}: name a directory") from error
+    return sorted(found, key=lambda one: one.name)
+
+
+def _in_subfolder(folder: Path) -> list[Found]:
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    models = choose(folder, names)[:1]
+    mmproj = next((name for name in names if _is_mmproj(name)), "")
+    projector = str(folder / mmproj) if mmproj else ""
+    return [Found(folder.name, one.model, projector) for one in models]
+
+
+def choose(folder: Path, names: Sequence[str]) -> list[Found]:
+    """Return the models among the files of one folder; a model in parts is its first part."""
+    return [Found(_stem(name), str(folder / name)) for name in _models(names)]
+
+
+def _models(names: Iterable[str]) -> list[str]:
+    models = [name for name in names if name.endswith(_SUFFIX) and not _is_companion(name)]
+    shards = {name: match[1] for name in models if (match := _SHARD.search(name))}
+    # A whole file beside the parts of another is llama-server's second choice.
+    return sorted(
+        (name for name in models if shards.get(name, "00001") == "00001"),
+        key=lambda name: name not in shards,
+    )
+
+
+def _stem(name: str) -> str:
+    return _SHARD.sub("", name).removesuffix(_SUFFIX)
+
+
+def _is_mmproj(name: str) -> bool:
+    return "mmproj" in name and name.endswith(_SUFFIX)
+
+
+def _is_companion(name: str) -> bool:
+    return _is_mmproj(name) or name.startswith(_DRAFTS)

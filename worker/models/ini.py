@@ -1,0 +1,48 @@
+"""The text of a preset file: sections of `key = value`, as llama-server's parser takes it. Pure."""
+
+import re
+
+from protocol.errors import ConfigError
+
+EVERY = "*"
+"""The section that holds for every model."""
+UNNAMED = "default"
+"""What llama-server calls the keys before the first section."""
+
+_HEADER = re.compile(r"\[\s*([^\]]+?)\s*\]\s*(?:[;#].*)?")
+_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*([^;#]*?)\s*(?:[;#].*)?")
+_BLANK = re.compile(r"(?:[;#].*)?")
+_TAG = re.compile(r"[-.]([A-Za-z0-9_]+)$")
+
+Sections = dict[str, dict[str, str]]
+
+
+def parse(text: str, *, origin: str) -> Sections:
+    """Return the sections in order; raises `ConfigError` that names the line."""
+    sections: Sections = {}
+    section = UNNAMED
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if header := _HEADER.fullmatch(stripped):
+            section = canonical(header[1])
+            if section in sections:
+                raise ConfigError(f"{origin}:{number}: section [{section}] is there twice")
+            sections[section] = {}
+        elif pair := _PAIR.fullmatch(stripped):
+            sections.setdefault(section, {})[pair[1]] = pair[2]
+        elif not _BLANK.fullmatch(stripped):
+            raise ConfigError(f"{origin}:{number}: must be [SECTION], KEY = VALUE or a comment")
+    return {name: pairs for name, pairs in sections.items() if name != UNNAMED or _says(pairs)}
+
+
+def _says(pairs: dict[str, str]) -> bool:
+    return bool(pairs.keys() - {"version"})
+
+
+def canonical(section: str) -> str:
+    """Return a section's name with its tag as llama-server writes it: `user/model:Q8_0`."""
+    repo, colon, tag = section.rpartition(":")
+    if not colon:
+        return section
+    found = _TAG.search(tag)
+    return f"{repo}:{(found[1] if found else tag).upper()}"

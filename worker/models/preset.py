@@ -1,0 +1,173 @@
+"""A section of a preset file as settings of our configuration, and settings as options again. Pure.
+
+Keys are llama-server's options without their dashes, or their environment names. What a model
+cannot have for itself, because the gateway has it, is refused; llama-server's router drops its own
+options (address, keys, sources of models) from sections, and so do we.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from protocol.errors import ConfigError, InvalidRequest
+from protocol.options import OPTIONS, UNUSED, Option, Unused, read_text
+from protocol.optiontypes import read_boolean
+
+DEFAULT_STOP_S = 10.0
+
+_DROPPED = frozenset(
+    f"gateway.{name}"
+    for name in (
+        *("host", "port", "ssl_key_file", "ssl_cert_file", "api_key", "api_key_file"),
+        *("models_dir", "models_preset", "models_max", "models_autoload"),
+    )
+)
+_SECRET = frozenset({"worker.hf_token"})
+_NOT_SHOWN = _SECRET | {"worker.alias", "worker.tags"}
+
+Settings = Mapping[str, Any]
+"""Field of the configuration, as `worker.n_ctx`, to its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """What a section says."""
+
+    settings: Settings = field(default_factory=dict)
+    load_on_startup: bool | None = None
+    stop_timeout_s: float | None = None
+    warnings: tuple[str, ...] = ()
+
+    def over(self, lower: "Preset") -> "Preset":
+        """Return both, this one above the other."""
+        startup, stop_s = self.load_on_startup, self.stop_timeout_s
+        return Preset(
+            {**lower.settings, **self.settings},
+            lower.load_on_startup if startup is None else startup,
+            lower.stop_timeout_s if stop_s is None else stop_s,
+            (*lower.warnings, *self.warnings),
+        )
+
+
+class _Key(NamedTuple):
+    option: Option
+    is_negated: bool
+
+
+def _keys() -> dict[str, _Key]:
+    keys: dict[str, _Key] = {}
+    for option in OPTIONS:
+        for flag in option.flags:
+            keys.setdefault(flag.lstrip("-"), _Key(option, False))
+        for flag in option.off:
+            keys.setdefault(flag.lstrip("-"), _Key(option, True))
+        if option.env:
+            keys.setdefault(option.env, _Key(option, False))
+    return keys
+
+
+_KEYS: Mapping[str, _Key] = _keys()
+_UNUSED: Mapping[str, Unused] = {
+    name: row for row in UNUSED for name in (*(flag.lstrip("-") for flag in row.flags), row.env)
+}
+_HARMLESS = ("version", "dedup-cache-models")
+"""`version` is reserved; a cache of downloads is not listed here, so nothing is listed twice."""
+
+
+def read_preset(pairs: Mapping[str, str], *, place: str) -> Preset:
+    """Read a section; raises `ConfigError` that names `place` and the key."""
+    settings: dict[str, Any] = {}
+    warnings: list[str] = []
+    startup: bool | None = None
+    stop_s: float | None = None
+    for key, text in pairs.items():
+        try:
+            if key == "load-on-startup":
+                startup = read_boolean(text)
+            elif key == "stop-timeout":
+                stop_s = _seconds(text)
+            elif key not in _HARMLESS:
+                settings |= _setting(key, text, warnings)
+        except (ValueError, InvalidRequest) as error:
+            said = error.message if isinstance(error, InvalidRequest) else f"{key}: {error}"
+            raise ConfigError(f"{place}: {said}") from error
+    return Preset(settings, startup, stop_s, tuple(f"{place}: {line}" for line in warnings))
+
+
+def _seconds(text: str) -> float:
+    if not text.isdigit():
+        raise ValueError(f"must be a number of seconds, but got '{text}'")
+    return float(text)
+
+
+def _setting(key: str, text: str, warnings: list[str]) -> dict[str, Any]:
+    found = _KEYS.get(key)
+    if found is None:
+        _pass_unused(key, text, warnings)
+        return {}
+    option, is_negated = found
+    if option.field in _DROPPED:
+        return {}
+    if option.section not in ("worker", "sampling"):
+        raise ValueError("belongs to the whole server: give it as an option, not in a preset")
+    if option.is_switch:
+        is_on = read_boolean(text) is not is_negated
+        if option.value is None:
+            return {option.field: is_on}
+        return dict.fromkeys(_fields(option), option.value) if is_on else {}
+    value = read_text(option, text or option.bare, key)
+    return dict.fromkeys(_fields(option), value)
+
+
+def _fields(option: Option) -> list[str]:
+    return [name for name in (option.field, option.also) if name]
+
+
+def _pass_unused(key: str, text: str, warnings: list[str]) -> None:
+    row = _UNUSED.get(key)
+    if row is None:
+        raise ValueError("no such option")
+    if row.is_harmless(text):
+        return
+    if row.is_refused:
+        raise ValueError(row.why)
+    warnings.append(f"{key} {row.why}")
+
+
+# ---- back to options ----------------------------------------------------------------------------
+
+
+def as_args(settings: Settings) -> tuple[str, ...]:
+    """Write settings as a command line, without what nobody may read."""
+    args: list[str] = []
+    for name in sorted(settings.keys() - _SECRET):
+        option, value = _plainest(name), settings[name]
+        if value is False:
+            args += option.off[-1:]
+        else:
+            args += [option.flags[-1]] if value is True else [option.flags[-1], _text(value)]
+    return tuple(args)
+
+
+def as_section(name: str, settings: Settings) -> str:
+    """Write settings as a section of a preset file."""
+    lines = [f"[{name}]"]
+    for field_name in sorted(settings.keys() - _NOT_SHOWN):
+        key = _plainest(field_name).flags[-1].lstrip("-")
+        lines.append(f"{key} = {_text(settings[field_name])}")
+    return "\n".join([*lines, "", ""])
+
+
+def _plainest(name: str) -> Option:
+    """Return the option that takes a field's value as it is, if there is one."""
+    options = [option for option in OPTIONS if name in (option.field, option.also)]
+    own = [option for option in options if option.field == name] or options
+    return min(own, key=lambda option: (option.value is not None, option.parse is not None))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(_text, value))
+    return str(value)
