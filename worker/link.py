@@ -4,13 +4,12 @@ It never computes and never waits for the engine, so it answers while a model lo
 is read. What it hears goes to the engine as commands; what the engine emits leaves as frames.
 """
 
-import contextlib
 import logging
 import math
-import queue
-import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import zmq
 
@@ -25,49 +24,17 @@ from worker.connection import Connection
 from worker.embedding import Desk
 from worker.engine.engine import Engine
 from worker.engine.task import Abort, AbortAll, Report, Submit, Task
+from worker.outlet import Outlet
+from worker.parking import Parking, failed
 from worker.prompt import PromptReader
 from worker.side import SideTasks
+from worker.thoughts import end_thoughts
 
 logger = logging.getLogger(__name__)
 
 TaskKey = tuple[int, int]
 
 DEFAULT_HEARTBEAT_S = 1.0
-
-
-class Outlet:
-    """The way from other threads to the link: a queue and a byte that wakes its poll."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Sequence[Message]] = queue.SimpleQueue()
-        self.reader, self._writer = socket.socketpair()
-        self.reader.setblocking(False)
-        self._writer.setblocking(False)
-
-    def put(self, messages: Sequence[Message]) -> None:
-        """Hand messages over; safe in any thread and in signal handlers."""
-        self._queue.put(messages)
-        self.wake()
-
-    def wake(self) -> None:
-        """Make the link's poll return."""
-        with contextlib.suppress(BlockingIOError):  # it is full of wake-ups already
-            self._writer.send(b"\0")
-
-    def take(self) -> list[Message]:
-        """Return everything that was put, in order."""
-        with contextlib.suppress(BlockingIOError):
-            while self.reader.recv(4096):
-                pass
-        messages: list[Message] = []
-        while not self._queue.empty():
-            messages += self._queue.get_nowait()
-        return messages
-
-    def close(self) -> None:
-        """Close both ends."""
-        self.reader.close()
-        self._writer.close()
 
 
 class Link:
@@ -83,6 +50,9 @@ class Link:
         self._side: SideTasks | None = None
         self._desk: Desk | None = None
         self._running: set[TaskKey] = set()
+        self._parking = Parking()
+        self._away = m.Heartbeat(step=0, busy=0)
+        """What is told while there is no engine."""
         self._answers = Answers()
         self._fresh: list[Task] = []
         """Generations of the frame that is being heard."""
@@ -90,6 +60,8 @@ class Link:
         self._next_beat = 0.0
         self._poller = zmq.Poller()
         self._is_welcome = False
+        self.n_taken = 0
+        """Tasks that ever came."""
         self.draining = False
         self.is_open = False
         """The gateway has opened the slots: it will send tasks."""
@@ -123,9 +95,38 @@ class Link:
         card: facts.ModelCard,
         side: SideTasks | None = None,
     ) -> None:
-        """Open the slots: the model is loaded."""
+        """Open the slots: the model is loaded. Again, and the tasks that wait for it begin."""
+        is_known = self._card is not None
         self._engine, self._reader, self._card, self._side = engine, reader, card, side
-        self._connection.send([m.Ready(card=card)])
+        if not is_known:
+            self._connection.send([m.Ready(card=card)])
+            return
+        self._beat()
+        with self._checked():
+            for task in self._parking.take():
+                self._take_task(task)
+            self._submit_fresh()
+
+    def detach(self) -> None:
+        """Let go of the engine, which is idle: it falls asleep. Tasks wait until it is back."""
+        assert self._engine is not None and self.is_idle, f"{self!r} cannot let go"
+        beat = self._engine.heartbeat()
+        stats = replace(beat.stats, n_kv_used=0)
+        self._away = m.Heartbeat(step=beat.step, busy=0, stats=stats, is_sleeping=True)
+        if self._side is not None:
+            self._side.close()
+        self._engine = self._reader = self._side = self._desk = None
+        self._beat()
+
+    @property
+    def wants_engine(self) -> bool:
+        """A task waits for the model."""
+        return bool(self._parking)
+
+    def give_up(self, error: TaskError) -> None:
+        """End the tasks that wait for the model: it will not come."""
+        if ended := self._parking.fail(error):
+            self._connection.send(ended)
 
     def drain(self) -> None:
         """Take nothing new; `is_idle` will say when the rest is done."""
@@ -136,7 +137,7 @@ class Link:
     @property
     def is_idle(self) -> bool:
         """No task is running or on its way out."""
-        return not self._running
+        return not self._running and not self._parking
 
     def turn(self) -> None:
         """Wait for something, at most until the next heartbeat, and deal with it."""
@@ -153,8 +154,8 @@ class Link:
 
     def _beat(self) -> None:
         self._next_beat = time.monotonic() + self._heartbeat_s
-        beat = self._engine.heartbeat() if self._engine else m.Heartbeat(step=0, busy=0)
-        self._connection.send([beat])
+        away = replace(self._away, waiting=len(self._parking))
+        self._connection.send([self._engine.heartbeat() if self._engine else away])
 
     def _forward(self, messages: list[Message]) -> None:
         """Send what the engine said; a step that ends a task carries the counters with it."""
@@ -175,11 +176,17 @@ class Link:
         return (message.task_id, message.attempt) in self._running
 
     def _hear(self) -> None:
-        try:
+        with self._checked():
             while (messages := self._connection.receive()) is not None:
                 for message in messages:
                     self._obey(message)
                 self._submit_fresh()
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        """Begin a new connection where the gateway says what makes no sense."""
+        try:
+            yield
         except ProtocolError as error:
             self._reconnect(str(error))
 
@@ -199,6 +206,7 @@ class Link:
         self._connection.close()
         self._is_welcome = False
         self._running.clear()
+        self._parking.take()
         self._answers.clear()
         if self._desk is not None:
             self._desk.drop()
@@ -225,6 +233,8 @@ class Link:
                 logger.warning("unexpected message type=%s", type(message).__name__)
 
     def _cancel(self, key: TaskKey) -> None:
+        if (ended := self._parking.cancel(key)) is not None:
+            self._connection.send([ended])
         if self._engine is None or key not in self._running:
             return
         if self._desk is not None:
@@ -243,17 +253,14 @@ class Link:
 
     def _take_task(self, message: m.TaskMessage) -> None:
         """Start a task, or answer at once one that needs no slot."""
+        self.n_taken += 1
+        if self._engine is None and self._card is not None:
+            self._parking.add(message)
+            return
         try:
             answer = self._answer(message)
         except TaskError as error:
-            answer = m.Failed(
-                task_id=message.task_id,
-                attempt=message.attempt,
-                code=error.code,
-                message=error.message,
-                param=error.param,
-                detail=error.detail or None,
-            )
+            answer = failed(message, error)
         if answer is not None:
             self._connection.send([answer])
 
@@ -295,6 +302,8 @@ class Link:
                 self._fresh.append(task)
             case m.Inspect():
                 self._engine.submit(Report(message.task_id, message.attempt))
+            case s.EndThoughts():
+                self._engine.submit(end_thoughts(self._engine, message))
             case s.SlotAction() | s.SetLora() if self._side is not None:
                 self._side.start(message)
             case s.Embed() | s.Rerank():
@@ -306,5 +315,7 @@ class Link:
         return True
 
     def __repr__(self) -> str:
-        state = "draining" if self.draining else "open" if self._card else "loading"
+        is_away = self._engine is None
+        state = "loading" if self._card is None else "asleep" if is_away else "open"
+        state = "draining" if self.draining else state
         return f"<Link {self._hello.worker} {state} running={len(self._running)}>"

@@ -1,10 +1,10 @@
-"""One worker process from start to exit: engine thread, link, signals, exit code."""
+"""One worker process from start to exit: engine thread, link, sleep, signals, exit code."""
 
+import gc
 import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,127 +14,52 @@ from types import FrameType
 import zmq
 
 from protocol.config import WorkerConfig
-from protocol.errors import ConfigError, TaskError
+from protocol.errors import ConfigError, ErrorCode, TaskError
 from protocol.facts import ModelCard
 from protocol.messages import Hello, Loading
 from protocol.notify import Notifier
 from protocol.side_tasks import SetSystemPrompt
 from protocol.system_prompt import load_system_prompt
+from worker import openmp
 from worker.connection import Connection
 from worker.embedding import Desk
-from worker.engine.backend import Backend
-from worker.engine.engine import Engine, EngineConfig
-from worker.engine.fake import FakeBackend
-from worker.engine.selfextend import SelfExtend
-from worker.engine.task import Stop
-from worker.link import Link, Outlet
+from worker.engine.engine import Engine
+from worker.enginethread import EngineThread, Kept, Opener, engine_config, open_backend
+from worker.link import Link
+from worker.outlet import Outlet
 from worker.prompt import PromptReader
 from worker.side import SideTasks
-from worker.speculation import kinds, open_drafter
+from worker.sleep import NEXT, IdleTime, Phase
+from worker.topology import bind
 
 logger = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_ERROR, EXIT_STUCK, EXIT_CONFIG = 0, 1, 75, 78
 
-CPU_STEP_TARGET_S, GPU_STEP_TARGET_S = 0.1, 0.04
-
 STALL_FACTOR = 20
 """A busy engine that is silent for this many times its slowest step is stuck."""
-
-
-class EngineThread:
-    """Loads the backend and runs the engine on a thread of its own."""
-
-    def __init__(self, config: WorkerConfig, outlet: Outlet, on_load: Callable[[float], None]):
-        self._config = config
-        self._outlet = outlet
-        self._on_load = on_load
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self.engine: Engine | None = None
-        self.backend: Backend | None = None
-        self.error: Exception | None = None
-
-    def start(self) -> None:
-        """Begin to load."""
-        self._thread.start()
-
-    @property
-    def has_ended(self) -> bool:
-        """The thread is gone: by `Stop`, or because loading or computing failed."""
-        return not self._thread.is_alive()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread; it may be inside a long decode."""
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        try:
-            backend = open_backend(self._config, self._on_load)
-            drafter = open_drafter(self._config, backend)
-            config = engine_config(self._config, backend)
-            engine = Engine(backend, config, self._outlet.put, drafter)
-            self.backend, self.engine = backend, engine
-            self._outlet.wake()
-            engine.run()
-            if drafter is not None:
-                drafter.close()
-            backend.close()
-        except Exception as error:
-            self.error = error
-            if not isinstance(error, ConfigError):
-                logger.exception("engine thread failed")
-        self._outlet.wake()
-
-
-def open_backend(config: WorkerConfig, on_load: Callable[[float], None]) -> Backend:
-    """Make the backend that the configuration names."""
-    if config.backend == "fake":
-        return FakeBackend(config)
-    # Imported here: it takes a while, and a worker with the fake backend must not need it.
-    from worker.llama.backend import LlamaBackend
-
-    return LlamaBackend(config, on_load)
-
-
-def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
-    """Fill what depends on the loaded model into the engine's configuration."""
-    default = GPU_STEP_TARGET_S if backend.is_gpu else CPU_STEP_TARGET_S
-    return EngineConfig(
-        n_slots=config.n_slots,
-        n_ctx=backend.card.n_ctx,
-        similarity=config.slot_similarity,
-        step_target_s=config.step_target_ms / 1e3 or default,
-        context_shift=config.context_shift,
-        spec_slots=config.spec_slots,
-        self_extend=self_extend(config, backend),
-    )
-
-
-def self_extend(config: WorkerConfig, backend: Backend) -> SelfExtend | None:
-    """Return how positions are shared; raises `ConfigError` for what cannot be grouped."""
-    n, width = config.grp_attn_n, config.grp_attn_w
-    if n == 1:
-        return None
-    reason = ""
-    if width % n:
-        reason = f"grp_attn_w {width} must be a multiple of it"
-    elif not backend.can_group:
-        reason = "this kind of model has no positions that could be shared: use rope_scaling yarn"
-    elif config.mmproj or kinds(config):
-        reason = "it does not go together with mmproj or guessing ahead"
-    if reason:
-        raise ConfigError(f"grp_attn_n {n}: {reason}")
-    return SelfExtend(n, width)
 
 
 class WorkerProcess:
     """Holds the parts together; `run` is the process's whole life."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        opener: Opener = open_backend,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
+        self._opener = opener
+        self._clock = clock
         self._notifier = Notifier.from_environ()
         self._outlet = Outlet()
-        self._thread = EngineThread(config, self._outlet, self._on_load)
+        self._thread = EngineThread(config, self._outlet, opener)
+        self._phase = Phase.LOADING
+        self._idle = IdleTime(config.sleep_idle_s)
+        self._reader: PromptReader | None = None
+        self._kept: Kept | None = None
+        self._system: SetSystemPrompt | None = None
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         hello = Hello(
             worker=config.name,
@@ -145,6 +70,7 @@ class WorkerProcess:
         name = f"{hello.worker}:{hello.epoch}"
         self._link = Link(Connection(self._zmq, config.connect[0], name), self._outlet, hello)
         self._n_signals = 0
+        self._is_announced = False
         self._next_watchdog = 0.0
         self._reported = -1
 
@@ -152,38 +78,99 @@ class WorkerProcess:
         """Serve until told to stop, or until the engine cannot go on; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        self._thread.start()
-        self._link.open()
+        self.open()
         try:
-            code = self._serve()
+            while (code := self.turn()) is None:
+                pass
             self._notifier.stopping()
             self._link.close("drained" if code == EXIT_OK else "failed")
             return code
         finally:
-            self._zmq.term()
+            self.close()
 
-    def _serve(self) -> int:
-        attached = announced = False
-        while True:
-            self._link.turn()
-            if self._thread.has_ended:
+    def open(self) -> None:
+        """Dial the gateway and begin to load."""
+        self._thread.start(self._on_load)
+        self._link.open()
+
+    def close(self) -> None:
+        """Let go of every socket, also of those that were not closed in good order."""
+        self._zmq.destroy(linger=0)
+        self._outlet.close()
+
+    def turn(self) -> int | None:
+        """Do one turn of the main loop; return the exit code if it was the last."""
+        self._link.turn()
+        if (code := self._mind_model()) is not None:
+            return code
+        if self._link.is_open and not self._is_announced:
+            self._notifier.ready(f"serving {self._config.alias}")
+            self._is_announced = True
+        if self._n_signals:
+            self._link.drain()
+        if self._link.draining and self._link.is_idle:
+            self._thread.stop()
+            self._thread.join(timeout_s=5.0)
+            return EXIT_OK
+        self._prove_progress()
+        return None
+
+    # ---- the model ----------------------------------------------------------------------------
+
+    def _mind_model(self) -> int | None:
+        """Take in a loaded model, free an idle one, load one that is wanted; or give up."""
+        match self._phase:
+            case Phase.LOADING | Phase.AWAKE | Phase.CLOSING if self._has_failed():
                 return self._exit_code()
-            if not attached and self._thread.engine is not None:
+            case Phase.LOADING if self._thread.engine is not None:
+                self._become(Phase.AWAKE)
                 self._attach(self._thread.engine)
-                attached = True
-            if self._link.is_open and not announced:
-                self._notifier.ready(f"serving {self._config.alias}")
-                announced = True
-            if self._n_signals:
-                self._link.drain()
-            if self._link.draining and self._link.is_idle:
-                self._stop_engine()
-                return EXIT_OK
-            self._prove_progress()
+            case Phase.AWAKE if self._idle.is_over(
+                self._clock(), n_tasks=self._link.n_taken, is_idle=self._link.is_idle
+            ):
+                self._become(Phase.CLOSING)
+                self._fall_asleep()
+            case Phase.CLOSING if self._thread.has_ended:
+                self._become(Phase.ASLEEP)
+                self._sleep()
+            case Phase.ASLEEP if self._link.wants_engine:
+                self._become(Phase.LOADING)
+                self._wake()
+        return None
+
+    def _has_failed(self) -> bool:
+        is_asked = self._phase is Phase.CLOSING and self._thread.error is None
+        return self._thread.has_ended and not is_asked
+
+    def _become(self, phase: Phase) -> None:
+        assert NEXT[self._phase] is phase, f"{self._phase} cannot become {phase}"
+        self._phase = phase
+
+    def _fall_asleep(self) -> None:
+        """Let the engine's thread free the model; nobody uses it any more."""
+        logger.info("falling asleep idle_s=%g", self._idle.limit_s)
+        assert self._reader is not None
+        self._system = self._reader.system_prompt
+        self._reader = None
+        self._link.detach()
+        self._thread.stop()
+
+    def _sleep(self) -> None:
+        self._kept = self._thread.release()
+        gc.collect()  # engine and backend refer to each other
+        logger.info("asleep")
+        self._outlet.wake()  # a task may have come meanwhile
+
+    def _wake(self) -> None:
+        """Load the model again; what it does is not told as loading, for the slots are open."""
+        logger.info("waking up")
+        self._thread = EngineThread(self._config, self._outlet, self._opener, self._kept)
+        self._thread.start(lambda _fraction: None)
 
     def _attach(self, engine: Engine) -> None:
         backend = self._thread.backend
         assert backend is not None
+        self._idle.begin(self._clock())
         reader = PromptReader(
             backend,
             cuts_long=self._config.context_shift and self._config.grp_attn_n == 1,
@@ -196,6 +183,7 @@ class WorkerProcess:
         if self._config.lora_base:
             logger.warning("lora_base is not used: llama.cpp has no such thing any more")
         card = self._with_system_prompt(reader, backend.card)
+        self._reader = reader
         self._link.attach(
             engine, reader, card, SideTasks(engine, backend, self._config.slot_save_path)
         )
@@ -208,7 +196,14 @@ class WorkerProcess:
         )
 
     def _with_system_prompt(self, reader: PromptReader, card: ModelCard) -> ModelCard:
-        """Begin with the system prompt of the configured file, and tell the gateway its names."""
+        """Begin with the system prompt of the configured file, and tell the gateway its names.
+
+        After sleep it is the one that was there before.
+        """
+        if self._kept is not None:
+            if self._system is not None:
+                reader.set_system_prompt(self._system)
+            return card
         if not self._config.system_prompt_file:
             return card
         system = load_system_prompt(Path(self._config.system_prompt_file))
@@ -240,12 +235,10 @@ class WorkerProcess:
             self._next_watchdog = now + interval_s / 2
             self._notifier.watchdog()
 
-    def _stop_engine(self) -> None:
-        if self._thread.engine is not None:
-            self._thread.engine.submit(Stop())
-            self._thread.join(timeout_s=5.0)
-
     def _exit_code(self) -> int:
+        """Say why the engine's thread has ended; the tasks that wait for it end with it."""
+        reason = "The model could not be loaded again after sleeping"
+        self._link.give_up(TaskError(ErrorCode.UNAVAILABLE, reason, detail={"retry_after_s": 1}))
         if isinstance(self._thread.error, ConfigError):
             print(f"llamapool worker: {self._thread.error}", file=sys.stderr)  # noqa: T201 # for a person
             return EXIT_CONFIG
@@ -271,7 +264,9 @@ def run(config: WorkerConfig) -> int:
     # The engine thread re-takes the GIL after each call into C; the default of 5 ms would show.
     sys.setswitchinterval(0.0005)
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+    os.environ.update(openmp.environment(config, os.environ))  # read when llama.cpp is loaded
     try:
+        bind(config.cpus)
         return WorkerProcess(config).run()
     except ConfigError as error:
         print(f"llamapool worker: {error}", file=sys.stderr)  # noqa: T201 # for a person

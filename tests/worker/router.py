@@ -1,0 +1,49 @@
+"""The gateway's end of the wire, as little of it as a worker needs."""
+
+import itertools
+
+import zmq
+
+from protocol import codec
+from protocol import messages as m
+
+
+class Gateway:
+    """The least that a worker needs on the other side: a ROUTER and frame counts."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> None:
+        self._context = context
+        self._endpoint = endpoint
+        self._sent: dict[bytes, itertools.count[int]] = {}
+        self.heard: list[m.Message] = []
+        self.peer = b""
+        self.open()
+
+    def open(self) -> None:
+        """Bind."""
+        self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._router.setsockopt(zmq.LINGER, 0)
+        self._router.bind(self._endpoint)
+
+    def close(self) -> None:
+        """Be gone."""
+        self._router.close()
+
+    def send(self, *messages: m.Message, seq: int | None = None) -> None:
+        """Send one frame to the worker heard last."""
+        counter = self._sent.setdefault(self.peer, itertools.count())
+        number = next(counter) if seq is None else seq
+        self._router.send_multipart([self.peer, codec.encode(number, messages)])
+
+    def poll(self, wait_ms: int = 0) -> bool:
+        """Take everything that has arrived, or that arrives within this time; tell whether."""
+        n_before = len(self.heard)
+        while self._router.poll(wait_ms):
+            wait_ms = 0
+            self.peer, data = self._router.recv_multipart()
+            self.heard += codec.decode(data).messages
+        return len(self.heard) > n_before
+
+    def of(self, kind: type[m.Message]) -> list[m.Message]:
+        """Messages of one type."""
+        return [message for message in self.heard if isinstance(message, kind)]
