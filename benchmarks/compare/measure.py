@@ -1,0 +1,159 @@
+"""Runs one workload on one server."""
+
+import asyncio
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.fresh import new_tokens
+from benchmarks.compare.servers import Flags, Server, Side, memory, running
+from benchmarks.compare.workloads import Figures, Measured, Workload
+from gateway.bench.asking import first_model
+from gateway.bench.connection import Client
+from gateway.bench.dialects import Endpoint, Target
+from gateway.bench.drive import Driver, Load, Run
+from gateway.bench.plan import Shape
+from gateway.bench.summary import as_dict, summarize
+from gateway.bench.transcript import Role, Transcript
+
+_SETTLED_S = 1.5
+"""After this our gateway has had the worker's next heartbeat, which carries the counters."""
+
+_WARMUP = 999
+"""A wave that no workload has: its texts are not asked again."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """One run."""
+
+    workload: str
+    side: Side
+    round: int
+    figures: Figures
+    details: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return dataclasses.asdict(self)
+
+
+async def measured(
+    workload: Workload, side: Side, binary: Path, flags: Flags, seed: int
+) -> tuple[Figures, dict[str, Any]]:
+    """Start a server, load it, end it."""
+    async with running(side, binary, _flags(workload, flags)) as server:
+        target = await _target(workload, server)
+        await Driver(target, _short(workload), Load(requests=2, seed=_seed(seed, _WARMUP))).run()
+        client = Client(server.url)
+        await asyncio.sleep(_SETTLED_S)
+        before = await _counters(client)
+        runs = [
+            await Driver(target, workload.shape, _load(workload, seed, wave)).run()
+            for wave in range(workload.waves)
+        ]
+        await asyncio.sleep(_SETTLED_S)
+        after = await _counters(client)
+        n_new = 0
+        if workload.counts_new:
+            transcripts = runs[0].transcripts
+            n_new = await new_tokens(client, workload.shape, _seed(seed, 0), transcripts)
+        client.close()
+        name = "llamacpp:prompt_tokens_total"
+        found = dataclasses.replace(
+            _summed(runs),
+            n_new=n_new,
+            n_computed=round(after.get(name, 0) - before.get(name, 0)),
+            memory=memory(server.pid),
+        )
+    return workload.figures(found), _details(found, runs)
+
+
+def _flags(workload: Workload, flags: Flags) -> Flags:
+    slots = workload.slots or flags.slots
+    return dataclasses.replace(
+        flags,
+        slots=slots,
+        ctx=flags.ctx // flags.slots * slots,
+        extra=(*flags.extra, *workload.extra),
+        workers=workload.workers,
+    )
+
+
+async def _target(workload: Workload, server: Server) -> Target:
+    client = Client(server.url)
+    model = await first_model(client)
+    client.close()
+    fields: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+    if workload.endpoint is Endpoint.EMBEDDINGS:
+        fields = {}
+    return Target(
+        url=server.url,
+        endpoint=workload.endpoint,
+        model=model,
+        stream=workload.stream,
+        fields=fields,
+    )
+
+
+def _short(workload: Workload) -> Shape:
+    """Return what warms a server up and shares no beginning with the load."""
+    return dataclasses.replace(workload.shape, shared_prefix=8, turns=1, groups=1)
+
+
+def _seed(seed: int, wave: int) -> int:
+    return seed * 1000 + wave
+
+
+def _load(workload: Workload, seed: int, wave: int) -> Load:
+    return dataclasses.replace(workload.load, seed=_seed(seed, wave))
+
+
+async def _counters(client: Client) -> dict[str, float]:
+    """Read llama-server's plain `name value` lines, which both write."""
+    lines = (await client.get("/metrics")).decode().splitlines()
+    pairs = (line.split() for line in lines if line.startswith("llamacpp:"))
+    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def _of(runs: list[Run], role: Role) -> list[Transcript]:
+    """Put the waves one behind the other, as if no time had passed between them."""
+    found: list[Transcript] = []
+    shift_s = end_s = 0.0
+    for run in runs:
+        wave = [one for one in run.transcripts if one.role is role]
+        if found and wave:
+            shift_s = end_s - min(one.start_s for one in wave)
+        found += [_shifted(one, shift_s) for one in wave]
+        end_s = max((one.end_s for one in found), default=0.0)
+    return found
+
+
+def _shifted(one: Transcript, by_s: float) -> Transcript:
+    return dataclasses.replace(
+        one,
+        start_s=one.start_s + by_s,
+        end_s=one.end_s + by_s,
+        arrivals_s=[at + by_s for at in one.arrivals_s],
+    )
+
+
+def _summed(runs: list[Run]) -> Measured:
+    return Measured(
+        load=summarize(_of(runs, Role.LOAD)), background=summarize(_of(runs, Role.BACKGROUND))
+    )
+
+
+def _details(found: Measured, runs: list[Run]) -> dict[str, Any]:
+    return {
+        "load": as_dict(found.load),
+        "background": as_dict(found.background),
+        "n_new": found.n_new,
+        "n_computed": found.n_computed,
+        "pss_mb": found.memory.pss_mb,
+        "rss_mb": found.memory.rss_mb,
+        "client_cpu_s": sum(run.client_cpu_s for run in runs),
+        "client_events": sum(run.n_pieces for run in runs),
+        "machine_load": os.getloadavg()[0],
+    }

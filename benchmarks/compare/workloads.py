@@ -1,0 +1,175 @@
+"""The loads that are compared. Their texts are words drawn from a seed, tuned to nothing."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from benchmarks.compare.servers import Memory
+from gateway.bench.dialects import Endpoint
+from gateway.bench.drive import Load
+from gateway.bench.lengths import Lengths
+from gateway.bench.plan import Shape
+from gateway.bench.summary import Spread, Summary
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one server did under one workload."""
+
+    load: Summary
+    background: Summary
+    n_new: int = 0
+    """Prompt tokens that had to be computed, by `fresh.py`; 0 if nobody counted."""
+    n_computed: int = 0
+    """Prompt tokens that were, by the server's metrics."""
+    memory: Memory = field(default_factory=lambda: Memory(0.0, 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One load, and what is looked at in it."""
+
+    name: str
+    title: str
+    shape: Shape = Shape()
+    load: Load = Load()
+    waves: int = 1
+    """Times that the load is run, with other texts, its figures over all of them."""
+    endpoint: Endpoint = Endpoint.CHAT
+    stream: bool = True
+    slots: int = 0
+    """0 is the slots of the command line; the context grows with them."""
+    extra: tuple[str, ...] = ()
+    workers: int = 1
+    counts_new: bool = False
+    figures: Callable[[Measured], Figures]
+
+
+def fixed(n: int) -> Lengths:
+    """Return the one length."""
+    return Lengths(n, n)
+
+
+def _ms(spread: Spread | None, name: str) -> float:
+    return float(getattr(spread, name)) if spread else 0.0
+
+
+def _decode(found: Measured) -> Figures:
+    tpot_ms = _ms(found.load.tpot_ms, "mean")
+    return {"decode_tokens_per_s": 1000 / tpot_ms if tpot_ms else 0.0}
+
+
+def _streams(found: Measured) -> Figures:
+    ttft = found.load.ttft_ms
+    return {
+        "tokens_per_s": found.load.output_tokens_per_s,
+        "ttft_p50_ms": _ms(ttft, "p50"),
+        "ttft_p99_ms": _ms(ttft, "p99"),
+        "itl_p99_ms": _ms(found.load.itl_ms, "p99"),
+    }
+
+
+def _cached(found: Measured) -> Figures:
+    share = found.n_computed / found.n_new if found.n_new else 0.0
+    return {**_streams(found), "computed_per_new": share}
+
+
+def _mixed(found: Measured) -> Figures:
+    return {
+        "itl_p99_ms": _ms(found.background.itl_ms, "p99"),
+        "itl_max_ms": _ms(found.background.itl_ms, "max"),
+        "ttft_p50_ms": _ms(found.load.ttft_ms, "p50"),
+        "tokens_per_s": found.background.output_tokens_per_s,
+    }
+
+
+def _requests(found: Measured) -> Figures:
+    return {
+        "requests_per_s": found.load.requests_per_s,
+        "e2e_p99_ms": _ms(found.load.e2e_ms, "p99"),
+    }
+
+
+def _inputs(found: Measured) -> Figures:
+    return {"inputs_per_s": found.load.inputs_per_s}
+
+
+def _memory(found: Measured) -> Figures:
+    return {"pss_mb": found.memory.pss_mb, "rss_mb": found.memory.rss_mb}
+
+
+WORKLOADS = (
+    Workload(
+        name="one-stream",
+        title="one stream",
+        shape=Shape(prompt=fixed(64), output=fixed(128)),
+        load=Load(requests=4),
+        figures=_decode,
+    ),
+    Workload(
+        name="streams",
+        title="8 streams, distinct prompts",
+        shape=Shape(prompt=fixed(160), output=fixed(64)),
+        load=Load(concurrency=8, requests=8),
+        waves=3,
+        figures=_streams,
+    ),
+    Workload(
+        name="shared-600",
+        title="24 chats, shared 600-token system prompt, concurrency 8",
+        shape=Shape(prompt=Lengths(16, 48), output=Lengths(24, 56), shared_prefix=600),
+        load=Load(concurrency=8, requests=24),
+        counts_new=True,
+        figures=_cached,
+    ),
+    Workload(
+        name="shared-1500",
+        title="48 chats, shared 1,500-token system prompt, 16 slots, concurrency 16",
+        shape=Shape(prompt=Lengths(16, 48), output=Lengths(24, 56), shared_prefix=1500),
+        load=Load(concurrency=16, requests=48),
+        slots=16,
+        counts_new=True,
+        figures=_cached,
+    ),
+    Workload(
+        name="conversations",
+        title="8 conversations x 6 turns",
+        shape=Shape(prompt=Lengths(24, 96), output=Lengths(24, 56), turns=6),
+        load=Load(concurrency=8, requests=8),
+        counts_new=True,
+        figures=_cached,
+    ),
+    Workload(
+        name="mixed",
+        title="4 decoding streams while 1,200-token prompts arrive",
+        shape=Shape(prompt=fixed(1200), output=fixed(16)),
+        load=Load(requests=4, background=4, background_tokens=1024),
+        figures=_mixed,
+    ),
+    Workload(
+        name="unary",
+        title="60 tiny unary requests, concurrency 4",
+        shape=Shape(prompt=Lengths(4, 12), output=Lengths(2, 8)),
+        load=Load(concurrency=4, requests=60),
+        stream=False,
+        figures=_requests,
+    ),
+    Workload(
+        name="embeddings",
+        title="embeddings, batches of 32",
+        shape=Shape(prompt=Lengths(1, 128, 16, 0.6), batch=32),
+        load=Load(concurrency=2, requests=6),
+        endpoint=Endpoint.EMBEDDINGS,
+        extra=("--embeddings", "--pooling", "mean"),
+        figures=_inputs,
+    ),
+    Workload(
+        name="memory",
+        title="resident memory, 2 workers on one model against one llama-server",
+        shape=Shape(prompt=fixed(64), output=fixed(16)),
+        load=Load(concurrency=8, requests=16),
+        workers=2,
+        figures=_memory,
+    ),
+)

@@ -1,0 +1,75 @@
+"""The command line of `llamapool bench`."""
+
+import asyncio
+import dataclasses
+import sys
+from typing import Any
+
+import click
+import orjson
+
+from gateway.bench import progress
+from gateway.bench.asking import first_model
+from gateway.bench.connection import Client, address_of
+from gateway.bench.dialects import Target
+from gateway.bench.drive import Driver, Load, Run
+from gateway.bench.options import load_of, shape_of, slo_of, target_of, with_options
+from gateway.bench.plan import Shape
+from gateway.bench.report import document, text
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("url")
+@with_options
+def bench(url: str, **values: Any) -> None:
+    """Load an OpenAI-compatible server and measure it.
+
+    URL is its address, with or without /v1. Ctrl-C ends a run early and reports what there is.
+    """
+    try:
+        address_of(url)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    target, shape, load = target_of(url, values), shape_of(values), load_of(values)
+    slo = slo_of(values)
+    run = run_in_loop(target, shape, load)
+    click.echo(text(run, slo))
+    if values["file"]:
+        said = {name: _told(value) for name, value in values.items() if name != "api_key"}
+        found = document(run, slo, {"url": url} | said, with_requests=values["details"])
+        values["file"].write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    if not any(one.ok for one in run.transcripts):
+        raise SystemExit(1)
+
+
+def run_in_loop(target: Target, shape: Shape, load: Load) -> Run:
+    """Run a load from synchronous code."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(measured(target, shape, load))
+
+
+async def measured(target: Target, shape: Shape, load: Load) -> Run:
+    """Run a load, with a line of progress on a terminal."""
+    if not target.model:
+        client = Client(target.url, target.api_key)
+        target = dataclasses.replace(target, model=await first_model(client))
+        client.close()
+    driver = Driver(target, shape, load)
+    async with progress.shown(driver):
+        return await driver.run()
+
+
+def _loop_factory() -> Any:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def _told(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return list(value) if isinstance(value, tuple) else str(value)

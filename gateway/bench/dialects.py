@@ -1,0 +1,165 @@
+"""The endpoints that can be measured: their paths, how to ask, and how to read the answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Endpoint(StrEnum):
+    """Whom a load asks."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    NATIVE = "native"
+    EMBEDDINGS = "embeddings"
+
+
+PATHS = {
+    Endpoint.CHAT: "/v1/chat/completions",
+    Endpoint.COMPLETIONS: "/v1/completions",
+    Endpoint.NATIVE: "/completion",
+    Endpoint.EMBEDDINGS: "/v1/embeddings",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The server, and what every request to it says."""
+
+    url: str
+    endpoint: Endpoint = Endpoint.CHAT
+    model: str = ""
+    api_key: str = ""
+    stream: bool = True
+    ignore_eos: bool = False
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Any other fields of the body; they stand above ours."""
+    timeout_s: float = 600.0
+
+    @property
+    def streams(self) -> bool:
+        """Whether answers come in events."""
+        return self.stream and self.endpoint is not Endpoint.EMBEDDINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message of a conversation."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What the server says that it counted; -1 where it says nothing."""
+
+    n_prompt: int = -1
+    n_cached: int = -1
+    n_computed: int = -1
+    n_output: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one JSON object of an answer says."""
+
+    text: str = ""
+    finish: str = ""
+    error: str = ""
+    counts: Counts | None = None
+
+
+def body(
+    target: Target, history: Sequence[Said], inputs: Sequence[str], n_max: int
+) -> dict[str, Any]:
+    """Write the request for what was said so far, the question last."""
+    fields: dict[str, Any] = {"model": target.model} if target.model else {}
+    match target.endpoint:
+        case Endpoint.EMBEDDINGS:
+            return fields | {"input": list(inputs)} | dict(target.fields)
+        case Endpoint.CHAT:
+            fields["messages"] = [{"role": one.role, "content": one.content} for one in history]
+            fields["max_tokens"] = n_max
+        case Endpoint.COMPLETIONS:
+            fields |= {"prompt": _plain(history), "max_tokens": n_max}
+        case Endpoint.NATIVE:
+            fields |= {"prompt": _plain(history), "n_predict": n_max}
+    if target.stream:
+        fields["stream"] = True
+        if target.endpoint is not Endpoint.NATIVE:
+            fields["stream_options"] = {"include_usage": True}
+    if target.ignore_eos:
+        fields["ignore_eos"] = True
+    return fields | dict(target.fields)
+
+
+def _plain(history: Sequence[Said]) -> str:
+    """Write a conversation for an endpoint that knows no messages."""
+    return "\n".join(one.content for one in history)
+
+
+def read(endpoint: Endpoint, answer: Mapping[str, Any]) -> Piece:
+    """Read one event, or a whole answer."""
+    if "error" in answer:
+        return Piece(error=_message(answer["error"]))
+    match endpoint:
+        case Endpoint.NATIVE:
+            return _native(answer)
+        case Endpoint.EMBEDDINGS:
+            done = "stop" if answer.get("data") else ""
+            return Piece(finish=done, counts=_usage(answer))
+    choices = answer.get("choices") or ()
+    choice: Mapping[str, Any] = choices[0] if choices else {}
+    told = choice if endpoint is Endpoint.COMPLETIONS else _of_message(choice)
+    return Piece(text=_text(told), finish=choice.get("finish_reason") or "", counts=_usage(answer))
+
+
+def _of_message(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = choice.get("delta") or choice.get("message") or {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _text(told: Mapping[str, Any]) -> str:
+    """Return whatever the model wrote: text, thoughts, or arguments of a call."""
+    if text := told.get("content") or told.get("text"):
+        return str(text)
+    if thought := told.get("reasoning_content"):
+        return str(thought)
+    calls = told.get("tool_calls") or ()
+    return "".join(str((call.get("function") or {}).get("arguments") or "") for call in calls)
+
+
+def _usage(answer: Mapping[str, Any]) -> Counts | None:
+    usage, timings = answer.get("usage"), answer.get("timings") or {}
+    if not usage and not timings:
+        return None
+    usage = usage or {}
+    details = usage.get("prompt_tokens_details") or {}
+    return Counts(
+        n_prompt=usage.get("prompt_tokens", -1),
+        n_cached=details.get("cached_tokens", timings.get("cache_n", -1)),
+        n_computed=timings.get("prompt_n", -1),
+        n_output=usage.get("completion_tokens", -1),
+    )
+
+
+def _native(answer: Mapping[str, Any]) -> Piece:
+    if not answer.get("stop"):
+        return Piece(text=answer.get("content", ""))
+    timings = answer.get("timings") or {}
+    return Piece(
+        text=answer.get("content", ""),
+        finish=answer.get("stop_type") or "stop",
+        counts=Counts(
+            n_prompt=answer.get("tokens_evaluated", -1),
+            n_cached=timings.get("cache_n", -1),
+            n_computed=timings.get("prompt_n", -1),
+            n_output=answer.get("tokens_predicted", -1),
+        ),
+    )
+
+
+def _message(error: object) -> str:
+    return str(error.get("message", error)) if isinstance(error, Mapping) else str(error)

@@ -1,0 +1,172 @@
+"""Runs a load: who asks when. What is asked is the plan's, what came back the transcripts'."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.bench.asking import Asker
+from gateway.bench.dialects import Said, Target
+from gateway.bench.plan import Conversation, Shape, background, conversation
+from gateway.bench.transcript import Role, Transcript
+from gateway.bench.words import drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How much is asked, and when."""
+
+    concurrency: int = 1
+    """Conversations at once, in a closed loop."""
+    rate: float = 0.0
+    """Conversations a second, in an open loop; 0 is a closed one."""
+    requests: int = 0
+    """Conversations to begin; 0 is without end."""
+    duration_s: float = 0.0
+    """No conversation begins after this; 0 is never."""
+    warmup: int = 0
+    """Conversations before, which are not measured."""
+    background: int = 0
+    """Streams that decode all the while."""
+    background_tokens: int = 512
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a load did."""
+
+    transcripts: tuple[Transcript, ...]
+    late_s: float = 0.0
+    """How much later than drawn the latest arrival of an open loop was asked."""
+    client_cpu_s: float = 0.0
+    n_pieces: int = 0
+    is_cut_short: bool = False
+
+
+class Driver:
+    """One run of one load."""
+
+    def __init__(self, target: Target, shape: Shape, load: Load) -> None:
+        self.load = load
+        self.transcripts: list[Transcript] = []
+        self.begun_s = 0.0
+        self._asker = Asker(target)
+        self._shape = shape
+        self._late_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Driver {len(self.transcripts)} requests, {self.n_done} done>"
+
+    @property
+    def n_done(self) -> int:
+        """Requests of the load that have ended."""
+        return sum(one.end_s > 0 for one in self.transcripts if one.role is Role.LOAD)
+
+    @property
+    def turns(self) -> int:
+        """Requests of each conversation."""
+        return self._shape.turns
+
+    @property
+    def n_pieces(self) -> int:
+        """Events received so far."""
+        return self._asker.n_pieces
+
+    async def run(self) -> Run:
+        """Run the load; when it is cancelled, what there is counts."""
+        is_cut_short = False
+        for index in range(self.load.warmup):
+            await self._converse(self._drawn(index, Role.WARMUP), Role.WARMUP)
+        cpu_s, n_before = time.process_time(), self.n_pieces
+        try:
+            await self._measured()
+        except asyncio.CancelledError:
+            is_cut_short = True
+        finally:
+            self._asker.client.close()
+        return Run(
+            transcripts=tuple(self.transcripts),
+            late_s=self._late_s,
+            client_cpu_s=time.process_time() - cpu_s,
+            n_pieces=self.n_pieces - n_before,
+            is_cut_short=is_cut_short,
+        )
+
+    async def _measured(self) -> None:
+        signs = [asyncio.Event() for _ in range(self.load.background)]
+        tasks = [
+            asyncio.create_task(self._background(number, sign)) for number, sign in enumerate(signs)
+        ]
+        try:
+            for sign in signs:
+                await sign.wait()
+            self.begun_s = time.perf_counter()
+            await (self._open_loop() if self.load.rate else self._closed_loop())
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _closed_loop(self) -> None:
+        todo = self._numbers()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.load.concurrency):
+                group.create_task(self._one_after_another(todo))
+
+    async def _one_after_another(self, todo: Iterator[int]) -> None:
+        for index in todo:
+            if self._is_late(time.perf_counter()):
+                return
+            await self._converse(self._drawn(index), Role.LOAD)
+
+    async def _open_loop(self) -> None:
+        rng = drawn(self.load.seed, "arrivals")
+        at_s = self.begun_s
+        async with asyncio.TaskGroup() as group:
+            for index in self._numbers():
+                at_s += rng.expovariate(self.load.rate)
+                if self._is_late(at_s):
+                    return
+                await asyncio.sleep(at_s - time.perf_counter())
+                self._late_s = max(self._late_s, time.perf_counter() - at_s)
+                group.create_task(self._converse(self._drawn(index), Role.LOAD))
+
+    async def _background(self, number: int, begun: asyncio.Event) -> None:
+        """Decode one answer after the other, the first of which opens the load."""
+        try:
+            for turn in itertools.count():
+                index = turn * self.load.background + number
+                one = self._drawn(index, Role.BACKGROUND)
+                if not await self._converse(one, Role.BACKGROUND, begun):
+                    return
+        finally:
+            begun.set()
+
+    async def _converse(
+        self, one: Conversation, role: Role, begun: asyncio.Event | None = None
+    ) -> bool:
+        """Ask what a conversation asks; return whether all of it was answered."""
+        history = [Said("system", one.system)] if one.system else []
+        for turn, ask in enumerate(one.asks):
+            history.append(Said("user", ask.inputs[-1]))
+            transcript = Transcript(role=role, conversation=one.index, turn=turn)
+            self.transcripts.append(transcript)
+            await self._asker.ask(ask, history, transcript, begun.set if begun else lambda: None)
+            if not transcript.ok:
+                return False
+            history.append(Said("assistant", transcript.text))
+        return True
+
+    def _drawn(self, index: int, role: Role = Role.LOAD) -> Conversation:
+        shape = self._shape
+        if role is Role.BACKGROUND:
+            shape = background(self.load.background_tokens)
+        return conversation(shape, self.load.seed, index, role)
+
+    def _numbers(self) -> Iterator[int]:
+        return iter(range(self.load.requests)) if self.load.requests else itertools.count()
+
+    def _is_late(self, at_s: float) -> bool:
+        return 0 < self.load.duration_s < at_s - self.begun_s

@@ -1,0 +1,188 @@
+"""The options of `llamapool bench`, and what is read from them."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import orjson
+
+from gateway.bench import lengths
+from gateway.bench.dialects import Endpoint, Target
+from gateway.bench.drive import Load
+from gateway.bench.lengths import SHAREGPT_PROMPT, SHAREGPT_REPLY, Lengths
+from gateway.bench.plan import Shape
+from gateway.bench.prompts import prompts_in
+from gateway.bench.summary import Slo
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_USUAL_REQUESTS = 32
+
+
+class LengthType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """A distribution of lengths."""
+
+    name = "LENGTH"
+
+    def __init__(self, sharegpt: Lengths) -> None:
+        self._sharegpt = sharegpt
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Lengths:
+        """Read it, or say what may stand there."""
+        if isinstance(value, Lengths):
+            return value
+        try:
+            return lengths.parse(value, self._sharegpt)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+_PROMPT, _REPLY = LengthType(SHAREGPT_PROMPT), LengthType(SHAREGPT_REPLY)
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_NATURAL, _POSITIVE, _NOT_NEGATIVE = click.IntRange(0), click.IntRange(1), click.FloatRange(0)
+
+_OPTIONS = (
+    click.option(
+        "--endpoint",
+        type=click.Choice([str(one) for one in Endpoint]),
+        default="chat",
+        show_default=True,
+        help="Whom to ask; native is llama-server's /completion.",
+    ),
+    click.option("--model", default="", help="Model name; none is the first that it names."),
+    click.option("--api-key", default="", envvar="LLAMA_API_KEY", help="Bearer key."),
+    click.option("--no-stream", is_flag=True, help="Ask for answers in one piece."),
+    click.option(
+        "--prompt-tokens",
+        type=_PROMPT,
+        default="128",
+        show_default=True,
+        help=f"Length of a prompt in words, about a token each: {lengths.SYNTAX}.",
+    ),
+    click.option(
+        "--max-tokens",
+        type=_REPLY,
+        default="64",
+        show_default=True,
+        help="Tokens of an answer, written likewise.",
+    ),
+    click.option(
+        "--prompts", type=_FILE, help="File with a prompt a line; of .jsonl 'prompt' or 'text'."
+    ),
+    click.option(
+        "--shared-prefix",
+        type=_NATURAL,
+        default=0,
+        help="Words that every conversation of a group begins with.",
+    ),
+    click.option("--groups", type=_POSITIVE, default=1, help="Such groups, in turn."),
+    click.option(
+        "--turns", type=_POSITIVE, default=1, help="Requests of a conversation, with its history."
+    ),
+    click.option("--batch", type=_POSITIVE, default=1, help="Inputs of an embeddings request."),
+    click.option("--ignore-eos", is_flag=True, help="Send ignore_eos, which llama.cpp knows."),
+    click.option(
+        "--field", multiple=True, metavar="NAME=JSON", help="More fields; may be repeated."
+    ),
+    click.option("--concurrency", type=_POSITIVE, help="Conversations at once. [default: 1]"),
+    click.option(
+        "--rate", type=_NOT_NEGATIVE, help="Open loop: conversations a second, Poisson arrivals."
+    ),
+    click.option("--requests", type=_POSITIVE, help="Conversations to begin. [default: 32]"),
+    click.option("--duration", type=_NOT_NEGATIVE, help="Seconds in which they begin."),
+    click.option("--warmup", type=_NATURAL, default=0, help="Conversations before, not measured."),
+    click.option(
+        "--mixed",
+        type=_NATURAL,
+        default=0,
+        metavar="N",
+        help="Streams that decode all the while, reported apart.",
+    ),
+    click.option(
+        "--mixed-tokens", type=_POSITIVE, default=512, help="Tokens of their answers. [512]"
+    ),
+    click.option("--seed", type=int, default=0, help="Of texts, lengths and arrivals."),
+    click.option("--timeout", type=_NOT_NEGATIVE, default=600.0, help="Seconds for a request."),
+    click.option("--slo-ttft", type=_NOT_NEGATIVE, default=0.0, help="Goodput: most ms of TTFT."),
+    click.option("--slo-itl", type=_NOT_NEGATIVE, default=0.0, help="Most ms a token, in mean."),
+    click.option("--slo-e2e", type=_NOT_NEGATIVE, default=0.0, help="Most ms of a request."),
+    click.option(
+        "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write figures."
+    ),
+    click.option("--details", is_flag=True, help="With --json: every request's times, too."),
+)
+
+
+def with_options(command: _Command) -> _Command:
+    """Add them all."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def target_of(url: str, values: Mapping[str, Any]) -> Target:
+    """Read whom to ask, and how."""
+    return Target(
+        url=url,
+        endpoint=Endpoint(values["endpoint"]),
+        model=values["model"],
+        api_key=values["api_key"],
+        stream=not values["no_stream"],
+        ignore_eos=values["ignore_eos"],
+        fields=dict(map(_field, values["field"])),
+        timeout_s=values["timeout"],
+    )
+
+
+def shape_of(values: Mapping[str, Any]) -> Shape:
+    """Read what to ask."""
+    if values["batch"] > 1 and values["endpoint"] != Endpoint.EMBEDDINGS:
+        raise click.UsageError("--batch is for --endpoint embeddings")
+    try:
+        prompts = prompts_in(values["prompts"]) if values["prompts"] else ()
+    except (ValueError, OSError) as error:
+        raise click.UsageError(str(error)) from error
+    return Shape(
+        prompt=values["prompt_tokens"],
+        output=values["max_tokens"],
+        shared_prefix=values["shared_prefix"],
+        groups=values["groups"],
+        turns=values["turns"],
+        batch=values["batch"],
+        prompts=prompts,
+    )
+
+
+def load_of(values: Mapping[str, Any]) -> Load:
+    """Read how much to ask, and when."""
+    if values["rate"] and values["concurrency"]:
+        raise click.UsageError("--concurrency closes the loop and --rate opens it: say one")
+    if values["mixed"] and (values["no_stream"] or values["endpoint"] == Endpoint.EMBEDDINGS):
+        raise click.UsageError("--mixed needs streams")
+    requests = values["requests"] or (0 if values["duration"] else _USUAL_REQUESTS)
+    return Load(
+        concurrency=values["concurrency"] or 1,
+        rate=values["rate"] or 0.0,
+        requests=requests,
+        duration_s=values["duration"] or 0.0,
+        warmup=values["warmup"],
+        background=values["mixed"],
+        background_tokens=values["mixed_tokens"],
+        seed=values["seed"],
+    )
+
+
+def slo_of(values: Mapping[str, Any]) -> Slo:
+    """Read what counts as good."""
+    return Slo(ttft_ms=values["slo_ttft"], itl_ms=values["slo_itl"], e2e_ms=values["slo_e2e"])
+
+
+def _field(said: str) -> tuple[str, Any]:
+    name, equals, value = said.partition("=")
+    try:
+        return name, orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        wrong = "has no value" if not equals else f"is no JSON: {error}"
+        raise click.UsageError(f"--field {said}: {wrong}") from error

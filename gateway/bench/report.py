@@ -1,0 +1,80 @@
+"""A finished run as text and as a JSON document."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.bench.drive import Run
+from gateway.bench.summary import Slo, as_dict, summarize
+from gateway.bench.table import table
+from gateway.bench.transcript import Role, Transcript
+
+FORMAT = 1
+
+
+def text(run: Run, slo: Slo) -> str:
+    """Write what a person reads: the load, the background if there was one, the client itself."""
+    found = summarize(_of(run, Role.LOAD), slo)
+    parts = [table(found, slo)]
+    if background := _of(run, Role.BACKGROUND):
+        parts += ["\nbackground", table(summarize(background), Slo())]
+    parts.append(_client(run, found.duration_s))
+    if failed := [one for one in run.transcripts if one.message]:
+        parts.append(f"first error      {failed[0].message}")
+    if run.is_cut_short:
+        parts.append("cut short: the figures are of what had ended")
+    return "\n".join(parts)
+
+
+def _client(run: Run, duration_s: float) -> str:
+    """Tell what the load generator itself took, and how late it was."""
+    share = run.client_cpu_s / duration_s if duration_s else 0.0
+    each_us = run.client_cpu_s / run.n_pieces * 1e6 if run.n_pieces else 0.0
+    words = f"{share:.1%} of a core"
+    if each_us:
+        words += f", {each_us:.0f} us an event"
+    if run.late_s:
+        words += f", at most {run.late_s * 1e3:.1f} ms late"
+    return f"\n{'client':<16}{words}"
+
+
+def document(
+    run: Run, slo: Slo, settings: Mapping[str, Any], *, with_requests: bool
+) -> dict[str, Any]:
+    """Return the JSON document of a run."""
+    found: dict[str, Any] = {
+        "format": FORMAT,
+        "settings": dict(settings),
+        "load": as_dict(summarize(_of(run, Role.LOAD), slo)),
+        "client": {
+            "cpu_s": run.client_cpu_s,
+            "events": run.n_pieces,
+            "late_s": run.late_s,
+            "cut_short": run.is_cut_short,
+        },
+    }
+    if background := _of(run, Role.BACKGROUND):
+        found["background"] = as_dict(summarize(background))
+    if with_requests:
+        found["requests"] = [_request(one) for one in run.transcripts]
+    return found
+
+
+def _request(one: Transcript) -> dict[str, Any]:
+    return {
+        "role": one.role,
+        "conversation": one.conversation,
+        "turn": one.turn,
+        "start_s": one.start_s,
+        "end_s": one.end_s,
+        "arrivals_s": one.arrivals_s,
+        "counts": dataclasses.asdict(one.counts),
+        "status": one.status,
+        "finish": one.finish,
+        "failure": one.failure,
+        "message": one.message,
+    }
+
+
+def _of(run: Run, role: Role) -> tuple[Transcript, ...]:
+    return tuple(one for one in run.transcripts if one.role is role)

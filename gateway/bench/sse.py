@@ -1,0 +1,37 @@
+"""Server-sent events out of pieces of a body that may be cut anywhere."""
+
+
+class SseParser:
+    """Takes bytes, gives the data of the events that they complete."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._held = b""
+
+    def __repr__(self) -> str:
+        return f"<SseParser rest={len(self._rest) + len(self._held)}>"
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the data of every event that is complete now."""
+        if self._held or b"\r" in data:
+            data = self._unified(data)
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        payloads = []
+        for event in events:
+            if event.startswith(b"data: ") and b"\n" not in event:
+                payloads.append(event[6:])  # nearly all there are
+            elif (payload := _payload(event)) is not None:
+                payloads.append(payload)
+        return payloads
+
+    def _unified(self, data: bytes) -> bytes:
+        """Make every line end a line feed; a last carriage return waits for what follows it."""
+        data, self._held = self._held + data, b""
+        if data.endswith(b"\r"):
+            data, self._held = data[:-1], b"\r"
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _payload(event: bytes) -> bytes | None:
+    lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line[:5] == b"data:"]
+    return b"\n".join(lines) if lines else None

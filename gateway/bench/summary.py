@@ -1,0 +1,164 @@
+"""From transcripts to figures, defined as aiperf and `vllm bench serve` define them.
+
+See docs/benchmarking.md for the definitions; `table.py` shows them, `as_dict` is their JSON.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.bench.transcript import Failure, Transcript
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How values are spread."""
+
+    n: int
+    mean: float
+    min: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """What a request must keep to count as good, in milliseconds; 0 asks nothing."""
+
+    ttft_ms: float = 0.0
+    itl_ms: float = 0.0
+    """Of the mean over a request's tokens."""
+    e2e_ms: float = 0.0
+
+    def __bool__(self) -> bool:
+        return any((self.ttft_ms, self.itl_ms, self.e2e_ms))
+
+    def is_kept(self, one: Transcript) -> bool:
+        """Whether a request that came to its end was good."""
+        if self.ttft_ms and not (one.arrivals_s and one.ttft_s * 1e3 <= self.ttft_ms):
+            return False
+        if self.itl_ms and one.n_output > 1 and one.tpot_s * 1e3 > self.itl_ms:
+            return False
+        return not self.e2e_ms or one.e2e_s * 1e3 <= self.e2e_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a load got. Times are in milliseconds, `_s` in seconds."""
+
+    n_ok: int
+    n_failed: int
+    n_cut: int
+    errors: Mapping[str, int]
+    duration_s: float
+    requests_per_s: float
+    inputs_per_s: float
+    output_tokens_per_s: float
+    input_tokens_per_s: float
+    n_prompt: int
+    n_cached: int
+    n_computed: int
+    """Prompt tokens that the server says that it read; -1 if it does not say."""
+    n_output: int
+    ttft_ms: Spread | None
+    itl_ms: Spread | None
+    tpot_ms: Spread | None
+    e2e_ms: Spread | None
+    prompt_tokens: Spread | None
+    output_tokens: Spread | None
+    goodput_per_s: float
+    n_good: int
+
+
+def summarize(transcripts: Iterable[Transcript], slo: Slo | None = None) -> Summary:
+    """Count, add up and sort."""
+    found = tuple(transcripts)
+    ok = [one for one in found if one.ok]
+    n_cut = sum(one.failure is Failure.CUT for one in found)
+    seen = [one for one in found if one.ok or one.failure is Failure.CUT]
+    begun = [one for one in found if one.start_s]
+    whole_s = max((one.end_s for one in begun), default=0) - min(
+        (one.start_s for one in begun), default=0
+    )
+    per_s = 1 / whole_s if whole_s > 0 else 0.0
+    streamed = [one for one in seen if len(one.arrivals_s) > 1]
+    n_output = sum(one.n_output for one in seen)
+    n_prompt = sum(max(0, one.counts.n_prompt) for one in ok)
+    good = [one for one in ok if slo.is_kept(one)] if slo else []
+    return Summary(
+        n_ok=len(ok),
+        n_failed=len(found) - len(ok) - n_cut,
+        n_cut=n_cut,
+        errors=Counter(error_kind(one) for one in found if not one.ok and one not in seen),
+        duration_s=whole_s,
+        requests_per_s=len(ok) * per_s,
+        inputs_per_s=sum(one.n_inputs for one in ok) * per_s,
+        output_tokens_per_s=n_output * per_s,
+        input_tokens_per_s=n_prompt * per_s,
+        n_prompt=n_prompt,
+        n_cached=_total(one.counts.n_cached for one in ok),
+        n_computed=_total(one.counts.n_computed for one in ok),
+        n_output=n_output,
+        ttft_ms=spread([one.ttft_s * 1e3 for one in seen if _has_first(one)]),
+        itl_ms=spread([gap * 1e3 for one in streamed for gap in one.gaps_s]),
+        tpot_ms=spread([one.tpot_s * 1e3 for one in streamed if one.ok and one.n_output > 1]),
+        e2e_ms=spread([one.e2e_s * 1e3 for one in ok]),
+        prompt_tokens=spread([one.counts.n_prompt for one in ok if one.counts.n_prompt >= 0]),
+        output_tokens=spread([one.n_output for one in ok if one.n_output]),
+        goodput_per_s=len(good) * per_s,
+        n_good=len(good),
+    )
+
+
+def _total(counts: Iterable[int]) -> int:
+    """Add up what servers told; -1 if none did."""
+    told = [count for count in counts if count >= 0]
+    return sum(told) if told else -1
+
+
+def _has_first(one: Transcript) -> bool:
+    """Whether a first token was seen as such: an answer in one piece shows only its end."""
+    return bool(one.arrivals_s) and one.streamed
+
+
+def error_kind(one: Transcript) -> str:
+    """Name why a request failed, a refusal with its status."""
+    if one.failure is Failure.REFUSED:
+        return f"{Failure.REFUSED}_{one.status}"
+    return str(one.failure)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Interpolate linearly between the two nearest ranks, as numpy does."""
+    at = share * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Describe values; nothing has no spread."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return Spread(
+        n=len(ordered),
+        mean=sum(ordered) / len(ordered),
+        min=ordered[0],
+        p50=percentile(ordered, 0.50),
+        p90=percentile(ordered, 0.90),
+        p95=percentile(ordered, 0.95),
+        p99=percentile(ordered, 0.99),
+        max=ordered[-1],
+    )
+
+
+def as_dict(summary: Summary) -> dict[str, Any]:
+    """Return the figures as JSON values."""
+    return dataclasses.asdict(summary) | {"errors": dict(summary.errors)}
