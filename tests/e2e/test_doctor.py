@@ -1,0 +1,39 @@
+"""`llamapool doctor`, run as a person runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.process import Process, python
+
+
+def report(*args: str, env: dict[str, str] | None = None) -> tuple[int, dict[str, dict[str, str]]]:
+    """Run it; return its exit code and the last finding of each check."""
+    process = Process(python("-m", "worker.doctor", "--json", "--port", "0", *args), env)
+    try:
+        code = process.wait(60)
+        checks = json.loads(process.lines[-1])["checks"]
+        return code, {check["name"]: check for check in checks}
+    finally:
+        process.close()
+
+
+@pytest.mark.model
+def test_a_host_that_can_serve_is_well() -> None:
+    code, found = report()
+    assert code == 0
+    assert not [check for check in found.values() if check["level"] == "fail"]
+    assert "computed" in found["load"]["text"]
+    assert "threads=" in found["placement"]["text"]
+
+
+def test_what_is_broken_is_named_and_all_else_is_still_checked(tmp_path: Path) -> None:
+    config = tmp_path / "pool.toml"
+    config.write_text("[gateway]\nprot = 1\n")
+    code, found = report("--config", str(config), env={"LLAMA_CPP_LIB_PATH": str(tmp_path)})
+    assert code == 1
+    assert "prot" in found["config"]["text"]
+    assert found["llama.cpp"]["level"] == "fail"
+    assert found["zeromq"]["level"] == "ok"
+    assert "no model was loaded" in found["load"]["text"]

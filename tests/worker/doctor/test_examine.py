@@ -1,0 +1,142 @@
+"""Checks that fail or hang, and children that do."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.config import PoolConfig, WorkerConfig
+from worker.doctor import child, probe
+from worker.doctor.case import Asked, opened
+from worker.doctor.examine import examine, guarded
+from worker.doctor.finding import Finding, Level, exit_code, fail, mib, ok, warn
+from worker.doctor.library import judge_library
+
+
+def python(code: str, limit_s: float = 20.0) -> child.Outcome:
+    return child.run([sys.executable, "-c", code], os.environ, limit_s)
+
+
+def test_a_child_says_its_facts_on_its_last_line() -> None:
+    found = python(
+        "import sys; print('noise'); print('{\"a\": 1}'); sys.stderr.write('x\\nlast\\n')"
+    )
+    assert (found.code, dict(found.facts), found.last_line) == (0, {"a": 1}, "last")
+
+
+def test_a_child_that_dies_tells_by_what() -> None:
+    found = python("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    assert found.code == -signal.SIGILL
+    assert "illegal instruction" in judge_library(found, frozenset(), frozenset()).text
+
+
+def test_a_child_that_hangs_is_ended_with_all_it_started() -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    hanging = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    for one in (hanging, f"{code}; {hanging}"):
+        assert python(one, 0.5).code is None
+
+
+def test_a_command_that_is_not_there_is_an_outcome() -> None:
+    found = child.run(["/nonexistent"], {}, 1.0)
+    assert (found.code, "cannot start" in found.last_words) == (127, True)
+
+
+def test_a_check_that_fails_is_a_finding() -> None:
+    def broken() -> Iterator[Finding]:
+        yield ok("x", "first")
+        raise KeyError("oops")
+
+    first, second = guarded("x", broken, 10.0)
+    assert first.level is Level.OK
+    assert (second.level, "oops" in second.text) == (Level.WARN, True)
+
+
+def test_a_check_that_hangs_is_left_behind() -> None:
+    over = threading.Event()
+
+    def hanging() -> Iterator[Finding]:
+        over.wait()
+        yield ok("x", "late")
+
+    (found,) = guarded("x", hanging, 0.05)
+    over.set()
+    assert "did not come to an end" in found.text
+
+
+def test_only_failures_count() -> None:
+    assert exit_code([ok("a", ""), warn("b", "", "")]) == 0
+    assert exit_code([ok("a", ""), fail("b", "", "")]) == 1
+    assert (mib(2**20), mib(2**34)) == ("1 MiB", "16.0 GiB")
+
+
+def test_a_pool_of_fake_workers_is_examined_to_the_end(tmp_path: Path) -> None:
+    pool = PoolConfig(worker=(WorkerConfig(backend="fake", count=2),))
+    case = opened(pool, "", tmp_path, Asked(loads=False))
+    found = {finding.name: finding for finding in examine(case)}
+    assert {"python", "llama.cpp", "gpu", "zeromq", "files", "placement", "load"} <= found.keys()
+    assert found["config"].text == "valid, 2 workers"
+    assert "workers=fake-1,fake-2" in found["placement"].text
+
+
+def test_a_configuration_that_cannot_work_is_examined_as_far_as_it_goes(tmp_path: Path) -> None:
+    pool = PoolConfig(worker=(WorkerConfig(model=str(tmp_path / "none.gguf"), numa="isolate"),))
+    case = opened(pool, "", tmp_path, Asked(loads=False))
+    assert "does not exist" in case.fault
+    found = [finding for finding in examine(case) if finding.level is Level.FAIL]
+    assert [finding.name for finding in found if finding.name in ("config", "model")] == [
+        "config",
+        "model",
+    ]
+
+
+# ---- probing ----------------------------------------------------------------------------------
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_memory_of_host_and_group_is_read(tmp_path: Path) -> None:
+    write(tmp_path, "proc/meminfo", "MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
+    assert probe.free_memory(tmp_path) == 2048 * 1024
+    assert probe.group_memory(tmp_path) is None
+    write(tmp_path, "sys/fs/cgroup/memory.max", "1000\n")
+    write(tmp_path, "sys/fs/cgroup/memory.current", "700\n")
+    write(tmp_path, "sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 300\n")
+    assert probe.group_memory(tmp_path) == 600
+    write(tmp_path, "sys/fs/cgroup/pids.max", "77\n")
+    assert probe.most_tasks(tmp_path) == 77
+
+
+def test_an_address_in_use_is_found() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        ((where, fault),) = probe.addresses("127.0.0.1", port)
+        assert (where, fault) == (f"127.0.0.1:{port}", "Address already in use")
+    ((_, fault),) = probe.addresses("127.0.0.1", 0)
+    assert fault == ""
+    ((_, fault),) = probe.addresses("/nonexistent/x.sock", 0)
+    assert "cannot be written" in fault
+
+
+def test_a_directory_that_will_be_made_is_judged_by_its_parent(tmp_path: Path) -> None:
+    path, mode, can = probe.directory(str(tmp_path / "a" / "b"))
+    assert (path, mode, can) == (tmp_path / "a" / "b", None, True)
+
+
+@pytest.mark.model
+def test_a_model_is_loaded_and_computed_with(tmp_path: Path) -> None:
+    case = opened(PoolConfig(), "", tmp_path, Asked(limit_s=60.0))
+    found = [finding for finding in examine(case) if finding.name == "load"]
+    assert [(finding.level, "and computed" in finding.text) for finding in found] == [
+        (Level.OK, True)
+    ]

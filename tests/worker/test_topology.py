@@ -1,0 +1,101 @@
+"""Reading a machine: trees of /sys and /proc as Linux writes them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ConfigError
+from tests.worker.hosts import write
+from worker.topology import affinity, bind, read_host
+
+CPU = "sys/devices/system/cpu"
+
+
+def tree(root: Path, **files: str) -> Path:
+    return write(root, {CPU + "/online": "0-7\n", **files})
+
+
+def test_cores_and_nodes_are_read(tmp_path: Path) -> None:
+    files = {
+        f"{CPU}/cpu{i}/topology/thread_siblings_list": f"{i % 4},{i % 4 + 4}\n" for i in range(8)
+    }
+    files |= {
+        "sys/devices/system/node/node0/cpulist": "0-1,4-5\n",
+        "sys/devices/system/node/node1/cpulist": "2-3,6-7\n",
+        "sys/devices/system/node/node2/cpulist": "\n",
+    }
+    host = read_host(tree(tmp_path, **files), frozenset(range(1, 8)))
+    assert host.nodes == (0, 1)
+    assert host.n_cores == 4
+    assert host.n_online == 8
+    assert [cpu.core for cpu in host.cpus] == [1, 2, 3, 0, 1, 2, 3]
+    assert not host.has_gpu
+
+
+def test_without_files_every_cpu_is_a_core(tmp_path: Path) -> None:
+    host = read_host(tmp_path, frozenset({0, 1, 2}))
+    assert (host.n_cores, host.nodes, host.n_online, host.quota) == (3, (0,), 3, 0.0)
+
+
+def test_slow_cores_and_gpus_are_seen(tmp_path: Path) -> None:
+    files = {"sys/devices/cpu_atom/cpus": "4-7\n", "dev/nvidia0": ""}
+    host = read_host(tree(tmp_path, **files), frozenset(range(8)))
+    assert [cpu.number for cpu in host.cpus if cpu.is_efficient] == [4, 5, 6, 7]
+    assert host.has_gpu
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5),
+        ({"sys/fs/cgroup/cpu.max": "max 100000\n"}, 0.0),
+        ({"sys/fs/cgroup/cpu.max": "nonsense\n"}, 0.0),
+        (
+            {
+                "proc/self/cgroup": "0::/system.slice/pool.service\n",
+                "sys/fs/cgroup/system.slice/pool.service/cpu.max": "400000 100000\n",
+                "sys/fs/cgroup/system.slice/cpu.max": "200000 100000\n",
+            },
+            2.0,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/a\n3:cpu,cpuacct:/docker/x\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "300000\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            3.0,
+        ),
+        (
+            {
+                "proc/self/cgroup": "3:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            0.0,
+        ),
+    ],
+)
+def test_the_tightest_quota_counts(tmp_path: Path, files: dict[str, str], quota: float) -> None:
+    assert read_host(tree(tmp_path, **files), frozenset(range(8))).quota == quota
+
+
+def test_this_machine_can_be_read() -> None:
+    host = read_host()
+    assert 1 <= host.n_cores <= len(host.cpus) <= host.n_online
+
+
+def test_a_process_is_kept_on_its_cpus() -> None:
+    before = affinity()
+    first = min(before)
+    try:
+        bind(str(first))
+        assert affinity() == {first}
+        bind("all")
+        bind("")
+        assert affinity() == {first}
+        with pytest.raises(ConfigError, match="may use none of them"):
+            bind("1023")
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,70 @@
+"""Running what may crash or hang in a process of its own, under a time limit."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_KEPT_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a child ended and what it found out."""
+
+    code: int | None
+    """As `Popen.returncode`; None is that the time was up."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """The JSON object on the last line of its standard output; empty if there is none."""
+    last_words: str = ""
+    """The end of its standard error."""
+
+    @property
+    def last_line(self) -> str:
+        """Return the last line that says something."""
+        lines = [line.strip() for line in self.last_words.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+
+def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> Outcome:
+    """Run a command to its end, or kill it and all it started; never raises."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            process = subprocess.Popen(
+                argv,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=out,  # files, not pipes: a grandchild that holds one cannot keep us waiting
+                stderr=err,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Outcome(127, last_words=f"cannot start {argv[0]}: {error.strerror}")
+        try:
+            code: int | None = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2)  # one that waits for a device may outlive its signal
+        return Outcome(code, _facts(_end_of(out, 2**20)), _end_of(err, _KEPT_CHARS))
+
+
+def _end_of(file: Any, n_bytes: int) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - n_bytes))
+    return str(file.read().decode(errors="replace"))
+
+
+def _facts(text: str) -> dict[str, Any]:
+    try:
+        facts = json.loads(text.strip().rpartition("\n")[2])
+    except ValueError:
+        return {"text": text} if text else {}
+    return facts if isinstance(facts, dict) else {"text": text}

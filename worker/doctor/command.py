@@ -1,0 +1,117 @@
+"""`llamapool doctor`: the command line and the report."""
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from protocol import config as configs
+from protocol import options
+from protocol.config import PoolConfig
+from protocol.errors import ConfigError
+from protocol.version import version
+from worker import resolve
+from worker.arguments import Given, OptionCommand, given, with_options
+from worker.doctor.case import Asked, Case, opened
+from worker.doctor.examine import examine
+from worker.doctor.finding import Finding, Level, exit_code
+
+_LAYERS = "worker.n_gpu_layers"
+_MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
+_COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+@with_options(*options.SECTIONS)
+@click.command(cls=OptionCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    envvar="LLAMAPOOL_CONFIG",
+    help="TOML file of a pool; flags stand above it. [env: LLAMAPOOL_CONFIG]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
+@click.option(
+    "--load/--no-load",
+    default=None,
+    help="Load the models and compute with them. [default: unless --config is given]",
+)
+@click.option(
+    "--load-timeout", default=300.0, help="Longest time of loading one model, in seconds."
+)
+def doctor(
+    config: Path | None, as_json: bool, load: bool | None, load_timeout: float, **values: Any
+) -> None:
+    """Check whether this host can serve with these options of `serve`, and how to mend it.
+
+    Exits with 1 if something will not work.
+    """
+    said, pool, fault = _read(config, values)
+    loads = config is None if load is None else load
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Asked(
+            loads=loads, limit_s=max(1.0, load_timeout), is_gpu_wanted=_wants_gpu(pool, said)
+        )
+        case = opened(pool, fault, Path(folder), asked)
+        findings = _report(case, as_json)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A check that hangs has a thread which must not keep us.
+    os._exit(exit_code(findings))
+
+
+def _read(config: Path | None, values: dict[str, Any]) -> tuple[Given, PoolConfig, str]:
+    """Read the configuration; what is wrong with it is returned, not raised."""
+    pool = PoolConfig()
+    said = Given({}, ())
+    try:
+        said = given(values, options.SECTIONS)
+        if config is not None:
+            pool = resolve.anchored(configs.load(config), config.absolute().parent)
+        return said, options.apply(pool, said.changes), ""
+    except ConfigError as error:
+        return said, pool, str(error)
+
+
+def _wants_gpu(pool: PoolConfig, said: Given) -> bool:
+    """Tell whether somebody asked for a GPU; all layers are the default, which asks for none."""
+    has_layers = any(worker.n_gpu_layers > 0 or worker.devices for worker in pool.worker)
+    return has_layers or (_LAYERS in said.changes and said.changes[_LAYERS] != 0)
+
+
+def _report(case: Case, as_json: bool) -> list[Finding]:
+    findings = []
+    for finding in examine(case):
+        findings.append(finding)
+        if not as_json:
+            click.echo(_line(finding))
+    if as_json:
+        click.echo(_json(findings))
+    else:
+        click.echo(_summary(findings))
+    return findings
+
+
+def _line(finding: Finding) -> str:
+    mark = click.style(_MARKS[finding.level], fg=_COLORS[finding.level])
+    mend = f"\n{'':19}-> {finding.mend}" if finding.mend else ""
+    return f"{mark} {finding.name:<13} {finding.text}{mend}"
+
+
+def _summary(findings: Iterable[Finding]) -> str:
+    levels = [finding.level for finding in findings]
+    n_warn, n_fail = levels.count(Level.WARN), levels.count(Level.FAIL)
+    if not n_warn and not n_fail:
+        return "Everything is well."
+    verdict = "It will not work as it is." if n_fail else "It works, and could be better."
+    return f"{n_fail} failed, {n_warn} to look at. {verdict}"
+
+
+def _json(findings: list[Finding]) -> str:
+    rows = [{**dataclasses.asdict(one), "level": one.level.value} for one in findings]
+    return json.dumps({"version": version(), "ok": not exit_code(findings), "checks": rows})

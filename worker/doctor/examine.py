@@ -1,0 +1,239 @@
+"""All checks in order: reads the facts of each, and has them judged. None may crash or hang."""
+
+import logging
+import platform
+import resource
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from protocol.config import WorkerConfig
+from worker.doctor import gpu, header, library, packages, probe, system
+from worker.doctor.case import Case, write
+from worker.doctor.child import Outcome
+from worker.doctor.elf import built_for
+from worker.doctor.finding import Finding, fail, ok, warn
+
+logger = logging.getLogger(__name__)
+
+Check = Callable[[], Iterable[Finding]]
+Ask = Callable[[], Outcome]
+
+_LIMIT_S = 60.0
+"""Longest time of a check that does not load a model; its children have shorter ones."""
+
+
+def examine(case: Case) -> Iterator[Finding]:
+    """Yield what every check finds, as it is found."""
+    asked = cache(lambda: case.ask("worker.llama.inspect", worker=_first(case)))
+    host = _HostChecks(case, asked)
+    models = _ModelChecks(case, asked)
+    checks: tuple[tuple[str, Check, float], ...] = (
+        (packages.PYTHON, host.python, _LIMIT_S),
+        (packages.PACKAGES, host.packages, _LIMIT_S),
+        ("config", host.config, _LIMIT_S),
+        (library.LIBRARY, host.library, _LIMIT_S),
+        (library.CPU, host.cpu, _LIMIT_S),
+        (gpu.GPU, host.gpu, _LIMIT_S),
+        (system.ZMQ, host.zeromq, _LIMIT_S),
+        (system.FILES, host.files, _LIMIT_S),
+        (system.SHM, host.shm, _LIMIT_S),
+        (system.GROUP, host.group, _LIMIT_S),
+        (system.OPENMP, host.openmp, _LIMIT_S),
+        (system.PORT, host.ports, _LIMIT_S),
+        (system.RUNTIME, host.runtime, _LIMIT_S),
+        (header.MODEL, models.files, _LIMIT_S),
+        (system.MEMORY, models.memory, _LIMIT_S),
+        (system.MLOCK, models.mlock, _LIMIT_S),
+        ("placement", host.placement, _LIMIT_S),
+        (gpu.LOAD, models.load, case.asked.limit_s * max(1, len(case.workers)) + _LIMIT_S),
+    )
+    for name, check, limit_s in checks:
+        yield from guarded(name, check, limit_s)
+
+
+def guarded(name: str, check: Check, limit_s: float) -> list[Finding]:
+    """Run a check on a thread; one that fails or does not end becomes a finding of its own."""
+    found: list[Finding] = []
+
+    def work() -> None:
+        try:
+            found.extend(check())
+        except Exception as error:
+            logger.debug("check %s failed", name, exc_info=True)
+            found.append(warn(name, f"cannot be checked: {error!r}", "please report this"))
+
+    thread = threading.Thread(target=work, name=f"check-{name}", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        mend = "is a file system or a device stuck? See dmesg"
+        return [*found, warn(name, f"did not come to an end in {limit_s:g} s", mend)]
+    return found
+
+
+class _HostChecks:
+    """What does not depend on a model."""
+
+    def __init__(self, case: Case, library: Ask) -> None:
+        self._case = case
+        self._library = library
+
+    def python(self) -> Iterator[Finding]:
+        yield packages.judge_python(sys.version_info[:3], platform.platform(terse=True))
+
+    def packages(self) -> Iterator[Finding]:
+        yield packages.judge_packages(probe.needs("llamapool"), probe.version_of)
+
+    def config(self) -> Iterator[Finding]:
+        if self._case.fault:
+            yield fail("config", self._case.fault, "llamapool config show --origin tells more")
+        else:
+            n = len(self._case.pool.worker)
+            yield ok("config", f"valid, {n} worker{'s' * (n != 1)}")
+
+    def library(self) -> Iterator[Finding]:
+        yield library.judge_library(self._library(), _built(), _flags())
+
+    def cpu(self) -> Iterator[Finding]:
+        system_info = str(self._library().facts.get("system", ""))
+        yield library.judge_cpu(library.features(system_info) or _built(), _flags())
+
+    def gpu(self) -> Iterator[Finding]:
+        names, fault = gpu.read_driver(self._case.ask("worker.doctor.nvml"))
+        facts = self._library().facts
+        yield gpu.judge_gpu(
+            gpu.GpuFacts(
+                nodes=probe.gpu_files(),
+                has_uvm=probe.may_open_uvm(),
+                names=names,
+                driver_fault=fault,
+                offloads=bool(facts.get("offloads")),
+                devices=facts.get("devices", ()),
+                visible=self._case.environment(_first(self._case)).get("CUDA_VISIBLE_DEVICES"),
+                is_wanted=self._case.asked.is_gpu_wanted,
+            )
+        )
+
+    def zeromq(self) -> Iterator[Finding]:
+        asked = self._case.ask("worker.doctor.zeromq")
+        yield system.judge_zmq(asked, system.endpoints(self._case.pool))
+
+    def files(self) -> Iterator[Finding]:
+        yield system.judge_files(*probe.limit(resource.RLIMIT_NOFILE))
+
+    def shm(self) -> Iterator[Finding]:
+        devices = [len(one.devices.split(",")) for one in self._case.workers if one.devices]
+        yield system.judge_shm(probe.free_shm(), max(devices, default=0))
+
+    def group(self) -> Iterator[Finding]:
+        n_threads = max((one.n_threads for one in self._case.workers), default=0)
+        yield system.judge_group(self._case.host.quota, n_threads, probe.most_tasks())
+
+    def openmp(self) -> Iterator[Finding]:
+        yield system.judge_openmp(self._case.environ, self._case.workers)
+
+    def ports(self) -> Iterator[Finding]:
+        gateway = self._case.pool.gateway
+        for where, fault in probe.addresses(gateway.host, gateway.port):
+            yield system.judge_port(where, "" if gateway.reuse_port else fault)
+
+    def runtime(self) -> Iterator[Finding]:
+        configured = self._case.pool.runtime_dir
+        path, mode, can = probe.directory("" if configured.startswith("(") else configured)
+        yield system.judge_runtime(str(path), mode, is_writable=can)
+
+    def placement(self) -> Iterator[Finding]:
+        yield ok("placement", str(self._case.host))
+        for line in self._case.placements:
+            yield ok("placement", line)
+
+
+class _ModelChecks:
+    """What depends on the models."""
+
+    def __init__(self, case: Case, library: Ask) -> None:
+        self._case = case
+        self._library = library
+        self._header = cache(header.read_header)
+
+    def files(self) -> Iterator[Finding]:
+        for path in dict.fromkeys(worker.model for worker in self._case.workers):
+            if not path:
+                continue  # what is wrong with it is said of the configuration
+            try:
+                yield header.judge_model(path, self._header(Path(path)))
+            except OSError as error:
+                text = f"cannot read {path}: {error.strerror}"
+                yield fail(header.MODEL, text, "check -m or 'model', and who may read it")
+
+    def memory(self) -> Iterator[Finding]:
+        workers = self._readable()
+        if not workers:
+            return
+        weights = {one.model: self._header(Path(one.model)).size for one in workers}
+        need = system.Need(
+            weights=sum(weights.values()),
+            copies=sum(weights[one.model] for one in workers if not _maps(one)),
+            cache=sum(header.cache_bytes(self._header(Path(one.model)), one) for one in workers),
+            on_gpu=self._on_gpu(workers),
+        )
+        yield system.judge_memory(need, probe.free_memory(), probe.group_memory())
+
+    def _on_gpu(self, workers: list[WorkerConfig]) -> int | None:
+        """Return the free memory of the GPUs; None if the CPU computes."""
+        devices = self._library().facts.get("devices", ())
+        free = [int(one["free"]) for one in devices if one["kind"] == "gpu"]
+        return sum(free) if free and any(one.n_gpu_layers for one in workers) else None
+
+    def mlock(self) -> Iterator[Finding]:
+        weights = sum(self._header(Path(path)).size for path in {w.model for w in self._readable()})
+        is_wanted = any(one.use_mlock or "mlock" in one.load_mode for one in self._case.workers)
+        limit, _ = probe.limit(resource.RLIMIT_MEMLOCK)
+        yield system.judge_mlock(limit, weights, is_wanted=is_wanted)
+
+    def load(self) -> Iterator[Finding]:
+        if not self._case.asked.loads:
+            text = "no model was loaded, for others may be using the memory: --load does it"
+            yield ok(gpu.LOAD, text)
+            return
+        path = write(self._case)
+        done = set()
+        for worker in self._readable():
+            same = (worker.model, worker.n_gpu_layers, worker.devices)
+            if same in done:
+                continue
+            done.add(same)
+            args = ("worker.llama.inspect", str(path), worker.name)
+            loaded = self._case.ask(*args, worker=worker, limit_s=self._case.asked.limit_s)
+            name, wanted = Path(worker.model).name, self._case.asked.is_gpu_wanted
+            yield gpu.judge_load(loaded, name, worker.n_gpu_layers, is_wanted=wanted)
+
+    def _readable(self) -> list[WorkerConfig]:
+        found = []
+        for worker in self._case.workers:
+            try:
+                if worker.model and not self._header(Path(worker.model)).fault:
+                    found.append(worker)
+            except OSError:
+                continue  # said by `files`
+        return found
+
+
+def _maps(worker: WorkerConfig) -> bool:
+    return "mmap" in worker.load_mode if worker.load_mode else worker.use_mmap
+
+
+def _first(case: Case) -> WorkerConfig | None:
+    return case.workers[0] if case.workers else None
+
+
+def _built() -> frozenset[str]:
+    folder = probe.libraries()
+    return built_for(folder / "libggml-cpu.so") if folder else frozenset()
+
+
+def _flags() -> frozenset[str]:
+    return library.cpu_flags(probe.text_of(Path("/proc/cpuinfo")))

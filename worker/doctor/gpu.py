@@ -1,0 +1,171 @@
+"""Whether a GPU can be used and the layers are really on it: decided from what was read."""
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from worker.causes import explain
+from worker.doctor.child import Outcome
+from worker.doctor.finding import Finding, fail, mib, ok, warn
+from worker.doctor.library import PORTABLE, REBUILD
+
+GPU, LOAD = "gpu", "load"
+_BUILD_GPU = REBUILD.format(args="-DGGML_CUDA=on")
+_HOST_BUFFERS = re.compile(r"(CPU|.*_Host$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """What was read of the GPUs."""
+
+    nodes: Sequence[str] = ()
+    """Device files of NVIDIA or AMD GPUs."""
+    has_uvm: bool = True
+    """`/dev/nvidia-uvm` is there and may be opened."""
+    names: Sequence[str] = ()
+    """GPUs that the driver reports."""
+    driver_fault: str = ""
+    offloads: bool = False
+    """llama.cpp was built for GPUs."""
+    devices: Sequence[Mapping[str, Any]] = ()
+    """What llama.cpp sees: name, description, kind, total, free."""
+    visible: str | None = None
+    """`CUDA_VISIBLE_DEVICES` of the workers."""
+    is_wanted: bool = False
+    """Somebody asked for a GPU: layers or devices."""
+
+
+def read_driver(outcome: Outcome) -> tuple[tuple[str, ...], str]:
+    """Return the GPUs that the driver lists, or what is wrong with it."""
+    if outcome.code is None:
+        return (), "asking the driver did not come to an end: it is stuck"
+    if outcome.code:
+        return (), f"asking the driver failed: {explain(outcome.code)}; {outcome.last_line}"
+    return tuple(outcome.facts.get("names", ())), str(outcome.facts.get("fault", ""))
+
+
+def judge_gpu(facts: GpuFacts) -> Finding:
+    """Say whether llama.cpp can use the GPUs of this host."""
+    seen = [device for device in facts.devices if device.get("kind") == "gpu"]
+    if seen:
+        return _judge_seen(facts, seen)
+    if not facts.nodes and not facts.names:
+        if facts.is_wanted:
+            mend = "is the driver installed, and is the GPU handed to this container (--gpus all)?"
+            return fail(GPU, "a GPU is asked for and this host shows none", mend)
+        return ok(GPU, "none here: the CPU computes")
+    return _judge_unseen(facts)
+
+
+def _judge_seen(facts: GpuFacts, seen: Sequence[Mapping[str, Any]]) -> Finding:
+    named = "; ".join(
+        f"{one['name']} {one['description']}, {mib(one['free'])} of {mib(one['total'])} free"
+        for one in seen
+    )
+    asked = [part.strip() for part in (facts.visible or "").split(",") if part.strip()]
+    if len(asked) > len(seen):
+        mend = "name the GPUs that nvidia-smi -L lists; the first wrong one hides those behind it"
+        return fail(GPU, f"devices {facts.visible}: llama.cpp sees only {named}", mend)
+    return ok(GPU, named)
+
+
+def _judge_unseen(facts: GpuFacts) -> Finding:
+    """Say why llama.cpp sees no GPU where there is one."""
+    what = ", ".join(facts.names) or ", ".join(facts.nodes)
+    level = fail if facts.is_wanted else warn
+    if not facts.offloads:
+        return level(GPU, f"{what}: this build of llama.cpp is for CPUs", _BUILD_GPU)
+    if facts.visible is not None and facts.visible.strip() in ("", "-1"):
+        text = f"{what}: hidden by CUDA_VISIBLE_DEVICES={facts.visible}"
+        return level(GPU, text, "unset it, or say --devices")
+    if not facts.has_uvm:
+        mend = "load it: nvidia-modprobe -u -c 0; in a container or unit, allow /dev/nvidia-uvm"
+        return fail(GPU, f"{what}: /dev/nvidia-uvm is missing or may not be opened", mend)
+    if facts.driver_fault:
+        mend = "reload or update the driver, or reboot; dmesg tells more"
+        return fail(GPU, f"{what}: {facts.driver_fault}", mend)
+    mend = "the driver may be older than the CUDA that llama.cpp was built with: update it"
+    return fail(GPU, f"{what}: llama.cpp sees no device", mend)
+
+
+# ---- loading ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What llama.cpp said while it loaded a model."""
+
+    n_offloaded: int = 0
+    n_layers: int = 0
+    buffers: tuple[tuple[str, str, float], ...] = ()
+    """Kind (model, KV, compute), where, and MiB."""
+
+    def on_gpu(self, kind: str) -> dict[str, float]:
+        """Return the MiB of a kind by GPU."""
+        found: dict[str, float] = {}
+        for what, where, size in self.buffers:
+            if what == kind and not _HOST_BUFFERS.match(where):
+                found[where] = found.get(where, 0.0) + size
+        return found
+
+
+def read_log(lines: Sequence[str]) -> Loaded:
+    """Read where llama.cpp put what from its log."""
+    n_offloaded = n_layers = 0
+    buffers = []
+    for line in lines:
+        if match := re.search(r"offloaded (\d+)/(\d+) layers", line):
+            n_offloaded, n_layers = int(match[1]), int(match[2])
+        elif match := re.search(r"(\S+) (model|KV|RS|compute) buffer size = +([\d.]+) MiB", line):
+            buffers.append((match[2], match[1], float(match[3])))
+    return Loaded(n_offloaded, n_layers, tuple(buffers))
+
+
+def judge_load(outcome: Outcome, name: str, n_gpu_layers: int, *, is_wanted: bool) -> Finding:
+    """Say whether a model could be loaded and computed with, and where its layers are."""
+    facts = outcome.facts
+    if outcome.code == 0 and "log" in facts:
+        return _judge_place(read_log(facts["log"]), facts, name, n_gpu_layers, is_wanted)
+    if outcome.code is None:
+        mend = "give it more time (--load-timeout), or a faster disk; is it on a network drive?"
+        return fail(LOAD, f"{name}: loading did not come to an end", mend)
+    if outcome.code == -signal.SIGILL:
+        return fail(LOAD, f"{name}: died of an illegal instruction", PORTABLE)
+    said = str(facts.get("error") or outcome.last_line)
+    mend = "see what it says; -v shows more" if said else "dmesg may tell more"
+    why = said if facts.get("error") else f"{explain(outcome.code)}; {said}"
+    return fail(LOAD, f"{name}: {why}", mend)
+
+
+def _judge_place(
+    loaded: Loaded, facts: Mapping[str, Any], name: str, n_gpu_layers: int, is_wanted: bool
+) -> Finding:
+    took = f"{name}: loaded in {facts.get('seconds', 0.0):.1f} s and computed"
+    weights, cache = loaded.on_gpu("model"), loaded.on_gpu("KV")
+    if n_gpu_layers == 0:
+        return ok(LOAD, f"{took}; all layers on the CPU, as asked")
+    if not facts.get("offloads"):
+        if is_wanted:
+            text = f"{took}, on the CPU: this build of llama.cpp cannot offload layers"
+            return fail(LOAD, text, _BUILD_GPU)
+        return ok(LOAD, f"{took}; on the CPU")
+    wanted = loaded.n_layers if n_gpu_layers < 0 else min(n_gpu_layers, loaded.n_layers)
+    if not weights or loaded.n_offloaded < wanted:
+        text = f"{took}, but only {loaded.n_offloaded} of {wanted} layers are on a GPU"
+        level = fail if is_wanted else warn
+        return level(LOAD, text, "see the line about the GPU, and its free memory")
+    text = f"{took}; {loaded.n_offloaded} of {loaded.n_layers} layers on {_listed(weights, cache)}"
+    missing = sum(weights.values()) * 2**20 / 2 - float(facts.get("taken", 0))
+    if missing > 0:
+        mend = "other processes free memory meanwhile, or the driver pages: look at nvidia-smi"
+        return warn(LOAD, f"{text}, but the driver reports {mib(facts['taken'])} taken", mend)
+    return ok(LOAD, text)
+
+
+def _listed(weights: Mapping[str, float], cache: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{where} ({size:,.0f} MiB of weights, {cache.get(where, 0):,.0f} MiB of KV cache)"
+        for where, size in weights.items()
+    )

@@ -1,0 +1,102 @@
+"""Whether llama.cpp can be loaded and runs on this CPU: decided from what was read."""
+
+import re
+import signal
+from collections.abc import Mapping
+
+from worker.causes import explain
+from worker.doctor.child import Outcome
+from worker.doctor.finding import Finding, fail, ok, warn
+
+LIBRARY, CPU = "llama.cpp", "cpu"
+
+REBUILD = (
+    "rebuild it here: CMAKE_ARGS={args} pip install --force-reinstall --no-cache-dir --no-deps "
+    "--no-binary llama-cpp-python llama-cpp-python"
+)
+PORTABLE = REBUILD.format(args="-DGGML_NATIVE=OFF")
+
+_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "sse3": ("pni",),
+    "ssse3": ("ssse3",),
+    "avx": ("avx",),
+    "avx_vnni": ("avx_vnni",),
+    "avx2": ("avx2",),
+    "f16c": ("f16c",),
+    "fma": ("fma",),
+    "bmi2": ("bmi2",),
+    "avx512": ("avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"),
+    "avx512_vbmi": ("avx512vbmi",),
+    "avx512_vnni": ("avx512_vnni",),
+    "avx512_bf16": ("avx512_bf16",),
+    "amx_int8": ("amx_int8",),
+}
+"""llama.cpp's name of an extension, in lower case, to its flags in /proc/cpuinfo."""
+
+_WORTH = ("avx2", "fma", "f16c", "avx512", "avx512_vnni", "avx_vnni", "amx_int8")
+"""Extensions that make llama.cpp faster."""
+
+
+def features(system_info: str) -> frozenset[str]:
+    """Read what a build uses from `llama_print_system_info`."""
+    found = re.findall(r"(\w+) = (\d+)", system_info)
+    return frozenset(name.lower() for name, value in found if value != "0")
+
+
+def cpu_flags(cpuinfo: str) -> frozenset[str]:
+    """Read the flags of the first CPU in /proc/cpuinfo; empty where it has none."""
+    match = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    return frozenset(match[1].split()) if match else frozenset()
+
+
+def missing(built: frozenset[str], flags: frozenset[str]) -> list[str]:
+    """Name the extensions that the build uses and the CPU has not."""
+    return sorted(
+        name for name in built if name in _FLAGS and flags and not flags.issuperset(_FLAGS[name])
+    )
+
+
+def unused(built: frozenset[str], flags: frozenset[str]) -> list[str]:
+    """Name the extensions that would make llama.cpp faster here and that the build leaves out."""
+    return [name for name in _WORTH if name not in built and flags.issuperset(_FLAGS[name])]
+
+
+def judge_library(outcome: Outcome, built: frozenset[str], flags: frozenset[str]) -> Finding:
+    """Say whether llama.cpp could be loaded, and if not, why."""
+    facts = outcome.facts
+    if outcome.code == 0 and "llama" in facts:
+        said = f"{facts['llama']} of llama-cpp-python {facts['binding']}"
+        return ok(LIBRARY, f"{said} is loaded; {str(facts.get('system', '')).strip(' |')}")
+    if outcome.code == -signal.SIGILL:
+        return fail(LIBRARY, _illegal(built, flags), PORTABLE)
+    if outcome.code is None:
+        mend = "is the file system of the packages, or a GPU driver, stuck? See dmesg"
+        return fail(LIBRARY, "loading llama.cpp did not come to an end", mend)
+    if "No module named 'llama_cpp'" in outcome.last_words:
+        return fail(LIBRARY, "llama-cpp-python is not installed", "pip install llama-cpp-python")
+    if lacking := re.search(r"(lib[\w.+-]+): cannot open shared object", outcome.last_words):
+        mend = f"install what brings {lacking[1]}, or rebuild llama.cpp on this machine"
+        return fail(LIBRARY, f"llama.cpp needs {lacking[1]}, which is not here", mend)
+    said = outcome.last_line or "it said nothing"
+    return fail(LIBRARY, f"cannot load llama.cpp: {explain(outcome.code)}; {said}", PORTABLE)
+
+
+def _illegal(built: frozenset[str], flags: frozenset[str]) -> str:
+    lacking = missing(built, flags)
+    what = f"it uses {', '.join(lacking)}, which this CPU has not" if lacking else ""
+    return "llama.cpp died of an illegal instruction" + (f": {what}" if what else "")
+
+
+def judge_cpu(built: frozenset[str], flags: frozenset[str]) -> Finding:
+    """Compare what the build was made for with what the CPU can do."""
+    if not built or not flags:
+        return ok(CPU, "what the build needs of the CPU cannot be told here")
+    if lacking := missing(built, flags):
+        return fail(CPU, f"the build uses {', '.join(lacking)}, which this CPU has not", PORTABLE)
+    used = ", ".join(name for name in _FLAGS if name in built) or "no extension"
+    more = unused(built, flags)
+    if {"avx2", "fma"} & set(more):
+        mend = REBUILD.format(args="-DGGML_NATIVE=ON")
+        return warn(CPU, f"the build leaves out {', '.join(more)}, which this CPU has", mend)
+    also = f"; a build with -DGGML_NATIVE=ON would also use {', '.join(more)}" if more else ""
+    return ok(CPU, f"the CPU runs what the build uses: {used}{also}")

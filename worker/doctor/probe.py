@@ -1,0 +1,151 @@
+"""Reading this host: limits, files, memory, ports. Decides nothing."""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from worker.topology import groups
+
+_ROOT = Path("/")
+_GPU_FILES = ("nvidia[0-9]*", "kfd")
+_UVM = Path("/dev/nvidia-uvm")
+_NONE = (1 << 63) - 1
+"""A limit that is as good as none."""
+
+
+def version_of(package: str) -> str:
+    """Return the installed version of a package, or nothing."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def needs(package: str) -> list[str] | None:
+    """Return what a package needs; None if it is not installed."""
+    try:
+        return importlib.metadata.requires(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def text_of(path: Path) -> str:
+    """Return a file's text, or nothing."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def libraries() -> Path | None:
+    """Return the folder of llama.cpp's libraries, without importing anything."""
+    if folder := os.environ.get("LLAMA_CPP_LIB_PATH", ""):
+        return Path(folder)
+    spec = importlib.util.find_spec("llama_cpp")
+    return Path(spec.origin).parent / "lib" if spec and spec.origin else None
+
+
+def limit(kind: int) -> tuple[int, int]:
+    """Return the soft and the hard limit of a resource; -1 is none."""
+    soft, hard = resource.getrlimit(kind)
+    return tuple(-1 if one == resource.RLIM_INFINITY else one for one in (soft, hard))  # type: ignore[return-value] # two of two
+
+
+def free_shm() -> int | None:
+    """Return the bytes free in /dev/shm; None if it is not there."""
+    try:
+        stat = os.statvfs("/dev/shm")  # noqa: S108 - only looked at
+    except OSError:
+        return None
+    return stat.f_bavail * stat.f_frsize
+
+
+def free_memory(root: Path = _ROOT) -> int:
+    """Return the memory that can be had without swapping."""
+    match = re.search(r"^MemAvailable:\s*(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else _NONE
+
+
+def group_memory(root: Path = _ROOT) -> int | None:
+    """Return what our control groups leave us; None is no limit. Cached files do not count."""
+    left = [room for folder in groups(root, "memory") if (room := _room(folder)) is not None]
+    return min(left, default=None)
+
+
+def _room(folder: Path) -> int | None:
+    for most, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        text = text_of(folder / most).strip()
+        if not text.isdecimal() or int(text) > _NONE // 2:
+            continue
+        now = text_of(folder / used).strip()
+        match = re.search(rf"^{cached} (\d+)", text_of(folder / "memory.stat"), re.MULTILINE)
+        taken = int(now or 0) - (int(match[1]) if match else 0)
+        return max(0, int(text) - max(0, taken))
+    return None
+
+
+def most_tasks(root: Path = _ROOT) -> int | None:
+    """Return how many processes and threads our control groups allow; None is no limit."""
+    found = [text_of(folder / "pids.max").strip() for folder in groups(root, "pids")]
+    return min((int(text) for text in found if text.isdecimal()), default=None)
+
+
+def gpu_files() -> list[str]:
+    """Return the device files of GPUs."""
+    return sorted(str(path) for pattern in _GPU_FILES for path in Path("/dev").glob(pattern))
+
+
+def may_open_uvm() -> bool:
+    """Tell whether CUDA's memory device may be opened; true where there is no NVIDIA GPU."""
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        return True
+    return os.access(_UVM, os.R_OK | os.W_OK)
+
+
+def addresses(hosts: str, port: int) -> Iterator[tuple[str, str]]:
+    """Try to listen on each address: where, and what is wrong."""
+    for host in (part.strip() for part in hosts.split(",")):
+        if host.endswith(".sock"):
+            folder = Path(host).expanduser().absolute().parent
+            can = os.access(folder, os.W_OK)
+            yield host, "" if can else f"{folder} cannot be written"
+        else:
+            yield f"{host or '*'}:{port}", _tried(host, port)
+
+
+def _tried(host: str, port: int) -> str:
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, number, _, address in found:
+            with contextlib.closing(socket.socket(family, kind, number)) as one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                one.bind(address)
+                one.listen(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def directory(configured: str) -> tuple[Path, int | None, bool]:
+    """Return where sockets will be, its mode if it is there, and whether it can be written."""
+    home = os.environ.get("XDG_RUNTIME_DIR", "")
+    own = Path(home if home and os.access(home, os.W_OK) else os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 - only looked at
+    path = Path(configured).expanduser().absolute() if configured else own
+    mode = path.stat().st_mode if path.is_dir() else None
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent  # it would be made
+    return path, mode, there.is_dir() and os.access(there, os.W_OK | os.X_OK)

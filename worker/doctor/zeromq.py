@@ -1,0 +1,21 @@
+"""What ZeroMQ can do; run as a child, for a broken library may take its process with it."""
+
+import json
+import sys
+
+import zmq
+
+
+def main() -> None:
+    """Print the facts as JSON."""
+    facts = {
+        "version": zmq.zmq_version(),
+        "ipc": bool(zmq.has("ipc")),
+        "curve": bool(zmq.has("curve")),
+        "longest": int(getattr(zmq, "IPC_PATH_MAX_LEN", 107)),
+    }
+    sys.stdout.write(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What the machine is: CPUs that this process may use, their cores and NUMA nodes, quota, GPUs.
+
+Reads /sys, /proc and the control group; decides nothing. Where a file is missing, as in a sandbox,
+every CPU counts as a core of its own on one node.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from protocol.cpulist import parse_cpus
+from protocol.errors import ConfigError
+from worker.placement import Cpu, Host
+
+_ROOT = Path("/")
+_GPU_NODES = ("nvidia[0-9]*", "kfd")
+
+
+def read_host(root: Path = _ROOT, allowed: frozenset[int] | None = None) -> Host:
+    """Read the machine under `root`; `allowed` are the CPUs of this process, unless given."""
+    numbers = sorted(affinity() if allowed is None else allowed)
+    online = _cpu_list(root / "sys/devices/system/cpu/online")
+    node_of = _nodes(root)
+    slow = _cpu_list(root / "sys/devices/cpu_atom/cpus")
+    cpus = tuple(
+        Cpu(
+            number=number,
+            core=_core(root, number),
+            node=node_of.get(number, 0),
+            is_efficient=number in slow,
+        )
+        for number in numbers
+    )
+    return Host(
+        cpus=cpus,
+        n_online=max(len(online), len(cpus)),
+        quota=_quota(root),
+        has_gpu=any(any((root / "dev").glob(pattern)) for pattern in _GPU_NODES),
+    )
+
+
+def affinity() -> frozenset[int]:
+    """Return the CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def bind(cpus: str) -> None:
+    """Keep this process on these CPUs; raises `ConfigError` if none of them is there."""
+    wanted = parse_cpus(cpus) if cpus else frozenset()
+    if not wanted or not hasattr(os, "sched_setaffinity"):
+        return
+    try:
+        os.sched_setaffinity(0, wanted)
+    except OSError as error:
+        raise ConfigError(f"cpus '{cpus}': this process may use none of them") from error
+
+
+def _core(root: Path, number: int) -> int:
+    folder = root / f"sys/devices/system/cpu/cpu{number}/topology"
+    siblings = _cpu_list(folder / "thread_siblings_list") or _cpu_list(folder / "core_cpus_list")
+    return min(siblings, default=number)
+
+
+def _nodes(root: Path) -> dict[int, int]:
+    """Map each CPU to its NUMA node."""
+    found = {}
+    for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
+        for number in _cpu_list(folder / "cpulist"):
+            found[number] = int(folder.name.removeprefix("node"))
+    return found
+
+
+def _cpu_list(path: Path) -> frozenset[int]:
+    text = _text(path).strip()
+    try:
+        return parse_cpus(text) if text else frozenset()
+    except ConfigError:
+        return frozenset()
+
+
+# ---- the control group ------------------------------------------------------------------------
+
+
+def _quota(root: Path) -> float:
+    """Return the tightest CPU quota of our control group and those around it, in cores."""
+    quotas = [quota for folder in groups(root, "cpu") if (quota := _quota_of(folder)) > 0]
+    return min(quotas, default=0.0)
+
+
+def groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of our control group and those around it, for version 2 and 1."""
+    for line in _text(root / "proc/self/cgroup").splitlines() or ["0::/"]:
+        _, names, path = [*line.split(":", 2), "", ""][:3]
+        mount = root / "sys/fs/cgroup"
+        if names:
+            if controller not in names.split(","):
+                continue
+            mount /= controller
+        folder = mount / path.lstrip("/")
+        # In a container the path may be the host's: what is not there is passed over.
+        while mount in (folder, *folder.parents):
+            yield folder
+            folder = folder.parent
+
+
+def _quota_of(folder: Path) -> float:
+    words = _text(folder / "cpu.max").split()
+    if not words:
+        words = [_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if len(words) == 2 and all(re.fullmatch(r"\d+", word) for word in words) and int(words[1]):
+        return int(words[0]) / int(words[1])
+    return 0.0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
