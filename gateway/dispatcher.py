@@ -6,15 +6,16 @@ also long after the task was given up.
 """
 
 import math
-from collections.abc import Callable, Iterable
 
 from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
 from gateway.backlog import Backlog
-from gateway.roster import SlotMap, Worker, WorkerState, least_asked, most_free
+from gateway.patience import Patience
+from gateway.roster import SlotMap, Worker, WorkerState, least_asked
+from gateway.routing import Choice, Router
 from gateway.task import Task, TaskState
 from protocol.errors import ErrorCode, TaskError
 from protocol.facts import ModelCard
-from protocol.messages import Done, Started, Terminal
+from protocol.messages import Delta, Done, Evicted, Started, Terminal
 
 _MAX_RETRY_AFTER_S = 60
 """The OpenAI SDK gives up on a `Retry-After` above 120 s."""
@@ -30,17 +31,18 @@ class Dispatcher:
         *,
         queue_size: int = 0,
         queue_timeout_s: float = 60.0,
-        choose: Callable[[Iterable[Worker]], Worker | None] = most_free,
+        router: Router | None = None,
     ) -> None:
         self.workers: dict[str, Worker] = {}
+        self.router = router or Router()
         self.slots = SlotMap()
         self.cards: dict[str, ModelCard] = {}
         """The newest card of every model that is or was ready."""
         self.draining = False
         self._queue_size = queue_size
-        self._choose = choose
         self._backlog = Backlog(timeout_s=queue_timeout_s)
         self._tasks: dict[int, Task] = {}
+        self._patience = Patience(self.router, timeout_s=queue_timeout_s)
         self._n_assigned = 0
         self._service_s = 1.0
 
@@ -71,6 +73,10 @@ class Dispatcher:
         """Waiting tasks of every known model."""
         return self._backlog.depths()
 
+    def kept(self, task_id: int) -> Task | None:
+        """Return a task that waits for one worker though others are free."""
+        return self._patience.kept(task_id)
+
     def submit(self, spec: Submission, now: float) -> list[Action]:
         """Assign a task or let it wait; raises `TaskError` if it can do neither."""
         if self.draining:
@@ -79,9 +85,10 @@ class Dispatcher:
             )
         if spec.model not in self._backlog:
             raise TaskError(ErrorCode.NOT_FOUND, f"model '{spec.model}' not found", param="model")
-        if self.n_waiting >= self.queue_limit and self._place(spec) is None:
+        is_full = self.n_waiting >= self.queue_limit
+        if is_full and self._place(spec, now) is None:
             raise self._overloaded("The queue is full")
-        self._tasks[spec.task_id] = Task(spec, now)
+        self._tasks[spec.task_id] = Task(spec, now, is_patient=not is_full)
         self._backlog.push(spec, now)
         return self._pump(spec.model, now)
 
@@ -112,7 +119,15 @@ class Dispatcher:
         self._backlog.open(card.name)
         self.cards[card.name] = card
         self.slots.reserve(worker.name, card)
+        self.router.opened(worker)
         return self._pump(card.name, now)
+
+    def worker_sleeps(self, key: str, is_sleeping: bool) -> None:
+        """Note whether a worker has its model loaded."""
+        worker = self.workers[key]
+        if is_sleeping and not worker.is_sleeping:
+            self.router.emptied(key)
+        worker.is_sleeping = is_sleeping
 
     def worker_leaves(self, key: str) -> None:
         """Send nothing more to a worker that drains; it finishes what it has."""
@@ -123,6 +138,7 @@ class Dispatcher:
     def worker_lost(self, key: str, now: float, *, died: bool = True) -> list[Action]:
         """Move what has not started to the front of the queue; what has started fails."""
         worker = self.workers.pop(key)
+        self.router.lost(key)
         actions: list[Action] = []
         for task in [self._tasks[task_id] for task_id in worker.tasks]:
             task.n_deaths += died
@@ -137,6 +153,7 @@ class Dispatcher:
     def started(self, key: str, message: Started, now: float) -> bool:
         """Note the slot of a task and what its prompt costs; false if nobody wants it any more."""
         worker = self.workers[key]
+        self.router.started(key, message, now)
         lease = (message.task_id, message.attempt)
         if worker.leases.get(lease) == -1:  # a slot once known stays: its place is counted on
             worker.leases[lease] = message.slot
@@ -147,10 +164,19 @@ class Dispatcher:
         self._charge(task, message.n_prompt - task.charged)
         return True
 
+    def prompt_read(self, key: str, message: Delta, now: float) -> None:
+        """Note that the prompt of a task is read: its first delta has come."""
+        self.router.read(key, (message.task_id, message.attempt), now)
+
+    def evicted(self, key: str, message: Evicted) -> None:
+        """Note that the worker's cache has lost what these tasks left there."""
+        self.router.evicted(key, message.tasks)
+
     def ended(self, key: str, message: Terminal, now: float) -> list[Action]:
         """Take the credit back and hand the result on, if somebody still waits for it."""
         worker = self.workers[key]
         worker.leases.pop((message.task_id, message.attempt), None)
+        self.router.ended(key, message, now)
         task = self._live(key, message)
         actions: list[Action] = []
         if task is not None:
@@ -159,56 +185,96 @@ class Dispatcher:
         return actions + self._pump(worker.model, now)
 
     def expire(self, now: float) -> list[Action]:
-        """Fail the tasks that waited too long."""
+        """Fail the tasks that waited too long; let those go that were kept for a busy worker."""
         actions: list[Action] = []
         for spec in self._backlog.expired(now):
             self._forget(self._tasks[spec.task_id])
             error = self._overloaded(f"No slot became free within {self._backlog.timeout_s:g} s")
             actions.append(Fail(spec.task_id, error))
+        for model in self._patience.released(now):
+            actions += self._pump(model, now)
+        return actions
+
+    def abandon(self, model: str) -> list[Action]:
+        """Fail what waits for a model that was unloaded."""
+        tasks = [task for task in self._tasks.values() if task.spec.model == model]
+        actions: list[Action] = []
+        for task in tasks:
+            if task.state is TaskState.WAITING:
+                self._backlog.remove(task.spec)
+                self._forget(task)
+                error = TaskError(ErrorCode.UNAVAILABLE, f"model '{model}' was unloaded")
+                actions.append(Fail(task.spec.task_id, error))
         return actions
 
     def drain(self) -> None:
         """Take nothing new; the queue is still served."""
         self.draining = True
 
-    def _place(self, spec: Submission) -> Worker | None:
-        """Find the worker that could take the task now."""
+    def _place(self, spec: Submission, now: float) -> Choice | None:
+        """Find the worker that should take the task if it is to go now."""
         able = [worker for worker in self.workers.values() if worker.model == spec.model]
         if spec.worker:
             able = [worker for worker in able if worker.name == spec.worker]
         if not spec.takes_credit:
-            return least_asked(able)
+            asked = least_asked(able)
+            return Choice(asked) if asked is not None else None
         if spec.slot >= 0:
-            return next((worker for worker in able if worker.can_run_in(spec.slot)), None)
-        return self._choose(able)
+            owner = next((worker for worker in able if worker.can_run_in(spec.slot)), None)
+            return self.router.pinned(spec, owner, now) if owner is not None else None
+        return self.router.choose(spec, able, now)
+
+    def _admit(self, spec: Submission, now: float) -> Choice | None:
+        """Find the worker for a task from the queue; none if it has to wait, or had better."""
+        choice = self._place(spec, now)
+        if choice is None:
+            return None
+        task = self._tasks[spec.task_id]
+        return None if self._patience.keeps(task, choice, self.workers, now) else choice
 
     def _pump(self, model: str, now: float) -> list[Action]:
         """Assign waiting tasks of a model as long as there is anybody to take one."""
         actions: list[Action] = []
         while self.n_waiting:
-            has_credit = any(w.has_credit for w in self.workers.values() if w.model == model)
-            spec = self._backlog.pop(
-                model, has_credit=has_credit, fits=lambda one: self._place(one) is not None
-            )
-            if spec is None:
+            taken = self._next(model, now)
+            if taken is None:
                 break
-            actions.append(self._assign(self._tasks[spec.task_id], now))
+            spec, choice = taken
+            actions.append(self._assign(self._tasks[spec.task_id], choice, now))
         return actions
 
-    def _assign(self, task: Task, now: float) -> Assign:
+    def _next(self, model: str, now: float) -> tuple[Submission, Choice] | None:
+        """Take a task from the queue that can go now."""
+        able = [w for w in self.workers.values() if w.model == model and w.has_credit]
+        has_rivals = self.n_waiting > 1
+
+        def defers(spec: Submission) -> bool:
+            task = self._tasks[spec.task_id]
+            return has_rivals and self._patience.defers(task, able, self.workers.values(), now)
+
+        return self._backlog.pop(
+            model,
+            has_credit=bool(able),
+            place=lambda spec: self._admit(spec, now),
+            defers=defers,
+        )
+
+    def _assign(self, task: Task, choice: Choice, now: float) -> Assign:
         """Take the credit; the task has just been taken from the queue."""
-        spec = task.spec
-        worker = self._place(spec)
-        assert worker is not None, f"nobody takes {task!r}"
+        spec, worker = task.spec, choice.worker
+        self._patience.forget(spec.task_id)
         if spec.takes_credit:
             worker.leases[spec.task_id, task.attempt] = spec.slot
+            self.router.assigned(choice, spec, task.attempt)
         worker.tasks[spec.task_id] = None
         self._n_assigned += 1
         worker.last_used = self._n_assigned
         task.turn(TaskState.ASSIGNED, now)
         task.worker = worker.key
         self._charge(task, spec.n_tokens)
-        return Assign(worker.key, spec.task_id, task.attempt, spec.slot)
+        return Assign(
+            worker.key, spec.task_id, task.attempt, spec.slot, choice.branch, choice.n_cached
+        )
 
     def _requeue(self, task: Task, now: float) -> None:
         """Put a task back to its place at the front, as if nothing had happened."""
@@ -226,6 +292,7 @@ class Dispatcher:
 
     def _forget(self, task: Task) -> None:
         del self._tasks[task.spec.task_id]
+        self._patience.forget(task.spec.task_id)
         worker = self.workers.get(task.worker)
         if worker is not None:
             worker.tasks.pop(task.spec.task_id, None)
