@@ -12,12 +12,16 @@ from protocol.facts import ModelCard
 from protocol.messages import Chat
 from worker.chat.generic import explain
 from worker.chat.history import Habits, adapt
+from worker.chat.segments import common
 from worker.chat.template import CHATML, ChatTemplate
-from worker.grammar.parameters import argument_types
+from worker.chat.thinking import find_thoughts
+from worker.grammar.parameters import argument_types, whole_part
 from worker.grammar.tools import Shape, Tool, answer_grammar, call_grammar
-from worker.output.chat.formats import GENERIC, choose_format, choose_thoughts, markers
+from worker.output.chat.formats import GENERIC, choose_format, markers
+from worker.output.chat.nested import Part
 from worker.output.chat.parser import Expected
 from worker.output.chat.tagged import Types
+from worker.output.chat.thoughts import Thoughts, listed_thoughts
 from worker.output.chat.tool_format import NAME
 from worker.templates.table import BUILT_IN
 
@@ -34,11 +38,17 @@ class ChatPrompt:
     grammar: str = ""
     triggers: tuple[str, ...] = ()
     """The grammar begins where one of these comes; without any it holds from the start."""
+    thoughts: tuple[str, ...] = ()
+    """What begins thoughts, then what ends them, first by force; empty: nothing is known of any."""
+    begun: str = ""
+    """The end of the text, which the answer goes on with."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rendered:
     text: str
+    prompt: str
+    """Its end, which asks for an answer."""
     begun: str
     """What of the answer stands in the prompt already."""
 
@@ -51,7 +61,14 @@ class ConversationReader:
         self._template = ChatTemplate(BUILT_IN.get(source, source), card)
         self._habits = Habits(self._template)
         self.tools = choose_format(self._template.source)
-        self.thoughts = choose_thoughts(self._template.source)
+        found = find_thoughts(self._template)
+        self._is_listed = listed_thoughts(self._template.source) is not None
+        self._marks = found or Thoughts()
+        self._skips_space = found is not None and found.skips_space
+        self.thoughts = found if found and found.close else None
+        named = [parts for parts in self.tools.openers if parts[1:2] == (NAME,)]
+        self._heads = tuple(dict.fromkeys(parts[0] for parts in named))
+        """What of an opener may stand before the tool's name."""
         self.markers = markers(self.tools, self.thoughts)
 
     def read(self, chat: Chat) -> ChatPrompt:
@@ -63,17 +80,26 @@ class ConversationReader:
             tools=self.tools if tools else None,
             names=frozenset(tool["function"]["name"] for tool in tools),
             types=self._types(tools),
-            thoughts=None if is_plain else self.thoughts,
+            parts=self._parts(tools),
+            thoughts=self.thoughts,
+            is_json=chat.schema is not None and not is_plain,
+            dropped=self.tools.dropped,
+            skips_space=self._skips_space or (bool(tools) and not self._is_listed),
+            is_plain=is_plain,
             begun=rendered.begun,
             is_continued=chat.continue_final_message,
         )
-        is_needed = bool(tools or expected.thoughts or expected.is_continued)
+        is_needed = bool(tools or self.thoughts or expected.dropped or expected.skips_space)
+        is_needed = is_needed or expected.is_json
         grammar, triggers = self._grammar(chat, tools, rendered.begun)
+        marks = self.thoughts
         return ChatPrompt(
             text=rendered.text,
-            expected=expected if is_needed else None,
+            expected=expected if is_needed or expected.is_continued else None,
             grammar=grammar,
             triggers=triggers,
+            thoughts=(marks.open, *marks.last_words) if marks and marks.open else (),
+            begun=rendered.prompt,
         )
 
     def _types(self, tools: Sequence[Tool]) -> dict[str, Types]:
@@ -81,6 +107,10 @@ class ConversationReader:
             return {}
         functions = [tool["function"] for tool in tools]
         return {function["name"]: argument_types(function) for function in functions}
+
+    def _parts(self, tools: Sequence[Tool]) -> dict[str, Part]:
+        functions = [tool["function"] for tool in tools] if self.tools.nested else []
+        return {function["name"]: whole_part(function) for function in functions}
 
     # ---- the prompt ---------------------------------------------------------------------------
 
@@ -93,7 +123,7 @@ class ConversationReader:
             is_parallel, is_required = self._is_parallel(chat), _is_required(chat)
             messages = explain(messages, tools, is_parallel=is_parallel, is_required=is_required)
         keeps_developer = self.tools.name == "gpt-oss"
-        messages = adapt(messages, self._habits, keeps_developer=keeps_developer)
+        messages = adapt(messages, self._habits, self.tools, keeps_developer=keeps_developer)
         variables = dict(chat.kwargs or {})
         if chat.tools and self.tools is not GENERIC:
             tools = [_described(tool) for tool in chat.tools]
@@ -101,21 +131,22 @@ class ConversationReader:
             variables = {"tools": tools, "functions": json.dumps(tools, indent=2)} | variables
         if not chat.add_generation_prompt and not chat.continue_final_message:
             text = self._template.render(messages, variables, add_generation_prompt=False)
-            return _Rendered(text, "")
+            return _Rendered(text, "", "")
         text = self._template.render(messages, variables)
         without = self._template.render(messages, variables, add_generation_prompt=False)
-        prompt = text[_common(text, without) :]
+        prompt = text[common(text, without) :]
         if chat.continue_final_message:
             begun = self._continued(last, is_thought=_continues_thought(chat, last))
-            head = prompt.partition(self.thoughts.open)[0] if self.thoughts else prompt
-            return _Rendered(text[: len(text) - len(prompt)] + head + begun, begun)
-        return _Rendered(text, self._begun(prompt))
+            mark = self.thoughts.open if self.thoughts else ""
+            head = prompt.partition(mark)[0] if mark else prompt
+            return _Rendered(text[: len(text) - len(prompt)] + head + begun, head + begun, begun)
+        return _Rendered(text, prompt, self._begun(prompt))
 
     def _begun(self, prompt: str) -> str:
-        """Find what the generation prompt begins: a thought, or a call."""
-        if self.thoughts and prompt.rstrip().endswith(self.thoughts.open):
-            return self.thoughts.open
-        heads = {parts[0] for parts in self.tools.openers if parts[1:2] == (NAME,)}
+        """Find what of the answer the generation prompt holds: thoughts, or the mark of a call."""
+        if self.thoughts and self.thoughts.open and self.thoughts.open in prompt:
+            return prompt[prompt.index(self.thoughts.open) :]
+        heads = (*self._heads, *self.tools.dropped)
         return next((head for head in heads if prompt.endswith(head)), "")
 
     def _continued(self, last: Mapping[str, Any], *, is_thought: bool) -> str:
@@ -124,14 +155,8 @@ class ConversationReader:
         if self.thoughts is None:
             return "" if is_thought else content
         reasoning = str(last.get("reasoning_content") or "")
-        source = self._template.source
-        tags = self.thoughts
-        # Thoughts that are left out are written in their own way.
-        source = re.sub(f"{re.escape(tags.open)}(?:\\\\n)*{re.escape(tags.close)}", "", source)
-        text = _written(source, self.thoughts.open, before=False) + reasoning
-        if is_thought:
-            return text
-        return text + _written(source, self.thoughts.close, before=True) + content
+        begin, finish = self.thoughts.written
+        return begin + reasoning + ("" if is_thought else finish + content)
 
     # ---- the grammar --------------------------------------------------------------------------
 
@@ -139,8 +164,7 @@ class ConversationReader:
         self, chat: Chat, tools: Sequence[Tool], begun: str
     ) -> tuple[str, tuple[str, ...]]:
         shape = self._shape(chat, begun)
-        if chat.schema is not None and (shape.thoughts or chat.tools):
-            # Without either the schema alone is the grammar, as of a plain prompt.
+        if chat.schema is not None:
             return _schema_grammar(chat.schema, shape), ()
         if not tools:
             return "", ()
@@ -151,29 +175,35 @@ class ConversationReader:
     def _shape(self, chat: Chat, begun: str) -> Shape:
         """Say what the grammar has to allow around the calls."""
         thoughts = self.thoughts
-        is_begun = thoughts is not None and begun.startswith(thoughts.open)
+        is_begun = bool(thoughts and thoughts.open and begun.startswith(thoughts.open))
         is_over = thoughts is not None and thoughts.close in begun
         if is_over or (chat.continue_final_message and not is_begun):
             thoughts = None
         return Shape(
             tools=self.tools,
             is_parallel=self._is_parallel(chat),
-            begun="" if is_begun or chat.continue_final_message else begun,
+            begun=begun if begun in self._heads and not chat.continue_final_message else "",
             thoughts=thoughts,
             thoughts_begun=is_begun,
             is_required=_is_required(chat),
+            answer=self._marks.answer,
+            fence=self._marks.fence,
             newlines=_newlines(self._template.source, [parts[0] for parts in self.tools.openers]),
         )
 
     def _lazy(self, tools: Sequence[Tool], shape: Shape) -> tuple[str, tuple[str, ...]]:
         """Only once a call begins, its grammar holds; where nothing marks a call, none does."""
-        if self.tools.is_bare or shape.begun:
+        if self.tools.is_bare:
             return "", ()
+        if shape.begun:
+            return call_grammar(tools, shape), ()
         shape = replace(shape, thoughts=None, thoughts_begun=False)
         return call_grammar(tools, shape), self._triggers(tools)
 
     def _triggers(self, tools: Sequence[Tool]) -> tuple[str, ...]:
         """Write the beginnings of a call: of an opener without a head of its own all of it."""
+        if self.tools.triggers:
+            return self.tools.triggers
         found = [self.tools.openers[0][0].rstrip()]
         for parts in self.tools.loose_openers:
             for tool in tools:
@@ -232,22 +262,6 @@ def _continues_thought(chat: Chat, last: Mapping[str, Any]) -> bool:
     return bool(last.get("reasoning_content")) and not last.get("content")
 
 
-def _common(text: str, other: str) -> int:
-    """Length of the common beginning of two texts."""
-    pairs = enumerate(zip(text, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
-
-
-def _written(source: str, marker: str, *, before: bool) -> str:
-    r"""Return a marker with the line breaks that the template writes around it.
-
-    They stand in the template as `\n`; where it names the marker more than once, it writes the one
-    with the most of them.
-    """
-    head = r"(?:\\n|\n)*" if before else ""
-    found = re.findall(f"{head}{re.escape(marker)}(?:\\\\n|\n)*", source)
-    return max(found, key=len, default=marker).replace("\\n", "\n")
-
-
 def _newlines(source: str, heads: Sequence[str]) -> frozenset[str]:
-    return frozenset(head for head in heads if _written(source, head, before=False) != head)
+    r"""Find the heads after which the template writes a line break, as such or as `\n`."""
+    return frozenset(head for head in heads if re.search(rf"{re.escape(head)}(?:\\n|\n)", source))

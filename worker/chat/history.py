@@ -7,6 +7,7 @@ from typing import Any
 
 from protocol.errors import InvalidRequest
 from worker.chat.template import ChatTemplate
+from worker.output.chat.tool_format import ToolFormat
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -22,13 +23,26 @@ class Habits:
     @cached_property
     def wants_objects(self) -> bool:
         """Arguments of earlier calls are to be objects, not strings of JSON."""
-        arguments = {"needle": "value"}
-        objects = [_USER, _call(arguments), _RESULT]
-        texts = [_USER, _call(json.dumps(arguments)), _RESULT]
-        if self._shows('"needle": "value"', objects):
+        if self._shows('"needle": "needle-value"', _OBJECTS):
             return True
-        # Templates that write each argument in its own tags cannot take texts apart.
-        return self._shows("needle", objects) and not self._shows("needle", texts)
+        # What is not printed as Python has it is taken apart: each argument has its own tags.
+        if self._shows("needle-value", _OBJECTS) and not self._shows("{'needle'", _OBJECTS):
+            return True
+        return self._shows("needle-value", _OBJECTS) and not self._shows("needle-value", _TEXTS)
+
+    @cached_property
+    def writes_calls(self) -> bool:
+        """Earlier calls are written, not left out."""
+        return any(self._shows("needle-value", messages) for messages in (_OBJECTS, _TEXTS))
+
+    @cached_property
+    def takes_blocks(self) -> bool:
+        """Earlier thoughts are a block of the content, not a field of the message."""
+        field = {"role": "assistant", "content": "Hm", "reasoning_content": "needle-thought"}
+        blocks = [_USER, _as_blocks(field), _USER]
+        is_printed = any(self._shows(f"{mark}needle-thought{mark}", blocks) for mark in "'\"")
+        is_known = self._shows("needle-thought", blocks) and not is_printed
+        return is_known and not self._shows("needle-thought", [_USER, field, _USER])
 
     @cached_property
     def takes_system(self) -> bool:
@@ -62,9 +76,23 @@ _TOOL = {
     },
 }
 _RESULT = {"role": "tool", "content": "ok", "name": "needle_tool", "tool_call_id": "123456789"}
+_ARGUMENTS = {"needle": "needle-value"}
+_OBJECTS = [_USER, _call(_ARGUMENTS), _RESULT]
+_TEXTS = [_USER, _call(json.dumps(_ARGUMENTS)), _RESULT]
 
 
-def adapt(messages: Messages, habits: Habits, *, keeps_developer: bool) -> list[dict[str, Any]]:
+def _as_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a message's thoughts as a block before its words."""
+    content = message.get("content") or []
+    words = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    thought = {"type": "thinking", "thinking": message["reasoning_content"]}
+    rest = {key: value for key, value in message.items() if key != "reasoning_content"}
+    return rest | {"content": [thought, *words]}
+
+
+def adapt(
+    messages: Messages, habits: Habits, tools: ToolFormat, *, keeps_developer: bool
+) -> list[dict[str, Any]]:
     """Write messages in the way that a template understands."""
     adapted = [dict(message) for message in messages]
     for message in adapted:
@@ -72,8 +100,12 @@ def adapt(messages: Messages, habits: Habits, *, keeps_developer: bool) -> list[
             message["role"] = "system"
         if message.get("tool_calls"):
             message["content"] = message.get("content") or ""
+            if tools.is_array and not habits.writes_calls:
+                message["content"] += _in_words(message["tool_calls"], tools)
             read = _as_object if habits.wants_objects else _as_text
             message["tool_calls"] = [_with(call, read) for call in message["tool_calls"]]
+    if any(message.get("reasoning_content") for message in adapted) and habits.takes_blocks:
+        adapted = [_as_blocks(one) if one.get("reasoning_content") else one for one in adapted]
     if adapted and adapted[0].get("role") == "system" and not habits.takes_system:
         adapted = _merge_system(adapted)
     return adapted
@@ -86,6 +118,19 @@ def _merge_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{**system, "role": "user"}]
     content = f"{system.get('content') or ''}\n{rest[0].get('content') or ''}"
     return [{**rest[0], "content": content}, *rest[1:]]
+
+
+def _in_words(calls: Sequence[Mapping[str, Any]], tools: ToolFormat) -> str:
+    """Write calls as the model writes them, for a template that leaves them out."""
+    functions = [call["function"] for call in calls]
+    written = [
+        {
+            tools.name_key: function.get("name"),
+            tools.arguments_key: _as_object(function.get("arguments")),
+        }
+        for function in functions
+    ]
+    return "".join(tools.openers[0]) + json.dumps(written, ensure_ascii=False) + tools.end
 
 
 def _with(call: Mapping[str, Any], read: Callable[[Any], Any]) -> dict[str, Any]:

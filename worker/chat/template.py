@@ -25,6 +25,24 @@ CHATML = (
 _FAULTS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
 
 
+class _Nothing(jinja2.ChainableUndefined):
+    """What is not there: as in llama.cpp it has all attributes and can be joined with texts."""
+
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    __radd__ = __add__
+
+
+class _Absent(_Nothing):
+    """Tools where there are none."""
+
+
+def _is_none(value: Any) -> bool:
+    """Templates ask for no tools as `tools is none` too."""
+    return value is None or isinstance(value, _Absent)
+
+
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Lenient with what is not there, strict with what is forbidden."""
 
@@ -59,9 +77,11 @@ class ChatTemplate:
             lstrip_blocks=True,
             extensions=[jinja2.ext.loopcontrols, _Generation],
             # As llama.cpp's: `messages[0].role` of no messages is undefined, not an error.
-            undefined=jinja2.ChainableUndefined,
+            undefined=_Nothing,
         )
         environment.filters["tojson"] = _to_json
+        environment.filters["safe"] = str  # nothing is escaped here: `| safe` must not begin it
+        environment.tests["none"] = _is_none
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
         self._card = card
@@ -82,7 +102,8 @@ class ChatTemplate:
         known = {
             "bos_token": self._card.bos_token,
             "eos_token": self._card.eos_token,
-            "tools": None,
+            "tools": _Absent(name="tools"),
+            "functions": _Absent(name="functions"),
             "enable_thinking": True,
             "date_string": _now("%d %b %Y"),
             "datetime": _now("%b %d %Y"),

@@ -1,6 +1,8 @@
 """Texts in grammars: one as it is, and any text up to one."""
 
 import re
+import zlib
+from collections.abc import Sequence
 
 from worker.grammar.builder import GrammarBuilder
 
@@ -11,24 +13,34 @@ def literal(text: str) -> str:
     return f'"{escaped}"'
 
 
-def until(builder: GrammarBuilder, end: str) -> str:
-    """Add the rule of any text that does not contain `end`: the automaton of Knuth, Morris, Pratt.
+def until(builder: GrammarBuilder, *ends: str) -> str:
+    """Add the rule of any text that contains none of `ends`: the automaton of Aho and Corasick.
 
     Names and texts are llama.cpp's.
     """
-    names = [f"until-{re.sub(r'[^a-zA-Z0-9]+', '-', end).strip('-')}"]
-    names += [f"{names[0]}-{i:02}" for i in range(1, len(end))]
-    for i, name in enumerate(names):
-        goes = {char: _prefix(end, end[:i] + char) for char in sorted(set(end[: i + 1]))}
-        steps = [f"{_charset(char)} {names[to]}" for char, to in goes.items() if 0 < to < len(end)]
+    name = f"until-{re.sub(r'[^a-zA-Z0-9]+', '-', ends[0]).strip('-')}"
+    if name.count("-") > 1:
+        name += f"-{zlib.crc32(ends[0].encode()):08x}"  # `a_b` and `a-b` are not the same
+    begun = list(dict.fromkeys(end[:i] for end in ends for i in range(len(end))))
+    names = {text: f"{name}-{i:02}" if i else name for i, text in enumerate(begun)}
+    starts = {end[0] for end in ends}
+    for text in begun:
+        follows = {end[len(text)] for end in ends if end.startswith(text) and end != text}
+        goes = {char: _reached(ends, text + char) for char in sorted(follows | starts | set(text))}
+        steps = [
+            f"{_charset(char)} {names[to]}"
+            for char, to in goes.items()
+            if to and not any(to.endswith(end) for end in ends)
+        ]
         listed = "".join(_escape(char) for char in sorted(goes) if goes[char])
-        builder.add_rule(name, " | ".join(["", *steps, f"[^{listed}] {names[0]}"]).lstrip())
-    return names[0]
+        builder.add_rule(names[text], " | ".join(["", *steps, f"[^{listed}] {name}"]).lstrip())
+    return name
 
 
-def _prefix(end: str, text: str) -> int:
-    """Length of the longest beginning of `end` that `text` ends with."""
-    return next(n for n in range(min(len(end), len(text)), -1, -1) if text.endswith(end[:n]))
+def _reached(ends: Sequence[str], text: str) -> str:
+    """Return the longest beginning of an end that a text ends with."""
+    found = (text[i:] for i in range(len(text)))
+    return next((one for one in found if any(end.startswith(one) for end in ends)), "")
 
 
 def _charset(char: str) -> str:

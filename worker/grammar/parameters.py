@@ -8,7 +8,9 @@ from worker.grammar import nodes as n
 from worker.grammar.limits import SchemaError
 from worker.grammar.merging import merge
 from worker.grammar.reader import read_schema
+from worker.output.chat.nested import Part
 
+_MAX_DEPTH = 8
 ANY_TYPE = frozenset({"string", "number", "boolean", "null", "array", "object"})
 
 
@@ -16,7 +18,7 @@ def parameters(function: Mapping[str, Any]) -> tuple[n.Document, tuple[n.Propert
     """Read what a tool takes; as in llama.cpp, only what its schema names."""
     try:
         document = read_schema(function.get("parameters") or {"type": "object"})
-        root = _target(document.root, document.refs)
+        root = target(document.root, document.refs)
     except (SchemaError, RecursionError, UnicodeError) as error:
         text = f"Field 'tools': JSON schema conversion failed:\n{str(error)[:500]}"
         raise InvalidRequest(text, param="tools") from error
@@ -29,6 +31,24 @@ def argument_types(function: Mapping[str, Any]) -> dict[str, Set[str]]:
     return {one.name: value_types(one.schema, document.refs) for one in found}
 
 
+def whole_part(function: Mapping[str, Any]) -> Part:
+    """Tell what a tool's schema says of its arguments, and of what is in them."""
+    document, found = parameters(function)
+    members = {one.name: _part(one.schema, document.refs, _MAX_DEPTH) for one in found}
+    return Part(frozenset({"object"}), members)
+
+
+def _part(node: n.Node, refs: Mapping[str, n.Node], depth: int) -> Part:
+    types = value_types(node, refs)
+    inside = target(node, refs)
+    if isinstance(inside, n.Members) and depth:
+        members = {one.name: _part(one.schema, refs, depth - 1) for one in inside.properties}
+        return Part(types, members)
+    if isinstance(inside, n.Array) and depth:
+        return Part(types, item=_part(inside.items, refs, depth - 1))
+    return Part(types)
+
+
 def value_types(node: n.Node, refs: Mapping[str, n.Node]) -> frozenset[str]:
     """Name the types of JSON that a schema allows."""
     return _types(node, refs, frozenset())
@@ -36,7 +56,7 @@ def value_types(node: n.Node, refs: Mapping[str, n.Node]) -> frozenset[str]:
 
 def texts(node: n.Node, refs: Mapping[str, n.Node]) -> tuple[str, ...] | None:
     """Return the strings that a schema lists; None: it does not list strings alone."""
-    match _target(node, refs):
+    match target(node, refs):
         case n.Const(value=str(value)):
             return (value,)
         case n.Choice(values=values) if all(isinstance(value, str) for value in values):
@@ -44,7 +64,8 @@ def texts(node: n.Node, refs: Mapping[str, n.Node]) -> tuple[str, ...] | None:
     return None
 
 
-def _target(node: n.Node, refs: Mapping[str, n.Node]) -> n.Node:
+def target(node: n.Node, refs: Mapping[str, n.Node]) -> n.Node:
+    """Follow references, and merge what must hold at once."""
     seen = set[str]()
     while isinstance(node, n.Ref) and node.ref not in seen:
         seen.add(node.ref)

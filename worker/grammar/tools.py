@@ -7,13 +7,19 @@ from typing import Any
 
 from worker.grammar.builder import GrammarBuilder
 from worker.grammar.literals import literal, until
+from worker.grammar.nested import nested_arguments
 from worker.grammar.tagged import tagged_arguments
-from worker.output.chat.formats import GENERIC, Thoughts
-from worker.output.chat.tool_format import ANY, NAME, ToolFormat
+from worker.output.chat.formats import GENERIC
+from worker.output.chat.thoughts import Thoughts
+from worker.output.chat.tool_format import ANY, KIND, NAME, ToolFormat
 
 Tool = Mapping[str, Any]
 """OpenAI's tool object."""
 
+_PATTERNS = {
+    ANY: "[0-9a-zA-Z]{1,9}",
+    KIND: '(space "<|constrain|>"? [A-Za-z0-9_-]{1,16})?',
+}
 _EMPTY = {"type": "object", "properties": {}}
 
 
@@ -28,7 +34,11 @@ class Shape:
     thoughts: Thoughts | None = None
     thoughts_begun: bool = False
     is_required: bool = True
-    """Only for the generic format: otherwise an answer in words will do."""
+    """Otherwise an answer in words will do, where nothing but the grammar tells it from a call."""
+    answer: str = ""
+    """The mark that an answer which is no call begins with."""
+    fence: bool | None = False
+    """JSON must stand in a fence, must not, or (None) as the model likes."""
     newlines: frozenset[str] = frozenset()
     """Markers after which the template writes a line break."""
 
@@ -45,7 +55,15 @@ def answer_grammar(schema: Mapping[str, Any], shape: Shape, *, param: str) -> st
     """Return the grammar of an answer in JSON that may come after thoughts."""
     builder = GrammarBuilder(param=param)
     thoughts = _thoughts(builder, shape)
-    builder.add_rule("root", f"{thoughts}{builder.add_schema(schema, 'response-format')} space")
+    answer = builder.add_schema(schema, "response-format")
+    fenced = f'"```json" space {answer} space "```"'
+    ways = {
+        True: f"space {fenced}",
+        False: f"{answer} space",
+        None: f"space ({fenced} | space {answer} space)",
+    }
+    mark = f"{literal(shape.answer)} " if shape.answer else ""
+    builder.add_rule("root", f"{thoughts}{mark}{ways[shape.fence]}")
     return builder.text()
 
 
@@ -53,7 +71,10 @@ def _thoughts(builder: GrammarBuilder, shape: Shape) -> str:
     thoughts = shape.thoughts
     if thoughts is None:
         return ""
-    text = f"{until(builder, thoughts.close)} {literal(thoughts.close)} space"
+    close = literal(thoughts.close)
+    # A call may stand where the thoughts should have ended first.
+    end = f"({close} space)?" if thoughts.ends else f"{close} space"
+    text = f"{until(builder, thoughts.close, *thoughts.ends)} {end}"
     if shape.thoughts_begun:
         return f"{text} "
     after = "<|start|>assistant" if thoughts.is_anywhere else ""
@@ -90,15 +111,28 @@ def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
     ]
     one = builder.add_rule("tool-call", _choice(first))
     end = f" space {literal(shape.tools.end)}" if shape.tools.end else ""
+    later = [_opened(name, tail, openers[-1], "") for name, tail in tails.items()]
+    if shape.begun and not shape.is_required:
+        words = shape.tools.dropped[0].removeprefix(shape.begun)
+        text = f"{literal(words)} {until(builder, openers[-1][0])}"
+        more = builder.add_rule("next-call", _choice(later))
+        # Only space may stand before another call; words before a call end where it begins.
+        return f"({text} ({more})? | {one}) {_more(more, shape)}"
     if not shape.is_parallel:
         return f"{one}{end}"
-    later = [_opened(name, tail, openers[-1], "") for name, tail in tails.items()]
     return f"{one} (space {builder.add_rule('next-call', _choice(later))})*{end}"
+
+
+def _more(call: str, shape: Shape) -> str:
+    return f"(space {call})*" if shape.is_parallel else ""
 
 
 def _tail(builder: GrammarBuilder, tool: Tool, tools: ToolFormat) -> str:
     """Write what follows the name of a tool: arguments and closers."""
     close = "".join(f" space {literal(text)}" for text in tools.closers)
+    if tools.nested is not None:
+        name = f"tool-{tool['function']['name']}-tail"
+        return builder.add_rule(name, nested_arguments(builder, tool["function"], tools.nested))
     if tools.tagged is None:
         return _arguments(builder, tool) + close
     name = f"tool-{tool['function']['name']}-tail"
@@ -109,8 +143,8 @@ def _tail(builder: GrammarBuilder, tool: Tool, tools: ToolFormat) -> str:
 def _opened(name: str, tail: str, parts: Sequence[str], begun: str) -> str:
     written = []
     for i, part in enumerate(parts):
-        if part == ANY:
-            written.append("[0-9a-zA-Z]{1,9}")
+        if part in _PATTERNS:
+            written.append(_PATTERNS[part])
         else:
             text = name if part == NAME else part
             written.append(literal(text.removeprefix(begun) if i == 0 else text))

@@ -59,9 +59,14 @@ class LlamaAdapters:
 
     def __init__(self, context: Any, adapters: Sequence[LoadedAdapter]) -> None:
         self._context = context
+        self._all = adapters
         self._handles = [adapter.handle for adapter in adapters]
         self.loaded: Sequence[Adapter] = [adapter.about for adapter in adapters]
         self._used: Scales = (0.0,) * len(adapters)
+
+    def on(self, context: Any) -> "LlamaAdapters":
+        """Return the same adapters for another context of the model, where they are all off."""
+        return LlamaAdapters(context, self._all)
 
     def use(self, scales: Scales) -> None:
         """Apply these scales; each change makes llama.cpp plan its graph anew."""

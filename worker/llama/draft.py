@@ -57,10 +57,11 @@ class DraftModel:
         guesses: dict[int, list[int]] = {wish.slot: [] for wish in wishes}
         rows = self._catch_up(wishes)
         left = {wish.slot: wish.n_max for wish in wishes}
+        least = {wish.slot: self._p_min if wish.p_min is None else wish.p_min for wish in wishes}
         while rows and self._decode(rows):
             following: list[Row] = []
             for index, row in enumerate(rows):
-                token = self._likeliest(index) if row.wants_logits else -1
+                token = self._likeliest(index, least[row.seq]) if row.wants_logits else -1
                 if token < 0:
                     continue
                 guesses[row.seq].append(token)
@@ -68,9 +69,7 @@ class DraftModel:
                 if left[row.seq] > 0 and not lib.llama_vocab_is_eog(self._vocab.handle, token):
                     following.append(Row(row.seq, row.pos + len(row.tokens), (token,), True))
             rows = following
-        return [
-            guesses[wish.slot] if len(guesses[wish.slot]) >= self._n_min else [] for wish in wishes
-        ]
+        return [wish.kept(guesses[wish.slot], self._n_min) for wish in wishes]
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Nothing to note: the model is what it is."""
@@ -111,7 +110,7 @@ class DraftModel:
         self._books.clear()
         return False
 
-    def _likeliest(self, row: int) -> int:
+    def _likeliest(self, row: int, p_min: float) -> int:
         """Return the best token of a row, or -1 if it is not likely enough."""
         pointer = lib.llama_get_logits_ith(self._loaded.context, self._batch.last[row])
         address = ctypes.cast(pointer, ctypes.c_void_p).value
@@ -119,9 +118,9 @@ class DraftModel:
         raw = (ctypes.c_float * self._vocab.n_tokens).from_address(address)
         logits = np.frombuffer(memoryview(raw), np.float32)[: self._n_target]
         token = int(logits.argmax())
-        if self._p_min > 0:
+        if p_min > 0:
             p = 1.0 / float(np.exp(logits - logits[token], dtype=np.float64).sum())
-            return token if p >= self._p_min else -1
+            return token if p >= p_min else -1
         return token
 
 

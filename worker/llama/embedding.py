@@ -14,8 +14,10 @@ import numpy as np
 
 from protocol.config import POOLINGS, WorkerConfig
 from protocol.errors import ConfigError
+from worker.engine.adapters import Adapters
 from worker.engine.backend import DecodeFailed, Piece, Row
 from worker.llama import library
+from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
 from worker.llama.model import Loaded, context_params
 
@@ -30,8 +32,9 @@ _INT16_RANGE = 32760.0
 class LlamaEmbedder:
     """Owns the second context; implements `worker.engine.backend.Embedder`."""
 
-    def __init__(self, model: Any, context: Any, n_ctx: int) -> None:
+    def __init__(self, model: Any, context: Any, n_ctx: int, adapters: Adapters) -> None:
         self._context = context
+        self.adapters = adapters
         self._memory = lib.llama_get_memory(context)
         self.pooling = POOLINGS[int(lib.llama_pooling_type(context))]
         self.n_ctx = n_ctx
@@ -110,11 +113,12 @@ def open_embedder(loaded: Loaded, config: WorkerConfig) -> LlamaEmbedder | None:
     if not context:
         said = library.last_words()
         raise ConfigError(f"cannot make a context for embeddings of {name}: {said}")
-    return LlamaEmbedder(loaded.model, context, n_ctx)
+    apply_control_vectors(loaded.model, context, config)
+    return LlamaEmbedder(loaded.model, context, n_ctx, loaded.adapters.on(context))
 
 
 def _params(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Any:
-    params = context_params(config, loaded.is_gpu)
+    params = context_params(config)
     pooling = "rank" if config.reranking else config.pooling
     n_batch = config.n_ubatch
     params.embeddings = True

@@ -19,7 +19,12 @@ _recent: deque[str] = deque(maxlen=20)
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator] # llama_cpp is untyped
 def _on_log(level: int, text: bytes, _data: object) -> None:
-    # Called from any thread of the library; an exception here would be lost in C.
+    keep(level, text)
+
+
+def keep(level: int, text: bytes) -> None:
+    """Take a piece of llama.cpp's log; any thread of the library may call it."""
+    # An exception here would be lost in C.
     line = text.decode(errors="replace").rstrip()
     if not line or line.strip(".") == "":
         return

@@ -9,6 +9,7 @@ import secrets
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -35,13 +36,19 @@ NO_MEDIA = (
 Embedding = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 
+@cache
+def _marker() -> str:
+    """Return the marker of this process: the gateway knows it also when the model comes again."""
+    return os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(16)}__>"
+
+
 class MediaReader:
     """Owns the projector; knows nothing of slots."""
 
     def __init__(self, config: WorkerConfig, model: Any, n_ubatch: int) -> None:
         self._model = model
         self._n_ubatch = n_ubatch
-        self.marker = os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(16)}__>"
+        self.marker = _marker()
         params = mtmd.mtmd_context_params_default()
         params.use_gpu = config.mmproj_offload
         params.n_threads = config.n_threads_batch or config.n_threads

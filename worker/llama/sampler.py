@@ -21,6 +21,7 @@ from worker.engine.backend import DeadEnd, Sampled
 from worker.llama.chain import Chain, Model, build, has_dry, has_penalties, resolve_biases
 from worker.llama.grammar import check_grammar
 from worker.llama.stages import Candidates, Stage, view
+from worker.llama.thinking import open_thinking
 from worker.llama.trigger import Trigger
 
 Logits = np.ndarray[tuple[int], np.dtype[np.float32]]
@@ -54,7 +55,11 @@ class LlamaSampler:
         self._grammar: Any = None
         self._lazy: Any = None
         """The grammar while it waits for its trigger."""
-        self._trigger = _open_trigger(triggers, model, scratch)
+        self._tokenize = _tokenizer(model)
+        self._trigger = Trigger(triggers, scratch.pieces, self._tokenize) if triggers else None
+        self._thinking = open_thinking(
+            params, scratch.pieces, self._tokenize, is_lazy=self._trigger is not None
+        )
         self._parts: list[Chain | Stage] = []
         try:
             grammar = _open_grammar(params.grammar, model)
@@ -68,7 +73,8 @@ class LlamaSampler:
             self.close()
             raise
         only = self._parts[0]
-        is_fast = self._grammar is None and len(self._parts) == 1 and not params.post_sampling_probs
+        is_fast = self._grammar is None and self._thinking is None
+        is_fast = is_fast and len(self._parts) == 1 and not params.post_sampling_probs
         self._fast = only.handle if is_fast and isinstance(only, Chain) else None
 
     def remember(self, tokens: Sequence[int]) -> None:
@@ -84,7 +90,7 @@ class LlamaSampler:
             self._watch(token)
             return Sampled(token, self._raw_prob(token, read(index)) if self._n_probs else None)
         logits = read(index)
-        token = self._choose(logits)
+        token = self._choose(self._forced(logits))
         if self._params.post_sampling_probs:
             prob = self._final_prob(token)
         else:
@@ -108,7 +114,38 @@ class LlamaSampler:
                 lib.llama_sampler_free(grammar)
         self._grammar = self._lazy = None
 
+    def end_thoughts(self) -> bool:
+        """Let the thoughts that are under way end now; false if none are."""
+        return self._thinking is not None and self._thinking.end()
+
+    def _forced(self, logits: Logits) -> Logits:
+        """Leave nothing but the token that ends the thoughts, if it is time for that."""
+        thinking = self._thinking
+        if thinking is None or (token := thinking.forced) is None:
+            return logits
+        candidates, grammar = self._scratch.candidates, self._grammar
+        if grammar is not None and not candidates.is_allowed(token, grammar):
+            thinking.give_up()  # the grammar knows of no thoughts here
+            return logits
+        only = np.full_like(logits, -np.inf)
+        only[token] = logits[token]
+        return only
+
     def _watch(self, token: int) -> None:
+        """Follow thoughts; a trigger inside them is none, but their end may be one."""
+        thinking = self._thinking
+        if thinking is None:
+            self._await(token)
+            return
+        was_open = thinking.is_open
+        thinking.accept(token)
+        if not was_open:
+            self._await(token)
+        elif not thinking.is_open and thinking.ended_with:
+            for one in self._tokenize(thinking.ended_with):
+                self._await(one)
+
+    def _await(self, token: int) -> None:
         """Let the grammar hold from now on if its trigger has come."""
         if self._trigger is None or (written := self._trigger.watch(token)) is None:
             return
@@ -238,14 +275,11 @@ def _seen(params: SamplingParams, model: Model, prompt: Sequence[int]) -> Sequen
     return params.penalty_prompt
 
 
-def _open_trigger(triggers: Sequence[str], model: Model, scratch: Scratch) -> Trigger | None:
-    if not triggers:
-        return None
-
+def _tokenizer(model: Model) -> Callable[[str], Sequence[int]]:
     def tokenize(text: str) -> Sequence[int]:
         return model.vocabulary.tokenize(text, add_special=False, parse_special=True)
 
-    return Trigger(triggers, scratch.pieces, tokenize)
+    return tokenize
 
 
 def _open_grammar(text: str, model: Model) -> Any:

@@ -15,7 +15,7 @@ import llama_cpp.llama_cpp as lib
 
 from protocol.errors import ConfigError
 
-_NUMA = {"distribute": 1, "isolate": 2, "numactl": 3, "mirror": 4}
+_NUMA = {"none": 0, "distribute": 1, "isolate": 2, "numactl": 3, "mirror": 4}
 _MAX_CHARS = 127
 _TAGS = {"int": 0, "float": 1, "bool": 2, "str": 3}
 _OVERRIDE = re.compile(
@@ -64,7 +64,7 @@ def add_rpc_servers(servers: Sequence[str]) -> None:
     """Make the devices of RPC servers ours; raises `ConfigError` if this build cannot."""
     if not servers:
         return
-    ggml = _ggml()
+    ggml = open_ggml()
     ggml.ggml_backend_reg_by_name.restype = ctypes.c_void_p
     registry = ggml.ggml_backend_reg_by_name(b"RPC")
     if not registry:
@@ -84,12 +84,12 @@ def add_rpc_servers(servers: Sequence[str]) -> None:
         ggml.ggml_backend_register(ctypes.c_void_p(added))
 
 
-def _ggml() -> ctypes.CDLL:
-    """Open the library beside llama.cpp that keeps the list of backends."""
+def open_ggml(part: str = "ggml") -> ctypes.CDLL:
+    """Open a library beside llama.cpp; without a name the one that keeps the list of backends."""
     folder = Path(
         os.environ.get("LLAMA_CPP_LIB_PATH", "") or Path(llama_cpp.__file__).parent / "lib"
     )
-    for name in ("libggml.so", "libggml.dylib"):
+    for name in (f"lib{part}.so", f"lib{part}.dylib"):
         if (folder / name).exists():
             return ctypes.CDLL(str(folder / name))
-    raise ConfigError(f"--rpc: {folder} holds no libggml")
+    raise ConfigError(f"{folder} holds no lib{part}")

@@ -1,13 +1,13 @@
-"""How models write tool calls and thoughts: one row a format, chosen by the template's text.
+"""How models write tool calls: one row a format, chosen by the template's text.
 
 The same markers that llama.cpp knows (common/chat.cpp, common/parsers/); `NAME` in an opener stands
 for the name of a tool, `ANY` for an identifier.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from worker.output.chat.tool_format import ANY, NAME, Tagged, ToolFormat
+from worker.output.chat.thoughts import Thoughts
+from worker.output.chat.tool_format import ANY, KIND, NAME, Nested, Tagged, ToolFormat
 
 
 def _deepseek(name: str) -> str:
@@ -18,6 +18,9 @@ def _deepseek(name: str) -> str:
 _CALLS_BEGIN, _CALLS_END = _deepseek("tool calls begin"), _deepseek("tool calls end")
 _CALL_BEGIN, _CALL_END = _deepseek("tool call begin"), _deepseek("tool call end")
 _SEP = _deepseek("tool sep")
+
+_START = "<|start|>assistant"
+_M3 = "]<]minimax[>["
 
 GENERIC = ToolFormat(
     name="generic",
@@ -42,7 +45,6 @@ FORMATS: tuple[ToolFormat, ...] = (
         openers=(("<tool_call>\n", "<function=", NAME, ">\n"),),
         closers=("</tool_call>",),
         tagged=_FUNCTION_BLOCKS,
-        ends_thoughts=True,
     ),
     ToolFormat(
         name="qwen3-coder",
@@ -72,6 +74,16 @@ FORMATS: tuple[ToolFormat, ...] = (
         ),
     ),
     ToolFormat(
+        name="minimax-m3",
+        marks=(_M3, "<tool_call>", "<invoke name="),
+        openers=(
+            (f"{_M3}<tool_call>\n", f'{_M3}<invoke name="', NAME, '">'),
+            (f'{_M3}<invoke name="', NAME, '">'),
+        ),
+        end=f"{_M3}</tool_call>",
+        nested=Nested(mark=_M3, close=f"{_M3}</invoke>"),
+    ),
+    ToolFormat(
         name="minimax-m2",
         marks=("<minimax:tool_call>", "<invoke name=", "<parameter name="),
         openers=(
@@ -90,18 +102,21 @@ FORMATS: tuple[ToolFormat, ...] = (
         name="gpt-oss",
         marks=("<|channel|>", "<|message|>"),
         openers=(
-            ("<|channel|>commentary to=functions.", NAME, "<|constrain|>json<|message|>"),
-            ("<|channel|>commentary to=functions.", NAME, "<|message|>"),
-            ("<|start|>assistant to=functions.", NAME, "<|channel|>commentary", "<|message|>"),
-            (
-                *("<|start|>assistant to=functions.", NAME),
-                *("<|channel|>commentary", "<|constrain|>json<|message|>"),
-            ),
+            ("<|channel|>commentary to=functions.", NAME, KIND, "<|message|>"),
+            ("<|channel|>analysis to=functions.", NAME, KIND, "<|message|>"),
+            (f"{_START} to=functions.", NAME, "<|channel|>commentary", KIND, "<|message|>"),
+            (f"{_START} to=functions.", NAME, "<|channel|>analysis", KIND, "<|message|>"),
         ),
+        loose_openers=(
+            (" to=functions.", NAME, "<|channel|>commentary", KIND, "<|message|>"),
+            (" to=functions.", NAME, "<|channel|>analysis", KIND, "<|message|>"),
+        ),
+        triggers=("<|channel|>commentary to=functions.", " to=functions."),
         closers=("<|call|>", "<|end|>"),
         dropped=(
-            "<|start|>assistant",
+            _START,
             "<|channel|>final<|message|>",
+            "<|channel|>commentary<|channel|>final<|message|>",
             "<|channel|>commentary<|message|>",
             "<|end|>",
             "<|return|>",
@@ -189,7 +204,16 @@ FORMATS: tuple[ToolFormat, ...] = (
         marks=("<|START_ACTION|>", "tool_name"),
         openers=(("<|START_ACTION|>",),),
         end="<|END_ACTION|>",
-        dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+        is_array=True,
+        name_key="tool_name",
+        arguments_key="parameters",
+    ),
+    ToolFormat(
+        name="command-r-plus",
+        marks=("Action:", "```json", "<|CHATBOT_TOKEN|>", "tool_name"),
+        openers=(("Action:", "```json"),),
+        end="```",
         is_array=True,
         name_key="tool_name",
         arguments_key="parameters",
@@ -219,6 +243,7 @@ FORMATS: tuple[ToolFormat, ...] = (
         openers=(("<|python_tag|>",),),
         closers=(";",),
         is_bare=True,
+        has_words_first=True,
         arguments_key="parameters",
     ),
 )
@@ -237,42 +262,20 @@ def choose_format(template: str) -> ToolFormat:
         return GENERIC
     is_tagged = any(mark in template for mark in _TAGGED)
     for row in FORMATS:
-        if bool(row.tagged) == is_tagged and all(mark in template for mark in row.marks):
+        if bool(row.tagged or row.nested) == is_tagged and all(
+            mark in template for mark in row.marks
+        ):
             return row
     return GENERIC
-
-
-@dataclass(frozen=True, slots=True)
-class Thoughts:
-    """What stands around a model's thoughts."""
-
-    open: str
-    close: str
-    is_anywhere: bool = False
-    """They may come more than once, not only first."""
-
-
-THOUGHTS: Sequence[Thoughts] = (
-    Thoughts("<|channel|>analysis<|message|>", "<|end|>", is_anywhere=True),
-    Thoughts("<think>", "</think>"),
-    Thoughts("[THINK]", "[/THINK]"),
-    Thoughts("<seed:think>", "</seed:think>"),
-    Thoughts("<|START_THINKING|>", "<|END_THINKING|>"),
-)
-
-
-def choose_thoughts(template: str) -> Thoughts | None:
-    """Find how a template writes thoughts, if it knows of any."""
-    if "<|channel|>analysis" in template:
-        return THOUGHTS[0]
-    return next((row for row in THOUGHTS[1:] if row.close in template), None)
 
 
 def markers(tools: ToolFormat, thoughts: Thoughts | None) -> tuple[str, ...]:
     """List every literal that a parser looks for."""
     openers = (*tools.openers, *tools.loose_openers)
-    parts = [part for opener in openers for part in opener if part not in (NAME, ANY)]
+    parts = [part for opener in openers for part in opener if part not in (NAME, ANY, KIND)]
+    if tools.nested:
+        parts += [tools.nested.mark, tools.nested.close]
     if row := tools.tagged:
         parts += [row.key_open, row.key_close, row.value_open, row.value_close, row.close]
-    tags = (thoughts.open, thoughts.close) if thoughts else ()
+    tags = (thoughts.open, thoughts.close, *thoughts.ends) if thoughts else ()
     return (*parts, *tools.closers, tools.end, *tools.dropped, *tags)

@@ -4,10 +4,11 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from worker.output.chat.tool_format import ANY, NAME, ToolFormat
+from worker.output.chat.tool_format import ANY, KIND, NAME, ToolFormat
 
 _MAX_SPACE = 64
 _MAX_ANY = 64
+_CONSTRAIN = "<|constrain|>"
 
 
 class Kind(Enum):
@@ -55,7 +56,7 @@ def openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
 def _lenient(tools: ToolFormat) -> tuple[tuple[str, ...], ...]:
     """Return all openers; before arguments in tags line breaks are as models like them."""
     all_openers = (*tools.openers, *tools.loose_openers)
-    if not tools.tagged:
+    if not (tools.tagged or tools.nested):
         return all_openers
     return tuple(tuple(part.rstrip() for part in parts) for parts in all_openers)
 
@@ -66,11 +67,26 @@ def match_marker(marker: Marker, text: str, start: int) -> int | Match:
     for i, part in enumerate(marker.parts):
         if i:
             at = _skip_space(text, at, part)
-        end = _any_end(text, at) if part == ANY else _literal_end(part, text, at)
+        end = _part_end(part, text, at)
         if isinstance(end, Match):
             return end
         at = end
     return at
+
+
+def _part_end(part: str, text: str, at: int) -> int | Match:
+    if part == ANY:
+        return _any_end(text, at)
+    return _kind_end(text, at) if part == KIND else _literal_end(part, text, at)
+
+
+def _kind_end(text: str, at: int) -> int | Match:
+    """Skip `json` and `<|constrain|>json`, if they are there."""
+    end = _literal_end(_CONSTRAIN, text, at)
+    if end is Match.PARTIAL:
+        return end
+    end = _any_end(text, end if isinstance(end, int) else at)
+    return at if end is Match.NONE else end
 
 
 def _skip_space(text: str, at: int, part: str) -> int:

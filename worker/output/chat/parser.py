@@ -2,7 +2,8 @@
 
 The result does not depend on how the text is cut: whatever may still become a marker is held back,
 what turns out to be none is content, and at the end nothing is missing. The generation prompt's own
-markers (an opened thought, `>>>`) are told first, as llama.cpp does.
+markers (an opened thought, `>>>`) are told first, as llama.cpp does. White space is kept where
+llama-server keeps it: what a mark takes with it is in `worker.output.chat.thoughts`.
 """
 
 from collections.abc import Mapping, Set
@@ -10,11 +11,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from worker.output.chat.calls import CallReader
-from worker.output.chat.formats import Thoughts
+from worker.output.chat.json_answer import JsonAnswer
 from worker.output.chat.json_walk import Malformed
 from worker.output.chat.markers import Kind, Marker, Match, find, match_marker, openers
+from worker.output.chat.nested import NestedReader, Part
 from worker.output.chat.sink import Parsed, Sink
 from worker.output.chat.tagged import TaggedReader, Types
+from worker.output.chat.thought_reader import Spaces, ThoughtReader
+from worker.output.chat.thoughts import Thoughts
 from worker.output.chat.tool_format import ToolFormat
 
 
@@ -27,8 +31,18 @@ class Expected:
     names: Set[str] = frozenset()
     types: Mapping[str, Types] = field(default_factory=dict)
     """Tool -> the types of its arguments; only needed where these stand in tags."""
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    """Tool -> what its arguments are made of; only needed where tags stand in tags."""
     thoughts: Thoughts | None = None
-    """None: thoughts stay where they are."""
+    """None: the model has none."""
+    skips_space: bool = False
+    """White space that the answer begins with is none of it."""
+    dropped: tuple[str, ...] = ()
+    """Marks that are no part of the answer."""
+    is_json: bool = False
+    """The answer is JSON, maybe in a fence that is no part of it."""
+    is_plain: bool = False
+    """Thoughts are part of the answer, with their marks."""
     begun: str = ""
     """What of the answer the prompt already holds: an opened thought, `>>>`."""
     is_continued: bool = False
@@ -57,33 +71,37 @@ class ChatParser:
         """`repeats`: what the client began is part of the answer, as llama-server has it."""
         self._expected = expected
         tools = expected.tools
-        self._sink = Sink(tools.id_length if tools else 0)
+        answer = JsonAnswer() if expected.is_json else None
+        self._sink = Sink(tools.id_length if tools else 0, answer)
         self._state = _State.START
         self._text = ""
         """Not decided yet."""
         self._held: list[str] = []
         """A call that may turn out to be none."""
-        self._skips_space = False
-        self._reader: CallReader | TaggedReader | None = None
+        thoughts = expected.thoughts
+        self._spaces = Spaces(None if expected.skips_space else "")
+        """What is dropped next of white space."""
+        self._thinking: ThoughtReader | None = None
+        self._reader: CallReader | TaggedReader | NestedReader | None = None
         self._openers = openers(tools, expected.names) if tools else []
-        self._dropped = [Marker(Kind.DROPPED, (text,)) for text in tools.dropped] if tools else []
+        self._dropped = [Marker(Kind.DROPPED, (text,)) for text in expected.dropped]
         ends = [*tools.closers, tools.end] if tools else []
         self._closers = [Marker(Kind.CLOSER, (text,)) for text in ends if text]
         self._bare = [Marker(Kind.BARE, ("{",))] if tools and tools.is_bare else []
-        self._in_thoughts = False
-        """The call under way began inside a thought that had not ended."""
-        self._ends: list[Marker] = []
+        self._later = self._bare if tools and tools.has_words_first else []
         self._first: list[Marker] = []
         self._again: list[Marker] = []
-        if expected.thoughts:
-            begin = [Marker(Kind.THOUGHTS, (expected.thoughts.open,))]
-            close = Marker(Kind.CLOSER, (expected.thoughts.close,))
-            self._ends = [close, *(self._openers if tools and tools.ends_thoughts else [])]
-            self._first, self._again = begin, begin if expected.thoughts.is_anywhere else []
+        if thoughts and thoughts.close and not expected.is_plain:
+            self._spaces = Spaces(None if thoughts.skips_lead else "")
+            opens = (thoughts.open, *thoughts.loose_opens)
+            self._first = [Marker(Kind.THOUGHTS, (text,)) for text in opens]
+            self._again = self._first if thoughts.is_anywhere else []
+            if thoughts.may_only_end:
+                self._first = [*self._first, Marker(Kind.CLOSER, (thoughts.close,))]
         if expected.begun:
             self._text = expected.begun
             self._advance()
-            if not (repeats and expected.is_continued):
+            if expected.is_continued and not repeats:
                 self._sink.take()
 
     def feed(self, text: str) -> Parsed:
@@ -94,14 +112,12 @@ class ChatParser:
 
     def finish(self) -> Parsed:
         """Return what was held back in vain."""
-        if self._state is _State.THOUGHTS:
-            self._sink.reasoning(self._text.rstrip())
+        if self._thinking is not None:
+            self._sink.reasoning(self._thinking.finish())
         elif self._state is _State.BROKEN:
             self._sink.arguments(self._text)
         elif self._state is _State.BETWEEN:
             pass  # all that is held back here is space, or a part of the next call's marker
-        elif self._skips_space:
-            self._sink.content(self._text.lstrip())
         elif self._state is _State.CALL:
             # What follows a call is no words: brackets, or half of the next call.
             assert self._reader is not None
@@ -125,64 +141,66 @@ class ChatParser:
         while self._text and steps[self._state]():
             pass
 
-    def _skip_space(self) -> None:
-        """Drop the space after the mark of a thought's beginning or end."""
-        if self._skips_space:
-            self._text = self._text.lstrip()
-            self._skips_space = not self._text
-
     # ---- one state each: consume, and say whether to go on --------------------------------------
 
     def _start(self) -> bool:
         """Look for thoughts, or for a bare call, at the very beginning."""
-        self._skip_space()
-        at = self._space()
-        if at is None:
+        self._text = self._spaces.eat(self._text)
+        if not self._text:
             return False
-        found = self._match_at(at, [*self._first, *self._dropped, *self._openers, *self._bare])
+        found = self._match_at(0, self._first)
         if found is None:
             return False
-        marker, end = found
-        if marker is None:
-            self._state = _State.CONTENT
-        else:
-            self._enter(marker, at, end)
+        if found[0] is not None:
+            self._enter(found[0], found[1])
+            if found[0].kind is Kind.CLOSER:
+                self._leave_thoughts()
+            return True
+        found = self._match_bare()
+        if found is None:
+            return False
+        if found[0] is not None:
+            self._enter(found[0], found[1])
+            return True
+        if self._first:
+            self._leave_thoughts()
+        self._state = _State.CONTENT
         return True
+
+    def _match_bare(self) -> tuple[Marker | None, int] | None:
+        at = self._space() if self._bare else 0
+        return None if at is None else self._match_at(at, self._bare)
+
+    def _leave_thoughts(self) -> None:
+        """Thoughts are over, or none came: what follows is the answer."""
+        assert self._expected.thoughts is not None
+        has_thought = self._thinking is not None
+        self._thinking, self._first = None, []
+        space = self._expected.thoughts.after_close
+        if has_thought or space is None:
+            self._spaces = Spaces(space)
 
     def _think(self) -> bool:
-        """Pass thoughts on, without the space around them."""
-        assert self._expected.thoughts is not None
-        self._skip_space()
-        at, marker, end = find(self._ends, self._text, 0)
-        sure = self._before_space(at)
-        self._sink.reasoning(self._text[:sure])
-        self._text = self._text[sure:]
-        if marker is None:
-            return False
-        self._in_thoughts = marker.kind is Kind.CALL
-        if self._in_thoughts:
-            self._open_call(marker, at - sure, end - sure)
-        else:
-            self._text = self._text[end - sure :]
-            self._state, self._skips_space = _State.START, True
-        return True
+        """Pass thoughts on."""
+        reader = self._thinking
+        assert reader is not None
+        self._sink.reasoning(reader.push(self._text))
+        self._text = reader.rest
+        if reader.is_over:
+            self._leave_thoughts()
+            self._state = _State.START
+        return reader.is_over
 
     def _read_content(self) -> bool:
-        """Pass content on up to the first marker; space before a call is not content."""
-        markers = [*self._openers, *self._again, *self._dropped]
-        if not markers:
-            self._sink.content(self._text)
-            self._text = ""
-            return False
+        """Pass content on up to the first marker."""
+        self._text = self._spaces.eat(self._text)
+        markers = [*self._openers, *self._again, *self._dropped, *self._later]
         at, marker, end = find(markers, self._text, 0)
-        sure = self._before_space(at)
-        self._sink.content(self._text[:sure])
-        if marker is None:
-            self._text = self._text[sure:]
-            return False
-        self._text, at, end = self._text[sure:], at - sure, end - sure
-        self._enter(marker, at, end)
-        return True
+        self._sink.content(self._text[:at])
+        self._text = self._text[at:]
+        if marker is not None:
+            self._enter(marker, end - at)
+        return marker is not None
 
     def _read_call(self) -> bool:
         assert self._reader is not None
@@ -214,14 +232,11 @@ class ChatParser:
             return
         assert self._reader is not None
         self._put_back("".join(self._held) + (self._reader.unread if was_open else ""))
-        is_thought = self._in_thoughts and not was_open
-        self._state = _State.THOUGHTS if is_thought else _State.CONTENT
-        self._skips_space = False
+        self._state = _State.CONTENT
 
     def _put_back(self, text: str) -> None:
         """What was held for a call is none."""
-        is_thought = self._in_thoughts and not self._sink.has_called
-        (self._sink.reasoning if is_thought else self._sink.content)(text)
+        self._sink.content(text)
         self._held.clear()
 
     def _read_broken(self) -> bool:
@@ -247,7 +262,7 @@ class ChatParser:
         elif marker.kind in (Kind.CLOSER, Kind.DROPPED):
             self._text = self._text[end:]
         else:
-            self._enter(marker, at, end)
+            self._enter(marker, end)
         return True
 
     # -------------------------------------------------------------------------------------------
@@ -259,10 +274,6 @@ class ChatParser:
             return 0
         return None if at == len(self._text) else at
 
-    def _before_space(self, end: int) -> int:
-        """Return where the space before `end` begins."""
-        return max(len(self._text[:end].rstrip()), end - _MAX_SPACE)
-
     def _match_at(self, at: int, markers: list[Marker]) -> tuple[Marker | None, int] | None:
         """Return the marker at a place and its end, (None, 0) for none, None for too early."""
         for marker in markers:
@@ -273,27 +284,30 @@ class ChatParser:
                 return None
         return None, 0
 
-    def _enter(self, marker: Marker, at: int, end: int) -> None:
-        """Go where a marker leads; `at` counts the space before it, which is dropped with it."""
-        match marker.kind:
-            case Kind.THOUGHTS:
-                self._state, self._skips_space = _State.THOUGHTS, True
-            case Kind.CALL | Kind.BARE:
-                self._open_call(marker, at, end)
-                return
-            case _:
-                self._sink.content(self._text[:at])
-                self._state = _State.CONTENT
+    def _enter(self, marker: Marker, end: int) -> None:
+        """Go where a marker leads that ends at `end`; the space before it goes with it."""
+        if marker.kind in (Kind.CALL, Kind.BARE):
+            self._open_call(marker, end)
+            return
         self._text = self._text[end:]
+        if marker.kind is Kind.THOUGHTS:
+            assert self._expected.thoughts is not None
+            self._thinking = ThoughtReader(self._expected.thoughts)
+            self._state = _State.THOUGHTS
+        else:
+            self._state = _State.CONTENT
 
-    def _open_call(self, marker: Marker, at: int, end: int) -> None:
+    def _open_call(self, marker: Marker, end: int) -> None:
         tools = self._expected.tools
         assert tools is not None
         is_bare = marker.kind is Kind.BARE
-        cut = at if is_bare else end  # the brace belongs to the call
+        cut = end - 1 if is_bare else end  # the brace belongs to the call
         self._held, self._text = [self._text[:cut]], self._text[cut:]
         names, types = self._expected.names, self._expected.types
-        if tools.tagged and marker.name:
+        if tools.nested and marker.name:
+            whole = self._expected.parts.get(marker.name, Part(frozenset()))
+            self._reader = NestedReader(tools.nested, marker.name, whole, self._sink)
+        elif tools.tagged and marker.name:
             mine = types.get(marker.name, {})
             self._reader = TaggedReader(tools.tagged, marker.name, mine, self._sink)
         else:

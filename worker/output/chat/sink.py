@@ -5,6 +5,7 @@ import string
 from dataclasses import dataclass
 
 from protocol.messages import ToolCallDelta
+from worker.output.chat.json_answer import JsonAnswer
 
 _ALPHABET = string.ascii_letters + string.digits
 
@@ -24,8 +25,9 @@ class Parsed:
 class Sink:
     """Collects pieces until they are taken."""
 
-    def __init__(self, id_length: int) -> None:
+    def __init__(self, id_length: int, answer: JsonAnswer | None = None) -> None:
         self._id_length = id_length
+        self._answer = answer
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[tuple[int, str, str, list[str]]] = []
@@ -38,7 +40,7 @@ class Sink:
 
     def content(self, text: str) -> None:
         """Add words for the reader."""
-        self._content.append(text)
+        self._content.append(text if self._answer is None else self._answer.push(text))
 
     def reasoning(self, text: str) -> None:
         """Add thoughts."""

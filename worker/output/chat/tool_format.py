@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from worker.output.chat.json_walk import Path
 
-NAME, ANY = "\0name", "\0any"
+NAME, ANY, KIND = "\0name", "\0any", "\0kind"
+"""The name of a tool, an identifier, and what gpt-oss may say of the arguments' language."""
 
 Parts = tuple[str, ...]
 """Literals with optional white space between them."""
@@ -24,6 +25,16 @@ class Tagged:
     value_close: str
     is_block: bool = False
     """A value and the tag after it stand on lines of their own."""
+    close: str
+    """Stands after the last argument."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nested:
+    """How arguments are written whose parts are tags within tags."""
+
+    mark: str
+    """Stands before every tag."""
     close: str
     """Stands after the last argument."""
 
@@ -54,10 +65,14 @@ class ToolFormat:
     arguments_key: str = "arguments"
     tagged: Tagged | None = None
     """Arguments stand in tags; None: they are JSON."""
-    ends_thoughts: bool = False
-    """A call may begin inside a thought, and ends it."""
+    nested: Nested | None = None
+    """Arguments stand in tags within tags."""
     loose_openers: tuple[Parts, ...] = ()
     """How some models begin the first call instead."""
+    triggers: tuple[str, ...] = ()
+    """Where a grammar begins to hold; empty: where the first opener or a loose one does."""
+    has_words_first: bool = False
+    """A bare call may come after words."""
     has_id: bool = False
     """The model writes an id into the call."""
     id_length: int = 32

@@ -1,0 +1,55 @@
+"""POST /v1/chat/completions/control: what a client may do to an answer while it runs."""
+
+import asyncio
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.body import read_json
+from gateway.errors import json_response
+from gateway.service import Service
+from protocol.errors import InvalidRequest
+from protocol.messages import Generate
+from protocol.schema import json_type
+
+_UNKNOWN = "no active completion for this id"
+_UNARMED = "reasoning control not enabled for this completion"
+
+
+class ChatControl:
+    """The endpoint; its one action ends the thoughts of an answer, as llama-server's does."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        body = await read_json(scope, receive, self._service.body_limits)
+        chat_id = _read_text(body, "id")
+        if not chat_id:
+            raise InvalidRequest("missing completion id", param="id")
+        if _read_text(body, "action") != "reasoning_end":
+            raise InvalidRequest("unknown control action", param="action")
+        await json_response(await self._end_thoughts(chat_id))(scope, receive, send)
+
+    async def _end_thoughts(self, chat_id: str) -> dict[str, Any]:
+        streams = self._service.live.find(chat_id)
+        if not streams:
+            return _failure(_UNKNOWN)
+        tasks = [stream.task for stream in streams]
+        if not all(isinstance(one, Generate) and one.params.reasoning_control for one in tasks):
+            return _failure(_UNARMED)
+        asked = (self._service.pool.end_thoughts(stream) for stream in streams)
+        return {"success": True} if any(await asyncio.gather(*asked)) else _failure(_UNKNOWN)
+
+
+def _failure(message: str) -> dict[str, Any]:
+    return {"success": False, "message": message}
+
+
+def _read_text(body: dict[str, Any], key: str) -> str:
+    value = body.get(key)
+    if value is not None and not isinstance(value, str):
+        message = f"Field '{key}': type must be string, but is {json_type(value)}"
+        raise InvalidRequest(message, param=key)
+    return value or ""

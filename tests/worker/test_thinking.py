@@ -1,0 +1,161 @@
+"""Budgets of thoughts, on tokens that are single bytes: what is forced, when, and what is held."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.messages import Done
+from protocol.sampling import SamplingParams
+from tests.worker.served import Served
+from worker.llama.thinking import Thinking, open_thinking
+
+PIECES = [bytes([i]) for i in range(256)]
+
+
+def tokenize(text: str) -> Sequence[int]:
+    """A token a byte."""
+    return list(text.encode())
+
+
+def opened(*, is_lazy: bool = False, **fields: object) -> Thinking | None:
+    """Open a watch over <t> and </t>."""
+    marks = {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tags": ("</t>", "[")}
+    params = SamplingParams(**{**marks, **fields})  # type: ignore[arg-type]
+    return open_thinking(params, PIECES, tokenize, is_lazy=is_lazy)
+
+
+def told(thinking: Thinking | None, text: str) -> str:
+    """Let a model write a text: return what comes of it, what must come included."""
+    assert thinking is not None
+    out = b""
+    todo = text.encode()
+    while todo or thinking.forced is not None:
+        token = thinking.forced
+        if token is None:
+            token, todo = todo[0], todo[1:]
+        out += bytes([token])
+        thinking.accept(token)
+    return out.decode()
+
+
+def test_thoughts_end_when_their_budget_is_used_up() -> None:
+    assert told(opened(reasoning_budget_tokens=3), "a<t>bcdefg") == "a<t>bcd</t>efg"
+
+
+def test_a_message_comes_before_the_mark() -> None:
+    thinking = opened(reasoning_budget_tokens=1, reasoning_budget_message="Enough.")
+    assert told(thinking, "<t>bc") == "<t>bEnough.</t>c"
+
+
+def test_no_budget_ends_them_at_once() -> None:
+    assert told(opened(reasoning_budget_tokens=0), "<t>bc") == "<t></t>bc"
+
+
+@pytest.mark.parametrize("end", ["</t>", "["])
+def test_thoughts_that_end_by_themselves_are_left_alone(end: str) -> None:
+    text = f"<t>b{end}cdefghi"
+    assert told(opened(reasoning_budget_tokens=6), text) == text
+
+
+def test_each_run_of_thoughts_has_a_budget_of_its_own() -> None:
+    text = told(opened(reasoning_budget_tokens=2), "<t>b</t><t>cd")
+    assert text == "<t>b<</t>/t><t>cd</t>"
+    text = told(opened(reasoning_budget_tokens=5), "<t>b</t><t>c</t>d")
+    assert text == "<t>b</t><t>c</t>d"
+
+
+def test_a_character_is_not_cut() -> None:
+    assert told(opened(reasoning_budget_tokens=2), "<t>b\u00e9c") == "<t>b\u00e9c</t>"
+
+
+def test_what_the_prompt_began_counts() -> None:
+    thinking = opened(reasoning_budget_tokens=2, generation_prompt="[assistant]<t>\n")
+    assert thinking is not None and thinking.is_open
+    assert told(thinking, "bc") == "b</t>c"
+
+
+def test_the_end_can_be_asked_for() -> None:
+    thinking = opened(reasoning_control=True, generation_prompt="<t>")
+    assert thinking is not None and thinking.end() and not thinking.end()
+    assert told(thinking, "bc") == "</t>bc"
+    assert not thinking.end()
+
+
+def test_nothing_is_watched_where_nothing_depends_on_it() -> None:
+    assert opened() is None
+    assert opened(reasoning_budget_tokens=5, reasoning_budget_start_tag="") is None
+    assert opened(is_lazy=True) is not None
+
+
+def test_a_thought_is_open_until_a_mark_has_come() -> None:
+    thinking = opened(is_lazy=True)
+    assert thinking is not None
+    states = ""
+    for token in b"a<t>b</t>c<t>[":
+        thinking.accept(token)
+        states += "+" if thinking.is_open else "-"
+    assert states == "---+++++----+-"
+    assert thinking.ended_with == "["
+
+
+@given(
+    words=st.text("ab<t>/[\u00e9", max_size=40),
+    budget=st.integers(0, 12),
+)
+def test_no_thought_is_longer_than_its_budget(words: str, budget: int) -> None:
+    text = told(opened(reasoning_budget_tokens=budget), words)
+    rest = text
+    while "<t>" in rest:
+        thought = rest.partition("<t>")[2]
+        ends = [at for at in (thought.find("</t>"), thought.find("[")) if at >= 0]
+        if not ends:
+            assert len(thought.encode()) <= budget + 1
+            return
+        # The mark itself may have begun within the budget, and a character is not cut.
+        assert len(thought[: min(ends)].encode()) <= budget + 1
+        rest = thought[min(ends) + 1 :]
+
+
+# ---- on the real model ---------------------------------------------------------------------------
+
+COUNTING = "one two three one two three one two three one two"
+"""The model goes on with ` three one two`, over and over."""
+
+
+@pytest.mark.model
+def test_the_model_is_made_to_end_its_thoughts(single: Served) -> None:
+    marks = {"reasoning_budget_start_tag": " three", "reasoning_budget_end_tags": ["END"]}
+    answer = single.ask(COUNTING, n_predict=8, reasoning_budget_tokens=2, **marks)
+    assert answer.text.startswith(" three one twoEND")
+    probable = single.ask(COUNTING, n_predict=8, reasoning_budget_tokens=2, n_probs=1, **marks)
+    assert probable.text == answer.text and len(probable.probs) == len(answer.tokens)
+
+
+@pytest.mark.model
+def test_no_grammar_begins_inside_a_thought(single: Served) -> None:
+    free = single.ask(COUNTING, n_predict=12).text
+    lazy: dict[str, Any] = {"triggers": (" one",), "grammar": 'root ::= " one" " done"'}
+    marks = {"reasoning_budget_start_tag": "three", "reasoning_budget_end_tags": [" two"]}
+    inside = single.ask(COUNTING, n_predict=12, generation_prompt="three", **lazy, **marks)
+    assert inside.text.startswith(" three one two three") and inside.text == free
+    ended = single.ask(
+        COUNTING, n_predict=12, **lazy, **marks | {"reasoning_budget_start_tag": "x"}
+    )
+    assert ended.text == " three one done"
+
+
+@pytest.mark.model
+def test_the_end_of_a_thought_may_begin_a_call(single: Served) -> None:
+    lazy: dict[str, Any] = {"triggers": (" one",), "grammar": 'root ::= " one" " done"'}
+    marks = {"reasoning_budget_start_tag": "three", "reasoning_budget_end_tags": [" one"]}
+    assert single.ask(COUNTING, n_predict=12, **lazy, **marks).text == " three one done"
+
+
+@pytest.mark.model
+def test_a_grammar_that_knows_no_thoughts_goes_on(single: Served) -> None:
+    marks = {"reasoning_budget_start_tag": "a", "reasoning_budget_end_tags": ["END"]}
+    answer = single.ask("x", grammar='root ::= "abc"', reasoning_budget_tokens=0, **marks)
+    assert answer.text == "abc" and isinstance(answer.end, Done)
