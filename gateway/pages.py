@@ -1,6 +1,7 @@
-"""What a browser sees at `/`: the built-in page, a directory of one's own, or nothing.
+"""What a browser sees at `/`: the built-in page, a directory of one's own before it, or nothing.
 
-None of it needs a key: the page asks for one and sends it with each request.
+What the directory lacks comes from the built-in files, as in the seeds: a page of one's own imports
+`/completion.js`. None of it needs a key: the page asks for one and sends it with each request.
 """
 
 import mimetypes
@@ -45,8 +46,9 @@ class Pages:
 
     def is_page(self, path: str) -> bool:
         """Tell whether a path is that of a file."""
-        if path in self.own:
-            return True
+        return path in self.own or self._is_theirs(path)
+
+    def _is_theirs(self, path: str) -> bool:
         if self.theirs is None:
             return False
         name = path.lstrip("/")
@@ -57,11 +59,14 @@ class Pages:
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes; they come after all others."""
-        if self.theirs is not None:
-            return [Mount("/", self.theirs)]
-        return [Route(path, self._show, methods=["GET"]) for path in self.own]
+        routes: list[BaseRoute] = [Route(path, self._show, methods=["GET"]) for path in self.own]
+        return routes if self.theirs is None else [*routes, Mount("/", self.theirs)]
 
     async def _show(self, request: Request) -> Response:
+        if self.theirs is not None and self._is_theirs(request.url.path):
+            return await self.theirs.get_response(
+                self.theirs.get_path(request.scope), request.scope
+            )
         path = self.own[request.url.path]
         kind = mimetypes.guess_type(path.name)[0]
         return Response(path.read_bytes(), 200, _HEADERS, kind)
@@ -71,10 +76,11 @@ def open_pages(config: GatewayConfig) -> Pages:
     """Find what is to be served; raises `ConfigError` for a directory that is none."""
     if not config.ui:
         return Pages()
-    if config.static_path:
-        folder = Path(config.static_path).expanduser()
-        if not folder.is_dir():
-            raise ConfigError(f"--path {folder} is not a directory")
-        return Pages(theirs=_Files(directory=folder, html=True))
     files = {f"/{path.name}": path for path in sorted(_OWN.iterdir()) if path.is_file()}
-    return Pages(own={"/": _OWN / "index.html", **files})
+    own = {"/": _OWN / "index.html", **files}
+    if not config.static_path:
+        return Pages(own=own)
+    folder = Path(config.static_path).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"--path {folder} is not a directory")
+    return Pages(own=own, theirs=_Files(directory=folder, html=True))

@@ -18,6 +18,8 @@ from protocol.errors import InvalidRequest
 from protocol.facts import ModelCard
 from protocol.sampling import INT32_MAX
 
+_DEFAULT_BUDGET = 10000
+"""llama-server's, for thinking that is enabled without one."""
 _DEFAULT_MAX_TOKENS = 4096
 """llama-server's; Anthropic demands the field."""
 
@@ -36,8 +38,13 @@ _SPELLINGS: Mapping[str, str] = {
 _REFUSED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "mcp_servers": ("remote tools are", bool),
     "container": ("code execution is", bool),
+    "functions": ("OpenAI's functions are", bool),
+    "function_call": ("OpenAI's functions are", lambda value: value not in ("auto", "none")),
 }
 """Name -> (what is not supported, whether a value that is not null asks for it)."""
+
+_SOURCE = "messages.content.source.url"
+"""What a link is called: blocks do not stay at their places, so which one it was is not known."""
 
 _CHOICES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -47,7 +54,8 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     converted = to_chat(body)
     with respelled(_SPELLINGS):
         planned = chat.plan(converted, card)
-    return replace(planned, reply=MessagesReply(card), failure=failure)
+    links = tuple(link._replace(param=_SOURCE) for link in planned.links)
+    return replace(planned, reply=MessagesReply(card), failure=failure, links=links)
 
 
 def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,9 +138,11 @@ def _thinking(thinking: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str,
     if kind is None or kind == "adaptive":
         return {}
     kwargs = {"enable_thinking": kind == "enabled", **read_object(body, "chat_template_kwargs")}
-    # Anthropic calls the budget a target and no limit; the limit is `max_tokens`.
-    read_int(thinking, "budget_tokens", 0, INT32_MAX)
-    return {"chat_template_kwargs": kwargs}
+    fields: dict[str, Any] = {"chat_template_kwargs": kwargs}
+    budget = read_int(thinking, "budget_tokens", 0, INT32_MAX)
+    if kind == "enabled":
+        fields["thinking_budget_tokens"] = _DEFAULT_BUDGET if budget is None else budget
+    return fields
 
 
 def _output(output: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from gateway.llamacpp.media import place_media
 from gateway.llamacpp.options import read_ping_interval
+from gateway.llamacpp.params import read_params
 from gateway.llamacpp.prompt import read_prompts
 from gateway.llamacpp.results import CompletionReply
 from gateway.llamacpp.structured import read_json_schema
@@ -12,14 +13,13 @@ from gateway.refusals import refuse_unsupported
 from gateway.reply import Plan, fan_out
 from protocol.facts import ModelCard
 from protocol.messages import Generate
-from protocol.schema import read
 from protocol.system_prompt import read_system_prompt
 
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     """Plan a native completion; raises `InvalidRequest` naming the field."""
     refuse_unsupported(body, besides=("system_prompt",))
-    params = read(card.defaults, body)
+    params = read_params(body, card)
     schema = read_json_schema(body)
     system = body.get("system_prompt")
     prompts = []

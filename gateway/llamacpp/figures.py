@@ -6,6 +6,7 @@ from typing import Any
 
 from protocol.facts import Timings, TokenProb
 from protocol.messages import Done, Progress
+from protocol.sampling import SamplingParams
 
 _LOWEST = -3.4028234663852886e38
 """float32's lowest number: JSON has no -inf, and clients expect a number."""
@@ -56,6 +57,19 @@ def progress(message: Progress) -> dict[str, Any]:
         "processed": message.processed,
         "time_ms": int(message.time_ms),
     }
+
+
+def progress_fields(message: Progress, params: SamplingParams) -> dict[str, Any]:
+    """Return what a chunk tells of the prompt: progress, and the times so far if asked for them."""
+    told = {"prompt_progress": progress(message)}
+    if not params.timings_per_token:
+        return told
+    times = Timings(
+        cache_n=message.cached,
+        prompt_n=message.processed - message.cached,
+        prompt_ms=message.time_ms,
+    )
+    return {"timings": timings(times)} | told
 
 
 def token_probs(probs: Iterable[TokenProb], *, post: bool, n_top: int) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ from typing import Any
 
 from gateway.llamacpp.media import refuse_media
 from gateway.llamacpp.options import read_ping_interval
+from gateway.llamacpp.params import read_params
+from gateway.llamacpp.prompt import Prompt, mixed
 from gateway.llamacpp.results import CompletionReply
 from gateway.llamacpp.structured import read_json_schema
 from gateway.refusals import refuse_unsupported
@@ -12,7 +14,6 @@ from gateway.reply import Plan, fan_out
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.facts import ModelCard
 from protocol.messages import Generate, Infill
-from protocol.schema import read
 
 _BAD_EXTRA = '"input_extra" must be an array of {"filename": string, "text": string}'
 _NAMELESS = "tmp"
@@ -25,12 +26,12 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     if prompt is not None and not isinstance(prompt, str):
         raise InvalidRequest('"prompt" must be a string', param="prompt")
     gap = Infill(
-        prefix=_text(body, "input_prefix"),
-        suffix=_text(body, "input_suffix"),
+        prefix=_text(body, "input_prefix", card),
+        suffix=_text(body, "input_suffix", card),
         extra=_extra(body.get("input_extra")),
     )
     refuse_unsupported(body)
-    params = read(card.defaults, body)
+    params = read_params(body, card)
     schema = read_json_schema(body)
     refuse_media(body)
     task = Generate(task_id=0, prompt=prompt or "", infill=gap, params=params, schema=schema)
@@ -51,12 +52,15 @@ def check_infill(card: ModelCard) -> None:
         raise TaskError(ErrorCode.NOT_SUPPORTED, message)
 
 
-def _text(body: Mapping[str, Any], key: str) -> str:
+def _text(body: Mapping[str, Any], key: str, card: ModelCard) -> Prompt:
+    """Read a text, or texts and tokens mixed."""
     value = body.get(key)
     if value is None:
         raise InvalidRequest(f'"{key}" is required', param=key)
+    if isinstance(value, list):
+        return mixed(value, card.n_vocab, key=key)
     if not isinstance(value, str):
-        raise InvalidRequest(f'"{key}" must be a string', param=key)
+        raise InvalidRequest(f'"{key}" must be a string or an array', param=key)
     return value
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from gateway.llamacpp.figures import completion_probabilities, progress, timings
+from gateway.llamacpp.figures import completion_probabilities, progress_fields, timings
 from gateway.llamacpp.settings import legacy_settings, settings
 from gateway.reply import Outcome
 from gateway.sse import event
@@ -24,7 +24,7 @@ def completion(
 ) -> dict[str, Any]:
     """Return the final object of one choice."""
     done = outcome.done
-    params = replace(params, logit_bias=done.biases)
+    params = replace(params, logit_bias=done.biases, stop=done.stops or params.stop)
     result = {
         "index": index,
         "content": outcome.text,
@@ -95,8 +95,8 @@ class CompletionReply:
 
     def progress(self, index: int, message: Progress) -> bytes:
         """Frame an empty chunk with `prompt_progress`."""
-        extra = b',"prompt_progress":' + orjson.dumps(progress(message))
-        return self._chunk(index, Delta(task_id=0), extra)
+        told = orjson.dumps(progress_fields(message, self._params[index]))
+        return self._chunk(index, Delta(task_id=0), b"," + told[1:-1])
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Frame one chunk; an empty text still tells of its tokens."""

@@ -34,7 +34,7 @@ def metric_settings(params: SamplingParams) -> dict[str, Any]:
 
 
 def legacy_settings(params: SamplingParams, *, n_ctx: int, model: str) -> dict[str, Any]:
-    """Return the keys of 2023 and 2024 that today's object lacks."""
+    """Return the keys of 2023 to 2025 that today's object lacks."""
     prompt = params.penalty_prompt
     return {
         "n_ctx": n_ctx,
@@ -44,6 +44,9 @@ def legacy_settings(params: SamplingParams, *, n_ctx: int, model: str) -> dict[s
         "penalize_nl": bool(params.penalize_nl),
         "penalty_prompt_tokens": list(prompt) if isinstance(prompt, tuple) else [],
         "use_penalty_prompt_tokens": prompt is not None,
+        "speculative.n_max": params.speculative_n_max or 0,
+        "speculative.n_min": params.speculative_n_min or 0,
+        "speculative.p_min": float32(params.speculative_p_min or 0.0),
     }
 
 
@@ -110,12 +113,12 @@ _ROWS: tuple[_Row, ...] = (
     _fixed("grammar_lazy", False),
     _fixed("grammar_triggers", ()),
     _fixed("preserved_tokens", ()),
-    _fixed("chat_format", "Content-only"),
-    _fixed("reasoning_format", "none"),
-    _fixed("reasoning_in_content", False),
-    _fixed("generation_prompt", ""),
+    _plain("chat_format"),
+    _plain("reasoning_format"),
+    ("reasoning_in_content", lambda p: p.stream and p.reasoning_format == "deepseek-legacy"),
+    _plain("generation_prompt"),
     _plain("samplers"),
-    _fixed("speculative.types", "none"),
+    ("speculative.types", lambda params: ",".join(params.speculative_types) or "none"),
     _plain("timings_per_token"),
     _plain("post_sampling_probs"),
     _fixed("backend_sampling", False),

@@ -1,6 +1,6 @@
 """What GET /health, /props, /slots and /v1/models say, in the shapes of both eras."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,31 +110,34 @@ def _caps(template: str) -> dict[str, bool]:
     }
 
 
-def router_props(cards: Sequence[ModelCard]) -> dict[str, Any]:
+def router_props(
+    cards: Sequence[ModelCard], max_instances: int | None = None, *, autoload: bool = False
+) -> dict[str, Any]:
     """Return /props of a pool of several models when none is named: llama-server's router."""
     return {
         "role": "router",
-        "max_instances": len(cards),
-        "models_autoload": False,
+        "max_instances": len(cards) if max_instances is None else max_instances,
+        "models_autoload": autoload,
         "model_alias": "llama-server",
         "model_path": "none",
         "default_generation_settings": {"params": None, "n_ctx": 0},
         "ui_settings": {},
-        "build_info": cards[0].build,
+        "build_info": cards[0].build if cards else "",
         "cors_proxy_enabled": False,
     }
 
 
-def models(cards: Sequence[ModelCard], created: int) -> dict[str, Any]:
-    """Return /v1/models: OpenAI's list, with llama-server's additions."""
+def models(cards: Sequence[ModelCard], created: int, states: Mapping[str, str]) -> dict[str, Any]:
+    """Return /v1/models: OpenAI's list, with llama-server's additions and those of its router."""
     return {
         "models": [_ollama_model(card) for card in cards],
         "object": "list",
-        "data": [_model(card, created) for card in cards],
+        "data": [model(card, created) | {"status": {"value": states[card.name]}} for card in cards],
     }
 
 
-def _model(card: ModelCard, created: int) -> dict[str, Any]:
+def model(card: ModelCard, created: int) -> dict[str, Any]:
+    """Return what is listed of a model that is loaded."""
     return {
         "id": card.name,
         "aliases": list(card.aliases) or [card.name],

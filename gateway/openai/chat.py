@@ -1,17 +1,22 @@
 """The body of /v1/chat/completions, turned into tasks."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gateway.llamacpp.options import read_flag, read_int, read_object, read_ping_interval
+from gateway.llamacpp.params import read_params
 from gateway.llamacpp.structured import read_response_format
 from gateway.openai.chunks import ChatReply
+from gateway.openai.functions import SPELLINGS, as_tools
 from gateway.openai.messages import read_messages
 from gateway.openai.parts import lift_media
+from gateway.openai.spelling import respelled
 from gateway.openai.thinking import (
     read_continuation,
     read_reasoning_format,
     read_template_variables,
+    refuse_marks,
 )
 from gateway.openai.tools import check_tools, read_tool_choice, read_tools
 from gateway.openai.usage import Wishes
@@ -20,16 +25,26 @@ from gateway.reply import Plan, fan_out
 from protocol.errors import InvalidRequest
 from protocol.facts import ModelCard
 from protocol.messages import Chat, Generate
-from protocol.schema import read
 
+_CHAT_FORMAT = "peg-native"
+"""What llama-server calls the parser of nearly every template."""
 _LLAMA_SERVER_TOP = 20
 """llama-server's `top_logprobs` when only `logprobs` is given; OpenAI's would be 0."""
 
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     """Plan a chat completion; raises `InvalidRequest` naming the field."""
-    refuse_unsupported(body)
+    refuse_unsupported(body, besides=("functions", "function_call"))
+    body, names_functions = as_tools(body)
+    if not names_functions:
+        return _plan(body, card)
+    with respelled(SPELLINGS):
+        return _plan(body, card, names_functions=True)
+
+
+def _plan(body: Mapping[str, Any], card: ModelCard, *, names_functions: bool = False) -> Plan:
     body, media = lift_media(body, card)
+    refuse_marks(body)
     if read_flag(body, "echo"):
         raise InvalidRequest("Field 'echo': echo in a chat is not supported yet", param="echo")
     n_top = _read_n_top(body)
@@ -38,20 +53,25 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     native = {key: value for key, value in body.items() if key != "logprobs"}
     if n_top is not None:
         native["n_probs"] = max(n_top, 1)
-    params = read(card.defaults, native)
+    params = replace(read_params(native, card), chat_format=_CHAT_FORMAT)
     if chat.tools:
         check_tools(body, chat.tool_choice, stream=params.stream)
-    tasks, each = fan_out([Generate(task_id=0, chat=chat, params=params, media=media)], params)
+    task = Generate(task_id=0, chat=chat, params=params, media=tuple(media.pieces))
+    tasks, each = fan_out([task], params)
     wishes = Wishes(
         include_usage=read_flag(read_object(body, "stream_options"), "include_usage"),
         verbose=read_flag(body, "verbose"),
         n_top=n_top if n_top is not None else params.n_probs or -1,
+        names_functions=names_functions,
     )
+    reply = ChatReply(card, each, wishes)
     return Plan(
         tasks=tasks,
-        reply=ChatReply(card, each, wishes),
+        reply=reply,
+        chat_id=reply.id,
         stream=params.stream,
         ping_interval_s=read_ping_interval(body),
+        links=tuple(media.links),
     )
 
 

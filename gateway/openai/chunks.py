@@ -9,8 +9,9 @@ from typing import Any
 
 import orjson
 
-from gateway.llamacpp.figures import progress, timings, total
+from gateway.llamacpp.figures import progress_fields, timings, total
 from gateway.llamacpp.results import completion
+from gateway.openai.functions import function_call, function_call_piece
 from gateway.openai.usage import Wishes, finish_reason, identity, log_probs, usage
 from gateway.reply import Outcome
 from gateway.sse import DONE
@@ -39,13 +40,18 @@ class ChatReply:
         self._held: list[tuple[TokenProb, ...]] = [()] * len(params)
         self._dones: dict[int, Done] = {}
 
+    @property
+    def id(self) -> str:
+        """The id of the answer."""
+        return self._identity.id
+
     def started(self, index: int, message: Started) -> None:
         """Nothing to note: chat chunks do not tell of slots."""
 
     def progress(self, index: int, message: Progress) -> bytes:
         """Frame a role chunk with `prompt_progress`, as llama-server does."""
-        told = orjson.dumps(progress(message))
-        return self._chunk(index, _ROLE, extra=b',"prompt_progress":' + told)
+        told = orjson.dumps(progress_fields(message, self._params[index]))
+        return self._chunk(index, _ROLE, extra=b"," + told[1:-1])
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Frame what was added; a delta without anything says nothing, for no client expects ""."""
@@ -74,9 +80,17 @@ class ChatReply:
             added.append(b'{"content":' + orjson.dumps(message.text) + b"}")
         if message.tool_calls:
             self._has_calls[index] = True
-            pieces = (orjson.dumps(tool_call_piece(call)) for call in message.tool_calls)
-            added += [b'{"tool_calls":[' + piece + b"]}" for piece in pieces]
+            added += [self._call(call) for call in message.tool_calls]
         return added
+
+    def _call(self, call: ToolCallDelta) -> bytes:
+        if self._wishes.names_functions:
+            return b'{"function_call":' + orjson.dumps(function_call_piece(call)) + b"}"
+        return b'{"tool_calls":[' + orjson.dumps(tool_call_piece(call)) + b"]}"
+
+    def _reason(self, done: Done, *, has_calls: bool) -> str:
+        calls = "function_call" if self._wishes.names_functions else "tool_calls"
+        return finish_reason(done.finish, has_calls=has_calls, calls=calls)
 
     def _role(self, index: int) -> bytes:
         self._has_role[index] = True
@@ -98,7 +112,7 @@ class ChatReply:
         """Frame the finish reason, with timings unless the usage chunk will carry them."""
         self._dones[index] = message
         role = b"" if self._has_role[index] else self._role(index)
-        reason = finish_reason(message.finish, has_calls=self._has_calls[index]).encode()
+        reason = self._reason(message, has_calls=self._has_calls[index]).encode()
         head = b'data: {"choices":[{"finish_reason":"%b","index":%d,"delta":{}' % (reason, index)
         extra = b""
         if not self._wishes.include_usage:
@@ -137,10 +151,13 @@ class ChatReply:
         message: dict[str, Any] = {"role": "assistant", "content": outcome.text}
         if outcome.reasoning:
             message["reasoning_content"] = outcome.reasoning
-        if outcome.tool_calls:
+        if outcome.tool_calls and self._wishes.names_functions:
+            message["content"] = outcome.text or None
+            message["function_call"] = function_call(outcome.tool_calls[0])
+        elif outcome.tool_calls:
             message["tool_calls"] = [tool_call(call) for call in outcome.tool_calls]
         choice = {
-            "finish_reason": finish_reason(outcome.done.finish, has_calls=bool(outcome.tool_calls)),
+            "finish_reason": self._reason(outcome.done, has_calls=bool(outcome.tool_calls)),
             "index": index,
             "message": message,
         }

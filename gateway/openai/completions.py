@@ -13,6 +13,7 @@ from gateway.llamacpp.options import (
     read_ping_interval,
     wrong_type,
 )
+from gateway.llamacpp.params import read_params
 from gateway.llamacpp.prompt import Prompt, read_prompts
 from gateway.llamacpp.structured import read_json_schema
 from gateway.openai.text_chunks import TextReply
@@ -22,7 +23,6 @@ from gateway.reply import Plan, fan_out
 from protocol.errors import InvalidRequest
 from protocol.facts import ModelCard
 from protocol.messages import Generate, Infill
-from protocol.schema import read
 
 _MOST_ECHOED = 20
 """Rivals of each token: a long prompt with more would outweigh every other message."""
@@ -36,7 +36,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     if n_top is not None:
         # 0 asks for the chosen token's probability alone, which the worker counts as one rival.
         native["logprobs"] = max(n_top, 1)
-    params = read(card.defaults, native)
+    params = read_params(native, card)
     _check_best_of(body, params.n)
     prompts = read_prompts(body, card.n_vocab)
     first = Generate(task_id=0, params=params, schema=read_json_schema(body))

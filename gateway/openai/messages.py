@@ -30,9 +30,6 @@ def _message(message: Any, path: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str):
         raise InvalidRequest("Missing 'role' in message", param=f"{path}.role")
-    if role == "function" or message.get("function_call"):
-        problem = "function calls are not supported, tool calls are"
-        raise InvalidRequest(f"Field '{path}': {problem}", param=path)
     calls = read_calls(message, path) if role == "assistant" else []
     if "content" not in message and not calls:
         raise InvalidRequest(_MISSING[role == "assistant"], param=f"{path}.content")

@@ -5,8 +5,10 @@ of type `media_marker` with llama-server's marker stays in its place.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.llamacpp.links import Link, is_link
 from gateway.llamacpp.media import read_base64, require_audio, require_images
 from protocol.errors import InvalidRequest
 from protocol.facts import ModelCard
@@ -15,23 +17,40 @@ MARKER = "media_marker"
 _MAX_MEDIA = 64
 
 
-def lift_media(
-    body: Mapping[str, Any], card: ModelCard
-) -> tuple[Mapping[str, Any], tuple[bytes, ...]]:
+@dataclass(slots=True)
+class Media:
+    """What was found, in order; a piece that is only named is empty and has a link."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+
+    def add(self, value: Any, path: str, kind: str) -> None:
+        """Take in base64 or a URL; raises `InvalidRequest`."""
+        if isinstance(value, str) and is_link(value):
+            self.links.append(Link(len(self.pieces), value, path, kind))
+            self.pieces.append(b"")
+        elif isinstance(value, str) and "://" in value[:16]:
+            message = f"Field '{path}': must be a URL of http, https, file or data"
+            raise InvalidRequest(message, param=path)
+        else:
+            self.pieces.append(read_base64(value, path))
+
+
+def lift_media(body: Mapping[str, Any], card: ModelCard) -> tuple[Mapping[str, Any], Media]:
     """Return the body with markers for its media, and the media in order."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not any(_has_parts(message) for message in messages):
-        return body, ()
-    media: list[bytes] = []
+        return body, Media()
+    media = Media()
     lifted = [
         {**message, "content": _lift(message["content"], f"messages[{i}].content", card, media)}
         if _has_parts(message)
         else message
         for i, message in enumerate(messages)
     ]
-    if len(media) > _MAX_MEDIA:
+    if len(media.pieces) > _MAX_MEDIA:
         raise InvalidRequest(f"more than {_MAX_MEDIA} media in one request", param="messages")
-    return {**body, "messages": lifted}, tuple(media)
+    return {**body, "messages": lifted}, media
 
 
 def join_parts(parts: Sequence[tuple[str, str]]) -> str:
@@ -49,15 +68,13 @@ def _has_parts(message: Any) -> bool:
     return isinstance(message, dict) and isinstance(message.get("content"), list)
 
 
-def _lift(content: list[Any], path: str, card: ModelCard, media: list[bytes]) -> list[Any]:
+def _lift(content: list[Any], path: str, card: ModelCard, media: Media) -> list[Any]:
     lifted = []
     for i, part in enumerate(content):
-        data = _read(part, f"{path}[{i}]", card)
-        if data is None:
-            lifted.append(_without_marker(part, card))
-        else:
-            media.append(data)
+        if _take(part, f"{path}[{i}]", card, media):
             lifted.append({"type": MARKER, "text": card.media_marker})
+        else:
+            lifted.append(_without_marker(part, card))
     return lifted
 
 
@@ -69,31 +86,33 @@ def _without_marker(part: Any, card: ModelCard) -> Any:
     return part
 
 
-def _read(part: Any, path: str, card: ModelCard) -> bytes | None:
+def _take(part: Any, path: str, card: ModelCard, media: Media) -> bool:
+    """Take an image or a sound out of a part; false if it is none."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == MARKER:
         raise InvalidRequest("unsupported content[].type", param=f"{path}.type")
     if kind == "image_url":
         require_images(card)
-        return _image(part.get("image_url"), f"{path}.image_url")
+        _image(part.get("image_url"), f"{path}.image_url", media)
     if kind == "input_audio":
         require_audio(card)
-        return _audio(part.get("input_audio"), f"{path}.input_audio")
-    return None
+        _audio(part.get("input_audio"), f"{path}.input_audio", media)
+    return kind in ("image_url", "input_audio")
 
 
-def _image(value: Any, path: str) -> bytes:
+def _image(value: Any, path: str, media: Media) -> None:
     url = value.get("url") if isinstance(value, dict) else value
     if not isinstance(url, str):
         raise InvalidRequest(f"Field '{path}': must have a 'url'", param=path)
-    if "://" in url[:16]:
-        message = f"Field '{path}': only data URLs are taken; this server fetches nothing"
-        raise InvalidRequest(message, param=path)
-    return read_base64(url, f"{path}.url")
+    media.add(url, f"{path}.url", "image")
 
 
-def _audio(value: Any, path: str) -> bytes:
+def _audio(value: Any, path: str, media: Media) -> None:
+    """Take a sound; llama-server reads it from `url` too, where it needs no format."""
+    if isinstance(value, dict) and value.get("data") is None and value.get("url") is not None:
+        media.add(value["url"], f"{path}.url", "audio")
+        return
     if not isinstance(value, dict) or value.get("format") not in ("wav", "mp3", "flac"):
         message = f"Field '{path}.format': must be one of wav, mp3, flac"
         raise InvalidRequest(message, param=path)
-    return read_base64(value.get("data"), f"{path}.data")
+    media.add(value.get("data"), f"{path}.data", "audio")

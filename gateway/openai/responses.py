@@ -8,7 +8,7 @@ from gateway.llamacpp.options import read_int, read_object
 from gateway.openai import chat
 from gateway.openai.responses_events import ResponsesReply
 from gateway.openai.responses_input import read_input
-from gateway.openai.spelling import respelled
+from gateway.openai.spelling import respell, respelled
 from gateway.reply import Plan
 from protocol.errors import InvalidRequest
 from protocol.facts import ModelCard
@@ -34,6 +34,8 @@ _REFUSED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "conversation": ("conversations are not stored", bool),
     "background": ("answers are not stored", bool),
     "prompt": ("prompts are not stored", bool),
+    "functions": ("functions are among the tools", bool),
+    "function_call": ("tool_choice says it", lambda value: value not in ("auto", "none")),
     "truncation": ("a prompt that does not fit is an error", lambda value: value != "disabled"),
 }
 """Name -> (why it is not supported, whether a value that is not null asks for it)."""
@@ -52,7 +54,8 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
         echo=_echo(body, params.temperature, params.top_p),
         n_top=n_top if n_top is not None else params.n_probs or -1,
     )
-    return replace(planned, reply=reply, failure=reply.failed)
+    links = tuple(link._replace(param=respell(link.param, _SPELLINGS)) for link in planned.links)
+    return replace(planned, reply=reply, failure=reply.failed, links=links)
 
 
 def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from gateway.llamacpp.figures import progress, timings, token_probs
+from gateway.llamacpp.figures import progress_fields, timings, token_probs
 from gateway.openai.responses_objects import (
     Ids,
     call_id,
@@ -59,7 +59,7 @@ class ResponsesReply:
     def progress(self, index: int, message: Progress) -> bytes:
         """Frame how far the prompt is read."""
         events = self._opening() or [self._lifecycle("response.in_progress")]
-        events[-1]["prompt_progress"] = progress(message)
+        events[-1] |= progress_fields(message, self._params)
         return self._frame(events)
 
     def delta(self, index: int, message: Delta) -> bytes:

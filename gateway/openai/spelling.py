@@ -17,10 +17,11 @@ def respelled(names: Mapping[str, str]) -> Iterator[None]:
     except InvalidRequest as error:
         if error.param is None:
             raise
-        raise InvalidRequest(error.message, param=_respell(error.param, names)) from error
+        raise InvalidRequest(error.message, param=respell(error.param, names)) from error
 
 
-def _respell(param: str, names: Mapping[str, str]) -> str:
+def respell(param: str, names: Mapping[str, str]) -> str:
+    """Return the client's name of a chat's field, or of what is in it."""
     param = _FUNCTION.sub(r"\1", param)  # only a chat puts functions into an object of their own
     head = re.match(r"\w*", param)
     name = head[0] if head is not None else ""

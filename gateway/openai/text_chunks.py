@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from gateway.llamacpp.figures import progress, timings, total
+from gateway.llamacpp.figures import progress_fields, timings, total
 from gateway.llamacpp.results import completion
 from gateway.openai.chunks import usage_chunk
 from gateway.openai.usage import (
@@ -52,8 +52,8 @@ class TextReply:
 
     def progress(self, index: int, message: Progress) -> bytes:
         """Frame an empty chunk with `prompt_progress`."""
-        told = orjson.dumps(progress(message))
-        return self._chunk(index, b'""', extra=b',"prompt_progress":' + told)
+        told = orjson.dumps(progress_fields(message, self._params[index]))
+        return self._chunk(index, b'""', extra=b"," + told[1:-1])
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Frame added text; a delta with neither text nor probabilities says nothing."""

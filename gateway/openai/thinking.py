@@ -6,6 +6,12 @@ from typing import Any, NamedTuple
 from gateway.llamacpp.options import read_flag, read_object, wrong_type
 from protocol.errors import InvalidRequest
 
+_MARKS = (
+    "generation_prompt",
+    "reasoning_budget_start_tag",
+    "reasoning_budget_end_tags",
+    "reasoning_budget_end_tag",
+)
 _FORMATS = ("none", "auto", "deepseek", "deepseek-legacy")
 
 
@@ -16,6 +22,14 @@ class Continuation(NamedTuple):
     continues: bool
     thought: bool | None
     """Go on with the message's thoughts; None is as the message has it."""
+
+
+def refuse_marks(body: Mapping[str, Any]) -> None:
+    """Refuse what only a plain prompt may say of thoughts: here the chat template does."""
+    for key in _MARKS:
+        if body.get(key):
+            message = f"Field '{key}': in a chat its template says it"
+            raise InvalidRequest(message, param=key)
 
 
 def read_reasoning_format(body: Mapping[str, Any], default: str = "auto") -> str:

@@ -22,10 +22,10 @@ FINISH_REASONS: Mapping[Finish, str] = {
 """llama-server says `length` to everything that is neither a stop word nor the model's own end."""
 
 
-def finish_reason(finish: Finish, *, has_calls: bool) -> str:
+def finish_reason(finish: Finish, *, has_calls: bool, calls: str = "tool_calls") -> str:
     """Return OpenAI's reason; an answer that was cut off is `length` even with calls."""
     reason = FINISH_REASONS[finish]
-    return "tool_calls" if has_calls and reason == "stop" else reason
+    return calls if has_calls and reason == "stop" else reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,8 @@ class Wishes:
     verbose: bool = False
     n_top: int = 0
     """Rivals shown for each token; -1 is no log probabilities at all."""
+    names_functions: bool = False
+    """Calls are written as `function_call`, in OpenAI's shape of 2023."""
 
 
 def usage(dones: Sequence[Done], n: int) -> dict[str, Any]:

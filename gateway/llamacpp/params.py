@@ -1,0 +1,34 @@
+"""The declared fields of a request, over a model's defaults and within what its workers can do."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from protocol.errors import InvalidRequest
+from protocol.facts import ModelCard
+from protocol.sampling import SamplingParams
+from protocol.schema import read
+
+
+def read_params(body: Mapping[str, Any], card: ModelCard) -> SamplingParams:
+    """Read generation and sampling fields; raises `InvalidRequest` naming one."""
+    params = read(replace(card.defaults, reasoning_format=card.reasoning_format), body)
+    ours = card.defaults
+    lacking = [one for one in params.speculative_types if one not in (*_guessers(card), "none")]
+    if lacking:
+        key = next(key for key in _TYPE_KEYS if body.get(key) is not None)
+        have = ", ".join(_guessers(card))
+        message = f"Field '{key}': {lacking[0]} is not there; this server has {have}"
+        raise InvalidRequest(message, param=key)
+    n_max, most = params.speculative_n_max, ours.speculative_n_max or 0
+    if n_max is not None and n_max > most:
+        # It says at most, so less is no breach; the answer's settings tell how many it was.
+        return replace(params, speculative_n_max=most)
+    return params
+
+
+_TYPE_KEYS = ("speculative_types", "speculative.type", "speculative.types")
+
+
+def _guessers(card: ModelCard) -> tuple[str, ...]:
+    return card.defaults.speculative_types or ("none",)

@@ -1,0 +1,152 @@
+"""Which hosts media may be fetched from, and at which addresses. Pure.
+
+A request chooses the URL, so it could make this server reach what only this server can reach.
+Therefore a host must match a pattern, and besides each address that it resolves to must be public,
+or lie in a network that a pattern names: who writes `10.0.0.0/8` means it, who writes `*` does not.
+"""
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from protocol.errors import ConfigError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+PORTS = {"http": 80, "https": 443}
+MAX_URL = 4096
+
+_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_ANY_PORT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL taken apart."""
+
+    scheme: str
+    host: str
+    """A name in small letters, or an address without brackets."""
+    port: int
+    path: str
+    """What the request line says, the query with it."""
+
+    @property
+    def authority(self) -> str:
+        """Return what the Host header says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def read_url(url: str) -> Target:
+    """Take a URL apart; raises ValueError with what is wrong with it."""
+    # Before urlsplit, which drops some characters silently and so reads another URL than others.
+    if len(url) > MAX_URL or not re.fullmatch(r"[\x21-\x5b\x5d-\x7e]+", url):
+        raise ValueError(f"must be ASCII without spaces, at most {MAX_URL} characters")
+    parts = urlsplit(url)
+    if parts.scheme not in PORTS:
+        raise ValueError("must be http or https")
+    if "@" in parts.netloc:
+        raise ValueError("must not hold a user or a password")
+    host = (parts.hostname or "").removesuffix(".")
+    if not _NAME.fullmatch(host) and _address(host) is None:
+        raise ValueError("has no host")
+    port = PORTS[parts.scheme] if parts.port is None else parts.port
+    query = f"?{parts.query}" if parts.query else ""
+    return Target(parts.scheme, host, port, (parts.path or "/") + query)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One pattern: a name or a network, and a port."""
+
+    name: str = ""
+    network: Network | None = None
+    port: int | None = None
+    """None is the usual one of the scheme."""
+
+    def fits(self, target: Target) -> bool:
+        usual = PORTS[target.scheme]
+        if target.port != (usual if self.port is None else self.port) and self.port != _ANY_PORT:
+            return False
+        address = _address(target.host)
+        if self.network is not None:
+            return address is not None and _unmapped(address) in self.network
+        if self.name.startswith("*."):
+            return address is None and target.host.endswith(self.name[1:])
+        return self.name in ("*", target.host)
+
+
+class Allowed:
+    """The patterns of a configuration: `HOST`, `*.DOMAIN`, `*`, `ADDRESS` or `NETWORK/BITS`,
+    and behind it `:PORT` or `:*`; without, the scheme's own port.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        """Read the patterns; raises `ConfigError` naming one that cannot be read."""
+        self._rules = [_rule(pattern.lower()) for pattern in patterns]
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def takes_host(self, target: Target) -> bool:
+        """Tell whether a URL may be asked for at all."""
+        return any(rule.fits(target) for rule in self._rules)
+
+    def takes_address(self, text: str) -> bool:
+        """Tell whether to connect to an address that a host resolved to."""
+        address = _address(text)
+        if address is None:
+            return False
+        address = _unmapped(address)
+        if any(rule.network is not None and address in rule.network for rule in self._rules):
+            return True
+        return all(_is_public(one) for one in (address, *_embedded(address)))
+
+
+def _rule(pattern: str) -> _Rule:
+    host, port = pattern, ""
+    if match := re.fullmatch(r"(\[.*\](?:/\d+)?|[^:]*):(\d+|\*)", pattern):
+        host, port = match[1], match[2]
+    number = _ANY_PORT if port == "*" else int(port) if port else None
+    host = host.replace("[", "").replace("]", "")
+    try:
+        return _Rule(network=ipaddress.ip_network(host), port=number)
+    except ValueError as error:
+        if host == "*" or _NAME.fullmatch(host.removeprefix("*.")):
+            return _Rule(name=host, port=number)
+        problem = "must be HOST, *.DOMAIN, *, ADDRESS or NETWORK/BITS, and :PORT if it is another"
+        raise ConfigError(f"--media-url-allow {pattern}: {problem}") from error
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _unmapped(address: Address) -> Address:
+    """Return the IPv4 address behind ::ffff:a.b.c.d, or behind what NAT64 makes of it."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address
+
+
+def _embedded(address: Address) -> list[Address]:
+    """List the IPv4 addresses to which a gateway on the way would pass this one on."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return []
+    found: list[Address] = [address.sixtofour] if address.sixtofour is not None else []
+    return [*found, *(address.teredo or ())]
+
+
+def _is_public(address: Address) -> bool:
+    is_site = isinstance(address, ipaddress.IPv6Address) and address.is_site_local
+    return address.is_global and not (address.is_multicast or address.is_reserved or is_site)

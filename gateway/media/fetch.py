@@ -1,0 +1,175 @@
+"""GET for an image: bounded in size and time, and never to where it was not allowed.
+
+The name is resolved once, every address is judged, and the connection goes to one that was judged:
+a second look-up could give another answer. Redirects are judged like the first URL. Proxies of the
+environment are not used, for they would resolve the name themselves.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import urljoin
+
+import h11
+
+from gateway.media.allow import Allowed, Target, read_url
+
+logger = logging.getLogger(__name__)
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MAX_REDIRECTS = 3
+_CHUNK = 65536
+_UNTYPED = frozenset({"application/octet-stream", "binary/octet-stream"})
+"""What stores of files say of everything; the decoder will see what it is."""
+
+
+class NotFetched(Exception):
+    """Why there is nothing; the text is for the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    location: str = ""
+    body: bytes = b""
+
+
+class Fetcher:
+    """Fetches what the patterns allow."""
+
+    def __init__(self, allowed: Allowed, max_bytes: int, patience_s: float) -> None:
+        self._allowed = allowed
+        self._max_bytes = max_bytes
+        self._patience_s = patience_s
+
+    async def get(self, url: str, kind: str) -> bytes:
+        """Return the file of a URL; `kind` is `image` or `audio`. Raises `NotFetched`."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await self._follow(url, kind)
+        except TimeoutError as error:
+            raise NotFetched(f"not fetched within {self._patience_s:g} s") from error
+        except (OSError, h11.RemoteProtocolError) as error:
+            logger.info("media not fetched reason=%r", error)
+            raise NotFetched("cannot be fetched") from error
+
+    async def _follow(self, url: str, kind: str) -> bytes:
+        for _ in range(_MAX_REDIRECTS + 1):
+            target = self._judged(url)
+            answer = await self._ask(target, await self._resolve(target), kind)
+            if answer.status == 200:
+                logger.info("media fetched host=%s bytes=%d", target.host, len(answer.body))
+                return answer.body
+            if answer.status not in _REDIRECTS or not answer.location:
+                raise NotFetched(f"its server answered with {answer.status}")
+            url = urljoin(url, answer.location)
+            if target.scheme == "https" and not url.startswith("https:"):
+                raise NotFetched("its server leads from https to something else")
+        raise NotFetched(f"its server leads on more than {_MAX_REDIRECTS} times")
+
+    def _judged(self, url: str) -> Target:
+        try:
+            target = read_url(url)
+        except ValueError as error:
+            raise NotFetched(f"the URL {error}") from error
+        if not self._allowed.takes_host(target):
+            raise NotFetched(f"{target.authority} is not a host that this server fetches from")
+        return target
+
+    async def _resolve(self, target: Target) -> Sequence[str]:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+        # One bad address condemns them all: such an answer was made to be tried until it works.
+        if not addresses or not all(map(self._allowed.takes_address, addresses)):
+            raise NotFetched(f"{target.host} has an address that this server does not fetch from")
+        return addresses
+
+    async def _ask(self, target: Target, addresses: Sequence[str], kind: str) -> _Answer:
+        reader, writer = await self._connect(target, addresses)
+        try:
+            connection = h11.Connection(h11.CLIENT)
+            writer.write(_request(connection, target))
+            await writer.drain()
+            return await self._read(connection, reader, kind)
+        finally:
+            writer.transport.abort()
+
+    async def _connect(
+        self, target: Target, addresses: Sequence[str]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        is_tls = target.scheme == "https"
+        for i, address in enumerate(addresses):
+            try:
+                return await asyncio.open_connection(
+                    address,
+                    target.port,
+                    ssl=self._tls if is_tls else None,
+                    server_hostname=target.host if is_tls else None,
+                )
+            except ssl.SSLError:
+                raise
+            except OSError:
+                if i == len(addresses) - 1:
+                    raise
+        raise AssertionError("no address")
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
+
+    async def _read(
+        self, connection: h11.Connection, reader: asyncio.StreamReader, kind: str
+    ) -> _Answer:
+        chunks: list[bytes] = []
+        left = self._max_bytes
+        while True:
+            event = connection.next_event()
+            match event:
+                case h11.NEED_DATA:
+                    connection.receive_data(await reader.read(_CHUNK))
+                case h11.Response():
+                    headers = _headers(event)
+                    if event.status_code != 200:
+                        return _Answer(event.status_code, headers.get("location", ""))
+                    self._check(headers, kind)
+                case h11.Data():
+                    left -= len(event.data)
+                    if left < 0:
+                        raise self._too_large()
+                    chunks.append(bytes(event.data))
+                case h11.EndOfMessage():
+                    return _Answer(200, body=b"".join(chunks))
+
+    def _check(self, headers: dict[str, str], kind: str) -> None:
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if not media_type.startswith(f"{kind}/") and media_type not in _UNTYPED:
+            raise NotFetched(f"is {media_type or 'of no type'}, not {kind}/*")
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise NotFetched("is sent compressed")
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._max_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> NotFetched:
+        return NotFetched(f"is larger than {self._max_bytes >> 20} MiB")
+
+
+def _headers(response: h11.Response) -> dict[str, str]:
+    return {name.decode(): text.decode("latin-1") for name, text in response.headers}
+
+
+def _request(connection: h11.Connection, target: Target) -> bytes:
+    headers = [
+        ("Host", target.authority),
+        ("User-Agent", "llamapool"),
+        ("Accept", "*/*"),
+        ("Accept-Encoding", "identity"),
+        ("Connection", "close"),
+    ]
+    request = h11.Request(method="GET", target=target.path, headers=headers)
+    return (connection.send(request) or b"") + (connection.send(h11.EndOfMessage()) or b"")

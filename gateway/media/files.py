@@ -1,0 +1,37 @@
+"""`file://` URLs: files below one folder, llama-server's `--media-path`."""
+
+import os
+import stat
+from pathlib import Path
+
+SCHEME = "file://"
+
+
+def read_file(folder: Path, url: str, max_bytes: int) -> bytes:
+    """Return a file of the folder; raises ValueError with the reason, in llama-server's words.
+
+    Symbolic links are followed first: what counts is where the file is, not how it is named.
+    """
+    name = url.removeprefix(SCHEME)
+    if not name or len(name) > 255 or not name.isprintable() or name.startswith("/"):
+        raise ValueError(f"file path is not allowed: {name[:255]}")
+    try:
+        path = (folder / name).resolve(strict=True)
+        if not path.is_relative_to(folder.resolve()):
+            raise ValueError(f"file path is not allowed: {name}")
+        return _read(path, name, max_bytes)
+    except (OSError, RuntimeError) as error:
+        problem = f"file does not exist or cannot be opened: {name}"
+        raise ValueError(problem) from error
+
+
+def _read(path: Path, name: str, max_bytes: int) -> bytes:
+    # Not blocking: a pipe in the folder would otherwise hold the thread until somebody writes.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"file does not exist or cannot be opened: {name}")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"the file is larger than {max_bytes >> 20} MiB")
+    return data

@@ -1,0 +1,63 @@
+"""Puts into a plan the media that its request only names."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.llamacpp.links import Link
+from gateway.media.allow import Allowed
+from gateway.media.fetch import Fetcher, NotFetched
+from gateway.media.files import SCHEME, read_file
+from gateway.race import together
+from gateway.reply import Plan
+from protocol.config import GatewayConfig
+from protocol.errors import ConfigError, InvalidRequest
+
+_AT_ONCE = 16
+"""Fetches of all requests together."""
+_NO_FILES = "file:// URLs are not allowed unless --media-path is specified"
+_NO_HOSTS = "this server fetches nothing (--media-url-allow names hosts that it may fetch from)"
+
+
+class MediaLoader:
+    """Fetches and reads what a configuration allows; without one, nothing."""
+
+    def __init__(self, config: GatewayConfig | None = None) -> None:
+        """Read the configuration; raises `ConfigError`."""
+        config = config or GatewayConfig()
+        self._max_bytes = config.limits.image_mib << 20
+        self._folder = Path(config.media_path) if config.media_path else None
+        if self._folder is not None and not self._folder.is_dir():
+            raise ConfigError(f"--media-path {self._folder} is not a directory")
+        allowed = Allowed(config.media_url_allow)
+        self._fetcher = Fetcher(allowed, self._max_bytes, config.limits.fetch_s)
+        self._fetches = bool(allowed)
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    async def fill(self, plan: Plan) -> Plan:
+        """Return the plan with all its media; raises `InvalidRequest` naming the field."""
+        if not plan.links:
+            return plan
+        # The same picture may stand in each turn of a dialog: it is fetched once.
+        first = {(link.url, link.kind): link for link in plan.links}
+        loaded = await together(self._load(link) for link in first.values())
+        data = dict(zip(first, loaded, strict=True))
+        found = {link.place: data[link.url, link.kind] for link in plan.links}
+        media = tuple(found.get(i, own) for i, own in enumerate(plan.tasks[0].media))
+        return replace(plan, tasks=tuple(replace(task, media=media) for task in plan.tasks))
+
+    async def _load(self, link: Link) -> bytes:
+        try:
+            if link.url.startswith(SCHEME):
+                return await self._read(link.url)
+            if not self._fetches:
+                raise NotFetched(_NO_HOSTS)
+            async with self._places:
+                return await self._fetcher.get(link.url, link.kind)
+        except (NotFetched, ValueError) as error:
+            raise InvalidRequest(f"Field '{link.param}': {error}", param=link.param) from error
+
+    async def _read(self, url: str) -> bytes:
+        if self._folder is None:
+            raise ValueError(_NO_FILES)
+        return await asyncio.to_thread(read_file, self._folder, url, self._max_bytes)
