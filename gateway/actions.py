@@ -1,9 +1,26 @@
 """What goes into the dispatcher and what comes out of it: submissions and actions, plain data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
+from gateway.fingerprint import Prefix
 from protocol.errors import TaskError
 from protocol.messages import Terminal
+
+
+class Branch(StrEnum):
+    """What decided where a task went."""
+
+    PREFIX = "prefix"
+    """The beginning of its prompt should be cached there."""
+    SESSION = "session"
+    """Its session was there last, and nobody is known to hold its prompt."""
+    SPREAD = "spread"
+    """Others hold its prompt or had its session, but were too busy."""
+    LOAD = "load"
+    """Nobody knows it: the fastest by load."""
+    PINNED = "pinned"
+    """It asked for a slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +38,12 @@ class Submission:
     """Name of the one worker that may run it; empty is any."""
     slot: int = -1
     """That worker's own slot number; -1 is any."""
+    prefix: Prefix = Prefix()
+    """The beginnings of its prompt."""
+    session: int = 0
+    """Hash of what it names as its session, which shares a prompt; 0 is none."""
+    label: int = 0
+    """Hash of a weaker hint of the same kind; 0 is none."""
     is_bound: bool = False
     """It means what the worker holds now: with the worker it is lost, and goes to no other."""
 
@@ -38,6 +61,9 @@ class Assign:
     task_id: int
     attempt: int
     slot: int
+    branch: Branch = field(default=Branch.LOAD, compare=False)
+    n_cached: int = field(default=0, compare=False)
+    """Tokens of its prompt that should be cached there."""
 
 
 @dataclass(frozen=True, slots=True)

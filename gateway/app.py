@@ -16,15 +16,20 @@ from gateway.auth import AuthMiddleware, key_ring
 from gateway.cors import CorsMiddleware
 from gateway.errors import HANDLERS, json_response
 from gateway.llamacpp import completion, infill
+from gateway.media.loader import MediaLoader
 from gateway.metrics import Metrics
 from gateway.openai import chat, completions, responses
 from gateway.openapi import document
 from gateway.pages import Pages, open_pages
 from gateway.pool import Pool
 from gateway.prefix import PrefixMiddleware, read_prefix
+from gateway.router.router import Router
+from gateway.router.uses import UsesMiddleware
 from gateway.routes.admin import Admin
+from gateway.routes.control import ChatControl
 from gateway.routes.counting import ANTHROPIC, OPENAI, Counting
 from gateway.routes.generate import Generation
+from gateway.routes.models import ModelEvents, ModelOrders, ModelRemoval
 from gateway.routes.rendering import Rendering
 from gateway.routes.slots import SlotActions
 from gateway.routes.tokens import Detokenization, Tokenization
@@ -39,9 +44,12 @@ from protocol.version import version
 _Endpoint = Callable[..., Any]
 
 
-def build_app(config: GatewayConfig, pool: Pool, metrics: Metrics) -> ASGIApp:
-    """Build the ASGI application; raises `ConfigError` for an unreadable key file."""
-    service = Service(config=config, pool=pool, metrics=metrics)
+def build_app(
+    config: GatewayConfig, pool: Pool, metrics: Metrics, router: Router | None = None
+) -> ASGIApp:
+    """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read."""
+    media = MediaLoader(config)
+    service = Service(config=config, pool=pool, metrics=metrics, media=media, router=router)
     ring = key_ring(config.api_key, config.api_key_file)
     pages = open_pages(config)
     routes = [*_routes(service), *unsupported_routes()]
@@ -52,7 +60,8 @@ def build_app(config: GatewayConfig, pool: Pool, metrics: Metrics) -> ASGIApp:
             Middleware(AccessMiddleware, metrics, config.limits),
             Middleware(CorsMiddleware, config),
             Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),
-            Middleware(AuthMiddleware, ring, _public_page(pages, routes)),
+            Middleware(AuthMiddleware, ring, _public_page(pages, routes), config.cache_isolation),
+            Middleware(UsesMiddleware),
         ],
         exception_handlers=dict(HANDLERS),
     )
@@ -81,6 +90,7 @@ def _routes(service: Service) -> list[Route]:
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
         *(Route(path, endpoint, methods=["GET"]) for path, endpoint in _gets(service).items()),
+        Route("/models", ModelRemoval(service).remove, methods=["DELETE"]),
     ]
 
 
@@ -93,6 +103,7 @@ def _chats(service: Service) -> dict[str, _Endpoint]:
     return {
         "/v1/chat/completions": chatting,
         "/chat/completions": chatting,
+        "/v1/chat/completions/control": ChatControl(service),
         "/v1/chat/completions/input_tokens": chat_counting,
         "/chat/completions/input_tokens": chat_counting,
         "/apply-template": Rendering(service, chat.plan),
@@ -129,6 +140,8 @@ def _side(service: Service) -> dict[str, _Endpoint]:
         "/slots/{id_slot}": SlotActions(service),
         "/lora-adapters": LoraAdapters(service, reads=False),
         "/props": GlobalProps(service).set,
+        "/models/load": ModelOrders(service, loads=True),
+        "/models/unload": ModelOrders(service, loads=False),
     }
 
 
@@ -145,4 +158,5 @@ def _gets(service: Service) -> dict[str, _Endpoint]:
         "/slots": admin.slots,
         "/lora-adapters": LoraAdapters(service, reads=True),
         "/metrics": admin.metrics,
+        "/models/sse": ModelEvents(service),
     }

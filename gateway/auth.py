@@ -14,6 +14,7 @@ from pathlib import Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import BAD_KEY, refused_response
+from gateway.origin import namespace
 from protocol.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,11 @@ class KeyRing:
         """Whether no key was configured; an empty key file lets nobody in."""
         return not self.keys and not self.files
 
+    @property
+    def n_keys(self) -> int:
+        """Count the keys."""
+        return len(self.keys) + sum(len(file.digests) for file in self.files)
+
     def tenant(self, key: str) -> str | None:
         """Return the tenant of a key, or None for an unknown one."""
         wanted = digest(key)
@@ -92,14 +98,19 @@ def key_ring(keys: Iterable[str], paths: Iterable[str]) -> KeyRing:
 
 
 class AuthMiddleware:
-    """Sets `scope["tenant"]` or answers 401."""
+    """Sets `scope["tenant"]`, and `scope["namespace"]` of its cache, or answers 401."""
 
     def __init__(
-        self, app: ASGIApp, ring: KeyRing, is_page: Callable[[str], bool] = lambda _: False
+        self,
+        app: ASGIApp,
+        ring: KeyRing,
+        is_page: Callable[[str], bool] = lambda _: False,
+        isolation: str = "",
     ) -> None:
         self._app = app
         self._ring = ring
         self._is_page = is_page
+        self._isolation = isolation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through or refuse it."""
@@ -111,6 +122,7 @@ class AuthMiddleware:
             await refused_response(BAD_KEY, scope["path"])(scope, receive, send)
             return
         scope["tenant"] = tenant
+        scope["namespace"] = namespace(self._isolation, tenant, self._ring.n_keys)
         await self._app(scope, receive, send)
 
     def _tenant(self, scope: Scope) -> str | None:

@@ -4,9 +4,12 @@ Pure bookkeeping over submissions; who can take one is asked of the caller.
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from gateway.actions import Submission
 from gateway.fairness import FairQueue
+
+Place = TypeVar("Place")
 
 
 class Backlog:
@@ -48,22 +51,32 @@ class Backlog:
         self._drop(spec)
 
     def pop(
-        self, model: str, *, has_credit: bool, fits: Callable[[Submission], bool]
-    ) -> Submission | None:
-        """Take the next task that can go: plain ones need any credit, the others are asked for."""
+        self,
+        model: str,
+        *,
+        has_credit: bool,
+        place: Callable[[Submission], Place | None],
+        defers: Callable[[Submission], bool],
+    ) -> tuple[Submission, Place] | None:
+        """Take the next task that has a place to go to; plain ones have none without a credit."""
         if not has_credit and not self._n_special:
             return None
+        found: list[tuple[Submission, Place]] = []
 
         def eligible(task_id: int) -> bool:
             spec = self._waiting[task_id][0]
-            return fits(spec) if spec.is_special else has_credit
+            where = place(spec) if has_credit or spec.is_special else None
+            if where is not None:
+                found.append((spec, where))
+            return where is not None
 
-        task_id = self._queues[model].pop(eligible)
-        if task_id is None:
+        def is_deferred(task_id: int) -> bool:
+            return has_credit and defers(self._waiting[task_id][0])
+
+        if self._queues[model].pop(eligible, is_deferred) is None:
             return None
-        spec = self._waiting[task_id][0]
-        self._drop(spec)
-        return spec
+        self._drop(found[0][0])
+        return found[0]
 
     def expired(self, now: float) -> list[Submission]:
         """Take out the tasks whose time is over."""

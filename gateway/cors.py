@@ -5,11 +5,15 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.tracing import ROUTE_HEADERS
 from protocol.config import GatewayConfig
 
 Headers = list[tuple[bytes, bytes]]
 
-_EXPOSED = (b"access-control-expose-headers", b"x-request-id, retry-after")
+_EXPOSED = (
+    b"access-control-expose-headers",
+    ", ".join(("x-request-id", "retry-after", *ROUTE_HEADERS)).encode(),
+)
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

@@ -17,6 +17,7 @@ from gateway.peers import Peer, Peers
 from gateway.stream import TaskStream
 from protocol import messages as m
 from protocol.errors import ErrorCode, TaskError
+from protocol.facts import ModelCard
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,10 @@ class Courier:
         self._peers.sweep(now)
         self._perform(self._dispatcher.expire(now))
 
+    def abandon(self, model: str) -> None:
+        """Fail what waits for a model that was unloaded."""
+        self._perform(self._dispatcher.abandon(model))
+
     def submit(self, task: m.TaskMessage, spec: Submission) -> TaskStream:
         """Open the stream of a task; raises `TaskError` if the dispatcher refuses it."""
         now = self._now()
@@ -109,6 +114,8 @@ class Courier:
         task = dataclasses.replace(stream.task, attempt=action.attempt)
         if isinstance(task, m.Generate):
             task = dataclasses.replace(task, slot=action.slot)
+            stream.branch, stream.n_expected = action.branch, action.n_cached
+            self._metrics.routed(stream.model, action.branch)
         self._peers.post(action.worker, task)
 
     def _deliver(self, message: m.Terminal) -> None:
@@ -135,12 +142,14 @@ class Courier:
             return
         self._metrics.task_ended(stream.model, finish)
         _log.info(
-            "task=%d model=%s worker=%s slot=%d tokens=%d+%d queue_ms=%.1f ttft_ms=%.1f "
-            "itl_ms=%.2f finish=%s",
+            "task=%d model=%s worker=%s slot=%d route=%s cached=%d tokens=%d+%d queue_ms=%.1f "
+            "ttft_ms=%.1f itl_ms=%.2f finish=%s",
             stream.task_id,
             stream.model,
             stream.worker or "-",
             stream.slot,
+            stream.branch or "-",
+            stream.n_cached,
             stream.n_prompt,
             stream.n_predicted,
             stream.queued_s * 1000,
@@ -179,6 +188,8 @@ class Courier:
                 if stream is None or stream.attempt != message.attempt or stream.peer != key:
                     self._metrics.dropped(1)
                 else:
+                    if not stream.first_at:
+                        self._dispatcher.prompt_read(key, message, now)
                     stream.push_delta(message, now)
             else:
                 self._receive(peer, message, now)
@@ -195,22 +206,23 @@ class Courier:
                 self._perform(actions)
             case m.Started() | m.Progress():
                 self._advance(peer, message, now)
+            case m.Evicted():
+                self._dispatcher.evicted(peer.key, message)
             case m.Draining():
                 self._dispatcher.worker_leaves(peer.key)
                 _log.info("worker=%s model=%s draining", peer.name, peer.model)
             case m.Heartbeat():
+                self._dispatcher.worker_sleeps(peer.key, message.is_sleeping)
                 self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
-            case m.Ready():
-                self._peers.post(peer.key, m.Opened())
-                for order in self._orders.of(message.card.name):
-                    self._peers.post(peer.key, order)
-                self._perform(self._dispatcher.worker_ready(peer.key, message.card, now))
-                _log.info(
-                    "worker=%s model=%s slots=%d ready",
-                    peer.name,
-                    message.card.name,
-                    message.card.n_slots,
-                )
+            case m.Ready(card=card):
+                self._open(peer, card, now)
+
+    def _open(self, peer: Peer, card: ModelCard, now: float) -> None:
+        self._peers.post(peer.key, m.Opened())
+        for order in self._orders.of(card.name):
+            self._peers.post(peer.key, order)
+        self._perform(self._dispatcher.worker_ready(peer.key, card, now))
+        _log.info("worker=%s model=%s slots=%d ready", peer.name, card.name, card.n_slots)
 
     def _advance(self, peer: Peer, message: m.Started | m.Progress, now: float) -> None:
         stream = self._streams.get(message.task_id)
@@ -230,4 +242,6 @@ class Courier:
             base = self._dispatcher.slots.base(peer.name)
             message = dataclasses.replace(message, slot=base + message.slot)
             stream.slot, stream.n_prompt = message.slot, message.n_prompt
+            stream.n_cached = message.n_cached
+            self._metrics.reused(stream.model, expected=stream.n_expected, found=message.n_cached)
         stream.push(message)

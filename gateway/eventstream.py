@@ -7,6 +7,7 @@ long prompt.
 
 import asyncio
 import math
+from collections.abc import Callable, Mapping
 from typing import Never
 
 from starlette.types import Send
@@ -24,8 +25,16 @@ _HEADERS = [
 class EventStream:
     """Writes frames to one client; `keep_alive` runs beside the writers."""
 
-    def __init__(self, send: Send, ping_interval_s: float, send_timeout_s: float) -> None:
+    def __init__(
+        self,
+        send: Send,
+        ping_interval_s: float,
+        send_timeout_s: float,
+        headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self._send = send
+        self._headers = headers
+        """What is known of the request when the first frame is sent."""
         self._ping_interval_s = ping_interval_s
         self._send_timeout_s = send_timeout_s
         self._clock = asyncio.get_running_loop().time
@@ -40,9 +49,9 @@ class EventStream:
             return
         async with self._opening:
             if not self.is_open:
-                await self._send(
-                    {"type": "http.response.start", "status": 200, "headers": _HEADERS}
-                )
+                own = [(name.encode(), value.encode()) for name, value in self._headers().items()]
+                start = {"type": "http.response.start", "status": 200}
+                await self._send({**start, "headers": [*_HEADERS, *own]})
                 self.is_open = True
 
     async def write(self, frame: bytes) -> None:

@@ -6,10 +6,13 @@ comes back after a pause starts at the level of those who waited, so idling save
 """
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 _MAX_COUNTERS = 4096
 """Tenants remembered while idle; beyond it those without a debt are forgotten."""
+
+_MAX_DEFERRED = 16
+"""Tasks of a tenant that may let a later one go first."""
 
 
 class FairQueue:
@@ -38,14 +41,19 @@ class FairQueue:
             insort(ids, task_id)
         self._n_waiting += 1
 
-    def pop(self, eligible: Callable[[int], bool]) -> int | None:
-        """Take the first eligible task of the tenant that was served least."""
+    def pop(
+        self, eligible: Callable[[int], bool], defers: Callable[[int], bool] = lambda _: False
+    ) -> int | None:
+        """Take the first eligible task of the tenant that was served least.
+
+        One that defers lets the next few of its own tenant go before it, but goes if none does.
+        """
         for tenant in sorted(self._waiting, key=self._level):
-            for task_id in self._waiting[tenant]:
-                if eligible(task_id):
-                    self._floor = max(self._floor, self._level(tenant))
-                    self.remove(tenant, task_id)
-                    return task_id
+            task_id = _first(self._waiting[tenant], eligible, defers)
+            if task_id is not None:
+                self._floor = max(self._floor, self._level(tenant))
+                self.remove(tenant, task_id)
+                return task_id
         return None
 
     def remove(self, tenant: str, task_id: int) -> None:
@@ -72,3 +80,17 @@ class FairQueue:
                 if level > floor or name in self._waiting
             }
         self._served[tenant] = max(self._level(tenant), floor)
+
+
+def _first(
+    ids: Iterable[int], eligible: Callable[[int], bool], defers: Callable[[int], bool]
+) -> int | None:
+    deferred: list[int] = []
+    for task_id in ids:
+        if defers(task_id):
+            deferred.append(task_id)
+            if len(deferred) == _MAX_DEFERRED:
+                break
+        elif eligible(task_id):
+            return task_id
+    return next(filter(eligible, deferred), None)

@@ -43,6 +43,7 @@ def _check_counts(body: Body, limits: LimitsConfig) -> None:
         ("stop_sequences", limits.stops),
         ("logit_bias", limits.biases),
         ("tools", limits.tools),
+        ("functions", limits.tools),
         ("image_data", limits.images),
     ):
         value = body.get(key)
@@ -80,6 +81,9 @@ def _check_schemas(body: Body, limits: LimitsConfig) -> None:
             function = tool.get("function")
             held = function.get("parameters") if isinstance(function, dict) else None
             found.append(("tools", held or tool.get("parameters") or tool.get("input_schema")))
+    functions = body.get("functions")
+    listed = functions if isinstance(functions, list) else ()
+    found += [("functions", one.get("parameters")) for one in listed if isinstance(one, dict)]
     for key, schema in found:
         if depth_of(schema) > limits.schema_depth:
             message = f"Field '{key}': the schema nests deeper than {limits.schema_depth}"
@@ -132,7 +136,13 @@ def _data_of(part: Body) -> str:
     return ""
 
 
-_WRITTEN = (("image_url", "url"), ("input_audio", "data"), ("source", "data"))
+_WRITTEN = (
+    ("image_url", "url"),
+    ("input_audio", "data"),
+    ("input_audio", "url"),
+    ("source", "data"),
+    ("source", "url"),
+)
 
 
 def _too_many(key: str, bound: int, n: int, what: str = "entries") -> InvalidRequest:

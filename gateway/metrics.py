@@ -7,7 +7,7 @@ the pool at each scrape through `PoolView`; it knows nothing of sockets and task
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -52,6 +52,9 @@ class Metrics:
         self.stats = StatsBook()
         self.tasks: Counter[tuple[str, str]] = Counter()
         self.losses: Counter[tuple[str, str]] = Counter()
+        self.routes: Counter[tuple[str, str]] = Counter()
+        self.expected: Counter[tuple[str]] = Counter()
+        self.found: Counter[tuple[str]] = Counter()
         self.n_late = 0
         self.latencies: dict[str, ModelLatencies] = {}
         self.http: dict[str, Histogram] = {}
@@ -68,6 +71,15 @@ class Metrics:
     def task_ended(self, model: str, finish: str) -> None:
         """Count a task by the way it ended."""
         self.tasks[model, finish] += 1
+
+    def routed(self, model: str, branch: str) -> None:
+        """Count an assignment by what decided it."""
+        self.routes[model, branch] += 1
+
+    def reused(self, model: str, *, expected: int, found: int) -> None:
+        """Count the prompt tokens that should be in a cache, and those that were."""
+        self.expected[(model,)] += expected
+        self.found[(model,)] += found
 
     def worker_lost(self, worker: str, model: str) -> None:
         """Count a connection that broke."""
@@ -131,6 +143,7 @@ class _Own(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._latencies()
         yield from self._counters()
+        yield from self._routes()
         yield from self._gauges()
         for name, text, source in _PER_WORKER:
             family = CounterMetricFamily(name, text, labels=("worker", "model"))
@@ -194,6 +207,18 @@ class _Own(Collector):
             "Messages of attempts or workers that had been given up.",
             value=metrics.n_late,
         )
+
+    def _routes(self) -> Iterator[Metric]:
+        metrics = self._metrics
+        rows: tuple[tuple[str, str, str, Counter[Any]], ...] = (
+            ("routed_tasks", "Assignments by what decided them.", "branch", metrics.routes),
+            ("route_expected_cached_tokens", "Tokens expected in a cache.", "", metrics.expected),
+            ("route_cached_tokens", "Tokens found there, of the same tasks.", "", metrics.found),
+        )
+        for name, text, label, counts in rows:
+            labels = ("model", label) if label else ("model",)
+            family = CounterMetricFamily(f"llamapool_{name}", text, labels=labels)
+            yield _labelled(family, counts.items())
 
     def _gauges(self) -> Iterator[Metric]:
         workers: Counter[tuple[str, ...]] = Counter()

@@ -46,6 +46,7 @@ _LIST = _nullable("array", items={})
 _MODEL = _nullable("string", description="Which model; any name will do if there is only one.")
 _TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
 _MIXED: Schema = {"type": "array", "items": {"type": ["string", "integer"]}}
+_TEXT_OR_MIXED: Schema = {"anyOf": [{"type": "string"}, _MIXED]}
 _PROMPT: Schema = {
     "description": "A text, tokens, texts and tokens mixed, or several prompts.",
     "anyOf": [{"type": "string"}, _MIXED, {"type": "array", "items": {"anyOf": [_MIXED]}}],
@@ -55,6 +56,9 @@ _SHARED: dict[str, Schema] = {
     "model": _MODEL,
     "json_schema": _OBJECT,
     "sse_ping_interval": _nullable("integer", minimum=-1, maximum=86400),
+    "cache_salt": _nullable("string", minLength=1),
+    "prompt_cache_key": _TEXT,
+    "session_id": _TEXT,
 }
 _TOOLS: dict[str, Schema] = {
     "tools": _LIST,
@@ -107,8 +111,8 @@ BODIES: Mapping[str, Body] = {
         has_sampling=True,
         properties=_SHARED
         | {
-            "input_prefix": _TEXT,
-            "input_suffix": _TEXT,
+            "input_prefix": _TEXT_OR_MIXED,
+            "input_suffix": _TEXT_OR_MIXED,
             "input_extra": _LIST,
             "prompt": _TEXT,
         },
@@ -134,6 +138,8 @@ BODIES: Mapping[str, Body] = {
         | _TOOLS
         | {
             "messages": _MESSAGES,
+            "functions": _LIST,
+            "function_call": {"type": ["string", "object", "null"]},
             "response_format": _OBJECT,
             "logprobs": _FLAG,
             "top_logprobs": _nullable("integer", minimum=0, maximum=1000),
@@ -212,7 +218,18 @@ BODIES: Mapping[str, Body] = {
     "SlotAction": Body(
         doc="The file to save to or to restore from.", properties={"filename": _TEXT}
     ),
+    "ChatControl": Body(
+        doc="What to do to an answer that is under way.",
+        properties={
+            "id": {"type": "string"},
+            "action": {"type": "string", "enum": ["reasoning_end"]},
+        },
+        required=("id", "action"),
+    ),
     "Props": Body(doc="Properties to change.", properties={"model": _MODEL}),
+    "ModelOrder": Body(
+        doc="Which model.", properties={"model": {"type": "string"}}, required=("model",)
+    ),
 }
 
 
@@ -247,6 +264,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     **_aliases("/detokenize", "Detokenize", "Turn tokens into text"),
     **_aliases("/embedding /embeddings /v1/embeddings", "Embedding", "Embed texts"),
     **_aliases("/rerank /reranking /v1/rerank /v1/reranking", "Rerank", "Rank texts by a query"),
+    **_aliases("/v1/chat/completions/control", "ChatControl", "End the thoughts of an answer"),
     **_aliases("/slots/{id_slot}", "SlotAction", "Save, restore or erase a slot"),
     **_aliases("/lora-adapters", "", "Set the scales of LoRA adapters"),
     **_aliases("/props", "Props", "Change global properties"),
@@ -255,10 +273,14 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     **_reading("/livez", "Say that the process runs"),
     **_reading("/readyz", "Say whether work would be taken"),
     **_reading("/v1/models /models", "List the models"),
+    **_aliases("/models/load", "ModelOrder", "Load a model"),
+    **_aliases("/models/unload", "ModelOrder", "Unload a model"),
+    **_reading("/models/sse", "Tell of every change of a model", kinds=("text/event-stream",)),
     **_reading("/props", "Describe a model"),
     **_reading("/slots", "List the slots"),
     **_reading("/metrics", "Figures for Prometheus", kinds=("text/plain",)),
     **_reading("/openapi.json", "This document"),
+    ("DELETE", "/models"): Endpoint(summary="Refused: there are no downloads to delete"),
 }
 
 _BY_MODEL: Mapping[str, Schema] = {"model": {"type": "string"}}
@@ -268,6 +290,8 @@ _INCLUDE: Mapping[str, Schema] = {"include_slots": {"type": "string"}}
 QUERIES: Mapping[tuple[str, str], Mapping[str, Schema]] = {
     ("GET", "/health"): {**_FULL, **_INCLUDE},
     ("GET", "/v1/health"): {**_FULL, **_INCLUDE},
+    ("GET", "/models"): {"reload": {"type": "string"}},
+    ("DELETE", "/models"): _BY_MODEL,
     ("GET", "/props"): _BY_MODEL,
     ("GET", "/slots"): {**_BY_MODEL, **_FULL, "legacy": {"type": "string"}},
     ("GET", "/lora-adapters"): _BY_MODEL,

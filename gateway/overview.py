@@ -4,10 +4,11 @@ Pure reading of the dispatcher's books.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from gateway.dispatcher import Dispatcher
 from gateway.metrics import WorkerView
-from gateway.roster import Worker
+from gateway.roster import Worker, WorkerState
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.facts import ModelCard, SlotReport
 
@@ -24,6 +25,30 @@ class Health:
     n_workers: int
     """Workers that take tasks."""
     draining: bool
+
+
+class ModelState(StrEnum):
+    """What llama-server's router calls the states of a model."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    LOADED = "loaded"
+    SLEEPING = "sleeping"
+
+
+def model_state(dispatcher: Dispatcher, model: str) -> ModelState:
+    """Say how a model is: what the most awake of its workers is."""
+    workers = [one for one in dispatcher.workers.values() if one.model == model]
+    have = [one for one in workers if one.state is not WorkerState.LOADING]
+    if have:
+        is_sleeping = all(one.is_sleeping for one in have)
+        return ModelState.SLEEPING if is_sleeping else ModelState.LOADED
+    return ModelState.LOADING if workers else ModelState.UNLOADED
+
+
+def count_slots(dispatcher: Dispatcher, model: str) -> int:
+    """Count the slots of a model over all its workers."""
+    return sum(one.n_slots for one in dispatcher.workers.values() if one.model == model)
 
 
 def resolve(dispatcher: Dispatcher, model: str | None) -> ModelCard:
@@ -72,7 +97,7 @@ def view(worker: Worker) -> WorkerView:
     return WorkerView(
         name=worker.name,
         model=worker.model,
-        state=worker.state,
+        state="sleeping" if worker.is_ready and worker.is_sleeping else worker.state,
         n_slots=worker.n_slots,
         n_busy=worker.n_busy,
     )

@@ -14,18 +14,20 @@ from gateway import overview
 from gateway.actions import Submission
 from gateway.courier import Courier
 from gateway.dispatcher import Dispatcher
+from gateway.fingerprint import Prefix
 from gateway.metrics import Metrics, WorkerView
 from gateway.orders import Scales, StandingOrders, system_order
-from gateway.overview import Health
+from gateway.origin import Origin
+from gateway.overview import Health, ModelState
 from gateway.roster import Worker
 from gateway.stream import TaskStream
 from protocol import facts
 from protocol import messages as m
 from protocol.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.side_tasks import SetLora, SlotAction
+from protocol.side_tasks import EndThoughts, SetLora, SlotAction, ThoughtsEnded
 
-__all__ = ["Health", "Pool"]
+__all__ = ["Health", "ModelState", "Pool"]
 
 _INSPECT_LIMIT_S = 2.0
 _ORDER_LIMIT_S = 10.0
@@ -71,23 +73,36 @@ class Pool:
             self._timer.cancel()
         self._courier.close()
 
-    def submit(self, task: m.TaskMessage, *, model: str, tenant: str = "") -> TaskStream:
+    def submit(
+        self, task: m.TaskMessage, *, model: str, tenant: str = "", origin: Origin | None = None
+    ) -> TaskStream:
         """Give a task to a worker or to the queue; raises `TaskError` if neither takes it."""
-        name, slot = "", -1
-        if isinstance(task, m.Generate) and task.params.id_slot >= 0:
-            name, slot = self._dispatcher.slots.locate(model, task.params.id_slot)
+        name, slot, prefix = "", -1, Prefix()
+        origin = origin or Origin(tenant=tenant)
+        if isinstance(task, m.Generate):
+            prefix = origin.prefix(task, model)
+            if task.params.id_slot >= 0:
+                name, slot = self._dispatcher.slots.locate(model, task.params.id_slot)
         return self._courier.submit(
             task,
             Submission(
                 task_id=next(self._ids),
                 model=model,
-                tenant=tenant,
+                tenant=origin.tenant,
                 n_tokens=_guess_tokens(task),
                 takes_credit=isinstance(task, m.Generate),
                 worker=name,
                 slot=slot,
+                prefix=prefix,
+                session=origin.session_key(model),
+                label=origin.label_key(model),
             ),
         )
+
+    def model_of_slot(self, slot_id: int) -> str:
+        """Name the model that has a slot; empty if there is no such slot."""
+        owner = self._dispatcher.slots.owner(slot_id)
+        return owner[1] if owner is not None else ""
 
     def act_on_slot(self, task: SlotAction, slot_id: int, *, tenant: str) -> TaskStream:
         """Give an action to the worker that has the slot now; raises `TaskError`."""
@@ -106,6 +121,18 @@ class Pool:
             is_bound=True,
         )
         return self._courier.submit(dataclasses.replace(task, slot=slot), spec)
+
+    async def end_thoughts(self, stream: TaskStream) -> bool:
+        """End the thoughts of a running task; false if it has just ended."""
+        worker = self._dispatcher.workers.get(stream.peer)
+        if worker is None:
+            return False
+        order = EndThoughts(task_id=0, target=stream.task_id)
+        try:
+            answer = await self._ask(worker, order, _ORDER_LIMIT_S)
+        except TimeoutError:
+            raise TaskError(ErrorCode.UNAVAILABLE, "The worker does not answer") from None
+        return isinstance(answer, ThoughtsEnded) and answer.is_running
 
     async def set_lora(self, model: str, scales: Scales) -> None:
         """Set the scales of a model's adapters in every worker, also in those to come."""
@@ -145,6 +172,14 @@ class Pool:
         given_up = self._now() - self._alone_since > _ALONE_S
         return overview.health(self._dispatcher, given_up=given_up)
 
+    def state(self, card: facts.ModelCard) -> ModelState:
+        """Say how a model is."""
+        return overview.model_state(self._dispatcher, card.name)
+
+    def n_slots(self, card: facts.ModelCard) -> int:
+        """Count the slots of a model."""
+        return overview.count_slots(self._dispatcher, card.name)
+
     def workers(self) -> tuple[WorkerView, ...]:
         """List the connected workers, for the metrics."""
         return tuple(map(overview.view, self._dispatcher.workers.values()))
@@ -154,15 +189,18 @@ class Pool:
         return self._dispatcher.models
 
     async def slots(
-        self, model: str | None = None
+        self, model: str | None = None, *, wakes: bool = True
     ) -> tuple[tuple[facts.SlotReport, facts.ModelCard], ...]:
-        """Ask the workers what their slots do; for a silent one the gateway's own count stands."""
+        """Ask the workers what their slots do; for a silent one the gateway's own count stands.
+
+        One that sleeps is woken by the question, or else it counts as silent.
+        """
         asked = [
             worker
             for worker in self._dispatcher.workers.values()
             if worker.card is not None and model in (None, worker.model)
         ]
-        reports = await asyncio.gather(*map(self._report, asked))
+        reports = await asyncio.gather(*(self._report(one, wakes=wakes) for one in asked))
         rows = [
             (report, worker.card)
             for worker, one in zip(asked, reports, strict=True)
@@ -170,6 +208,10 @@ class Pool:
             if worker.card is not None
         ]
         return tuple(sorted(rows, key=lambda row: row[0].id))
+
+    def abandon(self, model: str) -> None:
+        """Fail what waits for a model that was unloaded."""
+        self._courier.abandon(model)
 
     def drain(self) -> None:
         """Take nothing new; what runs and waits is still served."""
@@ -179,8 +221,9 @@ class Pool:
         """Wait until every task has ended."""
         await self._courier.drained()
 
-    async def _report(self, worker: Worker) -> tuple[facts.SlotReport, ...]:
-        answer = await self._inspect(worker) if worker.is_ready else None
+    async def _report(self, worker: Worker, *, wakes: bool) -> tuple[facts.SlotReport, ...]:
+        is_asked = worker.is_ready and (wakes or not worker.is_sleeping)
+        answer = await self._inspect(worker) if is_asked else None
         if answer is not None:
             return answer.slots
         return overview.guess_slots(worker, self._dispatcher.slots.base(worker.name))
@@ -207,7 +250,8 @@ class Pool:
         )
         stream = self._courier.submit(task, spec)
         try:
-            async with asyncio.timeout(limit_s):
+            # One that sleeps must load its model first.
+            async with asyncio.timeout(self._config.timeout_s if worker.is_sleeping else limit_s):
                 return await stream.result()
         finally:
             stream.close()

@@ -39,32 +39,22 @@ REFUSED: Mapping[str, tuple[str, _Test]] = {
     "tokenize": ("the token echo of api_like_OAI is", _not_empty),
     "prediction": ("predicted output is", _not_empty),
     "web_search_options": ("web search is", _other_than()),
-    "reasoning_control": ("reasoning control is", _not_empty),
-    "reasoning_budget_tokens": ("a reasoning budget is", _other_than(-1)),
-    "thinking_budget_tokens": ("a reasoning budget is", _other_than(-1)),
     "chat_template": ("a template in the request is", _not_empty),
-    "chat_format": ("choosing the chat parser is", _other_than("", "Content-only", 0)),
     "chat_parser": ("choosing the chat parser is", _not_empty),
     "parse_tool_calls": ("choosing the chat parser is", _not_empty),
-    "generation_prompt": ("a generation prompt is", _not_empty),
 }
 """Name -> (what is not supported, whether a value that is not null asks for it)."""
 
 HARMLESS: Mapping[str, str] = {
-    "user": "a label of the account holder's user",
     "metadata": "labels for a dashboard",
     "store": "asks OpenAI to keep the answer for its dashboard",
     "service_tier": "a price class",
     "safety_identifier": "a label of the account holder's user",
-    "prompt_cache_key": "a hint for cache affinity",
     "prompt_cache_retention": "a hint for the cache",
     "prompt_cache_options": "a hint for the cache",
     "verbosity": "a wish to the model that no template here reads",
     "backend_sampling": "where to sample; the text is the same",
     "n_cache_reuse": "a hint for the cache",
-    "speculative.n_max": "speculation never changes the text",
-    "speculative.n_min": "speculation never changes the text",
-    "speculative.p_min": "speculation never changes the text",
 }
 
 
@@ -81,16 +71,12 @@ def refuse_unsupported(body: Mapping[str, Any], *, besides: Collection[str] = ()
 
 
 ENDPOINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "/v1/chat/completions/control": (("POST",), "reasoning control"),
     "/audio/transcriptions": (("POST",), "transcription"),
     "/v1/audio/transcriptions": (("POST",), "transcription"),
     "/v1/stream": (("GET", "DELETE"), "stream resumption"),
     "/v1/streams/lookup": (("POST",), "stream resumption"),
     "/v1/systemone": (("POST",), "decision models"),
-    "/models": (("POST", "DELETE"), "loading models"),
-    "/models/load": (("POST",), "loading models"),
-    "/models/unload": (("POST",), "loading models"),
-    "/models/sse": (("GET",), "loading models"),
+    "/models": (("POST",), "downloading models"),
 }
 """Path -> (methods, what it would do): the endpoints of llama-server that are not here yet."""
 

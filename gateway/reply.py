@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from gateway.llamacpp.links import Link
 from gateway.sse import event
 from protocol.facts import SystemPrompt, TokenProb
 from protocol.messages import Delta, Done, Generate, Progress, Started, ToolCallDelta
@@ -73,10 +74,14 @@ class Plan:
     tasks: tuple[Generate, ...]
     reply: Reply
     stream: bool
+    chat_id: str = ""
+    """By which the client may speak of the answer while it runs."""
     ping_interval_s: float | None = None
     """What the client asked for; 0 is never, None the server's own."""
     system_prompt: SystemPrompt | None = None
     """To be set in all workers of the model before the tasks run."""
+    links: tuple[Link, ...] = ()
+    """Media of all tasks that are still to be fetched."""
     failure: Callable[[Mapping[str, Any]], bytes] = error_event
     """Frames the body of an error that comes after the first byte."""
 

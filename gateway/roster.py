@@ -32,7 +32,10 @@ _NEXT: dict[WorkerState, frozenset[WorkerState]] = {
 class Worker:
     """One connection of one worker."""
 
-    __slots__ = ("card", "key", "last_used", "leases", "model", "name", "state", "tasks")
+    __slots__ = (
+        *("card", "is_sleeping", "key", "last_used", "leases"),
+        *("model", "name", "state", "tasks"),
+    )
 
     def __init__(self, key: str, name: str, model: str) -> None:
         self.key = key
@@ -40,6 +43,8 @@ class Worker:
         self.model = model
         self.state = WorkerState.LOADING
         self.card: ModelCard | None = None
+        self.is_sleeping = False
+        """Its model is not loaded: the next task wakes it and waits."""
         self.leases: dict[LeaseKey, int] = {}
         """Credits taken, with the slot each runs in, -1 until that is known."""
         self.tasks: dict[int, None] = {}
@@ -92,22 +97,10 @@ class Worker:
         self.state = state
 
 
-def most_free(workers: Iterable[Worker]) -> Worker | None:
-    """Choose the worker with most free slots, of equals the one used longest ago.
-
-    Prefetch credits are only used when no worker has a free slot. Routing by cached prefix will be
-    another function of this kind.
-    """
-    able = [worker for worker in workers if worker.has_credit]
-    return min(
-        able, key=lambda w: (-w.n_free, len(w.leases) - w.n_slots, w.last_used), default=None
-    )
-
-
 def least_asked(workers: Iterable[Worker]) -> Worker | None:
     """Choose the worker for a task that needs no slot."""
     ready = [worker for worker in workers if worker.is_ready]
-    return min(ready, key=lambda worker: (len(worker.tasks), worker.last_used), default=None)
+    return min(ready, key=lambda w: (w.is_sleeping, len(w.tasks), w.last_used), default=None)
 
 
 class SlotMap:

@@ -21,7 +21,10 @@ from gateway.app import build_app
 from gateway.listener import close_unix, is_local, listen, url_of
 from gateway.metrics import Metrics
 from gateway.pool import Pool
+from gateway.router.loaded import Loaded
+from gateway.router.router import Router
 from protocol.config import GatewayConfig
+from protocol.errors import ConfigError
 from protocol.notify import Notifier
 
 log = logging.getLogger(__name__)
@@ -54,6 +57,48 @@ class Signals:
         (self.leave if self.drain.is_set() else self.drain).set()
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What works behind the endpoints."""
+
+    pool: Pool
+    router: Router | None
+
+    async def start(self) -> None:
+        """Open them; raises `ConfigError`."""
+        await self.pool.start()
+        if self.router is not None:
+            await self.router.start()
+
+    def drain(self) -> None:
+        """Take nothing new."""
+        self.pool.drain()
+        if self.router is not None:
+            self.router.drain()
+
+    async def close(self) -> None:
+        """End everything at once."""
+        if self.router is not None:
+            self.router.close()
+        await self.pool.close()
+
+
+def parts_of(config: GatewayConfig, metrics: Metrics) -> Parts:
+    """Make the pool, and the router if the configuration has one; raises `ConfigError`."""
+    pool = Pool(config, metrics)
+    if not config.control:
+        if config.models_dir or config.models_preset:
+            raise ConfigError("models_dir, models_preset: only `llamapool serve` can start models")
+        return Parts(pool, None)
+    router = Router(
+        config.control,
+        models_max=config.models_max,
+        timeout_s=config.timeout_s,
+        facts=Loaded(pool),
+    )
+    return Parts(pool, router)
+
+
 def run(config: GatewayConfig, notifier: Notifier) -> int:
     """Serve until a signal comes; returns the exit code, raises `ConfigError`."""
     socks = listen(config)
@@ -68,9 +113,9 @@ async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: 
     signals = Signals()
     signals.install()
     metrics = Metrics()
-    pool = Pool(config, metrics)
-    app = build_app(config, pool, metrics)
-    await pool.start()
+    parts = parts_of(config, metrics)
+    app = build_app(config, parts.pool, metrics, parts.router)
+    await parts.start()
     url = url_of(socks[0], config)
     everywhere = " ".join(url_of(sock, config) for sock in socks)
     _warn_if_open(config, url)
@@ -81,10 +126,10 @@ async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: 
     notifier.send(X_URL=url)
     notifier.ready(f"listening on {url}")
     try:
-        return await _until_told(config, pool, signals, server, notifier)
+        return await _until_told(config, parts, signals, server, notifier)
     finally:
         beat.cancel()
-        await pool.close()
+        await parts.close()
         stop.set()
         if not signals.leave.is_set():
             await asyncio.wait([server], timeout=_FLUSH_S + 1)
@@ -92,7 +137,7 @@ async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: 
 
 async def _until_told(
     config: GatewayConfig,
-    pool: Pool,
+    parts: Parts,
     signals: Signals,
     server: "asyncio.Task[None]",
     notifier: Notifier,
@@ -105,8 +150,8 @@ async def _until_told(
         return EXIT_ERROR  # it ends by itself only by an exception
     log.info("draining limit_s=%.0f", config.drain_timeout_s)
     notifier.stopping()
-    pool.drain()
-    drained = asyncio.create_task(pool.drained())
+    parts.drain()
+    drained = asyncio.create_task(parts.pool.drained())
     leave = asyncio.create_task(signals.leave.wait())
     done, pending = await asyncio.wait(
         [drained, leave], timeout=config.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED

@@ -1,12 +1,21 @@
 """What every endpoint needs: the configuration, the pool, the metrics, the limits."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from starlette.requests import Request
+from starlette.types import Receive, Scope
+
 from gateway.body import MIB, BodyLimits
+from gateway.live import LiveChats
+from gateway.media.loader import MediaLoader
 from gateway.metrics import Metrics
-from gateway.pool import Pool
+from gateway.pool import Health, Pool
+from gateway.race import disconnected, guarded
+from gateway.router.model import Model
+from gateway.router.router import Router
+from gateway.router.uses import USES
 from protocol.config import GatewayConfig
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.facts import ModelCard
@@ -20,6 +29,10 @@ class Service:
     config: GatewayConfig
     pool: Pool
     metrics: Metrics
+    media: MediaLoader = field(default_factory=MediaLoader)
+    live: LiveChats = field(default_factory=LiveChats)
+    router: Router | None = None
+    """Loads and unloads models; None if they are fixed."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -32,23 +45,41 @@ class Service:
             fields=config.limits,
         )
 
-    def card(self, model: Any) -> ModelCard:
-        """Find the model that a request names; raises `TaskError`."""
+    async def card(self, model: Any, scope: Scope, receive: Receive) -> ModelCard:
+        """Find the model that a request names, loaded first if need be; raises `TaskError`.
+
+        It stays loaded at least as long as the request lasts.
+        """
         if model is not None and not isinstance(model, str):
             message = f"Field 'model': type must be string, but is {json_type(model)}"
             raise InvalidRequest(message, param="model")
-        return self.pool.card(model)
+        if self.router is None:
+            return self.pool.card(model)
+        asked = Request(scope).query_params.get("autoload", "")
+        autoload = asked in ("true", "1") if asked else self.config.models_autoload
+        touches = scope["method"] == "POST"
+        used, is_loaded = self.router.use(model, autoload=autoload, touches=touches)
+        if is_loaded:
+            scope[USES].callback(self.router.release, used)
+        else:
+            await guarded(_wait(self.router, used, scope), disconnected(receive))
+        return self.router.card(used)
+
+    def health(self) -> Health:
+        """Say how the pool is; one that loads models when they are asked for is well without."""
+        health = self.pool.health()
+        is_well = self.router is not None and not health.n_workers
+        return replace(health, status="ok") if is_well else health
 
     def ready_cards(self) -> tuple[ModelCard, ...]:
-        """List the models; raises `TaskError` while there is none."""
+        """List the models; raises `TaskError` while there is none that should be."""
         cards = self.pool.cards()
-        if not cards:
+        if not cards and self.router is None:
             raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")
         return cards
 
-    async def n_slots(self, card: ModelCard) -> int:
-        """Count the slots of a model over all workers."""
-        if len(self.pool.cards()) > 1:
-            return len(await self.pool.slots(card.name))
-        health = self.pool.health()
-        return health.slots_idle + health.slots_processing
+
+async def _wait(router: Router, model: Model, scope: Scope) -> None:
+    """Wait for a model and note its use in one step: nothing may come between."""
+    await router.wait(model)
+    scope[USES].callback(router.release, model)

@@ -30,10 +30,13 @@ class TaskStream:
         "_waiter",
         "assigned_at",
         "attempt",
+        "branch",
         "first_at",
         "last_at",
         "latencies",
         "model",
+        "n_cached",
+        "n_expected",
         "n_predicted",
         "n_prompt",
         "peer",
@@ -61,6 +64,12 @@ class TaskStream:
         """Key of the connection that runs the task; empty while it waits."""
         self.worker = ""
         self.slot = -1
+        self.branch = ""
+        """What decided where it went."""
+        self.n_expected = 0
+        """Tokens of the prompt that should be cached there."""
+        self.n_cached = 0
+        """Those that were."""
         self.n_prompt = 0
         self.n_predicted = 0
         self.latencies = latencies

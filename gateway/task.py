@@ -1,5 +1,6 @@
 """One live task as the dispatcher sees it: its state, and what becomes of it when a worker dies."""
 
+import math
 from enum import StrEnum
 
 from gateway.actions import Submission
@@ -27,9 +28,22 @@ _NEXT: dict[TaskState, frozenset[TaskState]] = {
 class Task:
     """A task between its submission and its end."""
 
-    __slots__ = ("attempt", "charged", "n_deaths", "since", "spec", "state", "worker")
+    __slots__ = (
+        "attempt",
+        "charged",
+        "deferred_until",
+        "held_for",
+        "held_until",
+        "is_patient",
+        "knower",
+        "n_deaths",
+        "since",
+        "spec",
+        "state",
+        "worker",
+    )
 
-    def __init__(self, spec: Submission, now: float) -> None:
+    def __init__(self, spec: Submission, now: float, *, is_patient: bool = True) -> None:
         self.spec = spec
         self.state = TaskState.WAITING
         self.attempt = 0
@@ -40,6 +54,15 @@ class Task:
         """When it entered its state."""
         self.charged = 0
         """Tokens counted for its tenant so far."""
+        self.is_patient = is_patient
+        """Whether it may wait for a better worker than the one that is free."""
+        self.held_for = ""
+        """Key of the busy worker for which it was kept once."""
+        self.held_until = 0.0
+        self.knower: str | None = None
+        """Key of the worker that knew most of its prompt when it began to wait."""
+        self.deferred_until = math.inf
+        """When it stops to let others of its tenant go first; set as it does so first."""
 
     def __repr__(self) -> str:
         where = self.worker or "queue"

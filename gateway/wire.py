@@ -111,11 +111,12 @@ class RouterSocket:
                 if len(frame) == 2:
                     on_frame(frame[0], frame[1])
         except zmq.Again:
-            return
-        finally:
-            # Also after an error in `on_frame`: the descriptor would not fire again for the rest.
-            if self._socket is not None and self._has_input():
-                self._look_again()
+            return  # there is nothing left: the descriptor will fire again
+        except BaseException:
+            self._look_again()  # the descriptor would not fire for the rest
+            raise
+        if self._socket is not None and self._has_input():
+            self._look_again()
 
     def _look_again(self) -> None:
         if self._again is None:

@@ -56,6 +56,11 @@ class GatewayConfig:
     )
     api_key: tuple[str, ...] = param((), "Keys that may use the API; none lets everybody in.")
     api_key_file: tuple[str, ...] = param((), "Files with one key a line; # starts a comment.")
+    cache_isolation: str = param(
+        "",
+        "Reuse cached prompts for the key they came with only; empty is so with two keys or more.",
+        choices=("", "key", "none"),
+    )
     timeout_s: float = param(600.0, "Longest silence of a client or a task.", low=1)
     queue_size: int = param(0, "Tasks that may wait; 0 is four a slot, at least 16.", low=0)
     queue_timeout_s: float = param(60.0, "Longest wait for a slot.", low=0.1)
@@ -63,6 +68,11 @@ class GatewayConfig:
     max_body_mib: int = param(64, "Largest request body.", low=1, high=4096)
     limits: LimitsConfig = param(LimitsConfig(), "Bounds of a request.")
     drain_timeout_s: float = param(600.0, "Time that running tasks get at shutdown.", low=0)
+    models_dir: str = param("", "Folder of models to load as requests ask for them.")
+    models_preset: str = param("", "INI file of such models and their options.")
+    models_max: int = param(4, "Most of them loaded at once; 0 is no limit.", low=-1)
+    models_autoload: bool = param(True, "Load a model when a request names it.")
+    control: str = param("", "Socket of the supervisor; `serve` sets it.")
     heartbeat_s: float = param(1.0, "Interval of the workers' heartbeats.", low=0.05)
     metrics: bool = param(False, "Serve GET /metrics.")
     slots: bool = param(True, "Serve GET /slots.")
@@ -74,6 +84,12 @@ class GatewayConfig:
     verbose: bool = param(False, "Add `__verbose`, the native answer, to OpenAI's answers.")
     ui: bool = param(True, "Serve the built-in page at /.")
     static_path: str = param("", "Directory served at / instead of the built-in page.")
+    media_path: str = param("", "Folder of the files that file:// URLs may name; empty is none.")
+    media_url_allow: tuple[str, ...] = param(
+        (),
+        "Hosts that images and sounds may be fetched from: HOST, *.DOMAIN, *, or an ADDRESS or"
+        " NETWORK/BITS, which also allows addresses that are not public; :PORT behind it.",
+    )
     cors_origins: tuple[str, ...] = param(
         ("*",), "Origins that pages may call from; * is any, localhost this host's."
     )
@@ -128,6 +144,9 @@ class WorkerConfig:
     flash_attn: str = param("auto", "Flash attention.", choices=("auto", "on", "off"))
     cache_type_k: str = param("f16", "Type of cached keys.", choices=GGML_TYPES)
     cache_type_v: str = param("f16", "Type of cached values.", choices=GGML_TYPES)
+    kv_unified: bool = param(False, "Let any slot use the whole context; what runs shares it.")
+    cache_branches: int = param(32, "Prompts kept beside those of the slots.", low=0, high=255)
+    cache_ram: int = param(8192, "MiB of RAM for prompts that leave the context; -1 is any.", low=-1)
     offload_kqv: bool = param(True, "Keep the KV cache on the GPU.")
     rope_scaling: str = param(
         "", "RoPE scaling; empty is the model's.", choices=("", "none", "linear", "yarn")
@@ -143,8 +162,15 @@ class WorkerConfig:
     override_kv: tuple[str, ...] = param((), "Metadata in the file's place: KEY=TYPE:VALUE.")
     numa: str = param(
         "",
-        "Placement on a NUMA machine.",
-        choices=("", "distribute", "isolate", "numactl", "mirror"),
+        "llama.cpp's placement on a NUMA machine; empty is chosen.",
+        choices=("", "none", "distribute", "isolate", "numactl", "mirror"),
+    )
+    cpus: str = param("", "CPUs of the process, as in 0-3,8; all is any, empty is chosen.")
+    poll: int = param(
+        -1,
+        "How long threads wait awake for each other: 0 never, 100 longest; -1 is chosen.",
+        low=-1,
+        high=100,
     )
     rpc: tuple[str, ...] = param((), "HOST:PORT of llama.cpp's RPC servers.")
     special: bool = param(False, "Write control tokens into the text.")
@@ -190,7 +216,9 @@ class WorkerConfig:
     )
     spec_ngram_size_m: int = param(48, "ngram-simple: most tokens guessed.", low=1, high=1024)
     lookup_cache_static: str = param("", "llama.cpp n-gram cache that is only read.")
-    lookup_cache_dynamic: str = param("", "llama.cpp n-gram cache that learns.")
+    lookup_cache_dynamic: str = param(
+        "", "llama.cpp n-gram cache that learns; workers may share one, each adds to it at its end."
+    )
     mmproj: str = param("", "Projector for images and sounds (GGUF); empty is text only.")
     mmproj_offload: bool = param(True, "Run the projector on the GPU.")
     slot_save_path: str = param("", "Folder of saved slots; empty turns their saving off.")
@@ -209,7 +237,7 @@ class WorkerConfig:
     json_schema: str = param("", "JSON schema that every text must match, as a default grammar.")
     chat_template: str = param("", "Jinja text or built-in name; empty is the model's.")
     reasoning_format: str = param(
-        "auto",
+        "deepseek",
         "What becomes of thoughts in chats that do not say: none leaves them in the text.",
         choices=("none", "auto", "deepseek", "deepseek-legacy"),
     )
@@ -238,6 +266,9 @@ class WorkerConfig:
     spm_infill: bool = param(False, "Infill with the suffix before the prefix.")
     sampling: SamplingParams = param(
         SamplingParams(), "What a request takes that leaves a field out."
+    )
+    sleep_idle_s: float = param(
+        -1.0, "Seconds without a task after which the model is freed; -1 is never.", low=-1
     )
     stall_s: float = param(10.0, "Shortest silence of a busy engine that means stuck.", low=0.1)
     fake_step_ms: float = param(0.0, "Fake backend: duration of a step.", low=0)

@@ -31,3 +31,4 @@ class LimitsConfig:
     tools: int = param(128, "Tools of a request.", low=1, high=1024)
     images: int = param(16, "Images and sounds of a request.", low=0, high=64)
     image_mib: int = param(20, "Size of one of them, written as base64.", low=1, high=1024)
+    fetch_s: float = param(10.0, "Time to fetch one that is only named.", low=0.1, high=600)

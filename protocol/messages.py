@@ -95,8 +95,8 @@ class Chat:
 class Infill:
     """A gap in a text: what stands before and after it, and other files for context."""
 
-    prefix: str = ""
-    suffix: str = ""
+    prefix: str | tuple[int | str, ...] = ""
+    suffix: str | tuple[int | str, ...] = ""
     extra: tuple[tuple[str, str], ...] = ()
     """File name and text of each."""
 
@@ -117,6 +117,8 @@ class Generate(TaskMessage):
     """What stands around the gap; `prompt` is then the text before it, after the prefix."""
     media: tuple[bytes, ...] = ()
     """Images or sounds in the order of their markers in the prompt."""
+    salt: str = ""
+    """Namespace of the cache: a prompt is reused only by tasks of the same one."""
     echo: bool = False
     """The first delta tells the prompt's own tokens; with `n_probs` also how likely they were."""
 
@@ -195,6 +197,8 @@ class Heartbeat(Message):
     busy: int
     waiting: int = 0
     stats: Stats = Stats()
+    is_sleeping: bool = False
+    """The model is not loaded: the next task waits until it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +208,13 @@ class Started(TaskMessage):
     slot: int
     n_prompt: int
     n_cached: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted(Message):
+    """What these finished tasks left in the worker's cache is gone."""
+
+    tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +278,8 @@ class Done(Terminal):
     timings: Timings = Timings()
     biases: tuple[tuple[int, float], ...] = ()
     """The `logit_bias` that was applied: texts as their tokens, `ignore_eos` as its tokens."""
+    stops: tuple[str, ...] = ()
+    """The stop strings that held: the request's, and those that the worker has for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,12 @@ SAMPLING_OPTIONS: tuple[Option, ...] = (
     option("sampling.samplers", "--samplers", parse=str),
     option("sampling.samplers", "--sampling-seq --sampler-seq", parse=str),
     option("sampling.ignore_eos", "--ignore-eos"),
+    option("sampling.reasoning_budget_tokens", "--reasoning-budget", env="THINK_BUDGET"),
+    option(
+        "sampling.reasoning_budget_message",
+        "--reasoning-budget-message",
+        env="THINK_BUDGET_MESSAGE",
+    ),
     option("sampling.penalize_nl", "--penalize-nl", "--no-penalize-nl"),
     option("sampling.temperature", "--temp --temperature", env="TEMPERATURE"),
     option("sampling.top_k", "--top-k", env="TOP_K"),

@@ -75,20 +75,17 @@ FOREIGN: tuple[Unused, ...] = tuple(
 """Options of other programs of llama.cpp: one warning names all that were given."""
 
 _SPEED = "is left to llama.cpp; it changes no answer"
-_CACHE = "is not needed: a slot keeps its prompt, and no prompt is kept beside the slots"
+_CACHE = "is not needed: prompts stay in the cache until their cells are wanted"
 
 IDLE: tuple[Unused, ...] = (
     unused("-cb --cont-batching", "is always on", harmless=("*",)),
     unused("-nocb --no-cont-batching", "is not possible: batching is always continuous"),
-    unused("-kvu --kv-unified", "is always on", harmless=("*",)),
-    unused("-no-kvu --no-kv-unified", "is not possible: the cache is one, shared out by slots"),
     unused("--swa-full", "is always on", harmless=("*",)),
     unused("--jinja", "is always on", harmless=("*",)),
     unused("--log-enable", "is the normal state", harmless=("*",)),
     unused("--log-append", "is how --log-file is written", harmless=("*",)),
     unused("--mmproj-auto", "needs nothing here", harmless=("*",)),
     unused("--no-mmproj --no-mmproj-auto", "is the normal state", harmless=("*",)),
-    unused("--no-models-autoload", "is the normal state", harmless=("*",)),
     unused("--no-agent -no-ag", "is the normal state", env="NO_AGENT", harmless=("*",)),
     unused("--threads-http", "is not needed: the gateway is one loop without threads", 1),
     unused("--log-new", "is not possible: --log-file is appended to"),
@@ -112,11 +109,8 @@ IDLE: tuple[Unused, ...] = (
     unused("-fit --fit", "is not there: set -c and -ngl", 1, bare="on", harmless=("off",)),
     unused("-fitt --fit-target", "is not there: set -c and -ngl", 1),
     unused("-fitc --fit-ctx", "is not there: set -c", 1),
-    unused("-C --cpu-mask", _SPEED, 1),
-    unused("-Cr --cpu-range", _SPEED, 1),
     unused("--cpu-strict", _SPEED, 1),
     unused("--prio", _SPEED, 1),
-    unused("--poll", _SPEED, 1),
     unused("-Cb --cpu-mask-batch", _SPEED, 1),
     unused("-Crb --cpu-range-batch", _SPEED, 1),
     unused("--cpu-strict-batch", _SPEED, 1),
@@ -125,7 +119,6 @@ IDLE: tuple[Unused, ...] = (
     unused("-lzm --lazy-mode", _SPEED, 1),
     unused("-bs --backend-sampling", "is not there; it changes no answer"),
     unused("--cache-reuse", "is not there; it changes no answer", 1, harmless=("0",)),
-    unused("-cram --cache-ram", _CACHE, 1, harmless=("0",)),
     unused("--cache-idle-slots", _CACHE),
     unused("--no-cache-idle-slots", _CACHE, harmless=("*",)),
     unused("-ctxcp --ctx-checkpoints --swa-checkpoints", _CACHE, 1),
@@ -135,23 +128,16 @@ IDLE: tuple[Unused, ...] = (
 )
 """Options of a server that change nothing: each that was given is warned about."""
 
-_MEDIA = "is not there: this server fetches no media; send them in the request"
-_ROUTER = "is not there: describe the models as [[worker]] tables of a --config file"
+_PROJECTOR = "is not there: name a file by --mmproj"
 _TOOLS = "is not there: this server runs no tools"
 _TENSORS = "is not there: use --devices, -ngl, -sm and -ts"
 
 REFUSED: tuple[Unused, ...] = tuple(
     unused(flags, why, n_values, is_refused=True, harmless=harmless)
     for flags, why, n_values, harmless in (
-        ("-mmu --mmproj-url", _MEDIA, 1, ()),
-        ("--media-path", _MEDIA, 1, ()),
+        ("-mmu --mmproj-url", _PROJECTOR, 1, ()),
         ("--no-jinja", "is not possible: chat templates are Jinja", 0, ()),
-        ("--sleep-idle-seconds", "is not there yet", 1, ("-1",)),
         ("--kv-unified-per-slot", "is not there: a slot gets -c divided by -np", 1, ()),
-        ("--models-dir", _ROUTER, 1, ()),
-        ("--models-preset", _ROUTER, 1, ()),
-        ("--models-max", _ROUTER, 1, ()),
-        ("--models-autoload", _ROUTER, 0, ()),
         ("-dr --docker-repo", "is not there: use --model-url or --hf-repo", 1, ()),
         ("--tools", _TOOLS, 1, ()),
         ("--tools-runtime", _TOOLS, 1, ()),

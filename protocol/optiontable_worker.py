@@ -1,5 +1,6 @@
 """The options of a worker: model, devices, context, template."""
 
+from protocol.cpulist import parse_mask
 from protocol.optiontypes import (
     Option,
     option,
@@ -46,6 +47,14 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     option("worker.cache_type_k", "-ctk --cache-type-k", env="CACHE_TYPE_K"),
     option("worker.cache_type_v", "-ctv --cache-type-v", env="CACHE_TYPE_V"),
     option("worker.cache_type_k", "--memory-f32", value="f32", also="worker.cache_type_v"),
+    option(
+        "worker.kv_unified",
+        "-kvu --kv-unified",
+        "-no-kvu --no-kv-unified",
+        env="KV_UNIFIED",
+    ),
+    option("worker.cache_branches", "--cache-branches"),
+    option("worker.cache_ram", "-cram --cache-ram", env="CACHE_RAM"),
     option("worker.offload_kqv", "-kvo --kv-offload", "-nkvo --no-kv-offload", env="KV_OFFLOAD"),
     option("worker.rope_scaling", "--rope-scaling", env="ROPE_SCALING_TYPE"),
     option("worker.rope_freq_scale", "--rope-scale", env="ROPE_SCALE", parse=read_freq_scale),
@@ -59,6 +68,9 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     option("worker.check_tensors", "--check-tensors"),
     option("worker.override_kv", "--override-kv"),
     option("worker.numa", "--numa", bare="distribute"),
+    option("worker.cpus", "-Cr --cpu-range"),
+    option("worker.cpus", "-C --cpu-mask", parse=parse_mask),
+    option("worker.poll", "--poll"),
     option("worker.rpc", "--rpc"),
     option("worker.special", "-sp --special"),
     option("worker.verbose_prompt", "--verbose-prompt"),
@@ -81,6 +93,7 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     ),
     option("worker.json_schema", "-j --json-schema"),
     option("worker.json_schema", "-jf --json-schema-file", parse=read_file),
+    option("worker.sleep_idle_s", "--sleep-idle-seconds"),
     option("worker.slot_save_path", "--slot-save-path"),
     option("worker.lora", "--lora --lora-scaled", joined=":"),
     option("worker.lora_init_without_apply", "--lora-init-without-apply"),

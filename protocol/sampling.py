@@ -11,7 +11,9 @@ from protocol.schema import param
 from protocol.values import (
     DEFAULT_SAMPLERS,
     read_breakers,
+    read_chat_format,
     read_grammar,
+    read_guessers,
     read_logit_bias,
     read_lora,
     read_penalty_prompt,
@@ -127,6 +129,33 @@ class SamplingParams:
     )
     ignore_eos: bool = param(False, "Never choose an end-of-generation token.", stage="sampler")
     grammar: str = param("", "GBNF that the text must match.", read=read_grammar, stage="sampler")
+    reasoning_budget_tokens: int = param(
+        -1,
+        "Tokens of thought before they are ended; -1 is no limit.",
+        "thinking_budget_tokens",
+        low=-1,
+        high=INT32_MAX,
+        stage="engine",
+    )
+    reasoning_budget_message: str = param(
+        "", "Written before the mark that ends thoughts by force.", stage="engine"
+    )
+    reasoning_budget_start_tag: str = param(
+        "", "What begins thoughts; in chats the template says it.", stage="engine"
+    )
+    reasoning_budget_end_tags: tuple[str, ...] = param(
+        (),
+        "What ends thoughts, the first also by force; in chats the template says it.",
+        "reasoning_budget_end_tag",
+        read=read_stop,
+        stage="engine",
+    )
+    reasoning_control: bool = param(
+        False, "Let thoughts be ended from outside while they last.", stage="engine"
+    )
+    generation_prompt: str = param(
+        "", "What of the answer the prompt holds; in chats the template says it.", stage="engine"
+    )
     n_probs: int = param(
         0,
         "Report this many likeliest tokens for each.",
@@ -177,8 +206,52 @@ class SamplingParams:
         read=read_lora,
         stage="engine",
     )
+    speculative_types: tuple[str, ...] = param(
+        (),
+        "Who may guess ahead, of those that the worker has; unset is all of them.",
+        "speculative.type",
+        "speculative.types",
+        read=read_guessers,
+        stage="engine",
+    )
+    speculative_n_max: int | None = param(
+        None,
+        "Most tokens guessed at once, up to the worker's own limit; unset is that.",
+        "speculative.n_max",
+        low=0,
+        high=INT32_MAX,
+        stage="engine",
+    )
+    speculative_n_min: int | None = param(
+        None,
+        "Guesses of fewer tokens are dropped; unset is as the worker does.",
+        "speculative.n_min",
+        low=0,
+        high=INT32_MAX,
+        stage="engine",
+    )
+    speculative_p_min: float | None = param(
+        None,
+        "A draft model's guess ends before a token less likely; unset is as the worker does.",
+        "speculative.p_min",
+        low=0,
+        high=1,
+        stage="engine",
+    )
     id_slot: int = param(
         -1, "Run in this slot; -1 is any.", "slot_id", low=-1, high=INT32_MAX, stage="gateway"
+    )
+    chat_format: str = param(
+        "Content-only",
+        "The parser of the answer, told in `generation_settings`; it cannot be chosen.",
+        read=read_chat_format,
+        stage="gateway",
+    )
+    reasoning_format: str = param(
+        "none",
+        "What becomes of thoughts in a chat; unset is as the server says.",
+        choices=("none", "auto", "deepseek", "deepseek-legacy"),
+        stage="gateway",
     )
     n: int = param(
         1,

@@ -10,6 +10,8 @@ class Render(TaskMessage):
     """Write a conversation with the chat template, without running it."""
 
     chat: Chat
+    media: tuple[bytes, ...] = ()
+    """What its markers stand for, to be counted with the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,22 @@ class Reranked(Terminal):
 
     scores: tuple[float, ...]
     n_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndThoughts(TaskMessage):
+    """Let the thoughts of a running generation end now."""
+
+    target: int
+    """Its `task_id`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtsEnded(Terminal):
+    """Answers `EndThoughts`."""
+
+    is_running: bool
+    """The generation was found; whether it was just thinking is its own business."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

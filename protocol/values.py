@@ -43,6 +43,9 @@ _SAMPLER_ALIASES: Mapping[str, str] = {
     "adaptive-p": "adaptive_p",
 }
 
+GUESSERS = ("none", "draft-simple", "ngram-simple", "ngram-cache")
+"""Who may guess ahead (llama.cpp common/speculative.cpp, as far as it is here)."""
+
 DEFAULT_SAMPLERS = (
     "penalties",
     "dry",
@@ -54,6 +57,17 @@ DEFAULT_SAMPLERS = (
     "xtc",
     "temperature",
 )
+
+
+def read_guessers(value: Any) -> tuple[str, ...]:
+    """Read who may guess ahead: a text with commas, or a list; `none` stands for nobody at all."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise ValueError(f"type must be string, but is {json_type(value)}")
+    for name in names:
+        if name not in GUESSERS:
+            raise ValueError(f"must be among {', '.join(GUESSERS)}, but got {name!r:.80}")
+    return ("none",) if "none" in names else tuple(dict.fromkeys(names))
 
 
 def read_samplers(value: Any) -> tuple[str, ...]:
@@ -82,6 +96,13 @@ def read_samplers(value: Any) -> tuple[str, ...]:
 def _sampler(name: str) -> str | None:
     lowered = name.strip().lower()
     return lowered if lowered in SAMPLER_NAMES else _SAMPLER_ALIASES.get(lowered)
+
+
+def read_chat_format(value: Any) -> str:
+    """Read the parser of an answer: a chat's is its template's, and any other text has none."""
+    if value not in ("", "Content-only", 0) or isinstance(value, bool):
+        raise ValueError("choosing the chat parser is not supported yet")
+    return "Content-only"
 
 
 def read_stop(value: Any) -> tuple[str, ...]:

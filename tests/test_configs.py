@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from protocol.config import load
+from tests.worker.hosts import flat
 from worker.resolve import resolve
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
@@ -12,7 +13,7 @@ CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_example_loads_and_resolves(path: Path) -> None:
-    config = resolve(load(path), runtime_dir="/run/x", n_cores=4)
+    config = resolve(load(path), runtime_dir="/run/x", host=flat(4))
     assert all(worker.name and worker.alias and worker.model for worker in config.worker)
 
 
@@ -31,7 +32,8 @@ def test_all_examples_are_here() -> None:
 
 def test_examples_say_what_they_promise() -> None:
     by_name = {
-        path.stem: resolve(load(path), runtime_dir="/run/x", n_cores=4).worker for path in CONFIGS
+        path.stem: resolve(load(path), runtime_dir="/run/x", host=flat(4)).worker
+        for path in CONFIGS
     }
     assert len(by_name["cpu-tiny"]) == 2
     assert by_name["two-gpu-split"][0].tensor_split == (3.0, 1.0)

@@ -35,6 +35,12 @@ class Given:
         """Return `{field: value}`."""
         return {field: value for field, (value, _) in self.settings.items()}
 
+    @property
+    def on_command_line(self) -> dict[str, Any]:
+        """Return the changes that come from flags alone."""
+        said = self.settings.items()
+        return {field: value for field, (value, name) in said if name.startswith("-")}
+
 
 class FieldType(click.ParamType[Any]):
     """Reads an argument as its field of the configuration."""

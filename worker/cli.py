@@ -24,11 +24,17 @@ from protocol.notify import Notifier
 from protocol.version import version
 from worker import launch, resolve
 from worker.arguments import Given, OptionCommand, given, warnings, with_options
+from worker.control import ControlServer
+from worker.download import located
+from worker.models.catalog import open_catalog
+from worker.ondemand import OnDemand
+from worker.placement import describe
 from worker.respawn import EXIT_CONFIG
 from worker.rundir import runtime_directory
 from worker.show import Origins, numbers, places_in, toml
 from worker.supervisor import Settings, Supervisor
 from worker.terminal import Console, stderr_console
+from worker.topology import read_host
 
 log = logging.getLogger("supervisor")
 
@@ -138,27 +144,47 @@ def serve(config: Path | None, **values: Any) -> None:
         logs.configure("supervisor", pool.log, stream=console)
         _warn(said)
         with runtime_directory(pool.runtime_dir) as folder:
-            pool = resolve.resolve(pool, runtime_dir=str(folder), n_cores=resolve.count_cores())
-            code = _supervise(pool, folder, console)
+            pool = _on_this_host(pool, folder)
+            code = _supervise(pool, said, folder, console)
     except ConfigError as error:
         raise SystemExit(_refuse(error)) from None
     raise SystemExit(code)
 
 
-def _supervise(pool: PoolConfig, folder: Path, console: Console) -> int:
+def _on_this_host(pool: PoolConfig, folder: Path) -> PoolConfig:
+    """Resolve the configuration, and tell what each worker gets of the machine."""
+    host = read_host()
+    placements = resolve.placements(pool, host)
+    pool = resolve.resolve(pool, runtime_dir=str(folder), host=host)
+    if placements:
+        for line in describe([worker.name for worker in pool.worker], placements):
+            log.info("placed %s", line)
+    return pool
+
+
+def _supervise(pool: PoolConfig, said: Given, folder: Path, console: Console) -> int:
     """Write the resolved configuration down and run its processes."""
     path = folder / "pool.json"
     path.touch(mode=0o600)
     # The children write to a pipe: whether it ends at a terminal only we can know.
     colors = "on" if console.is_terminal and pool.log.colors == "auto" else pool.log.colors
-    path.write_text(configs.dump(replace(pool, log=replace(pool.log, colors=colors))))
+    pool = replace(pool, log=replace(pool.log, colors=colors))
+    path.write_text(configs.dump(pool))
+    on_demand = _on_demand(pool, said, folder) if resolve.chooses_models(pool) else None
+    gateway = launch.gateway(path, os.environ)
     settings = Settings(
-        launches=launch.launches(pool, path, os.environ),
+        launches=(gateway,) if on_demand else launch.launches(pool, path, os.environ),
         runtime_dir=folder,
         drain_timeout_s=pool.gateway.drain_timeout_s,
         has_key=bool(pool.gateway.api_key or pool.gateway.api_key_file),
+        on_demand=on_demand,
     )
     return Supervisor(settings, console, Notifier.from_environ()).run()
+
+
+def _on_demand(pool: PoolConfig, said: Given, folder: Path) -> OnDemand:
+    catalog = open_catalog(pool, said.on_command_line)
+    return OnDemand(catalog, ControlServer(Path(pool.gateway.control)), folder)
 
 
 def _warn(said: Given) -> None:
@@ -176,12 +202,13 @@ def config() -> None:
 @_config_option
 @click.option("--origin", is_flag=True, help="Say beside each value where it comes from.")
 def show(config: Path | None, origin: bool, **values: Any) -> None:
-    """Print what `serve` would run with these options, as TOML."""
+    """Print what `serve` would run with these options, as TOML. Nothing is fetched for that."""
     try:
         said = given(values, _SETTABLE)
         pool = _configured(config, said)
         folder = pool.runtime_dir or "(made at the start)"
-        resolved = resolve.resolve(pool, runtime_dir=folder, n_cores=resolve.count_cores())
+        host = read_host()
+        resolved = resolve.resolve(pool, runtime_dir=folder, host=host, fetch=located)
         origins = Origins(
             said={field: name for field, (_, name) in said.settings.items()},
             path=config,
@@ -220,7 +247,7 @@ def _one_worker(pool: PoolConfig, name: str, connect: tuple[str, ...]) -> Worker
     elif not folder and not pool.gateway.bind and not all(one.connect for one in pool.worker):
         raise ConfigError("no gateway to dial: say --connect ipc://PATH, or set runtime_dir")
     # Any folder will do when every endpoint is given; it is used only to name the local one.
-    pool = resolve.resolve(pool, runtime_dir=folder or ".", n_cores=resolve.count_cores())
+    pool = resolve.resolve(pool, runtime_dir=folder or ".", host=read_host())
     return resolve.pick(pool, name)
 
 

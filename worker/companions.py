@@ -12,6 +12,8 @@ from protocol.system_prompt import load_system_prompt
 def with_companions(worker: WorkerConfig) -> WorkerConfig:
     """Return the worker with absolute paths; raises `ConfigError` that names the key."""
     _check_layers(worker)
+    if -1 < worker.sleep_idle_s <= 0:
+        raise ConfigError("--sleep-idle-seconds must be more than 0, or -1 for never")
     return replace(
         worker,
         slot_save_path=_folder(worker.slot_save_path),

@@ -34,14 +34,28 @@ def fetched(worker: WorkerConfig) -> WorkerConfig:
     return replace(worker, model_url="", hf_repo="", hf_file="", hf_token="")
 
 
-def _from_url(worker: WorkerConfig) -> str:
+def located(worker: WorkerConfig) -> WorkerConfig:
+    """Do the same without the network: a model that is not here keeps its address."""
+    if not worker.model_url:
+        return worker if worker.hf_repo else fetched(worker)
+    path = _place(worker)
+    return fetched(worker) if path.is_file() else replace(worker, model=str(path))
+
+
+def _place(worker: WorkerConfig) -> Path:
+    """Say where the file of a URL is or will be."""
     parts = urllib.parse.urlsplit(worker.model_url)
     name = Path(urllib.parse.unquote(parts.path)).name
     path = Path(worker.model).expanduser() if worker.model else Path(_FOLDER) / name
+    if not path.is_file() and (parts.scheme not in ("http", "https") or not name):
+        raise ConfigError(f"--model-url {worker.model_url}: must be the http(s) address of a file")
+    return path
+
+
+def _from_url(worker: WorkerConfig) -> str:
+    path = _place(worker)
     if path.is_file():
         return str(path)
-    if parts.scheme not in ("http", "https") or not name:
-        raise ConfigError(f"--model-url {worker.model_url}: must be the http(s) address of a file")
     if worker.offline:
         raise ConfigError(f"--model-url needs the network, and --offline forbids it: put {path}")
     _download(worker.model_url, path)

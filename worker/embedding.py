@@ -8,6 +8,7 @@ before they are computed: it costs little there, and on the link it would stop t
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Terminal
@@ -115,6 +116,7 @@ class Desk:
         if not batch:
             return
         pieces = [piece for _, piece in batch]
+        self._choose_adapters(pieces)
         start = time.perf_counter()
         try:
             answers = self._embedder.embed(pieces)
@@ -127,6 +129,11 @@ class Desk:
         for (reading, piece), answer in zip(batch, answers, strict=True):
             if piece.is_last:
                 reading.job.store(reading.index, answer)
+
+    def _choose_adapters(self, pieces: Sequence[Piece]) -> None:
+        """Apply the standing scales, unless an input has begun to be read with others."""
+        if all(piece.pos == 0 for piece in pieces):
+            self._embedder.adapters.use(self._engine.scales)
 
     def _account(self, n: int, elapsed_s: float) -> None:
         self._budget.observe(0, n, elapsed_s)

@@ -11,6 +11,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Infill
 from worker.engine.backend import Vocabulary
 
+Mixed = str | tuple[int | str, ...]
 Tokenizer = Callable[[str], list[int]]
 """Turns plain text into tokens, without any special ones."""
 
@@ -53,7 +54,7 @@ def infill_prompt(
 ) -> list[int]:
     """Lay the texts out around the gap; `prompt` is what the gap already begins with."""
     parts = _Parts(
-        prefix=tokenize(gap.prefix),
+        prefix=_mixed(gap.prefix, tokenize),
         suffix=_suffix(gap.suffix, vocabulary, tokenize),
         prompt=prompt,
         extra=_extra(gap, vocabulary, tokenize),
@@ -107,11 +108,22 @@ def _extra(gap: Infill, vocabulary: Vocabulary, tokenize: Tokenizer) -> list[int
     return tokens
 
 
-def _suffix(text: str, vocabulary: Vocabulary, tokenize: Tokenizer) -> list[int]:
+def _mixed(value: Mixed, tokenize: Tokenizer) -> list[int]:
+    """Tokenize the texts in a value; its tokens stay as they are."""
+    parts = (value,) if isinstance(value, str) else value
+    written = (tokenize(part) if isinstance(part, str) else [part] for part in parts)
+    return [token for tokens in written for token in tokens]
+
+
+def _suffix(text: Mixed, vocabulary: Vocabulary, tokenize: Tokenizer) -> list[int]:
     """Tokenize a suffix without the space that some vocabularies put before every text.
 
     It would stand between the gap and the suffix; the server of 2024 took it away, and so do we.
     """
+    if not isinstance(text, str):
+        if not text or not isinstance(text[0], str):
+            return _mixed(text, tokenize)
+        return _suffix(text[0], vocabulary, tokenize) + _mixed(text[1:], tokenize)
     if not _adds_space(vocabulary, tokenize):
         return tokenize(text)
     if text.startswith(" ") and len(text) > 1:

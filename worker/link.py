@@ -142,11 +142,13 @@ class Link:
     def turn(self) -> None:
         """Wait for something, at most until the next heartbeat, and deal with it."""
         timeout_s = max(0.0, self._next_beat - time.monotonic())
-        self._poller.poll(math.ceil(timeout_s * 1e3))
-        if self._connection.was_dropped():
+        ready = {source for source, _ in self._poller.poll(math.ceil(timeout_s * 1e3))}
+        if self._connection.monitor in ready and self._connection.was_dropped():
             self._reconnect("the gateway hung up")
-        self._forward(self._outlet.take())
-        self._hear()
+        if self._outlet.reader.fileno() in ready:
+            self._forward(self._outlet.take())
+        if self._connection.dealer in ready:
+            self._hear()
         if time.monotonic() >= self._next_beat:
             self._beat()
 

@@ -4,16 +4,18 @@ Little-endian int32: four tokens (-1 where the n-gram is shorter), the number of
 each its token and count; and so on to the end of the file.
 """
 
+import fcntl
 import logging
 import os
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import ConfigError
 from worker.engine.draft import Wish
-from worker.engine.ngramcache import NGRAM_MAX, Cache, CacheLookup, Ngram
+from worker.engine.ngramcache import NGRAM_MAX, Cache, CacheLookup, Ngram, merge
 
 logger = logging.getLogger(__name__)
 
@@ -87,12 +89,32 @@ def write_cache(path: str, cache: Cache) -> None:
     Path(file.name).replace(target)
 
 
-class SavedLookup:
-    """A `Drafter` whose dynamic cache is a file: read at the start, written at the end."""
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other workers from writing into a folder meanwhile; no file is left behind by that."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
-    def __init__(self, lookup: CacheLookup, path: str) -> None:
+
+def add_to_cache(path: str, learnt: Cache, n_vocab: int) -> None:
+    """Add counts to a file, which other workers may write too; raises as `read_cache` does."""
+    with _alone(Path(path).absolute().parent):
+        cache = read_cache(path, n_vocab, may_be_new=True)
+        merge(cache, learnt)
+        write_cache(path, cache)
+
+
+class SavedLookup:
+    """A `Drafter` whose dynamic cache is a file: read at the start, added to at the end."""
+
+    def __init__(self, lookup: CacheLookup, path: str, n_vocab: int) -> None:
         self._lookup = lookup
         self._path = path
+        self._n_vocab = n_vocab
         self.n_max = lookup.n_max
 
     def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
@@ -105,10 +127,10 @@ class SavedLookup:
             self._lookup.learn(slot, tokens)
 
     def close(self) -> None:
-        """Write what was learnt; a full disk costs that and nothing else."""
+        """Add what was learnt to the file; a full disk costs that and nothing else."""
         if not self._path or not self._lookup.n_learnt:
             return
         try:
-            write_cache(self._path, self._lookup.dynamic)
-        except OSError as error:
+            add_to_cache(self._path, self._lookup.learnt, self._n_vocab)
+        except (OSError, ConfigError) as error:
             logger.error("lookup cache not written path=%s error=%s", self._path, error)

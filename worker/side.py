@@ -60,6 +60,10 @@ class SideTasks:
             case _:
                 raise InvalidRequest("Invalid action", param="action")
 
+    def close(self) -> None:
+        """End the file thread, once it has done what it was given."""
+        self._files.shutdown(wait=False)
+
     def settle(self) -> None:
         """Wait until the file thread has done all that it was given."""
         self._files.submit(int).result()
@@ -142,22 +146,21 @@ class SideTasks:
         """Replace what an idle slot holds; it is empty if that fails."""
         start = time.perf_counter() - read_s
         slot = self._engine.slots[message.slot]
-        slot.forget()
-        self._backend.remove(slot.id, 0)
+        self._engine.cache.empty(slot)
         if isinstance(saved, Unfit):
             raise _not_restored(str(saved))
         if not self._backend.states.put(slot.id, saved.state, len(saved.tokens)):
             raise _not_restored(NOT_A_STATE)
         slot.tokens += saved.tokens
         slot.scales = saved.scales or (0.0,) * len(self._backend.adapters.loaded)
+        self._engine.cache.note(slot)
         return _acted(message, len(saved.tokens), saved.size, start)
 
     # ---- erasing ------------------------------------------------------------------------------
 
     def _erase(self, message: SlotAction) -> SlotActed:
         slot = self._engine.slots[message.slot]
-        n_tokens = slot.forget()
-        self._backend.remove(slot.id, 0)
+        n_tokens = self._engine.cache.empty(slot)
         return _acted(message, n_tokens, 0, time.perf_counter())
 
     def _fail(self, message: SlotAction, error: TaskError) -> None:

@@ -1,14 +1,17 @@
 """Speculative decoding from a configuration: which drafters there are, and how long they guess."""
 
+from dataclasses import replace
+
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
+from protocol.values import GUESSERS
 from worker.engine.backend import Backend
 from worker.engine.draft import Drafter, Drafters
 from worker.engine.lookup import Lookup
 from worker.engine.ngramcache import CacheLookup
 from worker.lookupfile import SavedLookup, read_cache
 
-NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE = "none", "draft-simple", "ngram-simple", "ngram-cache"
+NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE = GUESSERS
 
 
 def kinds(config: WorkerConfig) -> tuple[str, ...]:
@@ -20,16 +23,34 @@ def kinds(config: WorkerConfig) -> tuple[str, ...]:
     with_cache = config.lookup_cache_static or config.lookup_cache_dynamic
     given = (NGRAM_CACHE,) * bool(with_cache) + (DRAFT_MODEL,) * bool(config.model_draft)
     for kind in named:
-        if kind not in (NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE):
-            raise ConfigError(
-                f"spec_type '{kind}': must be one of {NONE}, {DRAFT_MODEL}, {NGRAM}, {NGRAM_CACHE}"
-            )
+        if kind not in GUESSERS:
+            raise ConfigError(f"spec_type '{kind}': must be one of {', '.join(GUESSERS)}")
     return () if NONE in named else tuple(dict.fromkeys((*named, *given)))
 
 
 def longest_draft(config: WorkerConfig) -> int:
     """Return the most tokens that any drafter guesses at once; 0 is no speculation."""
     return max((_n_max(kind, config) for kind in kinds(config)), default=0)
+
+
+def with_speculation(config: WorkerConfig) -> WorkerConfig:
+    """Say in the defaults of requests how this worker guesses, as far as they do not say less."""
+    params = config.sampling
+    ours, n_max = kinds(config) or (NONE,), longest_draft(config)
+    for kind in params.speculative_types:
+        if kind not in (*ours, NONE):
+            raise ConfigError(f"sampling.speculative_types: {kind} is not among {', '.join(ours)}")
+    if params.speculative_n_max is not None:
+        n_max = min(n_max, params.speculative_n_max)
+    n_min, p_min = params.speculative_n_min, params.speculative_p_min
+    params = replace(
+        params,
+        speculative_types=params.speculative_types or ours,
+        speculative_n_max=n_max,
+        speculative_n_min=config.n_draft_min if n_min is None else n_min,
+        speculative_p_min=config.draft_p_min if p_min is None else p_min,
+    )
+    return replace(config, sampling=params)
 
 
 def _n_max(kind: str, config: WorkerConfig) -> int:
@@ -40,7 +61,7 @@ def open_drafter(config: WorkerConfig, backend: Backend) -> Drafter | None:
     """Make what guesses for a worker; raises `ConfigError` for what cannot work."""
     if kinds(config) and not backend.can_rewind:
         raise ConfigError("spec_type: recurrent memory cannot take guesses back; use none")
-    drafters = [_open(kind, config, backend) for kind in kinds(config)]
+    drafters = {kind: _open(kind, config, backend) for kind in kinds(config)}
     return Drafters(drafters) if drafters else None
 
 
@@ -52,7 +73,7 @@ def _open(kind: str, config: WorkerConfig, backend: Backend) -> Drafter:
         static = read_cache(config.lookup_cache_static, n_vocab, may_be_new=False)
         dynamic = read_cache(config.lookup_cache_dynamic, n_vocab, may_be_new=True)
         lookup = CacheLookup(static, dynamic, config.n_draft, config.n_draft_min)
-        return SavedLookup(lookup, config.lookup_cache_dynamic)
+        return SavedLookup(lookup, config.lookup_cache_dynamic, n_vocab)
     if kind == DRAFT_MODEL and config.backend == "llama":
         # Imported here: a worker with the fake backend must not need llama.cpp.
         from worker.llama.draft import open_draft_model

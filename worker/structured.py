@@ -11,17 +11,12 @@ from worker.grammar.schema import text_to_gbnf
 def with_grammar(message: Generate) -> Generate:
     """Return the task with its schema as a grammar; raises `InvalidRequest` naming the field.
 
-    Where thoughts or tools may stand around a chat's answer, `worker.chat` puts a wider one in its
-    place.
+    A chat's is the business of `worker.chat`: thoughts may come before its answer, and a fence
+    stand around it.
     """
-    chat = message.chat
-    if chat is None:
-        schema, field = message.schema, "json_schema"
-    else:
-        schema, field = chat.schema, "response_format"
-    if schema is None:
+    if message.schema is None or message.chat is not None:
         return message
-    grammar = text_to_gbnf(schema, param=field)
+    grammar = text_to_gbnf(message.schema, param="json_schema")
     return replace(message, params=replace(message.params, grammar=grammar))
 
 

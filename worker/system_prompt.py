@@ -20,6 +20,8 @@ class SystemPrefix:
         self._backend = backend
         self._tokens: list[int] = []
         self._anti_prompt = ""
+        self.current: SetSystemPrompt | None = None
+        """What was set last."""
 
     def set(self, message: SetSystemPrompt) -> SystemPromptSet:
         """Take another one from the next prompt on; raises `TaskError` if it does not fit."""
@@ -35,6 +37,7 @@ class SystemPrefix:
                 detail={"n_prompt_tokens": len(tokens), "n_ctx": n_ctx},
             )
         self._tokens, self._anti_prompt = tokens, message.anti_prompt
+        self.current = message
         return SystemPromptSet(
             task_id=message.task_id, attempt=message.attempt, n_tokens=len(tokens)
         )

@@ -8,7 +8,8 @@ from starlette.responses import Response
 
 from gateway.errors import Headers, json_response
 from gateway.llamacpp.views import Offers, models, props, router_props, slot
-from gateway.overview import Health
+from gateway.overview import Health, ModelState
+from gateway.race import disconnected, guarded
 from gateway.service import Service
 from protocol.errors import ErrorCode, TaskError
 
@@ -32,7 +33,7 @@ class Admin:
 
     async def health(self, request: Request) -> Response:
         """Answer in one of five states, with the counts of the seeds beside today's status."""
-        health = self._service.pool.health()
+        health = self._service.health()
         status = _DRAINING if health.draining else health.status
         if status in _FAULTS:
             return _fault(status)
@@ -42,7 +43,7 @@ class Admin:
             "slots_processing": health.slots_processing,
         }
         if "include_slots" in request.query_params and self._service.config.slots:
-            shown["slots"] = await self._slots(None, legacy=False)
+            shown["slots"] = await self._slots(None, legacy=False, wakes=False)
         is_full = status == _NO_SLOT and "fail_on_no_slot" in request.query_params
         return json_response(shown, 503 if is_full else 200, _RETRY if is_full else None)
 
@@ -52,7 +53,7 @@ class Admin:
 
     async def readyz(self, request: Request) -> Response:
         """Say whether new work would be taken."""
-        health = self._service.pool.health()
+        health = self._service.health()
         if _is_ready(health):
             return json_response({"status": "ready"})
         status = _DRAINING if health.draining else health.status
@@ -61,15 +62,18 @@ class Admin:
     async def props(self, request: Request) -> Response:
         """Describe the model, or the pool when it has several and none is named."""
         service = self._service
-        cards = service.ready_cards()
+        config, cards = service.config, service.ready_cards()
         model = request.query_params.get("model")
+        if not model and service.router is not None:
+            shown = router_props(cards, config.models_max, autoload=config.models_autoload)
+            return json_response(shown)
         if model is None and len(cards) > 1:
             return json_response(router_props(cards))
-        card = service.card(model)
-        config = service.config
+        card = await service.card(model, request.scope, request.receive)
         offers = Offers(slots=config.slots, metrics=config.metrics, props=config.props)
-        system = service.pool.system_prompt(card)
-        return json_response(props(card, await service.n_slots(card), offers, system))
+        pool = service.pool
+        shown = props(card, pool.n_slots(card), offers, pool.system_prompt(card))
+        return json_response(shown | {"is_sleeping": pool.state(card) is ModelState.SLEEPING})
 
     async def slots(self, request: Request) -> Response:
         """List the slots of all workers under global ids."""
@@ -79,16 +83,27 @@ class Admin:
         if "fail_on_no_slot" in request.query_params and not self._service.pool.health().slots_idle:
             raise TaskError(ErrorCode.UNAVAILABLE, _NO_SLOT)
         model = request.query_params.get("model")
+        if model and self._service.router is not None:
+            model = (await self._service.card(model, request.scope, request.receive)).name
         legacy = "legacy" in request.query_params
         return json_response(await self._slots(model, legacy=legacy))
 
-    async def _slots(self, model: str | None, *, legacy: bool) -> list[dict[str, Any]]:
-        rows = await self._service.pool.slots(model)
+    async def _slots(
+        self, model: str | None, *, legacy: bool, wakes: bool = True
+    ) -> list[dict[str, Any]]:
+        rows = await self._service.pool.slots(model, wakes=wakes)
         return [slot(report, card, legacy=legacy) for report, card in rows]
 
     async def models(self, request: Request) -> Response:
         """List the models."""
-        return json_response(models(self._service.ready_cards(), self._service.created))
+        router = self._service.router
+        if router is not None:
+            if request.query_params.get("reload"):
+                await guarded(router.reload(), disconnected(request.receive))
+            return json_response(router.listing())
+        cards, pool = self._service.ready_cards(), self._service.pool
+        states = {card.name: pool.state(card) for card in cards}
+        return json_response(models(cards, self._service.created, states))
 
     async def metrics(self, request: Request) -> Response:
         """Write the metrics for Prometheus."""

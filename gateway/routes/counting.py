@@ -25,6 +25,6 @@ class Counting:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        result = await rendered(self._service, self._planner, scope, receive)
+        result = await rendered(self._service, self._planner, scope, receive, counts=True)
         answer = {"input_tokens": result.n_tokens, **self._extra}
         await json_response(answer)(scope, receive, send)

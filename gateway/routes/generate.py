@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
@@ -9,10 +10,12 @@ from starlette.types import Receive, Scope, Send
 from gateway.body import read_json
 from gateway.errors import json_response, task_error_body
 from gateway.eventstream import EventStream
+from gateway.origin import Origin, read_origin
 from gateway.race import disconnected, guarded, together
 from gateway.reply import Outcome, Plan, Reply, whole_calls
 from gateway.service import Service
 from gateway.stream import TaskStream
+from gateway.tracing import route_headers
 from protocol.errors import InvalidRequest, TaskError
 from protocol.facts import ModelCard, TokenProb
 from protocol.messages import Delta, Done, Progress, Started, ToolCallDelta
@@ -23,11 +26,12 @@ _QUEUE_AT_LEAST = 16
 
 
 class Exchange(NamedTuple):
-    """One request as ASGI hands it over."""
+    """One request as ASGI hands it over, and where it comes from."""
 
     scope: Scope
     receive: Receive
     send: Send
+    origin: Origin
 
 
 class Generation:
@@ -42,22 +46,26 @@ class Generation:
         body = await read_json(scope, receive, self._service.body_limits)
         if self._service.config.verbose:
             body.setdefault("verbose", True)
-        card = self._service.card(body.get("model"))
-        await self.respond(self._planner(body, card), card, Exchange(scope, receive, send))
+        exchange = Exchange(scope, receive, send, read_origin(scope, body))
+        card = await self._service.card(body.get("model"), scope, receive)
+        await self.respond(self._planner(body, card), card, exchange)
 
     async def respond(self, plan: Plan, card: ModelCard, exchange: Exchange) -> None:
         """Run a plan and answer with it."""
-        scope, receive, send = exchange
+        scope, receive, send, origin = exchange
         self._check_number(plan, card)
+        plan = await with_media(self._service, plan, receive)
         if plan.system_prompt is not None:
             await self._service.pool.set_system_prompt(card, plan.system_prompt)
-        with self._submitted(plan, card, scope["tenant"]) as streams:
+        with self._submitted(plan, card, origin) as streams:
             if plan.stream:
                 await self._stream(plan, streams, receive, send)
             else:
                 collected = together(collect(stream) for stream in streams)
                 outcomes = await guarded(collected, disconnected(receive))
-                await json_response(plan.reply.result(outcomes))(scope, receive, send)
+                headers = route_headers(streams)
+                response = json_response(plan.reply.result(outcomes), 200, headers)
+                await response(scope, receive, send)
 
     def _check_number(self, plan: Plan, card: ModelCard) -> None:
         """Refuse what could never find room at once: a full queue would only say try again."""
@@ -71,14 +79,16 @@ class Generation:
 
     @contextmanager
     def _submitted(
-        self, plan: Plan, card: ModelCard, tenant: str
+        self, plan: Plan, card: ModelCard, origin: Origin
     ) -> Iterator[Sequence[TaskStream]]:
         streams: list[TaskStream] = []
         try:
             for task in plan.tasks:
-                stream = self._service.pool.submit(task, model=card.name, tenant=tenant)
+                salted = replace(task, salt=origin.salt)
+                stream = self._service.pool.submit(salted, model=card.name, origin=origin)
                 streams.append(stream)
-            yield streams
+            with self._service.live.holding(plan.chat_id, streams):
+                yield streams
         finally:
             for stream in streams:
                 stream.close()
@@ -92,6 +102,7 @@ class Generation:
             send,
             config.ping_interval_s if interval_s is None else interval_s,
             min(config.limits.send_timeout_s, config.timeout_s),
+            lambda: route_headers(streams),
         )
         pumps = together(pump(i, stream, plan.reply, events) for i, stream in enumerate(streams))
         try:
@@ -104,6 +115,13 @@ class Generation:
             return
         await events.write(plan.reply.end())
         await events.finish()
+
+
+async def with_media(service: Service, plan: Plan, receive: Receive) -> Plan:
+    """Fetch what the plan only names, as long as its client waits for it."""
+    if not plan.links:
+        return plan
+    return await guarded(service.media.fill(plan), disconnected(receive))
 
 
 async def pump(index: int, stream: TaskStream, reply: Reply, events: EventStream) -> None:

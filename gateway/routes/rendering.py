@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.body import read_json
 from gateway.errors import json_response
 from gateway.race import answered
-from gateway.routes.generate import Planner
+from gateway.routes.generate import Planner, with_media
 from gateway.service import Service
 from protocol.errors import InvalidRequest
 from protocol.side_tasks import Render, Rendered
@@ -27,13 +27,18 @@ class Rendering:
         await json_response({"prompt": result.prompt})(scope, receive, send)
 
 
-async def rendered(service: Service, planner: Planner, scope: Scope, receive: Receive) -> Rendered:
-    """Have a worker write the prompt of the request's first choice."""
+async def rendered(
+    service: Service, planner: Planner, scope: Scope, receive: Receive, *, counts: bool = False
+) -> Rendered:
+    """Have a worker write the prompt of the request's first choice; media matter to a count."""
     body = await read_json(scope, receive, service.body_limits)
-    card = service.card(body.get("model"))
-    task = planner(body, card).tasks[0]
+    card = await service.card(body.get("model"), scope, receive)
+    plan = planner(body, card)
+    if counts:
+        plan = await with_media(service, plan, receive)
+    task = plan.tasks[0]
     if task.chat is None:
         raise InvalidRequest("'messages' is required", param="messages")
-    render = Render(task_id=0, chat=task.chat)
+    render = Render(task_id=0, chat=task.chat, media=task.media if counts else ())
     stream = service.pool.submit(render, model=card.name, tenant=scope["tenant"])
     return await answered(stream, receive, Rendered)

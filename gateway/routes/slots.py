@@ -35,6 +35,9 @@ class SlotActions:
         if needs_filename(action):
             body = await read_json(scope, receive, self._service.body_limits)
             filename = read_filename(body)
+        model = self._service.pool.model_of_slot(slot_id)
+        if model and self._service.router is not None:  # it must be loaded, and stay so meanwhile
+            await self._service.card(model, scope, receive)
         task = SlotAction(task_id=0, action=action, slot=-1, filename=filename)
         stream = self._service.pool.act_on_slot(task, slot_id, tenant=scope["tenant"])
         acted = await answered(stream, receive, SlotActed)

@@ -19,7 +19,7 @@ class Tokenization:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         body = await read_json(scope, receive, self._service.body_limits)
-        card = self._service.card(body.get("model"))
+        card = await self._service.card(body.get("model"), scope, receive)
         task = tokenize_task(body, card.n_vocab)
         stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
         result = await answered(stream, receive, Tokenized)
@@ -36,7 +36,7 @@ class Detokenization:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         body = await read_json(scope, receive, self._service.body_limits)
-        card = self._service.card(body.get("model"))
+        card = await self._service.card(body.get("model"), scope, receive)
         task = detokenize_task(body, card.n_vocab)
         stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
         result = await answered(stream, receive, Detokenized)

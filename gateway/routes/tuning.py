@@ -27,7 +27,8 @@ class LoraAdapters:
         await self._answer(scope, receive, send)
 
     async def _list(self, scope: Scope, receive: Receive, send: Send) -> None:
-        card = self._service.card(Request(scope).query_params.get("model"))
+        model = Request(scope).query_params.get("model")
+        card = await self._service.card(model, scope, receive)
         task = SetLora(task_id=0)
         stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
         answer = await answered(stream, receive, LoraListed)
@@ -35,7 +36,8 @@ class LoraAdapters:
 
     async def _set(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_list(scope, receive, self._service.body_limits)
-        card = self._service.card(Request(scope).query_params.get("model"))
+        model = Request(scope).query_params.get("model")
+        card = await self._service.card(model, scope, receive)
         await self._service.pool.set_lora(card.name, read_scales(body, card))
         await json_response(_SUCCESS)(scope, receive, send)
 

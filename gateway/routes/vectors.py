@@ -32,7 +32,7 @@ class Embedding:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         body = await read_json(scope, receive, self._service.body_limits)
-        card = self._service.card(body.get("model"))
+        card = await self._service.card(body.get("model"), scope, receive)
         plan = plan_embeddings(body, card, native=self._native)
         stream = self._service.pool.submit(plan.task, model=card.name, tenant=scope["tenant"])
         result = await answered(stream, receive, Embedded)
@@ -60,7 +60,7 @@ class Reranking:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         body = await read_json(scope, receive, self._service.body_limits)
-        card = self._service.card(body.get("model"))
+        card = await self._service.card(body.get("model"), scope, receive)
         plan = plan_rerank(body, card)
         stream = self._service.pool.submit(plan.task, model=card.name, tenant=scope["tenant"])
         result = await answered(stream, receive, Reranked)

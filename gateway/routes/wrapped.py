@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.body import read_json
 from gateway.llamacpp import completion, wrapper
 from gateway.llamacpp.options import read_flag
+from gateway.origin import read_origin
 from gateway.race import answered
 from gateway.reply import Plan
 from gateway.routes.generate import Exchange, Generation
@@ -24,9 +25,9 @@ class WrappedCompletion:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = Exchange(scope, receive, send)
         body = await read_json(scope, receive, self._service.body_limits)
-        card = self._service.card(body.get("model"))
+        exchange = Exchange(scope, receive, send, read_origin(scope, body))
+        card = await self._service.card(body.get("model"), scope, receive)
         if not read_flag(body, "tokenize"):
             await self._native.respond(completion.plan(body, card), card, exchange)
             return

@@ -24,9 +24,12 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One worker that sees."""
     folder = tmp_path_factory.mktemp("seeing")
     write_mmproj(folder / "mmproj.gguf", 576)
+    (folder / "media" / "pictures").mkdir(parents=True)
+    (folder / "media" / "pictures" / "small.png").write_bytes(png(40, 30))
     config = folder / "pool.toml"
     config.write_text(
-        '[gateway]\nport = 0\n[[worker]]\nmmproj = "mmproj.gguf"\nn_ctx = 1024\nn_threads = 2\n'
+        '[gateway]\nport = 0\nmedia_path = "media"\n'
+        '[[worker]]\nmmproj = "mmproj.gguf"\nn_ctx = 1024\nn_threads = 2\n'
     )
     served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
     yield served.wait_until_ready()
@@ -69,6 +72,28 @@ def test_chat_with_image_url_gives_llama_servers_text(pool: Served) -> None:
     answer = pool.client.post("/v1/chat/completions", json=body).json()
     assert answer["choices"][0]["message"]["content"] == CHAT
     assert answer["usage"]["prompt_tokens"] == 38
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/input_tokens", "/v1/messages/count_tokens"])
+def test_a_count_tells_what_the_answer_will_tell(pool: Served, path: str) -> None:
+    image: dict[str, Any] = {
+        "type": "image_url",
+        "image_url": {"url": f"data:image/png;base64,{IMAGE}"},
+    }
+    if "messages" in path:
+        source = {"type": "base64", "media_type": "image/png", "data": IMAGE}
+        image = {"type": "image", "source": source}
+    parts = [{"type": "text", "text": "What is"}, image, {"type": "text", "text": "this?"}]
+    body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 20}
+    assert pool.client.post(path, json=body).json()["input_tokens"] == 38
+
+
+def test_an_image_is_read_from_the_folder_of_files(pool: Served) -> None:
+    image = {"type": "image_url", "image_url": {"url": "file://pictures/small.png"}}
+    parts = [{"type": "text", "text": "What is"}, image, {"type": "text", "text": "this?"}]
+    body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 20, "temperature": 0}
+    answer = pool.client.post("/v1/chat/completions", json=body).json()
+    assert answer["choices"][0]["message"]["content"] == CHAT
 
 
 def test_what_ends_llama_server_is_refused(pool: Served) -> None:

@@ -112,6 +112,7 @@ def test_a_system_prompt_stands_before_every_prompt_and_names_its_stop(pool: Ser
     answer = complete(pool, question, n_predict=40, system_prompt=DIALOG)
     assert answer["content"].strip().startswith("Madrid")
     assert answer["stopping_word"] == "User:"
+    assert list(answer["generation_settings"]["stop"]) == ["User:"]
     assert answer["tokens_evaluated"] > plain + 20
     # The second slot takes what the first has read of it.
     other = complete(pool, " And of Italy?\nBob:", id_slot=1 - answer["id_slot"], n_predict=1)

@@ -15,8 +15,18 @@ from protocol import messages as m
 from protocol.errors import ErrorCode
 from protocol.sampling import SamplingParams
 
-_Aside = side_tasks.SlotAction | side_tasks.SetLora | side_tasks.SetSystemPrompt
-_ASIDE = (side_tasks.SlotAction, side_tasks.SetLora, side_tasks.SetSystemPrompt)
+_Aside = (
+    side_tasks.SlotAction
+    | side_tasks.SetLora
+    | side_tasks.SetSystemPrompt
+    | side_tasks.EndThoughts
+)
+_ASIDE = (
+    side_tasks.SlotAction,
+    side_tasks.SetLora,
+    side_tasks.SetSystemPrompt,
+    side_tasks.EndThoughts,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +52,8 @@ class FakeOptions:
     pooling: str = ""
     """Not empty: it makes embeddings, or with `rank` it reranks."""
     fim_missing: tuple[str, ...] = ()
+    media_marker: str = ""
+    """Not empty: it takes images."""
 
 
 @dataclass(slots=True)
@@ -77,6 +89,10 @@ class FakeEngine:
     """Of the adapters."""
     system: str = ""
     """The system prompt."""
+    is_sleeping: bool = False
+    """What the heartbeats say; it answers all the same."""
+    n_cached: int = 0
+    """Tokens of each prompt that it says to have found in its cache."""
     fail_next: m.Failed | None = None
     """The next task that starts fails so, whatever its id."""
     script_next: tuple[m.Delta, ...] | None = None
@@ -101,7 +117,7 @@ class FakeEngine:
                 return [m.Detokenized(**_ids(message), content="".join(f"<{t}>" for t in tokens))]
             case side_tasks.Render(chat=chat):
                 prompt = " ".join(str(message.get("content")) for message in chat.messages)
-                n_tokens = len(split_words(prompt))
+                n_tokens = len(split_words(prompt)) + sum(map(len, message.media))
                 return [side_tasks.Rendered(**_ids(message), prompt=prompt, n_tokens=n_tokens)]
             case side_tasks.Embed() | side_tasks.Rerank():
                 return self._embed(message)
@@ -134,6 +150,9 @@ class FakeEngine:
                 return self.set_lora(message)
             case side_tasks.SetSystemPrompt():
                 return self.set_system_prompt(message)
+            case side_tasks.EndThoughts(target=target):
+                is_running = any(job.task.task_id == target for job in self.running.values())
+                return side_tasks.ThoughtsEnded(**_ids(message), is_running=is_running)
 
     def act(self, message: side_tasks.SlotAction) -> m.Terminal:
         """Answer at once: a saved slot holds as many tokens as its file's name has letters."""
@@ -191,7 +210,11 @@ class FakeEngine:
             n_kv=self.options.n_ctx,
         )
         return m.Heartbeat(
-            step=self.n_steps, busy=self.busy, waiting=len(self.waiting), stats=stats
+            step=self.n_steps,
+            busy=self.busy,
+            waiting=len(self.waiting),
+            stats=stats,
+            is_sleeping=self.is_sleeping,
         )
 
     def reports(self) -> tuple[facts.SlotReport, ...]:
@@ -228,7 +251,11 @@ class FakeEngine:
             job.slot = wanted if wanted >= 0 else free[0]
             self.running[job.slot] = job
             self.n_prompt += len(job.words)
-            out.append(m.Started(**_ids(job.task), slot=job.slot, n_prompt=len(job.words)))
+            n_prompt = len(job.words)
+            n_cached = min(self.n_cached, n_prompt)
+            out.append(
+                m.Started(**_ids(job.task), slot=job.slot, n_prompt=n_prompt, n_cached=n_cached)
+            )
 
     def _advance(self, job: _Job, out: list[m.Message]) -> None:
         if job.task.echo and not job.n_predicted:

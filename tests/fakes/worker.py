@@ -103,6 +103,8 @@ class FakeWorker:
             pooling=o.pooling,
             n_embd_out=2,
             fim_missing=o.fim_missing,
+            media_marker=o.media_marker,
+            has_vision=bool(o.media_marker),
         )
         await self.send(m.Loading(fraction=1.0), m.Ready(card=card))
 

@@ -14,7 +14,8 @@ from gateway.app import build_app
 from gateway.listener import listen, url_of
 from gateway.metrics import Metrics
 from gateway.pool import Pool
-from gateway.server import hypercorn_config
+from gateway.router.router import Router
+from gateway.server import hypercorn_config, parts_of
 from protocol.config import GatewayConfig
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
@@ -31,6 +32,7 @@ class Running:
     metrics: Metrics
     endpoint: str
     client: httpx.AsyncClient
+    router: Router | None = None
     workers: list[FakeWorker] = field(default_factory=list)
 
     async def add_worker(self, options: FakeOptions | None = None) -> FakeWorker:
@@ -75,21 +77,29 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
     socks = listen(config)
     url = url_of(socks[0], config)
     metrics = Metrics()
-    pool = Pool(config, metrics)
-    app: Any = build_app(config, pool, metrics)
-    await pool.start()
+    parts = parts_of(config, metrics)
+    pool = parts.pool
+    app: Any = build_app(config, pool, metrics, parts.router)
+    await parts.start()
     stop = asyncio.Event()
     hypercorn = hypercorn_config(config, socks)
     hypercorn.graceful_timeout = 0.2
     server = asyncio.create_task(serve(app, hypercorn, shutdown_trigger=stop.wait))
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S) as client:
-        one = Running(url=url, pool=pool, metrics=metrics, endpoint=endpoint, client=client)
+        one = Running(
+            url=url,
+            pool=pool,
+            metrics=metrics,
+            endpoint=endpoint,
+            client=client,
+            router=parts.router,
+        )
         try:
             yield one
         finally:
             for worker in one.workers:
                 await worker.die()
-            await pool.close()
+            await parts.close()
             await client.aclose()
             stop.set()
             await server

@@ -233,16 +233,18 @@ def test_the_choice_of_tools_is_rewritten(choice: Any, fields: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
-    ("thinking", "kwargs"),
+    ("thinking", "kwargs", "budget"),
     [
-        ({"type": "enabled", "budget_tokens": 64}, {"enable_thinking": True}),
-        ({"type": "disabled"}, {"enable_thinking": False}),
-        ({"type": "adaptive"}, None),
+        ({"type": "enabled", "budget_tokens": 64}, {"enable_thinking": True}, 64),
+        ({"type": "enabled"}, {"enable_thinking": True}, 10000),
+        ({"type": "disabled", "budget_tokens": 64}, {"enable_thinking": False}, -1),
+        ({"type": "adaptive"}, None, -1),
     ],
 )
-def test_thinking_is_told_to_the_template(thinking: Any, kwargs: Any) -> None:
-    chat = plan(_body(thinking=thinking), CARD).tasks[0].chat
-    assert chat is not None and chat.kwargs == kwargs
+def test_thinking_is_told_to_the_template(thinking: Any, kwargs: Any, budget: int) -> None:
+    task = plan(_body(thinking=thinking), CARD).tasks[0]
+    assert task.chat is not None and task.chat.kwargs == kwargs
+    assert task.params.reasoning_budget_tokens == budget
 
 
 def test_a_schema_and_an_effort_are_asked_for_as_a_chat_asks() -> None:

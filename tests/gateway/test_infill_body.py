@@ -24,12 +24,24 @@ def test_a_gap_becomes_a_task_with_the_parameters_of_a_completion() -> None:
     assert len(plan({**GAP, "n": 2}, CARD).tasks) == 2
 
 
+def test_prefix_and_suffix_may_be_tokens_or_both_mixed() -> None:
+    (task,) = plan({"input_prefix": [1, "a", 2], "input_suffix": []}, CARD).tasks
+    assert task.infill == Infill(prefix=(1, "a", 2), suffix=())
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"input_prefix": None}, '"input_prefix" is required'),
         ({"input_suffix": None}, '"input_suffix" is required'),
-        ({"input_suffix": ["b"]}, '"input_suffix" must be a string'),
+        ({"input_suffix": 5}, '"input_suffix" must be a string or an array'),
+        ({"input_prefix": [1, -1]}, "Prompt contains invalid tokens"),
+        ({"input_prefix": [CARD.n_vocab]}, "Prompt contains invalid tokens"),
+        (
+            {"input_prefix": [1.5]},
+            '"input_prefix" elements must be a string, a list of tokens, a JSON object containing '
+            "a prompt string, or a list of mixed strings & tokens.",
+        ),
         ({"prompt": 5}, '"prompt" must be a string'),
         (
             {"input_extra": "x"},

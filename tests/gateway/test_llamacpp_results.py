@@ -1,6 +1,7 @@
 """/completion's objects: every key of both eras, in llama-server's order."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -150,6 +151,26 @@ def test_timings_progress_and_probabilities_ride_along() -> None:
     )
     assert progress["prompt_progress"] == {"total": 9, "cache": 1, "processed": 4, "time_ms": 2}
     assert progress["content"] == ""
+    assert "timings" not in progress
+
+
+def test_progress_tells_the_times_so_far_if_each_token_does() -> None:
+    # llama-server: {"cache_n": 0, "prompt_n": 64, "prompt_ms": 363.34, …, "predicted_n": 0, …}
+    reply = CompletionReply(CARD, [params(timings_per_token=True)])
+    progress = Progress(task_id=1, total=9, cached=1, processed=4, time_ms=2.7)
+    chunk = _frame(reply.progress(0, progress))
+    assert list(chunk)[-2:] == ["timings", "prompt_progress"]
+    told = chunk["timings"]
+    assert (told["cache_n"], told["prompt_n"], told["prompt_ms"]) == (1, 3, 2.7)
+    assert (told["predicted_n"], told["predicted_per_second"]) == (0, 0.0)
+    begun = _frame(reply.progress(0, replace(progress, processed=1, time_ms=0.0)))
+    assert begun["timings"]["prompt_per_second"] == 0.0
+
+
+def test_the_settings_tell_the_stop_strings_that_the_worker_added() -> None:
+    stops = ("a", "User:")
+    outcome = Outcome(text="", tokens=(), probs=(), done=replace(done(), stops=stops))
+    assert completion(CARD, params(stop=("a",)), 0, outcome)["generation_settings"]["stop"] == stops
 
 
 def test_the_last_chunk_is_the_object_without_text() -> None:

@@ -66,8 +66,9 @@ def test_several_models_are_a_router() -> None:
 
 
 def test_models_are_listed_for_three_kinds_of_client() -> None:
-    shown = models([CARD], created=5)
+    shown = models([CARD], created=5, states={CARD.name: "sleeping"})
     assert shown["object"] == "list"
     assert shown["data"][0]["created"] == 5
+    assert shown["data"][0]["status"] == {"value": "sleeping"}
     assert shown["data"][0]["meta"]["n_ctx"] == 512
     assert shown["models"][0]["capabilities"] == ["completion"]

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from gateway.anthropic.messages import plan as plan_message
 from gateway.llamacpp.completion import plan as plan_completion
+from gateway.llamacpp.links import Link
 from gateway.openai.chat import plan as plan_chat
+from gateway.openai.responses import plan as plan_response
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from tests.gateway.cards import CARD
 
@@ -42,6 +45,37 @@ def test_a_marker_written_by_the_client_is_taken_out() -> None:
     assert native.prompt == "a<M>b"
 
 
+def test_a_named_image_is_noted_for_fetching() -> None:
+    plan = plan_chat(chat(image(), image("HTTPS://a.test/b.png"), image("file://c.png")), SEEING)
+    assert plan.tasks[0].media == (b"picture", b"", b"")
+    param = "messages[0].content[{}].image_url.url"
+    assert plan.links == (
+        Link(1, "HTTPS://a.test/b.png", param.format(1), "image"),
+        Link(2, "file://c.png", param.format(2), "image"),
+    )
+
+
+def test_a_sound_may_be_named_without_a_format() -> None:
+    part = {"type": "input_audio", "input_audio": {"url": "http://a.test/b.wav"}}
+    plan = plan_chat(chat(part), replace(SEEING, has_audio=True))
+    param = "messages[0].content[0].input_audio.url"
+    assert plan.links == (Link(0, "http://a.test/b.wav", param, "audio"),)
+
+
+def test_a_named_image_of_a_response_is_called_as_its_client_does() -> None:
+    part = {"type": "input_image", "image_url": "http://a.test/b.png"}
+    body = {"input": [{"role": "user", "content": [part]}]}
+    (link,) = plan_response(body, SEEING).links
+    assert link.param == "input[0].content[0].image_url.url"
+
+
+def test_a_named_image_of_anthropic_is_noted_too() -> None:
+    source = {"type": "url", "url": "http://a.test/b.png"}
+    body = {"max_tokens": 1, **chat({"type": "image", "source": source})}
+    (link,) = plan_message(body, SEEING).links
+    assert (link.url, link.param) == (source["url"], "messages.content.source.url")
+
+
 def test_image_data_takes_the_place_of_its_mark() -> None:
     other = base64.b64encode(b"other").decode()
     images = [{"data": DATA, "id": 10}, {"data": other, "id": 12}]
@@ -60,8 +94,7 @@ def test_multimodal_data_belongs_to_its_prompt() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        chat(image("http://example.org/a.png")),
-        chat(image("file:///etc/passwd")),
+        chat(image("ftp://example.org/a.png")),
         chat(image("data:image/png;base64,***")),
         chat(image("data:image/png,plain")),
         chat(image(None)),

@@ -101,6 +101,7 @@ def test_progress_is_a_role_chunk_of_its_own() -> None:
     progress = Progress(task_id=1, total=4, cached=0, processed=2, time_ms=1.0)
     (chunk,) = _frames(_chat().progress(0, progress))
     assert chunk["prompt_progress"]["processed"] == 2
+    assert "timings" not in chunk
     assert chunk["choices"][0]["delta"] == {"role": "assistant", "content": None}
 
 
@@ -203,6 +204,10 @@ def test_text_progress_and_timings_ride_along() -> None:
     progress = Progress(task_id=1, total=4, cached=0, processed=2, time_ms=1.0)
     (chunk,) = _frames(_text().progress(0, progress))
     assert chunk["prompt_progress"]["total"] == 4 and chunk["choices"][0]["text"] == ""
+    timed = TextReply(CARD, [params(timings_per_token=True)], PLAIN, (None,))
+    assert _frames(timed.progress(0, progress))[0]["timings"]["prompt_n"] == 2
+    (chunk,) = _frames(_chat(timings_per_token=True).progress(0, progress))
+    assert chunk["timings"]["prompt_ms"] == 1.0
     (timed,) = _frames(_text().delta(0, _delta(timings=Timings(predicted_n=1))))
     assert timed["timings"]["predicted_n"] == 1
     assert _text().delta(0, _delta("")) == b""

@@ -65,7 +65,6 @@ def _chat(**fields: Any) -> Chat:
             "logprobs",
         ),
         ({"parallel_tool_calls": "x"}, "type must be boolean", "parallel_tool_calls"),
-        ({"functions": [{"name": "f"}]}, "function calls are not supported yet", "functions"),
         ({"reasoning_format": "x"}, "Unknown reasoning format: x", "reasoning_format"),
         ({"continue_final_message": 3}, "type must be boolean", "continue_final_message"),
         ({"continue_final_message": "x"}, "must be a boolean", "continue_final_message"),

@@ -193,7 +193,7 @@ async def test_a_task_leaves_one_log_line(rig: Rig) -> None:
         await rig.generate("a b").result()
     lines = [line for line in rig.bell.lines if line.startswith("task=")]
     assert len(lines) == 1
-    assert "model=fake worker=w0 slot=0 tokens=2+2 queue_ms=" in lines[0]
+    assert "model=fake worker=w0 slot=0 route=load cached=0 tokens=2+2 queue_ms=" in lines[0]
     assert lines[0].endswith("finish=eos")
 
 

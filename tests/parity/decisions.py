@@ -24,10 +24,6 @@ class Decision:
 _TYPES = "a wrong type is refused; llama-server takes the default silently (house rule: never)"
 _WORDS = "the same complaint without the names of a C++ library's exceptions"
 _CLIENTS = "it is the client's mistake, so 400; llama-server says 500"
-_FENCE = (
-    "llama-server lets the model put a ```json fence around the answer and cuts it off again;"
-    " our grammar begins with the answer itself"
-)
 
 DECISIONS: Mapping[str, Decision] = {
     "stop number": Decision(why=_TYPES, status=400),
@@ -54,15 +50,6 @@ DECISIONS: Mapping[str, Decision] = {
     "schema and grammar": Decision(
         why="refused as in a chat; llama-server follows the grammar and drops the schema",
         status=400,
-    ),
-    **dict.fromkeys(
-        (
-            "format json_object",
-            "format json_object with schema",
-            "format json_schema",
-            "chat json_schema field",
-        ),
-        Decision(why=_FENCE, values=True),
     ),
     "format string": Decision(why=_TYPES, status=400),
     "template tools": Decision(

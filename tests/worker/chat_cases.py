@@ -1,14 +1,20 @@
 """Answers of chats as models write them, and what they come to; most are llama.cpp's own tests."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
-from worker.output.chat.formats import FORMATS, GENERIC, THOUGHTS
+from worker.output.chat.formats import FORMATS, GENERIC
 from worker.output.chat.parser import Expected
+from worker.output.chat.thoughts import CHANNELS, THOUGHTS, Thoughts
 
 BY_NAME = {row.name: row for row in (*FORMATS, GENERIC)}
 NAMES = frozenset({"special_function", "special_function_with_opt", "python"})
-THINK = next(row for row in THOUGHTS if row.open == "<think>")
-CHANNELS = THOUGHTS[0]
+THINK = Thoughts(
+    open="<think>", close="</think>", after_open="\n", after_close="\n\n", skips_lead=True
+)
+"""As Qwen3 writes them, and what most templates come to when they are rendered."""
+KIMI = next(row.thoughts for row in THOUGHTS if "<|tool_call_begin|>" in row.thoughts.ends)
+QWEN_35 = next(row.thoughts for row in THOUGHTS if row.thoughts.forced)
 
 
 class Answer(NamedTuple):
@@ -23,7 +29,8 @@ def expect(tools: str = "", *, thinks: bool = False, begun: str = "") -> Expecte
     """What the prompt of a format lets one expect."""
     thoughts = (CHANNELS if tools == "gpt-oss" else THINK) if thinks else None
     row = BY_NAME[tools] if tools else None
-    return Expected(tools=row, names=NAMES, thoughts=thoughts, begun=begun)
+    dropped = row.dropped if row else ()
+    return Expected(tools=row, names=NAMES, thoughts=thoughts, begun=begun, dropped=dropped)
 
 
 HELLO = "Hello, world!\nWhat's up?"
@@ -48,7 +55,12 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ("words", expect("hermes"), HELLO, Answer(HELLO, "", ())),
     ("hermes", expect("hermes"), HERMES, Answer("", "", CALL)),
     ("words, then hermes", expect("hermes"), HELLO + HERMES, Answer(HELLO, "", CALL)),
-    ("space before a call", expect("hermes"), f"{HELLO}\n\n{HERMES}\n", Answer(HELLO, "", CALL)),
+    (
+        "space before a call",
+        expect("hermes"),
+        f"{HELLO}\n\n{HERMES}\n",
+        Answer(f"{HELLO}\n\n", "", CALL),
+    ),
     (
         "two calls",
         expect("hermes"),
@@ -134,11 +146,11 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
         "functionary 3.2, both",
         expect("functionary-v3.2", begun=">>>"),
         f'all\n{HELLO}\n>>>special_function\n{ONE}\n>>>python\n{{"code": "1"}}',
-        Answer(HELLO, "", (*CALL, ("python", '{"code": "1"}'))),
+        Answer(f"{HELLO}\n", "", (*CALL, ("python", '{"code": "1"}'))),
     ),
     (
         "firefunction",
-        expect("firefunction-v2"),
+        replace(expect("firefunction-v2"), skips_space=True),
         ' functools[{"name": "special_function", "arguments": {"arg1": 1}}]',
         Answer("", "", CALL),
     ),
@@ -155,6 +167,12 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
         Answer("", "", CALL),
     ),
     (
+        "llama 3 after words",
+        expect("llama-3"),
+        f'So {{x}}: {{"name": "special_function", "parameters": {ONE}}}',
+        Answer("So {x}: ", "", CALL),
+    ),
+    (
         "llama 3, two",
         expect("llama-3"),
         f'{{"name": "special_function", "parameters": {ONE}}}; {{"name": "python",'
@@ -166,7 +184,7 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
         "deepseek after an opened thought",
         expect("deepseek-r1", thinks=True, begun="<think>"),
         "\nI'm\nthinking\n</think>\n\n" + DEEPSEEK,
-        Answer("", "I'm\nthinking", CALL),
+        Answer("", "I'm\nthinking\n", CALL),
     ),
     (
         "nemotron",
@@ -182,6 +200,19 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
         Answer("", "", CALL),
     ),
     (
+        "command r+",
+        expect("command-r-plus"),
+        'Hi. Action:\n```json\n[\n{"tool_name": "special_function", "parameters": {"arg1": 1}}]```',
+        Answer("Hi. ", "", CALL),
+    ),
+    (
+        "a call ends kimi's thoughts",
+        replace(expect("kimi-k2"), thoughts=KIMI, begun="<think>"),
+        "Hm <|tool_call_begin|>functions.special_function:0"
+        '<|tool_call_argument_begin|>{"arg1": 1}<|tool_call_end|>',
+        Answer("", "Hm ", CALL),
+    ),
+    (
         "kimi k2",
         expect("kimi-k2"),
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.special_function:0"
@@ -193,6 +224,19 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
         expect("gpt-oss", thinks=True),
         CHANNEL_CALL,
         Answer("", "I'm\nthinking", CALL),
+    ),
+    (
+        "gpt-oss, the recipient first",
+        expect("gpt-oss", thinks=True, begun="<|start|>assistant"),
+        ' to=functions.special_function<|channel|>analysis json<|message|>{"arg1": 1}',
+        Answer("", "", CALL),
+    ),
+    (
+        "gpt-oss without tools",
+        Expected(thoughts=CHANNELS, dropped=BY_NAME["gpt-oss"].dropped),
+        "<|channel|>commentary<|channel|>analysis<|message|>\nHm <|end|><|start|>assistant"
+        "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi",
+        Answer("Hi", "\nHm Hm", ()),
     ),
     (
         "gpt-oss, words",
@@ -223,13 +267,50 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
         "thoughts",
         expect(thinks=True),
         f"<think>\na\nb\n</think>\n\n{HELLO}",
-        Answer(HELLO, "a\nb", ()),
+        Answer(HELLO, "a\nb\n", ()),
     ),
     (
         "opened thoughts",
         expect(thinks=True, begun="<think>"),
         f"\na</think>{HELLO}",
         Answer(HELLO, "a", ()),
+    ),
+    (
+        "space that no mark takes",
+        expect(thinks=True),
+        f" <think>\n\n a \n</think>\n\n\n {HELLO} ",
+        Answer(f"\n {HELLO} ", "\n a \n", ()),
+    ),
+    (
+        "all space after the marks is dropped",
+        Expected(thoughts=QWEN_35, begun="<think>\n"),
+        f"\n a \n</think>\n\n\n {HELLO} ",
+        Answer(f"{HELLO} ", "a \n", ()),
+    ),
+    (
+        "no space is dropped",
+        Expected(thoughts=replace(THINK, after_open="", after_close="")),
+        f"<think>\na</think>\n{HELLO}",
+        Answer(f"\n{HELLO}", "\na", ()),
+    ),
+    (
+        "thoughts that begin at once",
+        Expected(thoughts=replace(THINK, open="")),
+        f"\na</think>\n{HELLO}",
+        Answer(HELLO, "a", ()),
+    ),
+    ("opened thoughts, none", expect(thinks=True, begun="<think>\n"), " \n", Answer("", "", ())),
+    (
+        "thoughts that are left in",
+        Expected(thoughts=THINK, begun="<think>\n", is_plain=True),
+        f"a</think>{HELLO}",
+        Answer(f"<think>\na</think>{HELLO}", "", ()),
+    ),
+    (
+        "an answer without thoughts",
+        expect(thinks=True),
+        f"\n {HELLO}",
+        Answer(HELLO, "", ()),
     ),
     (
         "empty thoughts",
@@ -269,7 +350,6 @@ NO_CALL = [
     ("llama-3", '{"name": "Bob", "age": 3}'),
     ("llama-3", '{"name": "python", "age": 3}'),
     ("llama-3", "{not JSON}"),
-    ("llama-3", 'x {"name": "python", "parameters": {}}'),
     ("functionary-v3.1", "<function=unheard_of>{}</function>"),
     ("functionary-v3.1", "<function=python>[1]</function>"),
     ("deepseek-r1", DEEPSEEK.replace("special_function", "unheard_of")),

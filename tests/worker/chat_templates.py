@@ -13,18 +13,21 @@ MESSAGES = r"""{% for message in messages %}
 
 HERMES = TOOLS + MESSAGES + "{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"
 
+_THOUGHT = r"""('<think>\n' + message.reasoning_content + '\n</think>\n\n'
+    if message.reasoning_content else '') + message.content"""
+
 THINKER = (
     TOOLS
-    + MESSAGES
+    + MESSAGES.replace("message.content", _THOUGHT)
     + r"""{% if add_generation_prompt %}{{ '[assistant]' }}
-{%- if not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}
-{#- '<think>\n' + thoughts + '\n</think>\n\n' #}"""
+{%- if not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"""
 )
 
 OPENER = (
     TOOLS
     + MESSAGES
-    + r"{% if add_generation_prompt %}{{ '[assistant]<think>\n' }}{% endif %}{# </think> #}"
+    + r"{% if add_generation_prompt %}{{ '[assistant]<think>\n' }}{% endif %}"
+    + "{# content.split('</think>') #}"
 )
 
 NO_SYSTEM = r"""{% for message in messages %}

@@ -6,7 +6,7 @@ from tests.worker.chat_cases import (
     CALLS,
     HELLO,
     NAMES,
-    THINK,
+    QWEN_35,
     Answer,
 )
 from worker.output.chat.parser import Expected
@@ -32,7 +32,7 @@ def expect_tagged(tools: str, *, begun: str = "") -> Expected:
         tools=BY_NAME[tools],
         names=NAMES,
         types=TYPES,
-        thoughts=THINK if begun else None,
+        thoughts=QWEN_35 if begun else None,
         begun=begun,
     )
 
@@ -224,8 +224,8 @@ TAGGED_CASES: list[tuple[str, Expected, str, Answer]] = [
     (
         "inside a thought",
         expect_tagged("qwen3.5", begun="<think>"),
-        f"Need to <tool_call> see.\n{TWO[0]}",
-        Answer("", "Need to <tool_call> see.", CALL),
+        f"Need to see.\n{TWO[0]}",
+        Answer("", "Need to see.\n", CALL),
     ),
     (
         "instead of a thought",
@@ -237,7 +237,7 @@ TAGGED_CASES: list[tuple[str, Expected, str, Answer]] = [
         "inside a thought, no call",
         expect_tagged("qwen3.5", begun="<think>"),
         "a <tool_call>\n<function=python>\noops</think>b",
-        Answer("b", "a <tool_call>\n<function=python>\noops", ()),
+        Answer("<tool_call>\n<function=python>\noops</think>b", "a ", ()),
     ),
 ]
 

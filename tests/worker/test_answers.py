@@ -39,9 +39,9 @@ def test_texts_of_chats_are_taken_apart_and_others_are_not() -> None:
 def test_what_was_held_back_goes_out_before_the_end() -> None:
     found = answers(1)
     (held,) = found.parse([delta("a <tool_")])
-    assert isinstance(held, Delta) and held.text == "a"
+    assert isinstance(held, Delta) and held.text == "a "
     rest, end = found.parse([DONE])
-    assert rest == Delta(task_id=1, text=" <tool_", n_predicted=9)
+    assert rest == Delta(task_id=1, text="<tool_", n_predicted=9)
     assert end == DONE
     assert found.parse([delta("b")]) == [delta("b")]
 

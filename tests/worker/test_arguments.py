@@ -95,9 +95,11 @@ def test_options_without_effect_say_why_and_normal_states_say_nothing() -> None:
 
 
 def test_a_promise_that_cannot_be_kept_ends_the_start() -> None:
-    with pytest.raises(ConfigError, match="--sleep-idle-seconds is not there yet"):
-        arguments.warnings(given("--sleep-idle-seconds", "60").unused)
-    assert arguments.warnings(given("--sleep-idle-seconds", "-1").unused) == []
+    with pytest.raises(ConfigError, match="--tools is not there"):
+        arguments.warnings(given("--tools", "all").unused)
+    with pytest.raises(ConfigError, match="--n-cpu-moe is not there"):
+        arguments.warnings(given("--n-cpu-moe", "3").unused)
+    assert arguments.warnings(given("--n-cpu-moe", "0").unused) == []
 
 
 def test_underscores_stand_for_dashes() -> None:
@@ -211,6 +213,15 @@ def test_config_show_says_where_each_value_comes_from(
     assert json.loads(lines["api_key"].split("#")[0]) == ["(hidden)"] or "(hidden)" in result.stdout
 
 
+def test_config_show_fetches_no_model() -> None:
+    by_url = shown("--model-url", "http://127.0.0.1:1/some.gguf").stdout
+    assert 'model = "models/some.gguf"' in by_url and 'name = "some-1"' in by_url
+    assert 'model_url = "http://127.0.0.1:1/some.gguf"' in by_url
+    by_hub = shown("--hf-repo", "user/some:q8_0", "--hf-token", "secret").stdout
+    assert 'hf_repo = "user/some:q8_0"' in by_hub and 'alias = "some"' in by_hub
+    assert "secret" not in by_hub
+
+
 def test_config_show_refuses_what_serve_refuses() -> None:
     assert shown("-m", "no/such/file.gguf").exit_code == 78
     assert shown("--ctx-size", "x").exit_code == 2
@@ -224,6 +235,8 @@ SAMPLING = [
     (["--samplers", "top_k;tfs_z;typical_p"], "samplers", ("top_k", "tfs_z", "typ_p")),
     (["--sampling-seq", "kfyt"], "samplers", ("top_k", "tfs_z", "typ_p", "temperature")),
     (["--ignore-eos"], "ignore_eos", True),
+    (["--reasoning-budget", "0"], "reasoning_budget_tokens", 0),
+    (["--reasoning-budget-message", "Enough."], "reasoning_budget_message", "Enough."),
     (["--penalize-nl"], "penalize_nl", True),
     (["--temp", "0.1"], "temperature", 0.1),
     (["--top-k", "3"], "top_k", 3),

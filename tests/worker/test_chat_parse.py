@@ -115,7 +115,7 @@ def test_ids_are_as_long_as_the_template_wants_them(name: str) -> None:
 def test_what_the_client_began_is_repeated_in_whole_answers_only() -> None:
     expected = Expected(thoughts=THINK, begun="<think>\na\n</think>\n\nHello", is_continued=True)
     parsed = ChatParser(expected, repeats=True).feed(" world")
-    assert (parsed.reasoning, parsed.content) == ("a", "Hello world")
+    assert (parsed.reasoning, parsed.content) == ("a\n", "Hello world")
     assert ChatParser(expected).feed(" world").content == " world"
 
 
@@ -132,6 +132,7 @@ PIECES = st.sampled_from(
         *("<parameter=", ">", "</parameter>", "\n</parameter>\n", "</function>", "<arg_key>a"),
         *("</arg_key>", "<arg_value>", "</arg_value>", '<parameter name="a">', "</invoke>", "opt"),
         *(qwen("python", opt="1"), qwen("special_function", arg1="1")[:-14]),
+        *("]<]minimax[>[", "]<]minimax[>[<code>", "]<]minimax[>[</code>", "]<]minimax[>[</invoke>"),
         *("<think>", "</think>", '{"response": "', '{"tool_call": ', "parameters"),
     ]
 )
@@ -185,7 +186,8 @@ def test_endless_space_is_passed_on(begin: str) -> None:
         len(parsed.content + parsed.reasoning)
         for parsed in (parser.feed("\n") for _ in range(1000))
     )
-    assert n_out > 900 or begin == "<think>"  # the space at the beginning of thoughts is dropped
+    # Before the answer it is dropped, and thoughts of nothing else are none.
+    assert n_out > 900 or begin in ("", "<think>")
     text = f"{begin}{' ' * 200}{HERMES}"
     assert parse(expected, list(text)) == parse(expected, [text])
 

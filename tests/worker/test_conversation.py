@@ -8,10 +8,10 @@ import pytest
 from protocol.errors import InvalidRequest
 from protocol.facts import ModelCard
 from protocol.messages import Chat
-from tests.worker.chat_templates import HERMES, NO_SYSTEM, OPENER, TEXT_ARGUMENTS, THINKER
+from tests.worker.chat_templates import HERMES, MESSAGES, NO_SYSTEM, OPENER, TEXT_ARGUMENTS, THINKER
 from worker.chat.conversation import ChatPrompt, ConversationReader
 from worker.llama.grammar import check_grammar
-from worker.output.chat.formats import FORMATS, GENERIC, choose_format, choose_thoughts
+from worker.output.chat.formats import FORMATS, GENERIC, choose_format
 
 USER = {"role": "user", "content": "hi"}
 WEATHER = {
@@ -59,10 +59,10 @@ def test_other_templates_call_in_the_generic_way(template: str) -> None:
     assert choose_format(template) is GENERIC
 
 
-def test_thoughts_are_found_by_their_end() -> None:
-    found = choose_thoughts("{{ content.split('</think>') }}")
+def test_thoughts_that_are_cut_out_of_old_answers_are_found() -> None:
+    found = reader("{{ content.split('</think>') }}").thoughts
     assert found is not None and found.open == "<think>"
-    assert choose_thoughts("{{ content }}") is None
+    assert reader("{{ content }}").thoughts is None
 
 
 def test_tools_go_into_the_template() -> None:
@@ -74,7 +74,7 @@ def test_tools_go_into_the_template() -> None:
 
 
 def test_a_plain_chat_is_not_parsed() -> None:
-    assert read(HERMES) == ChatPrompt(text="[user]hi\n[assistant]")
+    assert read(HERMES) == ChatPrompt(text="[user]hi\n[assistant]", begun="[assistant]")
 
 
 def test_with_choice_none_tools_are_shown_but_not_called() -> None:
@@ -93,6 +93,40 @@ def test_earlier_calls_are_text_where_the_template_joins_texts() -> None:
     prompt = read(TEXT_ARGUMENTS, USER, CALLED, RESULT, tools=(WEATHER,))
     assert '>>>get_weather\n{"city": "Rome"}' in prompt.text
     assert prompt.expected is not None and prompt.expected.begun == ">>>"
+
+
+def test_earlier_calls_that_the_template_leaves_out_are_put_into_words() -> None:
+    silent = MESSAGES.partition("{%- for call")[0] + "{% endfor %}{# tools <|tool_call|> #}"
+    prompt = read(silent, USER, CALLED, RESULT, tools=(WEATHER,))
+    call = '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Rome"}}]'
+    assert f"[assistant]{call}\n" in prompt.text and "[tool]sunny" in prompt.text
+
+
+BLOCKS = """{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}
+{%- else %}{% for block in m.content %}<{{ block.thinking or block.text }}>{% endfor %}{% endif %}
+{%- endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        (BLOCKS, "[assistant]<Hm><Yes.>"),
+        ("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", "[assistant]Yes."),
+    ],
+)
+def test_earlier_thoughts_are_blocks_where_the_template_knows_them(
+    template: str, written: str
+) -> None:
+    answer = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm"}
+    assert written in read(template, USER, answer, USER).text
+
+
+def test_arguments_are_objects_where_the_template_takes_them_apart() -> None:
+    template = """tools {% for m in messages %}{% for call in m.tool_calls or [] %}
+    {%- set given = call.function.arguments %}{% if given is mapping %}
+    {%- for key, value in given | items %}{{ key }}:<{{ value }}>{% endfor %}
+    {%- else %}{{ given }}{% endif %}{% endfor %}{% endfor %}"""
+    assert "city:<Rome>" in read(template, USER, CALLED, RESULT).text
 
 
 def test_broken_arguments_of_an_earlier_call_are_refused() -> None:
@@ -174,14 +208,16 @@ def test_thoughts_may_come_before_a_required_call() -> None:
 def test_opened_thoughts_must_end_before_a_required_call() -> None:
     prompt = read(OPENER, tools=(WEATHER,), tool_choice="required")
     assert 'root ::= until-think "</think>" space tool-call' in prompt.grammar
-    assert prompt.expected is not None and prompt.expected.begun == "<think>"
+    assert prompt.expected is not None and prompt.expected.begun == "<think>\n"
 
 
 def test_a_schema_takes_the_place_of_tools() -> None:
     schema = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
     prompt = read(HERMES, tools=(WEATHER,), schema=schema)
     assert "response-format" in prompt.grammar and "tool-call" not in prompt.grammar
-    assert prompt.expected is None
+    assert prompt.expected is not None and prompt.expected.is_json and not prompt.expected.tools
+    fenced = 'space ("```json" space response-format space "```" | space response-format space)'
+    assert f"root ::= {fenced}" in prompt.grammar
 
 
 # ---- thoughts and begun answers --------------------------------------------------------------
@@ -190,13 +226,14 @@ def test_a_schema_takes_the_place_of_tools() -> None:
 def test_thoughts_are_looked_for_unless_refused() -> None:
     prompt = read(THINKER)
     assert prompt.expected is not None and prompt.expected.thoughts is not None
-    assert read(THINKER, reasoning_format="none").expected is None
+    plain = read(OPENER, reasoning_format="none").expected
+    assert plain is not None and plain.is_plain and plain.begun == "<think>\n"
 
 
 def test_thinking_that_is_turned_off_is_not_begun() -> None:
     prompt = read(THINKER, kwargs={"enable_thinking": False})
     assert prompt.text.endswith("[assistant]<think>\n\n</think>\n\n")
-    assert prompt.expected is not None and prompt.expected.begun == ""
+    assert prompt.expected is not None and prompt.expected.begun == "<think>\n\n</think>\n\n"
 
 
 BEGUN = {"role": "assistant", "content": "The capital is"}

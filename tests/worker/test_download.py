@@ -12,7 +12,7 @@ import pytest
 
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.download import fetched, pick_file
+from worker.download import fetched, located, pick_file
 
 
 @pytest.fixture
@@ -70,6 +70,21 @@ def test_what_cannot_be_fetched_ends_the_start_with_the_mend(url: str, tmp_path:
     assert "must be the http(s) address" in refused(model_url="file:///etc/passwd")
     assert "must be the http(s) address" in refused(model_url=url)
     assert "--hf-file needs --hf-repo" in refused(hf_file="m.gguf")
+
+
+def test_looking_at_a_configuration_fetches_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    unreachable = "http://127.0.0.1:1/m.gguf"
+    worker = WorkerConfig(model=str(path), model_url=unreachable)
+    assert located(worker) == worker
+    assert located(WorkerConfig(model_url=unreachable)).model == "models/m.gguf"
+    hub = WorkerConfig(hf_repo="user/model", hf_file="m.gguf")
+    assert located(hub) == hub
+    with pytest.raises(ConfigError, match="must be the http"):
+        located(WorkerConfig(model_url="ftp://127.0.0.1/m.gguf"))
+    path.write_bytes(b"GGUF!")
+    assert located(worker) == WorkerConfig(model=str(path))
+    assert located(WorkerConfig()) == WorkerConfig()
 
 
 def test_a_repository_needs_the_hubs_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """How embeddings and rerankings are shared out over the calls of the engine."""
 
 from array import array
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,8 +11,9 @@ from protocol.side_tasks import Embed, Embedded
 from tests.worker.desks import DeskRig
 from worker.embedding import MAX_WAITING
 from worker.embedding_job import MAX_ANSWER_BYTES, Job
+from worker.engine.adapters import Adapter, Scales
 from worker.engine.fake import BOS
-from worker.engine.fake_embedding import FAKE_EMBD, vector
+from worker.engine.fake_embedding import FAKE_EMBD, FakeEmbedder, vector
 from worker.engine.task import AbortAll, Stop
 
 
@@ -215,3 +217,39 @@ def test_a_model_does_only_what_its_pooling_is_for() -> None:
     assert caught.value.code is ErrorCode.NOT_SUPPORTED
     with pytest.raises(TaskError):
         DeskRig().desk.open(Embed(task_id=1, inputs=("a",), media=(b"x",)))
+
+
+class NotedAdapters:
+    """Keeps which scales were used, and after how many batches."""
+
+    loaded: Sequence[Adapter] = (Adapter("a", 1.0),)
+
+    def __init__(self, embedder: FakeEmbedder) -> None:
+        self._embedder = embedder
+        self.used: list[tuple[int, Scales]] = []
+
+    def use(self, scales: Scales) -> None:
+        """Note them."""
+        self.used.append((len(self._embedder.batches), scales))
+
+
+def test_embeddings_are_made_with_the_standing_scales() -> None:
+    rig = DeskRig()
+    rig.embedder.adapters = noted = NotedAdapters(rig.embedder)
+    rig.engine.scales = (0.5,)
+    rig.vectors(rig.embed("ab"))
+    rig.engine.scales = (0.0,)
+    rig.vectors(rig.embed("ab"))
+    assert noted.used == [(0, (0.5,)), (1, (0.0,))]
+
+
+def test_an_input_is_read_to_its_end_with_the_scales_that_it_began_with() -> None:
+    rig = DeskRig(pooling="last", n_batch=32)
+    rig.embedder.adapters = noted = NotedAdapters(rig.embedder)
+    rig.engine.scales = (0.5,)
+    task = rig.embed("x" * 90)
+    rig.turn()
+    rig.engine.scales = (0.0,)
+    rig.vectors(task)
+    assert len(rig.embedder.batches) == 3
+    assert noted.used == [(0, (0.5,))]

@@ -12,6 +12,7 @@ from protocol.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.messages import Generate, Infill
 from protocol.sampling import SamplingParams
+from tests.models.adapters import write_control_vector, write_lora
 from tests.models.bert import CLS, SEP, write_bert
 from tests.models.llama import FIM, write_llama
 from tests.worker.conftest import model_path
@@ -68,6 +69,27 @@ def test_vectors_are_those_of_llama_cpp_python() -> None:
         for text, one, all_at_once in zip(TEXTS, wanted, embed(backend, TEXTS), strict=True):
             assert np.allclose(embed(backend, [text])[0], one, atol=1e-5)
             assert one @ all_at_once > 0.999
+
+
+SAID_BY_LLAMA_SERVER = {
+    "": [-0.017939, -0.003902, -0.005022, 0.020781],
+    "lora": [-0.017434, -0.004066, -0.005031, 0.019469],
+    "control_vector": [-0.017677, 0.001301, -0.001743, 0.009279],
+}
+"""How the embedding of "Hello world" begins, by the llama-server of the same commit, -fa off."""
+
+
+@pytest.mark.parametrize("kind", SAID_BY_LLAMA_SERVER)
+def test_adapters_and_control_vectors_reach_the_embeddings(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "adapter.gguf"
+    write = write_control_vector if kind == "control_vector" else write_lora
+    write(path, n_embd=576, n_layer=30, strength=0.5 if kind == "control_vector" else 0.05)
+    config = {kind: (str(path),)} if kind else {}
+    with loaded(model_path(), pooling="mean", flash_attn="off", **config) as (backend, embedder):
+        for scale in [1.0, 0.0] if kind == "lora" else [1.0]:
+            embedder.adapters.use((scale,) * len(backend.adapters.loaded))
+            wanted = SAID_BY_LLAMA_SERVER[kind if scale else ""]
+            assert np.allclose(embed(backend, ["Hello world"])[0][:4], wanted, atol=2e-5)
 
 
 def test_generation_goes_on_undisturbed_beside_embeddings() -> None:

@@ -163,6 +163,7 @@ def test_stop_string_across_tokens_is_cut_out() -> None:
     rig.finish()
     assert rig.text(task_id) == "one "
     assert rig.done(task_id).stopping_word == "END"
+    assert rig.done(task_id).stops == ("END",)
     assert rig.done(task_id).finish is Finish.WORD
 
 

@@ -42,6 +42,12 @@ def test_the_prefix_comes_first_and_the_gap_last() -> None:
     assert written(GAP) == "BPbeforeSafterM"
 
 
+def test_tokens_among_the_texts_stay_as_they_are() -> None:
+    gap = Infill(prefix=("be", ord("f"), "ore"), suffix=(ord("a"), ord("f"), "ter"))
+    assert written(gap) == written(GAP)
+    assert written(Infill(prefix=(), suffix=())) == "BPSM"
+
+
 def test_some_models_want_the_suffix_first() -> None:
     assert written(GAP, replace(RULES, suffix_first=True)) == "BSafterPbeforeM"
 
@@ -109,3 +115,10 @@ def test_the_reader_lays_a_gap_out_as_the_worker_is_configured() -> None:
     task = reader.task(message)
     assert bytes(token for token in task.prompt if token < 256).endswith(b"\x02after\x01before\x03")
     assert task.text.endswith("before\x03")
+
+
+def test_a_token_that_the_vocabulary_lacks_is_refused() -> None:
+    reader = PromptReader(FakeBackend(WorkerConfig(backend="fake")), cuts_long=False)
+    gap = Infill(prefix=("a", 10**6), suffix="")
+    with pytest.raises(TaskError, match="Prompt contains invalid tokens"):
+        reader.task(Generate(task_id=1, prompt="", infill=gap, params=SamplingParams()))

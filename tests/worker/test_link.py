@@ -1,6 +1,5 @@
 """The link between a ROUTER in the test and an engine over the fake backend."""
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -9,56 +8,20 @@ from pathlib import Path
 import pytest
 import zmq
 
-from protocol import codec
 from protocol import messages as m
 from protocol.config import WorkerConfig
 from protocol.sampling import SamplingParams
+from protocol.side_tasks import EndThoughts, ThoughtsEnded
+from tests.worker.router import Gateway
 from worker.connection import Connection
 from worker.engine.engine import Engine, EngineConfig
 from worker.engine.fake import FakeBackend
 from worker.engine.task import Stop
-from worker.link import Link, Outlet
+from worker.link import Link
+from worker.outlet import Outlet
 from worker.prompt import PromptReader
 
 Received = tuple[bytes, tuple[m.Message, ...]]
-
-
-class Gateway:
-    """The least that a worker needs on the other side: a ROUTER and frame counts."""
-
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> None:
-        self._context = context
-        self._endpoint = endpoint
-        self._sent: dict[bytes, itertools.count[int]] = {}
-        self.heard: list[m.Message] = []
-        self.peer = b""
-        self.open()
-
-    def open(self) -> None:
-        """Bind."""
-        self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._router.setsockopt(zmq.LINGER, 0)
-        self._router.bind(self._endpoint)
-
-    def close(self) -> None:
-        """Be gone."""
-        self._router.close()
-
-    def send(self, *messages: m.Message, seq: int | None = None) -> None:
-        """Send one frame to the worker heard last."""
-        counter = self._sent.setdefault(self.peer, itertools.count())
-        number = next(counter) if seq is None else seq
-        self._router.send_multipart([self.peer, codec.encode(number, messages)])
-
-    def poll(self) -> None:
-        """Take everything that has arrived."""
-        while self._router.poll(0):
-            self.peer, data = self._router.recv_multipart()
-            self.heard += codec.decode(data).messages
-
-    def of(self, kind: type[m.Message]) -> list[m.Message]:
-        """Messages of one type."""
-        return [message for message in self.heard if isinstance(message, kind)]
 
 
 class Pair:
@@ -196,6 +159,13 @@ def test_inspect_describes_the_slots(pair: Pair) -> None:
     (inspected,) = pair.until(m.Inspected)
     assert isinstance(inspected, m.Inspected)
     assert [slot.id for slot in inspected.slots] == [0, 1]
+
+
+def test_thoughts_are_ended_on_the_engines_thread(pair: Pair) -> None:
+    pair.attach()
+    pair.until(m.Ready)
+    pair.gateway.send(EndThoughts(task_id=3, target=99))
+    assert pair.until(ThoughtsEnded) == [ThoughtsEnded(task_id=3, is_running=False)]
 
 
 def test_a_new_gateway_gets_a_new_hello_and_no_old_words(pair: Pair) -> None:

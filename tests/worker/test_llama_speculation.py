@@ -90,6 +90,15 @@ def test_a_seed_reproduces_its_text_with_a_draft_model(
     assert 0 < first.done.timings.draft_n_accepted < first.done.timings.draft_n
 
 
+def test_a_request_may_want_surer_guesses(drafting: Served) -> None:
+    asked = {"n_predict": 32, "cache_prompt": False, "temperature": 0}
+    n_guessed = {
+        p_min: drafting.ask(STORY, speculative_p_min=p_min, **asked).done.timings.draft_n
+        for p_min in (0.0, 0.6, 1.0)
+    }
+    assert 0 == n_guessed[1.0] < n_guessed[0.6] < n_guessed[0.0]
+
+
 def test_a_draft_model_leads_to_tokens_that_the_model_itself_would_choose(
     single: Served, drafting: Served
 ) -> None:
@@ -164,6 +173,7 @@ def test_self_extend_reads_on_where_positions_are_shared() -> None:
         engine = extended.engine
         engine._step._extend = rules
         engine._config = replace(engine._config, self_extend=rules)
+        engine.cache.is_on = False
         answers = [extended.ask(story, n_predict=24) for _ in range(2)]
         slot = engine.slots[0]
         assert slot.n_saved >= 48

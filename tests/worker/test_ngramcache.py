@@ -1,6 +1,7 @@
 """llama.cpp's n-gram caches: the algorithm, the file, and what a worker does with them."""
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.worker.engines import Rig
+from worker.engine.draft import Wish
 from worker.engine.fake import FakeBackend
 from worker.engine.ngramcache import Cache, CacheLookup, add, draft, merge
-from worker.lookupfile import pack, read_cache, unpack, write_cache
+from worker.lookupfile import SavedLookup, add_to_cache, pack, read_cache, unpack, write_cache
 from worker.speculation import open_drafter
 
 TOKENS = st.lists(st.integers(0, 3), max_size=40)
@@ -120,6 +122,51 @@ def test_what_one_worker_learnt_the_next_one_guesses(tmp_path: Path) -> None:
         accepted.append(rig.done(task).timings.draft_n_accepted)
     assert accepted[2] > accepted[0]
     assert [one.name for one in tmp_path.iterdir()] == ["dynamic.bin"]
+
+
+def learn(drafter: SavedLookup, text: str) -> None:
+    drafter.draft([Wish(0, list(text.encode()), 4)])
+    drafter.learn(0, list(text.encode()))
+
+
+def open_saved(path: Path) -> SavedLookup:
+    dynamic = read_cache(str(path), 256, may_be_new=True)
+    return SavedLookup(CacheLookup({}, dynamic, 4), str(path), 256)
+
+
+def test_workers_that_share_a_file_add_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "dynamic.bin"
+    write_cache(str(path), cache_of(list(b"first")))
+    one, other = open_saved(path), open_saved(path)
+    learn(one, "second")
+    learn(other, "third")
+    one.close()
+    other.close()
+    expected: Cache = {}
+    for text in (b"first", b"second", b"third"):
+        merge(expected, cache_of(list(text)))
+    assert read_cache(str(path), 256, may_be_new=False) == expected
+    assert [file.name for file in tmp_path.iterdir()] == ["dynamic.bin"]
+
+
+def test_workers_that_end_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "dynamic.bin"
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(32):
+            threads.submit(add_to_cache, str(path), {(1,): {2: 1}}, 256)
+    assert read_cache(str(path), 256, may_be_new=False) == {(1,): {2: 32}}
+
+
+def test_a_file_that_was_broken_meanwhile_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "dynamic.bin"
+    drafter = open_saved(path)
+    learn(drafter, "text")
+    path.write_bytes(b"x")
+    drafter.close()
+    assert path.read_bytes() == b"x"
+    assert "lookup cache not written" in caplog.text
 
 
 def test_a_static_cache_is_never_written(tmp_path: Path) -> None:

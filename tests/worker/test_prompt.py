@@ -8,9 +8,13 @@ from protocol.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.messages import Chat, Generate, Tokenize
 from protocol.sampling import SamplingParams
+from tests.worker.chat_templates import OPENER
 from worker.chat.template import CHATML
 from worker.engine.fake import BOS, FakeBackend
 from worker.prompt import PromptReader
+
+
+USER = {"role": "user", "content": "hi"}
 
 
 def reader(*, cuts_long: bool = False, n_ctx: int = 64, template: str = "") -> PromptReader:
@@ -47,6 +51,11 @@ def text(tokens: list[int]) -> str:
 )
 def test_only_a_leading_text_gets_bos(prompt: Any, expected: str) -> None:
     assert text(reader().task(generate(prompt=prompt)).prompt) == expected
+
+
+def test_the_namespace_of_the_cache_is_handed_on() -> None:
+    assert reader().task(generate(prompt="ab", salt="tenant")).salt == "tenant"
+    assert reader().task(generate(prompt="ab")).salt == ""
 
 
 @pytest.mark.parametrize("token", [-1, 258, 10**9])
@@ -161,3 +170,43 @@ def test_prompts_are_logged_only_if_that_was_asked(caplog: pytest.LogCaptureFixt
     assert "secret" not in caplog.text
     PromptReader(backend, cuts_long=False, logs_prompts=True).task(generate(prompt="secret"))
     assert "tokens=7 text='<bos>secret'" in caplog.text
+
+
+# ---- thoughts --------------------------------------------------------------------------------
+
+
+def budgeted(budget: int = -1, **fields: Any) -> Generate:
+    """A generation whose thoughts have a budget."""
+    return Generate(task_id=1, params=SamplingParams(reasoning_budget_tokens=budget), **fields)
+
+
+def test_the_template_says_what_marks_thoughts() -> None:
+    params = reader(template=OPENER).task(budgeted(5, chat=Chat(messages=(USER,)))).params
+    assert params.reasoning_budget_start_tag == "<think>"
+    assert params.reasoning_budget_end_tags == ("</think>",)
+    assert params.generation_prompt == "[assistant]<think>\n"
+
+
+def test_the_servers_budget_of_thoughts_stands_for_requests_without_one() -> None:
+    sampling = SamplingParams(reasoning_budget_tokens=7)
+    config = WorkerConfig(backend="fake", n_ctx=256, sampling=sampling, chat_template=OPENER)
+    ours = PromptReader(FakeBackend(config), cuts_long=False)
+    asked = Chat(messages=(USER,))
+    budgets = [ours.task(budgeted(n, chat=asked)).params.reasoning_budget_tokens for n in (-1, 3)]
+    assert budgets == [7, 3]
+    assert ours.task(budgeted(-1, prompt="a")).params.reasoning_budget_tokens == 7
+
+
+def test_a_budget_for_thoughts_without_marks_is_refused() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        reader().task(budgeted(5, prompt="a"))
+    assert caught.value.param == "reasoning_budget_tokens"
+    with pytest.raises(InvalidRequest) as caught:
+        params = SamplingParams(reasoning_control=True)
+        reader().task(Generate(task_id=1, prompt="a", params=params))
+    assert caught.value.param == "reasoning_control"
+
+
+def test_a_chat_without_thoughts_takes_any_budget() -> None:
+    params = reader().task(budgeted(5, chat=Chat(messages=(USER,)))).params
+    assert not params.reasoning_budget_start_tag

@@ -10,8 +10,9 @@ import pytest
 from protocol.config import GatewayConfig, PoolConfig, WorkerConfig, dump, load
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
+from tests.worker.hosts import flat
 from worker.launch import launches
-from worker.resolve import anchored, count_cores, find_model, pick, resolve
+from worker.resolve import anchored, find_model, pick, resolve
 from worker.rundir import runtime_directory
 
 
@@ -21,7 +22,7 @@ def fake(**fields: object) -> WorkerConfig:
 
 def pool(*workers: WorkerConfig, n_cores: int = 4, **fields: object) -> PoolConfig:
     config = PoolConfig(worker=workers, **fields)  # type: ignore[arg-type]
-    return resolve(config, runtime_dir="/run/x", n_cores=n_cores)
+    return resolve(config, runtime_dir="/run/x", host=flat(n_cores))
 
 
 def test_default_model_is_the_embedded_one_under_its_files_name() -> None:
@@ -40,7 +41,7 @@ def test_count_becomes_workers_with_names_of_their_own() -> None:
 def test_resolving_again_changes_nothing(tmp_path: Path) -> None:
     once = pool(fake(count=2, devices="0,1", device_per_worker=True), n_cores=8)
     (tmp_path / "pool.json").write_text(dump(once))
-    again = resolve(load(tmp_path / "pool.json"), runtime_dir="/run/x", n_cores=1)
+    again = resolve(load(tmp_path / "pool.json"), runtime_dir="/run/x", host=flat(1))
     assert again == once
 
 
@@ -112,7 +113,7 @@ def test_endpoints_without_curve_are_refused(endpoint: str) -> None:
 
 def test_long_runtime_directory_is_refused() -> None:
     with pytest.raises(ConfigError, match="too long for a socket"):
-        resolve(PoolConfig(worker=(fake(),)), runtime_dir="/run/" + "x" * 120, n_cores=1)
+        resolve(PoolConfig(worker=(fake(),)), runtime_dir="/run/" + "x" * 120, host=flat(1))
 
 
 def test_bad_models_are_named_with_the_mend(tmp_path: Path) -> None:
@@ -147,10 +148,6 @@ def test_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
     assert [worker.model for worker in moved.worker] == [str(tmp_path / "m.gguf"), ""]
 
 
-def test_cores_are_counted() -> None:
-    assert count_cores() >= 1
-
-
 def test_launches_start_the_gateway_first_and_name_devices(tmp_path: Path) -> None:
     config = pool(fake(devices="1", stall_s=2.0), fake(name="cpu"))
     environ = {
@@ -168,6 +165,19 @@ def test_launches_start_the_gateway_first_and_name_devices(tmp_path: Path) -> No
     assert gpu.env["WATCHDOG_USEC"] == "2000000"
     assert gpu.env["OMP_WAIT_POLICY"] == "active"
     assert gpu.argv[-2:] == ("--name", "fake-1")
+
+
+def test_workers_start_with_the_openmp_settings_of_their_place(tmp_path: Path) -> None:
+    for n_threads, spins in ((2, "300"), (4, "0")):
+        config = pool(fake(count=2, n_threads=n_threads), n_cores=4)
+        environ = {"OMP_PROC_BIND": "true"}
+        gateway, one, two = launches(config, tmp_path / "pool.json", environ)
+        for worker in (one, two):
+            assert worker.env["OMP_NUM_THREADS"] == str(n_threads)
+            assert worker.env["OMP_WAIT_POLICY"] == "passive"
+            assert worker.env["GOMP_SPINCOUNT"] == spins
+            assert worker.env["OMP_PROC_BIND"] == "false"
+        assert "OMP_NUM_THREADS" not in gateway.env
 
 
 def test_runtime_directory_is_private_and_goes_away() -> None:
@@ -227,3 +237,28 @@ def test_paths_of_every_kind_are_relative_to_the_file(tmp_path: Path) -> None:
     assert moved.gateway.static_path == str(tmp_path / "www")
     assert moved.worker[0].lora == (str(tmp_path / "a.gguf"), f"{tmp_path}/b.gguf:0.5")
     assert moved.log.file == ""
+
+
+@pytest.mark.parametrize("source", ["models_dir", "models_preset"])
+def test_models_on_demand_leave_only_a_gateway_to_settle(source: str) -> None:
+    config = PoolConfig(gateway=GatewayConfig(**{source: "/models"}), worker=(fake(n_ctx=7),))  # type: ignore[arg-type]  # a test's choice
+    settled = resolve(config, runtime_dir="/run/x", host=flat(4))
+    assert settled.gateway.control == "/run/x/control.sock"
+    assert settled.worker == (fake(n_ctx=7),)
+    assert resolve(settled, runtime_dir="/run/x", host=flat(4)) == settled
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        ((fake(model="x.gguf"),), "model does not go with models_dir or models_preset"),
+        ((fake(alias="x"),), "alias does not go with"),
+        ((fake(), fake()), r"several \[\[worker\]\] tables"),
+    ],
+)
+def test_models_on_demand_do_not_go_with_fixed_ones(
+    workers: tuple[WorkerConfig, ...], words: str
+) -> None:
+    config = PoolConfig(gateway=GatewayConfig(models_dir="/models"), worker=workers)
+    with pytest.raises(ConfigError, match=words):
+        resolve(config, runtime_dir="/run/x", host=flat(4))

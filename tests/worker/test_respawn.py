@@ -45,6 +45,11 @@ def test_configuration_is_quarantine_at_once() -> None:
     assert verdict.delay_s is None
 
 
+def test_a_configuration_that_has_worked_is_tried_again() -> None:
+    verdict = judge(History(), now=9, ready_s=9, exit_code=EXIT_CONFIG, policy=POLICY)
+    assert verdict.delay_s == POLICY.first_delay_s
+
+
 @given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0, 1000)), max_size=40))
 def test_delays_stay_in_bounds_and_quarantine_is_earned(steps: list[tuple[float, float]]) -> None:
     history, now, deaths = History(), 0.0, []

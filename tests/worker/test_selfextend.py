@@ -13,7 +13,7 @@ from worker.engine.backend import Regroup
 from worker.engine.fake import FakeBackend
 from worker.engine.selfextend import SelfExtend
 from worker.engine.slot import Slot
-from worker.process import self_extend
+from worker.enginethread import self_extend
 
 
 def seed_positions(n: int, n_tokens: int, ga_n: int, ga_w: int) -> list[int]:

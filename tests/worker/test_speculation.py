@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.messages import Finish
+from protocol.sampling import SamplingParams
 from tests.worker.engines import Rig
 from worker.engine.draft import Drafters, Wish, longest_guess, share_rows
 from worker.engine.lookup import Index, Lookup
-from worker.speculation import kinds, longest_draft
+from worker.engine.ngramcache import CacheLookup
+from worker.speculation import kinds, longest_draft, with_speculation
 
 TOKENS = st.lists(st.integers(0, 3), max_size=60)
 
@@ -190,11 +192,64 @@ def test_guesses_never_go_beyond_context_or_limit(
 
 
 def test_the_second_drafter_is_asked_where_the_first_has_no_guess() -> None:
-    both = Drafters([Lookup(2, 4), Script("ab" * 9)])
+    both = Drafters({"ngram-simple": Lookup(2, 4), "draft-simple": Script("ab" * 9)})
     repeated = [7, 8, 9, 7, 8]
     wishes = [Wish(0, repeated, 4), Wish(1, list(b"xab"), 3)]
     assert both.draft(wishes) == [[9, 7, 8], list(b"aba")]
     assert both.n_max == 5
+
+
+def test_a_wish_may_name_who_guesses_and_how_long_a_guess_must_be() -> None:
+    both = Drafters({"ngram-simple": Lookup(2, 4), "draft-simple": Script("ab" * 9)})
+    tokens = list(b"ababab")
+    assert both.draft([Wish(0, tokens, 3, kinds=("draft-simple",))]) == [list(b"aba")]
+    assert both.draft([Wish(0, tokens, 4, kinds=("ngram-simple",))]) == [list(b"abab")[:2]]
+    assert both.draft([Wish(0, tokens, 4, n_min=3, kinds=("ngram-simple",))]) == [[]]
+    assert Lookup(2, 4, 3).draft([Wish(0, tokens, 4), Wish(1, tokens, 4, n_min=0)]) == [
+        [],
+        list(b"ab"),
+    ]
+    assert CacheLookup({}, {}, 4).draft([Wish(0, tokens, 4, n_min=5)]) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("params", "n_draft"),
+    [
+        ({}, 32),
+        ({"speculative_n_max": 2}, 26),
+        ({"speculative_n_max": 0}, 0),
+        ({"speculative_n_max": 50}, 32),
+        ({"speculative_types": ("none",)}, 0),
+        ({"speculative_types": ("draft-simple",)}, 32),
+        ({"speculative_types": ("ngram-simple",)}, 0),
+    ],
+)
+def test_a_request_may_want_fewer_guesses_or_none(params: dict[str, Any], n_draft: int) -> None:
+    alone = plain("tell me more", n_predict=40)
+    rig = Rig(drafter=Drafters({"draft-simple": Script(alone.text(1))}))
+    task = rig.submit("tell me more", n_predict=40, **params)
+    rig.finish()
+    assert rig.text(task) == alone.text(1)
+    assert rig.done(task).timings.draft_n == n_draft
+
+
+def test_the_defaults_of_requests_tell_how_a_worker_guesses() -> None:
+    both = WorkerConfig(model_draft="d.gguf", spec_type=("ngram-simple",), n_draft_min=2)
+    told = with_speculation(both).sampling
+    assert told.speculative_types == ("ngram-simple", "draft-simple")
+    assert (told.speculative_n_max, told.speculative_n_min) == (48, 2)
+    assert told.speculative_p_min == both.draft_p_min
+    nobody = with_speculation(WorkerConfig()).sampling
+    assert (nobody.speculative_types, nobody.speculative_n_max) == (("none",), 0)
+
+
+def test_a_configuration_may_want_less_than_its_worker_could() -> None:
+    sampling = SamplingParams(speculative_types=("none",), speculative_n_max=99)
+    told = with_speculation(WorkerConfig(spec_type=("ngram-simple",), sampling=sampling)).sampling
+    assert (told.speculative_types, told.speculative_n_max) == (("none",), 48)
+    odd = SamplingParams(speculative_types=("ngram-cache",))
+    with pytest.raises(ConfigError, match="ngram-cache is not among none"):
+        with_speculation(WorkerConfig(sampling=odd))
 
 
 def test_drafters_follow_from_the_files_that_are_given() -> None:

@@ -63,7 +63,7 @@ def test_the_options_of_a_context_are_llama_cpps_parameters() -> None:
         yarn_beta_slow=3.0,
         yarn_beta_fast=4.0,
     )
-    params = context_params(config, is_gpu=False)
+    params = context_params(config)
     assert (params.type_k, params.type_v, params.offload_kqv) == (8, 0, False)
     assert (params.flash_attn_type, params.rope_scaling_type) == (1, 2)
     assert (params.rope_freq_base, params.rope_freq_scale) == (5.0, 0.5)

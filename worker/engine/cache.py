@@ -172,13 +172,13 @@ class PrefixCache:
             self._lose(slot.id, slot.tokens, slot.last_task_id)
             return
         self.note(slot)
-        own = min(self._own(slot.id), len(slot.tokens) - n)
         # Who wants no cache leaves none: its successors find the cells as llama-server's would,
         # and round alike.
         is_wanted = slot.last_params is None or slot.last_params.cache_prompt
-        if own < MIN_KEPT or not is_wanted:
-            if own >= MIN_SHARED:
-                self._lose(slot.id, slot.tokens, slot.last_task_id)
+        has_absorbed = is_wanted and self._absorb(slot)
+        own = min(self._own(slot.id), len(slot.tokens) - n)
+        if not has_absorbed and (own < MIN_KEPT or not is_wanted):
+            self._lose(slot.id, slot.tokens, slot.last_task_id)
             return
         if not self._free and not self._free_number():
             self._lose(slot.id, slot.tokens, slot.last_task_id)
@@ -262,6 +262,14 @@ class PrefixCache:
 
     # -------------------------------------------------------------------------------------------
 
+    def _absorb(self, slot: Slot) -> bool:
+        """Drop the branches that a slot's text begins with: earlier turns of one conversation."""
+        tree = self._trees[self._spaces[slot.id]]
+        covered = [one for one in self._branches.values() if tree.is_covered(one.seq, slot.id)]
+        for branch in covered:
+            self._drop(branch)
+        return bool(covered)
+
     def _use(self, source: Source) -> None:
         used = self._branches.get(source.seq)
         if used is not None:
@@ -290,11 +298,14 @@ class PrefixCache:
             self.empty(old)
             return
         self._lose(old.seq, old.tokens, old.task_id)
-        self._backend.remove(old.seq, 0)
-        self._trees[old.space].cut(old.seq, 0)
-        self._forget_space(old.seq)
-        del self._branches[old.seq]
-        self._free.append(old.seq)
+        self._drop(old)
+
+    def _drop(self, branch: Branch) -> None:
+        self._backend.remove(branch.seq, 0)
+        self._trees[branch.space].cut(branch.seq, 0)
+        self._forget_space(branch.seq)
+        del self._branches[branch.seq]
+        self._free.append(branch.seq)
 
     def _lose(self, seq: int, tokens: list[int], task_id: int) -> None:
         """Tell of a text that leaves the cache; the host's memory may take it."""

@@ -4,9 +4,10 @@ A draft costs rows in a batch and saves steps where it is right; it never change
 token is still chosen by the slot's own sampler (`Results`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from protocol.sampling import SamplingParams
 from worker.engine.backend import Row
 from worker.engine.slot import Slot
 
@@ -18,6 +19,16 @@ class Wish(NamedTuple):
     tokens: Sequence[int]
     """Everything so far, the chosen token that is not computed yet included."""
     n_max: int
+    n_min: int | None = None
+    """Fewer tokens than these are no guess; None is the drafter's own."""
+    p_min: float | None = None
+    """A draft model stops before a token less likely than this; None is its own."""
+    kinds: tuple[str, ...] = ()
+    """Who may guess; empty is anybody."""
+
+    def kept(self, guess: list[int], n_min: int) -> list[int]:
+        """Return a guess, or nothing if it is too short; `n_min` is the drafter's own."""
+        return guess if len(guess) >= (n_min if self.n_min is None else self.n_min) else []
 
 
 class Drafter(Protocol):
@@ -39,15 +50,20 @@ class Drafter(Protocol):
 class Drafters:
     """Asks several drafters in turn: who is asked first has the first guess."""
 
-    def __init__(self, drafters: Sequence[Drafter]) -> None:
+    def __init__(self, drafters: Mapping[str, Drafter]) -> None:
+        """Take the drafters by their kinds."""
         self._drafters = drafters
-        self.n_max = max(drafter.n_max for drafter in drafters)
+        self.n_max = max(drafter.n_max for drafter in drafters.values())
 
     def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
         """Return the first guess that anybody has for each wish."""
-        guesses: dict[int, list[int]] = {}
-        for drafter in self._drafters:
-            left = [wish for wish in wishes if not guesses.get(wish.slot)]
+        guesses: dict[int, list[int]] = {wish.slot: [] for wish in wishes}
+        for kind, drafter in self._drafters.items():
+            left = [
+                wish
+                for wish in wishes
+                if not guesses[wish.slot] and kind in (wish.kinds or self._drafters)
+            ]
             capped = [wish._replace(n_max=min(wish.n_max, drafter.n_max)) for wish in left]
             for wish, guess in zip(capped, drafter.draft(capped), strict=True):
                 guesses[wish.slot] = guess[: wish.n_max]
@@ -55,12 +71,12 @@ class Drafters:
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Tell all of them."""
-        for drafter in self._drafters:
+        for drafter in self._drafters.values():
             drafter.learn(slot, tokens)
 
     def close(self) -> None:
         """Close all of them."""
-        for drafter in self._drafters:
+        for drafter in self._drafters.values():
             drafter.close()
 
 
@@ -90,16 +106,40 @@ class Guessing:
         if drafter is None or not able:
             return {}
         room = [
-            min(drafter.n_max, longest_guess(len(slot.tokens), slot.n_ctx, slot.active.n_left))
+            min(
+                longest_wanted(slot.active.task.params, drafter.n_max),
+                longest_guess(len(slot.tokens), slot.n_ctx, slot.active.n_left),
+            )
             for slot in able
         ]
         wishes = [
-            Wish(slot.id, [*slot.tokens, slot.active.pending], share)
+            _wish(slot, share)
             for slot, share in zip(able, share_rows(room, self._n_rows), strict=True)
             if share
         ]
         guesses = drafter.draft(wishes)
         return {wish.slot: guess for wish, guess in zip(wishes, guesses, strict=True)}
+
+
+def _wish(slot: Slot, n_max: int) -> Wish:
+    run = slot.active
+    params = run.task.params
+    return Wish(
+        slot.id,
+        [*slot.tokens, run.pending],
+        n_max,
+        n_min=params.speculative_n_min,
+        p_min=params.speculative_p_min,
+        kinds=params.speculative_types,
+    )
+
+
+def longest_wanted(params: SamplingParams, n_max: int) -> int:
+    """Return how many guesses a request takes at once, of the `n_max` that there may be."""
+    if "none" in params.speculative_types:
+        return 0
+    wanted = params.speculative_n_max
+    return n_max if wanted is None else min(n_max, wanted)
 
 
 def longest_guess(n_tokens: int, n_ctx: int, n_left: int) -> int:

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Sequence
 
 from protocol.config import WorkerConfig
+from worker.engine.adapters import Adapters, NoAdapters
 from worker.engine.backend import DecodeFailed, Piece
 
 FAKE_EMBD = 8
@@ -29,6 +30,7 @@ class FakeEmbedder:
         self.n_seq = 4
         self.can_split = self.pooling == "last"
         self.n_embd = 1 if self.pooling == "rank" else FAKE_EMBD
+        self.adapters: Adapters = NoAdapters()
         self.cells: dict[int, list[int]] = {}
         self.batches: list[tuple[int, ...]] = []
         """How many tokens of each input every batch held, for tests of the sharing out."""

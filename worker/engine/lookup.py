@@ -55,7 +55,7 @@ class Lookup:
         index = self._indexes.setdefault(wish.slot, Index(self._size))
         index.follow(wish.tokens)
         guess = index.guess(min(wish.n_max, self.n_max))
-        return guess if len(guess) >= self._n_min else []
+        return wish.kept(guess, self._n_min)
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Nothing to note: each text is looked up in itself."""

@@ -119,19 +119,21 @@ class CacheLookup:
         self.n_max = n_max
         self.n_learnt = 0
         """Texts that the dynamic cache has taken in."""
+        self.learnt: Cache = {}
+        """What they added to it."""
         self._texts: dict[int, _Text] = {}
 
     def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
         """Guess for each wish."""
-        return [list(guess) for guess in self._guesses(wishes)]
+        return list(self._guesses(wishes))
 
-    def _guesses(self, wishes: Sequence[Wish]) -> Iterator[Ngram]:
+    def _guesses(self, wishes: Sequence[Wish]) -> Iterator[list[int]]:
         for wish in wishes:
             text = self._texts.setdefault(wish.slot, _Text())
             text.follow(wish.tokens)
             n_max = min(wish.n_max, self.n_max)
             guess = draft(wish.tokens, n_max, text.cache, self.dynamic, self._static)
-            yield guess if len(guess) >= self._n_min else ()
+            yield wish.kept(list(guess), self._n_min)
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Add a finished text to the dynamic cache."""
@@ -139,6 +141,7 @@ class CacheLookup:
         if text is None:
             return
         merge(self.dynamic, text.cache)
+        merge(self.learnt, text.cache)
         self.n_learnt += 1
 
     def close(self) -> None:

@@ -104,6 +104,11 @@ class RadixTree:
             node = child
         return found
 
+    def is_covered(self, key: int, other: int) -> bool:
+        """Tell whether another sequence begins with the whole of this one."""
+        end = self._ends.get(key)
+        return end is not None and key != other and other in end.keys
+
     def n_own(self, key: int) -> int:
         """Count the tokens at the end of a sequence that no other has."""
         node, n = self._ends.get(key), 0

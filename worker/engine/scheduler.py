@@ -35,6 +35,11 @@ class Chunk(NamedTuple):
 
 MIN_CHUNK = 16
 """Fewer rows use the device so badly that waiting would be no slower."""
+TILE = 64
+"""The attention of CPUs computes so many rows at once; smaller chunks are read 1.1 to 1.3 times
+slower (measured, docs/performance.md)."""
+STRETCH = 3.0
+"""So much longer than its target a step may take to fill a tile."""
 PATIENCE_S = 2.0
 """How long a prompt waits for shorter ones, beside the time that reading it takes."""
 
@@ -88,7 +93,7 @@ class Budget:
     target_s: float
     n_batch: int
     token_s: float = 0.0
-    idle_target_s: float = 0.25
+    idle_target_s: float = 0.5
     decode: DecodeCost = field(default_factory=DecodeCost)
 
     def tokens(self, n_decoding: int, n_cells: int = 0) -> int:
@@ -98,10 +103,12 @@ class Budget:
             return min(room, 4 * MIN_CHUNK)
         spare_s = self.idle_target_s
         if n_decoding:
-            spare_s = max(0.0, self.target_s - self.decode.predict(n_decoding, n_cells))
+            decode_s = self.decode.predict(n_decoding, n_cells)
+            tile_s = min(TILE * self.token_s, STRETCH * self.target_s - decode_s)
+            spare_s = max(0.0, self.target_s - decode_s, tile_s)
         return max(1, min(room, max(MIN_CHUNK, int(min(room, spare_s / self.token_s)))))
 
-    def observe(self, n_decoding: int, n_prompt: int, n_cells: int, elapsed_s: float) -> None:
+    def observe(self, n_decoding: int, n_prompt: int, elapsed_s: float, n_cells: int = 0) -> None:
         """Learn from a step that took `elapsed_s`."""
         if n_prompt == 0:
             self.decode.observe(n_decoding, n_cells, elapsed_s)

@@ -315,7 +315,7 @@ class Step:
         n_prompt = sum(len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft)
         n_decoding = sum(len(row.tokens) == 1 or row.is_draft for row in rows)
         counters, cache = self._counters, self._cache
-        self._budget.observe(n_decoding, n_prompt, counters.n_kv_used, elapsed_s)
+        self._budget.observe(n_decoding, n_prompt, elapsed_s, counters.n_kv_used)
         cache.expire(n_decoding, self._budget.cell_lifetime)
         counters.step_s += elapsed_s
         counters.n_kv_used, counters.n_branches = cache.n_cells, cache.n_branches

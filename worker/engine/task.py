@@ -31,6 +31,8 @@ class Task:
     """Control tokens whose text is part of the answer."""
     triggers: tuple[str, ...] = ()
     """The grammar begins where one of these texts comes; without any it holds from the start."""
+    salt: str = ""
+    """Namespace of the cache: what it leaves there is for tasks of the same one only."""
     echo_from: int = -1
     """The first prompt token that is told with the first delta; -1 is none."""
 

@@ -1,0 +1,164 @@
+"""What stays of a prompt, who may use it, and what goes first."""
+
+from protocol.messages import Evicted
+from tests.worker.engines import Rig
+from worker.engine.cache import MIN_KEPT, n_sequences
+from worker.engine.hostcache import HostCache
+
+ANNA = "Anna has a red kite that she flies over the hill behind her house every day. "
+BERT = "Bert drives a bus through the city, and knows each of the people on it. "
+
+
+def lost(rig: Rig) -> list[int]:
+    return [task for message in rig.emitted if isinstance(message, Evicted) for task in message.tasks]
+
+
+def ask(rig: Rig, prompt: str, **settings: object) -> int:
+    """Run one task to its end; return how many tokens of its prompt were in the cache."""
+    task = rig.submit(prompt, **settings)  # type: ignore[arg-type]
+    rig.finish()
+    return rig.done(task).n_cached
+
+
+def test_a_conversation_finds_its_history_although_another_took_the_slot() -> None:
+    rig = Rig(n_slots=1, n_ctx=512)
+    ask(rig, ANNA)
+    assert ask(rig, BERT) == 1
+    assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
+    assert ask(rig, BERT + "And then?") == len(BERT) + 1
+    assert rig.engine.heartbeat().stats.n_branches == 2
+
+
+def test_turns_of_many_conversations_read_only_what_is_new() -> None:
+    rig = Rig(n_slots=2, n_cells=4096, n_branches=8)
+    said = {i: f"Conversation {i}. " + ANNA for i in range(6)}
+    n_new = 0
+    for turn in range(5):
+        for i in said:
+            task = rig.submit(said[i])
+            rig.finish()
+            if turn:
+                n_new += rig.done(task).timings.prompt_n
+            said[i] += rig.text(task) + f"Question {turn}? "
+    # The last token of an answer was never computed: it is new, like the question.
+    assert n_new == 4 * 6 * (len("Question 0? ") + 1)
+
+
+def test_tenants_do_not_see_each_others_prompts() -> None:
+    rig = Rig(n_slots=2, n_ctx=512, host_bytes=100_000)
+    ask(rig, ANNA, salt="one")
+    assert ask(rig, ANNA, salt="two") == 0
+    assert ask(rig, ANNA) == 0
+    assert ask(rig, ANNA, salt="one") == len(ANNA)
+
+
+def test_tenants_do_not_wait_for_each_others_prompts() -> None:
+    rig = Rig(n_slots=2, n_batch=32)
+    tasks = [rig.submit(ANNA, salt=salt) for salt in ("one", "two")]
+    rig.finish()
+    assert [rig.done(task).n_cached for task in tasks] == [0, 0]
+
+
+def test_who_wants_no_cache_leaves_none() -> None:
+    rig = Rig(n_slots=1, n_ctx=512)
+    ask(rig, ANNA, cache_prompt=False)
+    ask(rig, BERT, cache_prompt=False)
+    assert ask(rig, ANNA) == 1
+
+
+def test_the_least_recently_used_goes_first_and_the_gateway_hears_of_it() -> None:
+    rig = Rig(n_slots=1, n_cells=300, n_branches=8)
+    texts = [f"Number {i} " + "x" * 70 for i in range(3)]
+    for text in texts:
+        ask(rig, text)
+    assert lost(rig) == []
+    ask(rig, texts[0] + " again")
+    ask(rig, "Number 9 " + "y" * 90)
+    assert lost(rig) == [2], "the first was used again"
+    assert rig.engine.heartbeat().stats.n_evicted == 1
+
+
+def test_without_a_number_left_the_oldest_branch_goes() -> None:
+    rig = Rig(n_slots=1, n_ctx=2048, n_branches=1)
+    ask(rig, ANNA)
+    ask(rig, BERT)
+    ask(rig, "z" * MIN_KEPT)
+    assert lost(rig) == [1]
+
+
+def test_what_left_the_context_comes_back_from_the_hosts_memory() -> None:
+    rig = Rig(n_slots=1, n_cells=200, n_branches=8, host_bytes=100_000)
+    ask(rig, ANNA)
+    alone = rig.text(1)
+    ask(rig, BERT + "x" * 80)
+    assert lost(rig) == [1]
+    assert ask(rig, ANNA) == len(ANNA)
+    assert rig.text(3) == alone
+    assert rig.engine.heartbeat().stats.n_restored == len(ANNA)
+
+
+def test_the_hosts_memory_is_bounded_and_keeps_what_was_used_last() -> None:
+    host = HostCache(1000)
+    texts = [[i] * 100 for i in range(4)]
+    for text in texts[:2]:
+        assert host.put("space", text, lambda: bytes(400))
+    assert host.find("space", texts[0], 99)
+    assert host.put("space", texts[2], lambda: bytes(400))
+    assert host.n_bytes == 800
+    assert host.find("space", texts[1], 99) is None
+    assert not host.put("space", texts[3], lambda: bytes(1001))
+    assert host.find("other", texts[0], 99) is None
+
+
+def test_a_longer_copy_takes_the_place_of_its_beginning() -> None:
+    host = HostCache(-1)
+    host.put("", [1] * 80, lambda: bytes(80))
+    host.put("", [1] * 120, lambda: bytes(120))
+    assert (len(host), host.n_bytes) == (1, 120)
+    assert host.put("", [1] * 100, lambda: bytes(1)), "it is there already"
+    assert (len(host), host.n_bytes) == (1, 120)
+
+
+def test_memory_that_cannot_be_cut_takes_only_whole_copies() -> None:
+    host = HostCache(-1)
+    host.put("", [1] * 80, lambda: b"short")
+    host.put("", [1] * 80 + [2] * 20, lambda: b"longer")
+    assert host.find("", [1] * 80 + [3], 80, whole=True) is None
+    found = host.find("", [1] * 80 + [2] * 30, 109, whole=True)
+    assert found is not None and (found.n, found.state) == (100, b"longer")
+
+
+def test_a_task_that_does_not_fit_waits_and_one_that_must_give_way_goes_on_later() -> None:
+    alone = Rig(n_slots=1, n_ctx=1024)
+    expected = [alone.submit(ANNA + end, n_predict=900) for end in "ab"]
+    alone.finish()
+    rig = Rig(n_slots=2, n_cells=800)
+    tasks = [rig.submit(ANNA + end, n_predict=-1) for end in "ab"]
+    while rig.engine.counters.n_parked == 0:
+        rig.turn()
+    rig.finish()
+    for task, other in zip(tasks, expected, strict=True):
+        assert alone.text(other).startswith(rig.text(task))
+        assert rig.terminals(task) == 1
+
+
+def test_a_task_waits_until_its_answer_fits_too() -> None:
+    rig = Rig(n_slots=2, n_cells=200)
+    first = rig.submit(ANNA, n_predict=60)
+    second = rig.submit(BERT, n_predict=60)
+    rig.turn()
+    assert (rig.engine.n_busy, rig.engine.n_waiting) == (1, 1)
+    rig.finish()
+    assert [rig.done(task).n_predicted for task in (first, second)] == [60, 60]
+    assert rig.engine.counters.n_parked == 0
+
+
+def test_any_slot_may_use_the_whole_context() -> None:
+    rig = Rig(n_slots=4, n_cells=400)
+    assert ask(rig, "w" * 350) == 0
+    assert rig.done(1).n_predicted == 8
+
+
+def test_there_are_never_more_sequences_than_llama_cpp_has() -> None:
+    assert n_sequences(8, 32) == 40
+    assert n_sequences(250, 32) == 256

@@ -1,0 +1,57 @@
+"""Learning what a step costs."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worker.engine.cost import DecodeCost
+
+
+def taught(noise: float, *, cell_s: float, seed: int = 1, n: int = 400) -> DecodeCost:
+    """A machine with 10 ms a step and 2 ms a row."""
+    dice, cost = random.Random(seed), DecodeCost()  # noqa: S311 # no secret
+    for i in range(n):
+        rows, cells = dice.randint(1, 16), 8000 * (i % 50) // 50
+        elapsed_s = 0.01 + rows * (0.002 + cells * cell_s)
+        cost.observe(rows, cells, elapsed_s * dice.gauss(1, noise))
+    return cost
+
+
+@given(rows=st.integers(1, 16), cells=st.integers(0, 8000), seed=st.integers(0, 20))
+@settings(max_examples=30)
+def test_predictions_are_close_in_spite_of_noise(rows: int, cells: int, seed: int) -> None:
+    true = 0.01 + rows * (0.002 + cells * 0.3e-6)
+    assert abs(taught(0.05, cell_s=0.3e-6, seed=seed).predict(rows, cells) - true) < 0.15 * true
+
+
+def test_the_price_of_a_cell_is_found() -> None:
+    assert 0.27e-6 < taught(0.02, cell_s=0.3e-6).cell_s < 0.33e-6
+
+
+def test_a_price_that_cannot_be_told_from_noise_is_no_price() -> None:
+    for seed in range(20):
+        assert taught(0.3, cell_s=0.0, seed=seed).cell_s < 0.2e-6
+    assert sum(taught(0.3, cell_s=0.0, seed=seed).cell_s > 0 for seed in range(20)) <= 2
+
+
+def test_a_hiccup_is_not_believed() -> None:
+    cost = taught(0.0, cell_s=0.0)
+    before = cost.predict(8, 0)
+    cost.observe(8, 0, 30.0)
+    assert cost.predict(8, 0) < 1.5 * before
+
+
+def test_a_machine_that_became_slower_is_learnt_anew() -> None:
+    cost = taught(0.0, cell_s=0.0)
+    for i in range(600):
+        cost.observe(1 + i % 8, 0, 2 * (0.01 + (1 + i % 8) * 0.002))
+    assert 0.045 < cost.predict(8, 0) < 0.055
+
+
+def test_steps_that_are_all_alike_do_not_spoil_the_fit() -> None:
+    cost = DecodeCost()
+    for _ in range(20_000):
+        cost.observe(4, 1000, 0.02)
+    assert abs(cost.predict(4, 1000) - 0.02) < 1e-4
+    assert 0.0 <= cost.predict(5, 1200) < 0.1
