@@ -126,6 +126,16 @@ _PER_WORKER = (
     ("llamapool_prompt_tokens", "Prompt tokens processed, cached ones excluded.", "n_prompt"),
     ("llamapool_cached_tokens", "Prompt tokens reused from the cache.", "n_cached"),
     ("llamapool_predicted_tokens", "Tokens generated.", "n_predicted"),
+    ("llamapool_evicted_prompts", "Texts that left the prefix cache.", "n_evicted"),
+    ("llamapool_restored_tokens", "Prompt tokens brought back from the host's RAM.", "n_restored"),
+    ("llamapool_parked_tasks", "Tasks that gave their cells up for a while.", "n_parked"),
+)
+
+_LATEST = (
+    ("llamapool_cache_used_cells", "Cells of the context in use.", "n_kv_used"),
+    ("llamapool_cache_cells", "Cells of the context.", "n_kv"),
+    ("llamapool_cache_branches", "Prompts kept beside those of the slots.", "n_branches"),
+    ("llamapool_cache_host_bytes", "Size of the prompts in the host's RAM.", "n_host_bytes"),
 )
 
 
@@ -150,6 +160,12 @@ class _Own(Collector):
             for key, row in self._metrics.stats.rows().items():
                 family.add_metric(key, row.sums[source])
             yield family
+        for name, text, source in _LATEST:
+            gauge = GaugeMetricFamily(name, text, labels=("worker", "model"))
+            for worker in self._view.workers():
+                latest = self._metrics.stats.latest(worker.name)
+                gauge.add_metric((worker.name, worker.model), getattr(latest, source))
+            yield gauge
 
     def _latencies(self) -> Iterator[Metric]:
         models = self._metrics.latencies

@@ -146,7 +146,9 @@ class WorkerConfig:
     cache_type_v: str = param("f16", "Type of cached values.", choices=GGML_TYPES)
     kv_unified: bool = param(False, "Let any slot use the whole context; what runs shares it.")
     cache_branches: int = param(32, "Prompts kept beside those of the slots.", low=0, high=255)
-    cache_ram: int = param(8192, "MiB of RAM for prompts that leave the context; -1 is any.", low=-1)
+    cache_ram: int = param(
+        8192, "MiB of RAM for prompts that leave the context; -1 is any.", low=-1
+    )
     offload_kqv: bool = param(True, "Keep the KV cache on the GPU.")
     rope_scaling: str = param(
         "", "RoPE scaling; empty is the model's.", choices=("", "none", "linear", "yarn")

@@ -19,6 +19,7 @@ _START_S = 180.0
 _STOP_S = 30.0
 _POLL_S = 0.1
 
+
 class Side(StrEnum):
     """Whom a result is of."""
 

@@ -16,10 +16,7 @@ from protocol.errors import ErrorCode
 from protocol.sampling import SamplingParams
 
 _Aside = (
-    side_tasks.SlotAction
-    | side_tasks.SetLora
-    | side_tasks.SetSystemPrompt
-    | side_tasks.EndThoughts
+    side_tasks.SlotAction | side_tasks.SetLora | side_tasks.SetSystemPrompt | side_tasks.EndThoughts
 )
 _ASIDE = (
     side_tasks.SlotAction,

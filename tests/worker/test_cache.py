@@ -10,7 +10,9 @@ BERT = "Bert drives a bus through the city, and knows each of the people on it. 
 
 
 def lost(rig: Rig) -> list[int]:
-    return [task for message in rig.emitted if isinstance(message, Evicted) for task in message.tasks]
+    return [
+        task for message in rig.emitted if isinstance(message, Evicted) for task in message.tasks
+    ]
 
 
 def ask(rig: Rig, prompt: str, **settings: object) -> int:
@@ -34,12 +36,12 @@ def test_turns_of_many_conversations_read_only_what_is_new() -> None:
     said = {i: f"Conversation {i}. " + ANNA for i in range(6)}
     n_new = 0
     for turn in range(5):
-        for i in said:
-            task = rig.submit(said[i])
+        for i, text in said.items():
+            task = rig.submit(text)
             rig.finish()
             if turn:
                 n_new += rig.done(task).timings.prompt_n
-            said[i] += rig.text(task) + f"Question {turn}? "
+            said[i] = text + rig.text(task) + f"Question {turn}? "
     # The last token of an answer was never computed: it is new, like the question.
     assert n_new == 4 * 6 * (len("Question 0? ") + 1)
 

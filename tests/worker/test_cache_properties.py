@@ -97,7 +97,9 @@ class CacheMachine(RuleBasedStateMachine):
             if isinstance(end, Done):
                 text = alone(prompt, n_predict)
                 whole = end.n_predicted == n_predict
-                assert self.rig.text(task) == text if whole else text.startswith(self.rig.text(task))
+                assert (
+                    self.rig.text(task) == text if whole else text.startswith(self.rig.text(task))
+                )
 
 
 CacheMachine.TestCase.settings = settings(

@@ -10,7 +10,7 @@ from worker.engine.cost import DecodeCost
 
 def taught(noise: float, *, cell_s: float, seed: int = 1, n: int = 400) -> DecodeCost:
     """A machine with 10 ms a step and 2 ms a row."""
-    dice, cost = random.Random(seed), DecodeCost()  # noqa: S311 # no secret
+    dice, cost = random.Random(seed), DecodeCost()  # no secret
     for i in range(n):
         rows, cells = dice.randint(1, 16), 8000 * (i % 50) // 50
         elapsed_s = 0.01 + rows * (0.002 + cells * cell_s)

@@ -13,7 +13,6 @@ from worker.chat.template import CHATML
 from worker.engine.fake import BOS, FakeBackend
 from worker.prompt import PromptReader
 
-
 USER = {"role": "user", "content": "hi"}
 
 

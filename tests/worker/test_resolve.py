@@ -168,7 +168,7 @@ def test_launches_start_the_gateway_first_and_name_devices(tmp_path: Path) -> No
 
 
 def test_workers_start_with_the_openmp_settings_of_their_place(tmp_path: Path) -> None:
-    for n_threads, spins in ((2, "300"), (4, "0")):
+    for n_threads, spins in ((2, "5000"), (4, "0")):
         config = pool(fake(count=2, n_threads=n_threads), n_cores=4)
         environ = {"OMP_PROC_BIND": "true"}
         gateway, one, two = launches(config, tmp_path / "pool.json", environ)

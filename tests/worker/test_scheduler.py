@@ -6,7 +6,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.scheduler import MIN_CHUNK, Budget, Chunk, Waiting, plan_chunks
+from worker.engine.scheduler import MIN_CHUNK, TILE, Budget, Chunk, Waiting, plan_chunks
 
 WAITING = st.lists(
     st.tuples(st.integers(1, 5000), st.integers(0, 1000), st.booleans()),
@@ -81,6 +81,18 @@ def test_budget_follows_the_measured_speed() -> None:
 
 def test_budget_is_larger_when_nobody_waits_for_tokens() -> None:
     assert 480 <= learnt().tokens(0) <= 250
+
+
+def test_a_step_may_be_longer_to_fill_a_tile() -> None:
+    budget = Budget(target_s=0.1, n_batch=2048, token_s=0.004)
+    assert budget.tokens(1) == TILE
+    assert Budget(target_s=0.1, n_batch=2048, token_s=0.02).tokens(1) == MIN_CHUNK
+
+
+def test_a_step_may_be_longer_while_more_wait_for_their_first_token_than_for_their_next() -> None:
+    budget = Budget(target_s=0.1, n_batch=2048, token_s=0.001)
+    assert budget.tokens(4, n_waiting=4) == 100
+    assert budget.tokens(2, n_waiting=6) == 375
 
 
 def test_a_prompt_is_late_when_it_waited_longer_than_its_reading_takes() -> None:

@@ -70,9 +70,7 @@ class Engine:
         self.counters = Counters(n_kv=backend.card.n_ctx_total)
         extends = config.self_extend is not None
         host = HostCache(config.host_bytes) if config.host_bytes and not extends else None
-        self.cache = PrefixCache(
-            backend, self.slots, self.counters, is_on=not extends, host=host
-        )
+        self.cache = PrefixCache(backend, self.slots, self.counters, is_on=not extends, host=host)
         budget = Budget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
         self._step = Step(backend, self.cache, self.counters, budget, rules)

@@ -96,17 +96,24 @@ class Budget:
     idle_target_s: float = 0.5
     decode: DecodeCost = field(default_factory=DecodeCost)
 
-    def tokens(self, n_decoding: int, n_cells: int = 0) -> int:
-        """Return the prompt tokens that fit beside `n_decoding` rows."""
+    def tokens(self, n_decoding: int, n_cells: int = 0, n_waiting: int = 0) -> int:
+        """Return the prompt tokens that fit beside `n_decoding` rows, while so many tasks read."""
         room = self.n_batch - n_decoding
         if self.token_s <= 0.0:
             return min(room, 4 * MIN_CHUNK)
-        spare_s = self.idle_target_s
-        if n_decoding:
-            decode_s = self.decode.predict(n_decoding, n_cells)
-            tile_s = min(TILE * self.token_s, STRETCH * self.target_s - decode_s)
-            spare_s = max(0.0, self.target_s - decode_s, tile_s)
+        spare_s = self._spare_s(n_decoding, n_cells, n_waiting)
         return max(1, min(room, max(MIN_CHUNK, int(min(room, spare_s / self.token_s)))))
+
+    def _spare_s(self, n_decoding: int, n_cells: int, n_waiting: int) -> float:
+        """Return the time for prompts: what is left of the target, or more where that pays."""
+        if not n_decoding:
+            return self.idle_target_s
+        decode_s = self.decode.predict(n_decoding, n_cells)
+        tile_s = min(TILE * self.token_s, STRETCH * self.target_s - decode_s)
+        burst_s = 0.0
+        if n_waiting > n_decoding:  # more people wait for their first token than for their next
+            burst_s = self.idle_target_s * n_waiting / (n_waiting + n_decoding) - decode_s
+        return max(0.0, self.target_s - decode_s, tile_s, burst_s)
 
     def observe(self, n_decoding: int, n_prompt: int, elapsed_s: float, n_cells: int = 0) -> None:
         """Learn from a step that took `elapsed_s`."""

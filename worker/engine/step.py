@@ -136,7 +136,7 @@ class Step:
             for slot in reading
         ]
         n_rows = sum(len(row.tokens) for row in rows)
-        budget = self._budget.tokens(n_rows, self._counters.n_kv_used)
+        budget = self._budget.tokens(n_rows, self._counters.n_kv_used, len(waiting))
         chunks = plan_chunks(waiting, budget)
         return rows + [self._prompt_row(self._slots[chunk.slot], chunk.n) for chunk in chunks]
 
