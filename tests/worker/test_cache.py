@@ -61,6 +61,14 @@ def test_tenants_do_not_wait_for_each_others_prompts() -> None:
     assert [rig.done(task).n_cached for task in tasks] == [0, 0]
 
 
+def test_a_slot_that_is_emptied_is_told_to_the_gateway() -> None:
+    rig = Rig(n_slots=1, n_ctx=512)
+    ask(rig, ANNA)
+    assert rig.engine.cache.empty(rig.engine.slots[0]) == len(ANNA) + 8
+    ask(rig, BERT)
+    assert lost(rig) == [1]
+
+
 def test_who_wants_no_cache_leaves_none() -> None:
     rig = Rig(n_slots=1, n_ctx=512)
     ask(rig, ANNA, cache_prompt=False)

@@ -71,7 +71,10 @@ class CacheMachine(RuleBasedStateMachine):
         for seq, tokens in held.items():
             assert cells.get(seq, []) == tokens
         assert all(seq in held for seq, content in cells.items() if content)
+        spaces = {slot.id: slot.space for slot in cache.slots}
+        spaces |= {branch.seq: branch.space for branch in cache._branches.values()}
         for seq, space in cache._spaces.items():
+            assert space == spaces[seq], "a tenant could take what is another's"
             tree = cache._trees[space]
             n = tree.length(seq)
             assert 0 < n <= len(held[seq])

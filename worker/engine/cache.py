@@ -88,7 +88,7 @@ class PrefixCache:
 
     def note(self, slot: Slot) -> None:
         """Index what a slot has read; its cells may be taken from now on."""
-        if not self.is_on:
+        if not self.is_on or not slot.tokens:
             return
         space = self._spaces.setdefault(slot.id, slot.space)
         tree = self._trees.setdefault(space, RadixTree())
@@ -159,10 +159,10 @@ class PrefixCache:
             self._forget_space(slot.id)
 
     def empty(self, slot: Slot) -> int:
-        """Empty an idle slot; return how many tokens it had."""
-        self._backend.remove(slot.id, 0)
-        self.unindex(slot)
-        return slot.forget()
+        """Empty an idle slot because somebody wants it so; return how many tokens it had."""
+        if slot.tokens:
+            self.lost.append(slot.last_task_id)
+        return self._clear(slot)
 
     def keep(self, slot: Slot, n: int) -> None:
         """Save what an idle slot holds beyond its first `n` tokens, which it is about to forget."""
@@ -295,7 +295,7 @@ class PrefixCache:
     def _evict(self, old: Idle) -> None:
         if isinstance(old, Slot):
             self._lose(old.id, old.tokens, old.last_task_id)
-            self.empty(old)
+            self._clear(old)
             return
         self._lose(old.seq, old.tokens, old.task_id)
         self._drop(old)
@@ -306,6 +306,11 @@ class PrefixCache:
         self._forget_space(branch.seq)
         del self._branches[branch.seq]
         self._free.append(branch.seq)
+
+    def _clear(self, slot: Slot) -> int:
+        self._backend.remove(slot.id, 0)
+        self.unindex(slot)
+        return slot.forget()
 
     def _lose(self, seq: int, tokens: list[int], task_id: int) -> None:
         """Tell of a text that leaves the cache; the host's memory may take it."""
