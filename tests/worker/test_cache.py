@@ -2,7 +2,7 @@
 
 from protocol.messages import Evicted
 from tests.worker.engines import Rig
-from worker.engine.cache import MIN_KEPT, n_sequences
+from worker.engine.cache import MIN_IDLE, MIN_KEPT, n_sequences
 from worker.engine.hostcache import HostCache
 
 ANNA = "Anna has a red kite that she flies over the hill behind her house every day. "
@@ -59,6 +59,32 @@ def test_tenants_do_not_wait_for_each_others_prompts() -> None:
     tasks = [rig.submit(ANNA, salt=salt) for salt in ("one", "two")]
     rig.finish()
     assert [rig.done(task).n_cached for task in tasks] == [0, 0]
+
+
+def test_an_idle_text_goes_when_it_has_cost_as_much_as_reading_it_again() -> None:
+    rig = Rig(n_slots=1, n_ctx=1024)
+    ask(rig, ANNA)
+    ask(rig, "z" * 100)
+    cache = rig.engine.cache
+    cell_s, token_s = 1e-6, 1e-3
+    cache.expire(0, cell_s, token_s)
+    before = cache.n_branches
+    cache.expire(900, cell_s, token_s)
+    assert cache.n_branches == before == 1, "900 rows cost 0.9 ms a token"
+    cache.expire(200, 0.0, token_s)
+    assert cache.n_branches == 1, "nobody knows what a cell costs"
+    cache.expire(0, cell_s, token_s)
+    assert cache.n_branches == 0
+
+
+def test_an_idle_text_goes_to_the_hosts_memory_much_sooner() -> None:
+    rig = Rig(n_slots=1, n_ctx=1024, host_bytes=100_000)
+    ask(rig, ANNA)
+    ask(rig, "z" * 100)
+    cache = rig.engine.cache
+    cache.expire(MIN_IDLE + 1, 1e-6, 1e-3)
+    assert (cache.n_branches, cache.n_host_bytes > 0) == (0, True)
+    assert ask(rig, ANNA) == len(ANNA)
 
 
 def test_a_slot_that_is_emptied_is_told_to_the_gateway() -> None:

@@ -1,7 +1,6 @@
 """Sharing a batch: pure decisions."""
 
 import itertools
-import math
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,16 +98,6 @@ def test_a_prompt_is_late_when_it_waited_longer_than_its_reading_takes() -> None
     budget = Budget(target_s=0.1, n_batch=2048, token_s=0.001)
     assert not budget.is_late(1000, waited_s=3.9)
     assert budget.is_late(1000, waited_s=4.1)
-
-
-def test_an_idle_cell_stays_until_it_has_cost_as_much_as_reading_it_again() -> None:
-    budget = Budget(target_s=0.1, n_batch=2048, token_s=0.003)
-    assert budget.cell_lifetime == math.inf, "nothing is known of a cell's price yet"
-    for i in range(300):
-        n_rows, n_cells = 1 + i % 8, 1000 * (i % 13)
-        elapsed_s = 0.01 + n_rows * (0.002 + n_cells * 0.3e-6)
-        budget.observe(n_decoding=n_rows, n_prompt=0, elapsed_s=elapsed_s, n_cells=n_cells)
-    assert 9_000 < budget.cell_lifetime < 11_000
 
 
 @given(token_s=st.floats(0, 10), elapsed_s=st.floats(0, 10), n_decoding=st.integers(0, 255))

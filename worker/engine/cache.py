@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from worker.engine.backend import Backend
-from worker.engine.hostcache import HostCache
+from worker.engine.hostcache import MIN_TOKENS, HostCache
 from worker.engine.radix import RadixTree
 from worker.engine.slot import Slot, SlotState, Space
 from worker.engine.stats import Counters
@@ -24,6 +24,8 @@ MIN_KEPT = 32
 """Fewer tokens of its own are not worth a sequence beside the slots."""
 
 
+MIN_IDLE = 500
+"""Decoded rows that an idle sequence stays in any case: its user may be about to go on."""
 MAX_SEQUENCES = 256
 """llama.cpp's own bound (LLAMA_MAX_SEQ)."""
 
@@ -236,19 +238,32 @@ class PrefixCache:
         self._evict(oldest)
         return True
 
-    def expire(self, n_rows: int, lifetime: float) -> None:
-        """Count decoded rows, and forget what has not been used for `lifetime` of them.
+    def expire(self, n_rows: int, cell_s: float, token_s: float) -> None:
+        """Count decoded rows, and let one idle sequence go that has cost more than it is worth.
 
-        Every row attends to every cell of the cache, so an idle cell costs as long as it stays.
-        Keeping it until that has cost as much as reading it again never costs more than twice the
-        best that could be done in hindsight (the ski-rental rule, Karlin et al. 1988).
+        Every row attends to every cell in use, so an idle cell costs `cell_s` a row as long as it
+        stays. Keeping it until that has cost as much as getting it back never costs more than
+        twice the best that could be done in hindsight (the ski-rental rule, Karlin et al. 1988).
+        To get it back is to read its own tokens again at `token_s`, or two copies.
         """
         self._n_rows += n_rows
-        limit = self._n_rows - lifetime
-        if limit <= 0:
+        if cell_s <= 0.0 or token_s <= 0.0:
             return
-        for old in [one for one in self._idle() if one.used_at < limit]:
-            self._evict(old)
+        for old in self._idle():
+            n_idle = self._n_rows - old.used_at
+            if n_idle < MIN_IDLE:
+                continue
+            n_own = self._own(old.id if isinstance(old, Slot) else old.seq)
+            if n_own * cell_s * n_idle > self._price_s(n_own, len(old.tokens), token_s):
+                self._evict(old)  # one a step: a copy takes milliseconds
+                return
+
+    def _price_s(self, n_own: int, n_all: int, token_s: float) -> float:
+        """Return what it takes to get an idle sequence back."""
+        reading_s = n_own * token_s
+        if self._host is None or n_all < MIN_TOKENS:
+            return reading_s
+        return min(reading_s, 2 * n_all * self._host.token_s)
 
     def leave(self, slot: Slot) -> None:
         """Index all that a slot holds, whose task has ended."""

@@ -7,7 +7,6 @@ Among prompts the one with the least left comes first, which brings the most peo
 token soonest; who has waited long gets half of every step, so that nobody waits for ever.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -42,10 +41,6 @@ STRETCH = 3.0
 """So much longer than its target a step may take to fill a tile."""
 PATIENCE_S = 2.0
 """How long a prompt waits for shorter ones, beside the time that reading it takes."""
-
-
-_LIFETIME_MIN = 4000.0
-"""Whatever is measured, a text stays for a while: its user is typing the next question."""
 
 
 def plan_chunks(waiting: Sequence[Waiting], budget: int) -> list[Chunk]:
@@ -127,14 +122,6 @@ class Budget:
     def is_late(self, n_left: int, waited_s: float) -> bool:
         """Tell whether a prompt has waited longer than is fair."""
         return waited_s > PATIENCE_S + 2 * n_left * self.token_s
-
-    @property
-    def cell_lifetime(self) -> float:
-        """Decoded rows after which an idle cell has cost as much as reading its token again."""
-        cell_s = self.decode.cell_s
-        if cell_s <= 0.0 or self.token_s <= 0.0:
-            return math.inf
-        return max(_LIFETIME_MIN, self.token_s / cell_s)
 
 
 def _blend(average: float, value: float, weight: float = 0.3) -> float:
