@@ -66,7 +66,7 @@ def compared(values: dict[str, Any]) -> dict[str, Any]:
             "threads": flags.threads,
             "rounds": values["rounds"],
             "seed": values["seed"],
-            "flags": " ".join(("-fa off --kv-unified", *flags.extra)),
+            "flags": " ".join(("--kv-unified", *flags.extra)),
         },
         "results": [],
     }

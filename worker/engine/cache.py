@@ -25,7 +25,7 @@ MIN_KEPT = 32
 
 
 MIN_IDLE = 500
-"""Decoded rows that an idle sequence stays in any case: its user may be about to go on."""
+"""Computed rows that an idle sequence stays in any case: its user may be about to go on."""
 MAX_SEQUENCES = 256
 """llama.cpp's own bound (LLAMA_MAX_SEQ)."""
 
@@ -53,7 +53,7 @@ class Branch:
     """Of the task that was served by it last."""
     last_used: int
     used_at: int
-    """The decoded rows up to its last use: see `expire`."""
+    """The rows computed up to its last use: see `expire`."""
 
 
 Idle = Branch | Slot
@@ -239,7 +239,7 @@ class PrefixCache:
         return True
 
     def expire(self, n_rows: int, cell_s: float, token_s: float) -> None:
-        """Count decoded rows, and let one idle sequence go that has cost more than it is worth.
+        """Count computed rows, and let one idle sequence go that has cost more than it is worth.
 
         Every row attends to every cell in use, so an idle cell costs `cell_s` a row as long as it
         stays. Keeping it until that has cost as much as getting it back never costs more than

@@ -28,6 +28,8 @@ class DecodeCost:
         default_factory=lambda: [[_UNKNOWN * (i == j) for j in range(3)] for i in range(3)]
     )
     _noise: float = 0.0
+    cell_s: float = 0.0
+    """What a cell in use costs each row; 0 as long as that could never be told from the noise."""
 
     def predict(self, n_rows: int, n_cells: int) -> float:
         """Return the expected time; 0 before anything is known."""
@@ -53,14 +55,13 @@ class DecodeCost:
         self.n_steps += 1
         self._noise += (error * error - self._noise) * max(0.02, 1.0 / self.n_steps)
 
-    @property
-    def cell_s(self) -> float:
-        """What a cell in use costs each decoded row; 0 while that cannot be told from the noise."""
-        if self.n_steps < _N_LEARNT:
-            return 0.0
+        self._price_cells()
+
+    def _price_cells(self) -> None:
         doubt = math.sqrt(max(0.0, self._noise * self._spread[2][2]))
         slope = self.weights[2]
-        return slope / _CELLS if slope > 3.0 * doubt else 0.0
+        if self.n_steps >= _N_LEARNT and slope > 3.0 * doubt:
+            self.cell_s = slope / _CELLS
 
 
 def _regressors(n_rows: int, n_cells: int) -> list[float]:
