@@ -1,7 +1,6 @@
 """Guessing ahead and sharing prompts with the real llama.cpp."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +171,7 @@ def test_self_extend_reads_on_where_positions_are_shared() -> None:
     with serving(1) as extended:
         engine = extended.engine
         engine._step._extend = rules
-        engine._config = replace(engine._config, self_extend=rules)
-        engine.cache.is_on = False
+        engine.cache.is_on = engine._admission._cuts = False
         answers = [extended.ask(story, n_predict=24) for _ in range(2)]
         slot = engine.slots[0]
         assert slot.n_saved >= 48

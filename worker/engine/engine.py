@@ -14,24 +14,21 @@ from dataclasses import dataclass
 from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Done, Evicted, Failed, Finish, Heartbeat, Inspected, Message, Started
 from worker.engine.adapters import choose_scales
+from worker.engine.admission import Admission
 from worker.engine.backend import Backend, Vocabulary
 from worker.engine.cache import PrefixCache
 from worker.engine.draft import Drafter
 from worker.engine.hostcache import HostCache
-from worker.engine.media import whole_pieces, without_placeholders
-from worker.engine.prefix import choose_slot, reusable
+from worker.engine.media import without_placeholders
 from worker.engine.scheduler import Budget
 from worker.engine.selfextend import SelfExtend
-from worker.engine.slot import Run, Slot, SlotState, Space
+from worker.engine.slot import Run, Slot, Space
 from worker.engine.stats import Counters
 from worker.engine.step import Step, StepRules
 from worker.engine.task import Abort, AbortAll, Call, Command, Report, Stop, Submit, Task
 from worker.output.generation import Generation
 
 logger = logging.getLogger(__name__)
-
-_RESERVE = 256
-"""Cells kept for an answer without a limit: longer ones may have to be parked."""
 
 Emit = Callable[[Sequence[Message]], None]
 
@@ -59,7 +56,6 @@ class Engine:
         self, backend: Backend, config: EngineConfig, emit: Emit, drafter: Drafter | None = None
     ) -> None:
         self._backend = backend
-        self._config = config
         self._emit = emit
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[Task] = deque()
@@ -71,6 +67,13 @@ class Engine:
         extends = config.self_extend is not None
         host = HostCache(config.host_bytes) if config.host_bytes and not extends else None
         self.cache = PrefixCache(backend, self.slots, self.counters, is_on=not extends, host=host)
+        self._admission = Admission(
+            self.cache,
+            config.n_ctx,
+            self.counters.n_kv,
+            config.similarity,
+            cuts=not extends,
+        )
         budget = Budget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
         self._step = Step(backend, self.cache, self.counters, budget, rules)
@@ -247,7 +250,7 @@ class Engine:
     def _admit(self) -> None:
         """Give waiting tasks their slots, oldest first; who waits for a certain one is passed."""
         for task in list(self._waiting):
-            slot = self._find_slot(task) if self._fits(task) else None
+            slot = self._admission.choose(task, self._space(task))
             if slot is None:
                 if task.slot < 0:
                     return
@@ -258,45 +261,12 @@ class Engine:
             except TaskError as error:
                 self._outbox.append(failed(task, error))
 
-    def _find_slot(self, task: Task) -> Slot | None:
-        idle = [slot for slot in self.slots if slot.state is SlotState.IDLE]
-        if task.slot >= 0:
-            wanted = self.slots[task.slot % len(self.slots)]
-            return wanted if wanted in idle else None
-        if not idle:
-            return None
-        space = self._space(task)
-        if not self.cache.is_on:
-            alike = [slot for slot in idle if slot.space == space]
-            return choose_slot(idle, task.prompt, self._config.similarity, alike)
-        n, holders = self.cache.holders(space, task.prompt)
-        holding = [slot for slot in idle if slot.id in holders]
-        if holding and n / len(task.prompt) > self._config.similarity > 0:
-            return min(holding, key=lambda slot: len(slot.tokens))
-        return min(idle, key=lambda slot: (bool(slot.tokens), slot.last_used, slot.id))
-
-    def _space(self, task: Task) -> Space:
-        return choose_scales(task.params.lora, self.scales), task.salt
-
-    def _fits(self, task: Task) -> bool:
-        """Tell whether there are cells for a task, if the slots could want more than there are."""
-        busy = [slot.run for slot in self.slots if slot.run is not None]
-        if not busy or len(self.slots) * self._config.n_ctx <= self.counters.n_kv:
-            return True
-        n_known, _ = self.cache.holders(self._space(task), task.prompt)
-        promised = sum(slot.n_prompt_left for slot in self.slots)
-        promised += sum(reserve(run.n_left) for run in busy)
-        wanted = len(task.prompt) - n_known + reserve(task.params.n_predict)
-        n_held = self.cache.n_cells - self.cache.n_evictable
-        return n_held + promised + wanted <= self.counters.n_kv
-
     def _start(self, task: Task, slot: Slot) -> None:
         known = without_placeholders(task.prompt)
         sampler = self._backend.open_sampler(task.params, known, task.triggers)
-        n_known = 0
-        if task.params.cache_prompt:
-            n_known, _ = self.cache.holders(self._space(task), task.prompt)
-        n_cached = self._clear_for(task, slot)
+        space = self._space(task)
+        n_known = self._admission.n_known(task, space)
+        n_cached = self._admission.clear(slot, task, space)
         self._n_admitted += 1
         generation = Generation.start(task.params)
         generation.truncated = task.truncated
@@ -309,25 +279,13 @@ class Engine:
                 attempt=task.attempt,
                 slot=slot.id,
                 n_prompt=len(task.prompt),
-                n_cached=max(n_cached, min(n_known, len(task.prompt) - 1)),
+                n_cached=max(n_cached, n_known),
             )
         )
         self._outbox += self._results.progress(slot)
 
-    def _clear_for(self, task: Task, slot: Slot) -> int:
-        """Let a slot forget what is of no use to a task; return how many tokens it keeps."""
-        n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
-        n_cached = whole_pieces(task.media, n_cached)
-        space = self._space(task)
-        if slot.space != space or self._config.self_extend is not None:
-            n_cached = 0  # what others have read is of no use, and a grouped cache cannot be cut
-        if n_cached < len(slot.tokens):
-            self.cache.keep(slot, n_cached)
-        n_cached = self.cache.cut(slot, n_cached)
-        if n_cached == 0:
-            slot.n_saved = slot.group_start = 0
-        slot.scales, slot.salt = space
-        return n_cached
+    def _space(self, task: Task) -> Space:
+        return choose_scales(task.params.lora, self.scales), task.salt
 
     def _release_finished(self) -> None:
         for slot in self._results.finished:
@@ -363,11 +321,6 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"<Engine busy={self.n_busy}/{len(self.slots)} waiting={self.n_waiting}>"
-
-
-def reserve(n_predict: int) -> int:
-    """Return the cells that an answer is expected to take; below 0 it may be of any length."""
-    return n_predict if n_predict >= 0 else _RESERVE
 
 
 def failed(task: Task, error: TaskError) -> Failed:
