@@ -14,6 +14,7 @@ from gateway.pool import Pool
 from gateway.routes.unsupported import unsupported_routes
 from gateway.service import Service
 from protocol.config import GatewayConfig
+from protocol.facts import Stats
 from protocol.options import OPTIONS, UNUSED
 from protocol.sampling import SamplingParams
 from protocol.schema import describe
@@ -107,3 +108,17 @@ def test_every_endpoint_that_is_refused_says_so() -> None:
 def test_every_field_of_a_request_has_a_row() -> None:
     rows = named("Request fields")
     assert {row.name for row in describe(SamplingParams)} <= rows
+
+
+def test_every_metric_has_a_row() -> None:
+    metrics = Metrics()
+    metrics.beat("w", "m", 1, Stats(n_drafts=1, accepted_at=(1,)))
+    text = metrics.render(Pool(GatewayConfig(), metrics)).decode()
+    shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+    assert shown == {name for name in TABLE["Metrics"] if "llama" in name}
+
+
+def test_only_options_without_an_effect_are_proved_by_being_taken() -> None:
+    taken = ("test_every_option_of_the_documents_is_taken", "test_options_without_effect")
+    for section, name, state, test, _ in ROWS:
+        assert state == "ignored" or not any(one in test for one in taken), (section, name)

@@ -168,6 +168,8 @@ def test_own_metrics_are_labelled_by_model_and_worker() -> None:
     one.worker_lost("a", "m")
     one.dropped(2)
     one.of_model("m").ttft.observe(0.03)
+    one.of_model("m").itl.observe(0.03)
+    one.of_model("m").queue.observe(0.03)
     one.http_request("/v1/models", 200, 0.002)
     one.http_request("/v1/models", 404, 0.002)
     found = samples(one)
@@ -177,6 +179,8 @@ def test_own_metrics_are_labelled_by_model_and_worker() -> None:
     assert found["llamapool_time_to_first_token_seconds_bucket", ("0.02", "m")] == 0
     assert found["llamapool_time_to_first_token_seconds_bucket", ("0.04", "m")] == 1
     assert found["llamapool_time_to_first_token_seconds_count", ("m",)] == 1
+    assert found["llamapool_inter_token_latency_seconds_count", ("m",)] == 1
+    assert found["llamapool_queue_seconds_count", ("m",)] == 1
     assert found["llamapool_http_requests_total", ("/v1/models", "2xx")] == 1
     assert found["llamapool_http_requests_total", ("/v1/models", "4xx")] == 1
     assert found["llamapool_http_request_seconds_count", ("/v1/models",)] == 2
@@ -185,6 +189,41 @@ def test_own_metrics_are_labelled_by_model_and_worker() -> None:
     assert found["llamapool_slots", ("m", "processing")] == 3
     assert found["llamapool_slots", ("m", "idle")] == 1
     assert found["llamapool_queue_tasks", ("m",)] == 5
+
+
+def test_every_counter_of_an_engine_is_shown_for_its_worker() -> None:
+    one = Metrics()
+    stats: dict[str, dict[str, float]] = {
+        "llamapool_engine_step_seconds_total": {"step_s": 1.0},
+        "llamapool_engine_decode_seconds_total": {"decode_s": 2.0},
+        "llamapool_engine_sample_seconds_total": {"sample_s": 3.0},
+        "llamapool_engine_gap_seconds_total": {"gap_s": 4.0},
+        "llamapool_prompt_tokens_total": {"n_prompt": 5},
+        "llamapool_cached_tokens_total": {"n_cached": 6},
+        "llamapool_predicted_tokens_total": {"n_predicted": 7},
+        "llamapool_evicted_prompts_total": {"n_evicted": 8},
+        "llamapool_restored_tokens_total": {"n_restored": 9},
+        "llamapool_parked_tasks_total": {"n_parked": 10},
+        "llamapool_cache_used_cells": {"n_kv_used": 11},
+        "llamapool_cache_cells": {"n_kv": 12},
+        "llamapool_cache_branches": {"n_branches": 13},
+        "llamapool_cache_host_bytes": {"n_host_bytes": 14},
+    }
+    one.beat("a", "m", 1, Stats(**{k: v for row in stats.values() for k, v in row.items()}))  # type: ignore[arg-type]
+    found = samples(one)
+    for name, row in stats.items():
+        assert [found[name, ("m", "a")]] == list(row.values()), name
+
+
+def test_counters_outlive_their_worker_and_the_state_of_its_cache_does_not() -> None:
+    one = Metrics()
+    one.beat("a", "m", 1, Stats(n_evicted=3, n_restored=20, n_parked=1, n_kv_used=50, n_kv=64))
+    one.beat("a", "m", 2, Stats(n_evicted=2, n_kv_used=8, n_kv=64))
+    found = samples(one)
+    assert found["llamapool_evicted_prompts_total", ("m", "a")] == 5
+    assert found["llamapool_restored_tokens_total", ("m", "a")] == 20
+    assert found["llamapool_parked_tasks_total", ("m", "a")] == 1
+    assert found["llamapool_cache_used_cells", ("m", "a")] == 8
 
 
 def test_two_gateways_in_one_process_share_nothing() -> None:

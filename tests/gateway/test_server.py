@@ -109,6 +109,21 @@ async def test_it_listens_serves_and_leaves_on_a_signal(tmp_path: Path) -> None:
     assert "request method=POST path=/completion status=200" in log
 
 
+async def test_no_line_tells_of_a_request_if_none_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_ARG_LOG_DISABLE", "1")
+    async with started(tmp_path) as gateway:
+        await gateway.listening()
+        async with httpx.AsyncClient(base_url=gateway.url) as client:
+            assert (await client.get("/livez")).status_code == 200
+        gateway.signal()
+        code, log = await gateway.ended()
+    assert code == 0
+    assert f"listening url={gateway.url}" in log
+    assert "request method=" not in log
+
+
 @pytest.mark.parametrize("drain_timeout_s", [0.2, 0.8])
 async def test_a_drain_ends_running_streams_at_its_limit(
     tmp_path: Path, drain_timeout_s: float

@@ -94,6 +94,28 @@ def test_options_without_effect_say_why_and_normal_states_say_nothing() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "row", [row for row in UNUSED if not row.is_foreign], ids=lambda row: row.flags[-1]
+)
+def test_every_option_that_sets_nothing_says_so_or_ends_the_start(row: options.Unused) -> None:
+    said = given(row.flags[-1], *["odd"] * row.n_values)
+    assert not said.settings
+    if row.is_refused:
+        with pytest.raises(ConfigError, match=f"{row.flags[-1]} "):
+            arguments.warnings(said.unused)
+    else:
+        lines = [] if "*" in row.harmless else [f"{row.flags[-1]} {row.why}"]
+        assert arguments.warnings(said.unused) == lines
+
+
+def test_the_version_is_llamapools_and_help_names_the_options() -> None:
+    version = CliRunner().invoke(cli.main, ["--version"])
+    assert "llamapool" in version.stdout and any(char.isdigit() for char in version.stdout)
+    for flag in ("-h", "--help", "--usage"):
+        text = CliRunner().invoke(cli.main, ["serve", flag]).stdout
+        assert "--ctx-size" in text and "--threads" in text
+
+
 def test_a_promise_that_cannot_be_kept_ends_the_start() -> None:
     with pytest.raises(ConfigError, match="--tools is not there"):
         arguments.warnings(given("--tools", "all").unused)

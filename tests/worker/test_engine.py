@@ -1,5 +1,7 @@
 """The step loop over the fake backend."""
 
+from typing import Any
+
 import pytest
 
 from protocol.errors import ErrorCode, InvalidRequest
@@ -183,6 +185,35 @@ def test_context_shift_goes_on_past_the_context() -> None:
     done = rig.done(task_id)
     assert (done.n_predicted, done.truncated, done.finish) == (100, True, Finish.LIMIT)
     assert done.n_past < 32
+
+
+@pytest.mark.parametrize(
+    ("params", "start", "n"),
+    [
+        ({"n_keep": 4}, 5, 13),
+        ({"n_keep": 0}, 1, 15),
+        ({"n_keep": -1}, 12, 9),
+        ({"n_keep": 4, "n_discard": 3}, 5, 3),
+        ({"n_keep": 4, "n_discard": 1000}, 5, 25),
+    ],
+    ids=str,
+)
+def test_a_shift_keeps_and_discards_as_many_as_asked(
+    params: dict[str, Any], start: int, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(n_slots=1, n_ctx=32, context_shift=True)
+    shifts: list[tuple[int, int]] = []
+    shift = rig.backend.shift
+
+    def watched(seq: int, first: int, end: int) -> None:
+        shifts.append((first, end - first))
+        shift(seq, first, end)
+
+    monkeypatch.setattr(rig.backend, "shift", watched)
+    rig.submit("0123456789", n_predict=40, **params)
+    rig.finish()
+    assert shifts[0] == (start, n)  # BOS is kept too
+    assert len(set(shifts)) == 1
 
 
 def test_endless_generation_is_guarded_when_shifting() -> None:

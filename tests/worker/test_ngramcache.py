@@ -190,3 +190,14 @@ def test_a_slot_that_takes_another_text_starts_counting_anew() -> None:
         rig.submit(prompt, n_predict=10)
         rig.finish()
     assert lookup.n_learnt == 3
+
+
+def test_a_static_cache_is_what_a_worker_guesses_from(tmp_path: Path) -> None:
+    path = tmp_path / "static.bin"
+    write_cache(str(path), cache_of([1, 2, 3] * 4))
+    config = WorkerConfig(backend="fake", lookup_cache_static=str(path), n_draft=4)
+    drafter = open_drafter(config, FakeBackend(config))
+    assert drafter is not None
+    assert drafter.draft([Wish(0, [9, 1, 2], 4)])[0][:1] == [3]
+    without = CacheLookup({}, {}, 4)
+    assert without.draft([Wish(0, [9, 1, 2], 4)]) == [[]]

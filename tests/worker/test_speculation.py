@@ -13,9 +13,10 @@ from protocol.messages import Finish
 from protocol.sampling import SamplingParams
 from tests.worker.engines import Rig
 from worker.engine.draft import Drafters, Wish, longest_guess, share_rows
+from worker.engine.fake import FakeBackend
 from worker.engine.lookup import Index, Lookup
 from worker.engine.ngramcache import CacheLookup
-from worker.speculation import kinds, longest_draft, with_speculation
+from worker.speculation import kinds, longest_draft, open_drafter, with_speculation
 
 TOKENS = st.lists(st.integers(0, 3), max_size=60)
 
@@ -234,11 +235,13 @@ def test_a_request_may_want_fewer_guesses_or_none(params: dict[str, Any], n_draf
 
 
 def test_the_defaults_of_requests_tell_how_a_worker_guesses() -> None:
-    both = WorkerConfig(model_draft="d.gguf", spec_type=("ngram-simple",), n_draft_min=2)
+    both = WorkerConfig(
+        model_draft="d.gguf", spec_type=("ngram-simple",), n_draft_min=2, draft_p_min=0.375
+    )
     told = with_speculation(both).sampling
     assert told.speculative_types == ("ngram-simple", "draft-simple")
     assert (told.speculative_n_max, told.speculative_n_min) == (48, 2)
-    assert told.speculative_p_min == both.draft_p_min
+    assert told.speculative_p_min == 0.375
     nobody = with_speculation(WorkerConfig()).sampling
     assert (nobody.speculative_types, nobody.speculative_n_max) == (("none",), 0)
 
@@ -261,3 +264,33 @@ def test_drafters_follow_from_the_files_that_are_given() -> None:
     assert kinds(both) == ("ngram-simple", "draft-simple")
     with pytest.raises(ConfigError, match="ngram-odd"):
         kinds(WorkerConfig(spec_type=("ngram-odd",)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "guess"),
+    [
+        ({}, list(b"cdeXab")),
+        ({"spec_ngram_size_m": 2}, list(b"cd")),
+        ({"spec_ngram_size_n": 3}, []),
+        ({"n_draft_min": 6}, list(b"cdeXab")),
+        ({"n_draft_min": 7}, []),
+    ],
+    ids=str,
+)
+def test_a_configuration_says_what_the_lookup_looks_for_and_how_long_it_guesses(
+    fields: dict[str, Any], guess: list[int]
+) -> None:
+    defaults = {"spec_ngram_size_n": 2, "spec_ngram_size_m": 16, "n_draft_min": 0}
+    config = WorkerConfig(backend="fake", spec_type=("ngram-simple",), **defaults | fields)
+    drafter = open_drafter(config, FakeBackend(config))
+    assert drafter is not None
+    assert drafter.n_max == longest_draft(config) == config.spec_ngram_size_m
+    assert drafter.draft([Wish(0, list(b"abcdeXab"), config.spec_ngram_size_m)]) == [guess]
+
+
+def test_a_configuration_says_how_long_the_others_guess() -> None:
+    by_model = WorkerConfig(model_draft="d.gguf", n_draft=7)
+    by_cache = WorkerConfig(lookup_cache_dynamic="d.bin", n_draft=7)
+    for config in (by_model, by_cache):
+        assert longest_draft(config) == 7
+        assert with_speculation(config).sampling.speculative_n_max == 7

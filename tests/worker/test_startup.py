@@ -115,3 +115,14 @@ def test_tensors_are_checked_and_locked_if_asked() -> None:
 @pytest.mark.model
 def test_a_model_is_read_around_the_page_cache_if_asked() -> None:
     loaded(load_mode="dio").close()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("warmup", [True, False])
+def test_a_model_is_warmed_up_and_measured_unless_told_otherwise(warmup: bool) -> None:
+    config = WorkerConfig(model=model_path(), n_ctx=256, n_threads=1, warmup=warmup)
+    backend = LlamaBackend(config, lambda _fraction: None)
+    try:
+        assert (backend.prefill_token_s > 0) == warmup
+    finally:
+        backend.close()
