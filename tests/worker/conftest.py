@@ -27,7 +27,8 @@ def serving(n_slots: int, **settings: Any) -> Iterator[Served]:
     """Run an engine over SmolLM2 with 512 tokens of context a slot.
 
     Without flash attention, unless told otherwise: on a CPU its kernels round by the number of rows
-    in a batch, and a text would depend on how its prompt was cut and on who else is served.
+    in a batch, and a text would depend on how its prompt was cut and on who else is served. A single
+    slot keeps nothing beside it, so that its cells always lie in the same place.
     """
     from worker.llama.backend import LlamaBackend
 
@@ -36,7 +37,7 @@ def serving(n_slots: int, **settings: Any) -> Iterator[Served]:
         n_slots=n_slots,
         n_ctx=n_slots * 512,
         n_threads=2,
-        **{"flash_attn": "off"} | settings,
+        **{"flash_attn": "off", "cache_branches": 0 if n_slots == 1 else 32} | settings,
     )
     backend = LlamaBackend(config, lambda _fraction: None)
     drafter = open_drafter(config, backend)
