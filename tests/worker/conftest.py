@@ -27,8 +27,8 @@ def serving(n_slots: int, **settings: Any) -> Iterator[Served]:
     """Run an engine over SmolLM2 with 512 tokens of context a slot.
 
     Without flash attention, unless told otherwise: on a CPU its kernels round by the number of rows
-    in a batch, and a text would depend on how its prompt was cut and on who else is served. A single
-    slot keeps nothing beside it, so that its cells always lie in the same place.
+    in a batch, and a text would depend on how its prompt was cut and on who else is served. A
+    single slot keeps nothing beside it, so that its cells always lie in the same place.
     """
     from worker.llama.backend import LlamaBackend
 
