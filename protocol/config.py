@@ -61,7 +61,9 @@ class GatewayConfig:
         "Reuse cached prompts for the key they came with only; empty is so with two keys or more.",
         choices=("", "key", "none"),
     )
-    timeout_s: float = param(600.0, "Longest silence of a client, and the longest load of a model.", low=1)
+    timeout_s: float = param(
+        600.0, "Longest silence of a client, and the longest load of a model.", low=1
+    )
     queue_size: int = param(0, "Tasks that may wait; 0 is four a slot, at least 16.", low=0)
     queue_timeout_s: float = param(60.0, "Longest wait for a slot.", low=0.1)
     ping_interval_s: float = param(15.0, "Silence after which a stream gets a comment.", low=0.1)
