@@ -67,12 +67,12 @@ class CacheMachine(RuleBasedStateMachine):
         """What the index says of a sequence is what the backend holds of it."""
         cache, cells = self.rig.engine.cache, self.rig.backend._cells
         held = {slot.id: slot.tokens for slot in cache.slots}
-        held |= {branch.seq: branch.tokens for branch in cache._branches.values()}
+        held |= {branch.id: branch.tokens for branch in cache._branches.values()}
         for seq, tokens in held.items():
             assert cells.get(seq, []) == tokens
         assert all(seq in held for seq, content in cells.items() if content)
         spaces = {slot.id: slot.space for slot in cache.slots}
-        spaces |= {branch.seq: branch.space for branch in cache._branches.values()}
+        spaces |= {branch.id: branch.space for branch in cache._branches.values()}
         for seq, space in cache._spaces.items():
             assert space == spaces[seq], "a tenant could take what is another's"
             tree = cache._trees[space]

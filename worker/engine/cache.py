@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from worker.engine.backend import Backend
 from worker.engine.hostcache import MIN_TOKENS, HostCache
-from worker.engine.radix import RadixTree
+from worker.engine.radix import NOTHING, Match, RadixTree
 from worker.engine.slot import Slot, SlotState, Space
 from worker.engine.stats import Counters
 
@@ -22,8 +22,6 @@ MIN_SHARED = 16
 """Fewer tokens are read as soon as they are taken."""
 MIN_KEPT = 32
 """Fewer tokens of its own are not worth a sequence beside the slots."""
-
-
 MIN_IDLE = 500
 """Computed rows that an idle sequence stays in any case: its user may be about to go on."""
 MAX_SEQUENCES = 256
@@ -44,13 +42,16 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class Branch:
-    """A sequence that serves nobody: what a slot held before it took another task."""
+    """A sequence that serves nobody: what a slot held before it took another task.
 
-    seq: int
+    What evicting needs has the names that it has in `Slot`.
+    """
+
+    id: int
+    """Number of the sequence."""
     tokens: list[int]
     space: Space
-    task_id: int
-    """Of the task that was served by it last."""
+    last_task_id: int
     last_used: int
     used_at: int
     """The rows computed up to its last use: see `expire`."""
@@ -99,17 +100,14 @@ class PrefixCache:
 
     def find(self, space: Space, prompt: Sequence[int], n_most: int) -> Source | None:
         """Find the sequence that holds most of a prompt, of which `n_most` tokens may be taken."""
-        if (tree := self._trees.get(space)) is None:
-            return None
-        match = tree.longest(prompt)
+        match = self.holders(space, prompt)
         n = min(match.n, n_most)
         return Source(min(match.keys), n) if n > 0 else None
 
-    def holders(self, space: Space, prompt: Sequence[int]) -> tuple[int, frozenset[int]]:
+    def holders(self, space: Space, prompt: Sequence[int]) -> Match:
         """Tell how much of a prompt is known, and which sequences hold as much."""
-        if (tree := self._trees.get(space)) is None:
-            return 0, frozenset()
-        return tree.longest(prompt)
+        tree = self._trees.get(space)
+        return NOTHING if tree is None else tree.longest(prompt)
 
     @property
     def n_cells(self) -> int:
@@ -171,7 +169,7 @@ class PrefixCache:
         if not slot.tokens:
             return
         if not self.is_on:
-            self._lose(slot.id, slot.tokens, slot.last_task_id)
+            self._lose(slot)
             return
         self.note(slot)
         # Who wants no cache leaves none: its successors find the cells as llama-server's would,
@@ -179,11 +177,9 @@ class PrefixCache:
         is_wanted = slot.last_params is None or slot.last_params.cache_prompt
         has_absorbed = is_wanted and self._absorb(slot)
         own = min(self._own(slot.id), len(slot.tokens) - n)
-        if not has_absorbed and (own < MIN_KEPT or not is_wanted):
-            self._lose(slot.id, slot.tokens, slot.last_task_id)
-            return
-        if not self._free and not self._free_number():
-            self._lose(slot.id, slot.tokens, slot.last_task_id)
+        is_worth_it = has_absorbed or (is_wanted and own >= MIN_KEPT)
+        if not is_worth_it or not (self._free or self._free_number()):
+            self._lose(slot)
             return
         seq, space = self._free.pop(), self._spaces[slot.id]
         self._backend.copy(slot.id, seq, 0, len(slot.tokens))
@@ -223,9 +219,8 @@ class PrefixCache:
 
     def give_up(self, slot: Slot) -> None:
         """Take all cells of a busy slot; the host's memory helps it when it comes back."""
-        self.note(slot)
-        if self._host is not None and self.is_on:
-            self._host.put(slot.space, slot.tokens, lambda: self._backend.states.copy(slot.id))
+        if self.is_on:
+            self._put_aside(slot)
         self.cut(slot, 0)
 
     # ---- making room --------------------------------------------------------------------------
@@ -253,7 +248,7 @@ class PrefixCache:
             n_idle = self._n_rows - old.used_at
             if n_idle < MIN_IDLE:
                 continue
-            n_own = self._own(old.id if isinstance(old, Slot) else old.seq)
+            n_own = self._own(old.id)
             if n_own * cell_s * n_idle > self._price_s(n_own, len(old.tokens), token_s):
                 self._evict(old)  # one a step: a copy takes milliseconds
                 return
@@ -270,17 +265,12 @@ class PrefixCache:
         slot.used_at = self._n_rows
         self.note(slot)
 
-    def clear(self) -> None:
-        """Forget every branch, and what idle slots hold."""
-        while self.evict():
-            pass
-
     # -------------------------------------------------------------------------------------------
 
     def _absorb(self, slot: Slot) -> bool:
         """Drop the branches that a slot's text begins with: earlier turns of one conversation."""
         tree = self._trees[self._spaces[slot.id]]
-        covered = [one for one in self._branches.values() if tree.is_covered(one.seq, slot.id)]
+        covered = [one for one in self._branches.values() if tree.is_covered(one.id, slot.id)]
         for branch in covered:
             self._drop(branch)
         return bool(covered)
@@ -308,36 +298,36 @@ class PrefixCache:
         return [*self._branches.values(), *idle]
 
     def _evict(self, old: Idle) -> None:
+        self._lose(old)
         if isinstance(old, Slot):
-            self._lose(old.id, old.tokens, old.last_task_id)
             self._clear(old)
-            return
-        self._lose(old.seq, old.tokens, old.task_id)
-        self._drop(old)
+        else:
+            self._drop(old)
 
     def _drop(self, branch: Branch) -> None:
-        self._backend.remove(branch.seq, 0)
-        self._trees[branch.space].cut(branch.seq, 0)
-        self._forget_space(branch.seq)
-        del self._branches[branch.seq]
-        self._free.append(branch.seq)
+        self._backend.remove(branch.id, 0)
+        self._trees[branch.space].cut(branch.id, 0)
+        self._forget_space(branch.id)
+        del self._branches[branch.id]
+        self._free.append(branch.id)
 
     def _clear(self, slot: Slot) -> int:
         self._backend.remove(slot.id, 0)
         self.unindex(slot)
         return slot.forget()
 
-    def _lose(self, seq: int, tokens: list[int], task_id: int) -> None:
+    def _lose(self, old: Idle) -> None:
         """Tell of a text that leaves the cache; the host's memory may take it."""
-        if self.is_on and self._own(seq) < MIN_SHARED:
+        if self.is_on and self._own(old.id) < MIN_SHARED:
             return  # nearly all of it stays with others
         self._counters.n_evicted += 1
-        space = self._spaces.get(seq)
-        if space is None and seq < len(self.slots):
-            space = self.slots[seq].space
-        if self._host is not None and space is not None:
-            self._host.put(space, tokens, lambda: self._backend.states.copy(seq))
-        self.lost.append(task_id)
+        self._put_aside(old)
+        self.lost.append(old.last_task_id)
+
+    def _put_aside(self, old: Idle) -> None:
+        """Copy a sequence into the host's memory, where there is any for that."""
+        if self._host is not None:
+            self._host.put(old.space, old.tokens, lambda: self._backend.states.copy(old.id))
 
     def _own(self, seq: int) -> int:
         space = self._spaces.get(seq)

@@ -51,7 +51,7 @@ class HostCache:
         """Keep a sequence, unless it is short or kept already; tell whether it is kept now."""
         if len(tokens) < MIN_TOKENS or self._n_bytes_max == 0:
             return False
-        tree = self._trees.setdefault(space, RadixTree())
+        tree = self._trees.get(space, RadixTree())
         match = tree.longest(tokens)
         if match.n == len(tokens):
             self._use(*match.keys)
@@ -61,7 +61,7 @@ class HostCache:
         self.token_s += 0.2 * ((time.perf_counter() - start) / len(tokens) - self.token_s)
         if not self._make_room(len(state)):
             return False
-        tree = self._trees.setdefault(space, RadixTree())
+        tree = self._trees.setdefault(space, tree)  # new, or emptied by making room
         self._n_made += 1
         key = self._n_made
         self._copies[key] = _Copy(space, list(tokens), state, 0)

@@ -16,7 +16,8 @@ class Match(NamedTuple):
     keys: frozenset[int]
 
 
-_NOTHING = Match(0, frozenset())
+NOTHING = Match(0, frozenset())
+"""Of a prompt that nobody knows."""
 
 
 class _Node:
@@ -91,7 +92,7 @@ class RadixTree:
 
     def longest(self, tokens: Sequence[int]) -> Match:
         """Find the longest beginning of `tokens` that any sequence holds."""
-        node, at, found = self._root, 0, _NOTHING
+        node, at, found = self._root, 0, NOTHING
         while at < len(tokens):
             child = node.children.get(tokens[at])
             if child is None:
