@@ -14,12 +14,15 @@ WAITING = st.lists(
 ).map(lambda items: [Waiting(i, *item) for i, item in enumerate(items)])
 
 
-@given(waiting=WAITING, budget=st.integers(0, 4096))
-def test_chunks_fit_the_budget_and_the_prompts(waiting: list[Waiting], budget: int) -> None:
-    chunks = plan_chunks(waiting, budget)
+@given(waiting=WAITING, budget=st.integers(0, 4096), more=st.integers(0, 100))
+def test_chunks_fit_the_budget_the_prompts_and_the_batch(
+    waiting: list[Waiting], budget: int, more: int
+) -> None:
+    chunks = plan_chunks(waiting, budget, budget + more)
     left = {one.slot: one.n_left for one in waiting}
-    most = min(budget, sum(left.values()))
-    assert most - 2 * len(waiting) <= sum(chunk.n for chunk in chunks) <= most
+    least = min(budget, sum(left.values()))
+    most = min(least + TILE, budget + more)
+    assert least - 2 * len(waiting) <= sum(chunk.n for chunk in chunks) <= most
     assert bool(chunks) == bool(waiting and budget)
     assert all(0 < chunk.n <= left[chunk.slot] for chunk in chunks)
     assert len({chunk.slot for chunk in chunks}) == len(chunks)
@@ -30,7 +33,7 @@ def test_the_oldest_late_one_gets_at_least_half(waiting: list[Waiting], budget: 
     late = min((one for one in waiting if one.is_late), key=lambda one: one.order, default=None)
     if late is None:
         return
-    given_to = dict(plan_chunks(waiting, budget))
+    given_to = dict(plan_chunks(waiting, budget, budget))
     assert given_to.get(late.slot, 0) >= min(late.n_left, max(1, budget // 2)) - 2
 
 
@@ -39,7 +42,7 @@ def test_nobody_gets_anything_before_a_shorter_one_has_all(
     waiting: list[Waiting], budget: int
 ) -> None:
     waiting = [one._replace(is_late=False) for one in waiting]
-    given_to = dict(plan_chunks(waiting, budget))
+    given_to = dict(plan_chunks(waiting, budget, budget))
     in_turn = sorted(waiting, key=lambda one: (one.n_left, one.order))
     for shorter, longer in itertools.pairwise(in_turn):
         if given_to.get(longer.slot, 0) > 1:
@@ -51,18 +54,24 @@ def test_no_token_is_read_alone_unless_it_is_the_only_one(
     waiting: list[Waiting], budget: int
 ) -> None:
     left = {one.slot: one.n_left for one in waiting}
-    for slot, n in plan_chunks(waiting, budget):
+    for slot, n in plan_chunks(waiting, budget, budget):
         assert left[slot] == 1 or (n >= 2 and left[slot] - n != 1) or budget < 4 * len(waiting)
 
 
 def test_a_short_prompt_passes_a_long_one() -> None:
     waiting = [Waiting(0, 5000, 1), Waiting(1, 20, 2), Waiting(2, 900, 3)]
-    assert plan_chunks(waiting, 100) == [Chunk(1, 20), Chunk(2, 80)]
+    assert plan_chunks(waiting, 100, 512) == [Chunk(1, 20), Chunk(2, 80)]
+
+
+def test_a_short_rest_comes_along_where_there_is_room() -> None:
+    assert plan_chunks([Waiting(0, 90, 1)], 64, 512) == [Chunk(0, 90)]
+    assert plan_chunks([Waiting(0, 90, 1)], 64, 80) == [Chunk(0, 64)]
+    assert plan_chunks([Waiting(0, 100, 1)], 64, 512) == [Chunk(0, 64)]
 
 
 def test_a_long_prompt_that_has_waited_gets_half() -> None:
     waiting = [Waiting(0, 5000, 1, is_late=True), Waiting(1, 20, 2), Waiting(2, 900, 3)]
-    assert plan_chunks(waiting, 100) == [Chunk(0, 50), Chunk(1, 20), Chunk(2, 30)]
+    assert plan_chunks(waiting, 100, 512) == [Chunk(0, 50), Chunk(1, 20), Chunk(2, 30)]
 
 
 def learnt(**settings: float) -> Budget:
@@ -75,7 +84,7 @@ def learnt(**settings: float) -> Budget:
 
 
 def test_budget_follows_the_measured_speed() -> None:
-    assert 70 <= learnt().tokens(4) <= 80  # (100 ms - 20 ms) at 1 ms a token
+    assert learnt().tokens(4) == TILE  # 80 fit into 100 ms - 20 ms: whole tiles of them
 
 
 def test_budget_is_larger_when_nobody_waits_for_tokens() -> None:
@@ -90,8 +99,8 @@ def test_a_step_may_be_longer_to_fill_a_tile() -> None:
 
 def test_a_step_may_be_longer_while_more_wait_for_their_first_token_than_for_their_next() -> None:
     budget = Budget(target_s=0.1, n_batch=2048, token_s=0.001)
-    assert budget.tokens(4, n_waiting=4) == 100
-    assert budget.tokens(2, n_waiting=6) == 375
+    assert budget.tokens(4, n_waiting=4) == TILE
+    assert budget.tokens(2, n_waiting=6) == 375 // TILE * TILE
 
 
 def test_a_prompt_is_late_when_it_waited_longer_than_its_reading_takes() -> None:

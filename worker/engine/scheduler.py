@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
 MIN_CHUNK = 16
 """Fewer rows use the device so badly that waiting would be no slower."""
 TILE = 64
-"""The attention of CPUs computes so many rows at once; smaller chunks are read 1.1 to 1.3 times
+"""The attention of CPUs computes so many rows at once; smaller chunks are read 1.1 to 1.6 times
 slower (measured, docs/performance.md)."""
 STRETCH = 3.0
 """So much longer than its target a step may take to fill a tile."""
@@ -43,8 +43,11 @@ PATIENCE_S = 2.0
 """How long a prompt waits for shorter ones, beside the time that reading it takes."""
 
 
-def plan_chunks(waiting: Sequence[Waiting], budget: int) -> list[Chunk]:
-    """Share the budget among prompts: the shortest rest first, half for the oldest late one."""
+def plan_chunks(waiting: Sequence[Waiting], budget: int, room: int) -> list[Chunk]:
+    """Share the budget among prompts: the shortest rest first, half for the oldest late one.
+
+    What would leave less than half a tile of a prompt takes that along, if there is `room` for it.
+    """
     if not waiting or budget <= 0:
         return []
     chunks: dict[int, int] = {}
@@ -57,8 +60,13 @@ def plan_chunks(waiting: Sequence[Waiting], budget: int) -> list[Chunk]:
         n = min(one.n_left - chunks.get(one.slot, 0), left)
         chunks[one.slot] = chunks.get(one.slot, 0) + n
         left -= n
-    in_order = sorted(waiting, key=_order)
-    rounded = [Chunk(one.slot, _without_single(chunks[one.slot], one.n_left)) for one in in_order]
+    room -= budget - left
+    rounded = []
+    for one in sorted(waiting, key=_order):
+        n_rest = one.n_left - chunks[one.slot]
+        if chunks[one.slot] >= TILE and n_rest < min(TILE // 2, room):
+            chunks[one.slot], room = one.n_left, room - n_rest
+        rounded.append(Chunk(one.slot, _without_single(chunks[one.slot], one.n_left)))
     return [chunk for chunk in rounded if chunk.n] or [Chunk(shortest_first[0].slot, 1)]
 
 
@@ -97,7 +105,10 @@ class Budget:
         if self.token_s <= 0.0:
             return min(room, 4 * MIN_CHUNK)
         spare_s = self._spare_s(n_decoding, n_cells, n_waiting)
-        return max(1, min(room, max(MIN_CHUNK, int(min(room, spare_s / self.token_s)))))
+        n = max(MIN_CHUNK, int(min(room, spare_s / self.token_s)))
+        if n_decoding and n > TILE:
+            n -= n % TILE
+        return max(1, min(room, n))
 
     def _spare_s(self, n_decoding: int, n_cells: int, n_waiting: int) -> float:
         """Return the time for prompts: what is left of the target, or more where that pays."""

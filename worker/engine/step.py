@@ -12,10 +12,9 @@ from worker.engine.adapters import Turns
 from worker.engine.backend import Backend, CacheFull, DecodeFailed, Row
 from worker.engine.cache import PrefixCache
 from worker.engine.draft import Drafter, Guessing
-from worker.engine.media import text_until
-from worker.engine.probing import is_probed, rooms
+from worker.engine.plan import Planner
 from worker.engine.results import Results
-from worker.engine.scheduler import MIN_CHUNK, Budget, Waiting, plan_chunks
+from worker.engine.scheduler import MIN_CHUNK, Budget
 from worker.engine.selfextend import SelfExtend
 from worker.engine.sharing import Sharing
 from worker.engine.slot import Slot, SlotState
@@ -51,9 +50,10 @@ class Step:
         self._slots = slots = cache.slots
         self._counters = counters
         self._budget = budget
-        self._guessing = Guessing(
+        guessing = Guessing(
             rules.drafter, n_slots=rules.spec_slots, n_rows=backend.n_outputs - len(slots)
         )
+        self._planner = Planner(backend, budget, guessing, rules.self_extend)
         self._sharing = Sharing(cache, counters)
         self._extend = rules.self_extend
         self._shifts = rules.context_shift and backend.can_shift and self._extend is None
@@ -95,7 +95,7 @@ class Step:
         self._shift_full_slots(messages)
         self._regroup()
         self._read_media(messages)
-        rows = self._compute(self._plan(), messages)
+        rows = self._compute(self._planner.plan(self._able, self._counters), messages)
         for index, row in enumerate(rows):
             messages += self._take(self._slots[row.seq], index, row)
         self.number += 1
@@ -104,7 +104,7 @@ class Step:
         self.started_s = 0.0
         return messages
 
-    # ---- planning -----------------------------------------------------------------------------
+    # ---- before the batch ---------------------------------------------------------------------
 
     def _choose_adapters(self) -> None:
         """Decide which adapters this step runs with: slots that want others sit it out."""
@@ -112,33 +112,6 @@ class Step:
         scales = self._turns.choose((slot.scales, slot.active.order) for slot in busy)
         self._backend.adapters.use(scales)
         self._able = [slot for slot in busy if slot.scales == scales]
-
-    def _plan(self) -> list[Row]:
-        decoding = [slot for slot in self._able if slot.state is SlotState.DECODE]
-        rows = self._guessing.rows(decoding)
-        reading = [
-            slot
-            for slot in self._able
-            if slot.state is SlotState.PREFILL
-            and not slot.active.is_undecided
-            and self._n_ready(slot)
-        ]
-        n_guesses = sum(len(row.tokens) - 1 for row in rows)
-        spare = rooms(reading, self._backend.n_outputs - len(self._slots) - n_guesses)
-        now = time.perf_counter()
-        waiting = [
-            Waiting(
-                slot.id,
-                min(self._n_ready(slot), spare.get(slot.id, self._backend.n_batch)),
-                slot.active.order,
-                self._budget.is_late(slot.n_prompt_left, now - slot.active.started_s),
-            )
-            for slot in reading
-        ]
-        n_rows = sum(len(row.tokens) for row in rows)
-        budget = self._budget.tokens(n_rows, self._counters.n_kv_used, len(waiting))
-        chunks = plan_chunks(waiting, budget)
-        return rows + [self._prompt_row(self._slots[chunk.slot], chunk.n) for chunk in chunks]
 
     def _read_media(self, messages: list[Message]) -> None:
         """Read one image or sound: it takes a batch of its own. The oldest task comes first."""
@@ -159,18 +132,6 @@ class Step:
         else:
             slot.tokens += task.prompt[start : start + piece.n_pos]
             self._cache.note(slot)
-
-    def _n_ready(self, slot: Slot) -> int:
-        """Count the prompt tokens that may be read at once."""
-        n_text = _n_text_left(slot)
-        return n_text if self._extend is None else min(n_text, self._extend.room(slot))
-
-    def _prompt_row(self, slot: Slot, n: int) -> Row:
-        run, start = slot.active, len(slot.tokens)
-        is_last = start + n == len(run.reading)
-        tokens = run.reading[start : start + n]
-        wants_logits = is_last and not run.is_resumed
-        return Row(slot.id, slot.n_pos, tokens, wants_logits, is_probed=is_probed(slot))
 
     def _shift_full_slots(self, messages: list[Message]) -> None:
         """Make room in full contexts by dropping tokens after `n_keep` (llama-server's rule)."""
@@ -264,7 +225,7 @@ class Step:
             return [_without_guesses(row) for row in rows]
         if any(len(row.tokens) > MIN_CHUNK for row in rows):
             return [
-                self._prompt_row(self._slots[row.seq], (len(row.tokens) + 1) // 2)
+                self._planner.prompt_row(self._slots[row.seq], (len(row.tokens) + 1) // 2)
                 if len(row.tokens) > 1
                 else row
                 for row in rows
@@ -325,8 +286,3 @@ class Step:
 
 def _without_guesses(row: Row) -> Row:
     return row._replace(tokens=row.tokens[:1], is_draft=False) if row.is_draft else row
-
-
-def _n_text_left(slot: Slot) -> int:
-    """Prompt tokens to read before the next image or sound."""
-    return text_until(slot.active.task.media, len(slot.tokens), slot.n_prompt_left)

@@ -1,0 +1,94 @@
+"""Which rows the next step computes: one of each decoding slot, and pieces of prompts.
+
+On a GPU both go into one batch, for the weights are read once for all rows. On a CPU steps take
+turns: its attention computes tiles of rows against every cell that any row of the tile may see, so
+that seven single rows beside a piece of a prompt cost twice what they cost in a batch of their own
+(docs/performance.md).
+"""
+
+import time
+from collections.abc import Sequence
+
+from worker.engine.backend import Backend, Row
+from worker.engine.draft import Guessing
+from worker.engine.media import text_until
+from worker.engine.probing import is_probed, rooms
+from worker.engine.scheduler import Budget, Waiting, plan_chunks
+from worker.engine.selfextend import SelfExtend
+from worker.engine.slot import Slot, SlotState
+from worker.engine.stats import Counters
+
+
+class Planner:
+    """Plans one step after the other; remembers whose turn it is."""
+
+    def __init__(
+        self, backend: Backend, budget: Budget, guessing: Guessing, extend: SelfExtend | None
+    ) -> None:
+        self._backend = backend
+        self._budget = budget
+        self._guessing = guessing
+        self._extend = extend
+        self._mixes = backend.is_gpu
+        self._has_read = False
+        """The last step read prompts: those that decode have waited for it."""
+
+    def plan(self, able: Sequence[Slot], counters: Counters) -> list[Row]:
+        """Return the rows of the slots that may take part; none if all of them wait."""
+        decoding = [slot for slot in able if slot.state is SlotState.DECODE]
+        reading = [] if len(decoding) == len(able) else self._reading(able)
+        if decoding and reading and not self._mixes:
+            if self._has_read:
+                reading = []
+            else:
+                return self._read(reading, len(decoding), counters)
+        rows = self._guessing.rows(decoding)
+        if not reading:
+            self._has_read = False
+            return rows
+        return rows + self._read(reading, sum(len(row.tokens) for row in rows), counters)
+
+    def prompt_row(self, slot: Slot, n: int) -> Row:
+        """Return the next `n` tokens of a prompt."""
+        run, start = slot.active, len(slot.tokens)
+        is_last = start + n == len(run.reading)
+        tokens = run.reading[start : start + n]
+        wants_logits = is_last and not run.is_resumed
+        return Row(slot.id, slot.n_pos, tokens, wants_logits, is_probed=is_probed(slot))
+
+    def _reading(self, able: Sequence[Slot]) -> list[tuple[Slot, int]]:
+        """Return the slots that can read at once, and how much."""
+        prompts = [
+            (slot, self._n_ready(slot))
+            for slot in able
+            if slot.state is SlotState.PREFILL and not slot.active.is_undecided
+        ]
+        return [(slot, n) for slot, n in prompts if n]
+
+    def _read(
+        self, reading: Sequence[tuple[Slot, int]], n_decoding: int, counters: Counters
+    ) -> list[Row]:
+        """Return pieces of prompts for a step that follows, or holds, so many decoded rows."""
+        self._has_read = True
+        backend, budget = self._backend, self._budget
+        n_own = backend.n_outputs - backend.card.n_slots
+        spare = rooms([slot for slot, _ in reading], n_own - n_decoding if self._mixes else n_own)
+        now = time.perf_counter()
+        waiting = [
+            Waiting(
+                slot.id,
+                min(n, spare.get(slot.id, backend.n_batch)),
+                slot.active.order,
+                budget.is_late(slot.n_prompt_left, now - slot.active.started_s),
+            )
+            for slot, n in reading
+        ]
+        slots = {slot.id: slot for slot, _ in reading}
+        n = budget.tokens(n_decoding, counters.n_kv_used, len(waiting))
+        chunks = plan_chunks(waiting, n, backend.n_batch - n_decoding)
+        return [self.prompt_row(slots[chunk.slot], chunk.n) for chunk in chunks]
+
+    def _n_ready(self, slot: Slot) -> int:
+        """Count the prompt tokens that may be read at once: up to an image, or what has room."""
+        n_text = text_until(slot.active.task.media, len(slot.tokens), slot.n_prompt_left)
+        return n_text if self._extend is None else min(n_text, self._extend.room(slot))
