@@ -23,6 +23,7 @@ class Rig:
     n_slots: int = 2
     n_ctx: int = 256
     n_batch: int = 64
+    is_gpu: bool = False
     n_cells: int = 0
     """All cells, if every slot may use all of them; 0 gives each slot `n_ctx` of its own."""
     n_branches: int = 8
@@ -46,6 +47,7 @@ class Rig:
             lora=self.lora,
         )
         self.backend = FakeBackend(config)
+        self.backend.is_gpu = self.is_gpu
         self.engine = Engine(
             self.backend,
             EngineConfig(

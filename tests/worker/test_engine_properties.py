@@ -14,10 +14,17 @@ from worker.engine.slot import SlotState
 class EngineMachine(RuleBasedStateMachine):
     """Drives one engine over the fake backend, whose asserts are part of the test."""
 
+    scale = 1
+    """By which prompts, contexts and batches are longer."""
+    is_gpu = False
+
     def __init__(self) -> None:
         super().__init__()
         self.n_open = FakeSampler.open_count
-        self.rig = Rig(n_slots=3, n_ctx=64, n_batch=32, drafter=Lookup(1, 4))
+        n_ctx, n_batch = 64 * self.scale, 32 * self.scale
+        self.rig = Rig(
+            n_slots=3, n_ctx=n_ctx, n_batch=n_batch, drafter=Lookup(1, 4), is_gpu=self.is_gpu
+        )
         self.ids: list[int] = []
 
     @rule(
@@ -30,7 +37,9 @@ class EngineMachine(RuleBasedStateMachine):
     def submit(self, n: int, letter: str, n_predict: int, slot: int, cached: bool) -> None:
         """Add a task."""
         self.ids.append(
-            self.rig.submit(letter * n, slot=slot, n_predict=n_predict, cache_prompt=cached)
+            self.rig.submit(
+                letter * n * self.scale, slot=slot, n_predict=n_predict, cache_prompt=cached
+            )
         )
 
     @precondition(lambda self: self.ids)
@@ -76,7 +85,25 @@ class EngineMachine(RuleBasedStateMachine):
         assert FakeSampler.open_count == self.n_open
 
 
-EngineMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
-)
+class LargeMachine(EngineMachine):
+    """Batches of several tiles: prompts and decoding take turns."""
+
+    scale = 6
+
+
+class GpuMachine(LargeMachine):
+    """Both in one batch, whatever its size."""
+
+    is_gpu = True
+
+
+for machine in (EngineMachine, LargeMachine, GpuMachine):
+    machine.TestCase.settings = settings(
+        max_examples=60 // (1 + (machine.scale > 1)),
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+    )
 TestEngine = EngineMachine.TestCase
+TestLargeBatches = LargeMachine.TestCase
+TestGpu = GpuMachine.TestCase

@@ -95,6 +95,11 @@ class Guessing:
         guesses = self._guesses(slots) if 0 < len(slots) <= self._n_slots else {}
         return [self._row(slot, guesses.get(slot.id, [])) for slot in slots]
 
+    def most(self, n_slots: int) -> int:
+        """Return how many guesses there may be in a step in which so many slots decode."""
+        is_on = self._drafter is not None and 0 < n_slots <= self._n_slots
+        return self._n_rows if is_on else 0
+
     @staticmethod
     def _row(slot: Slot, guess: list[int]) -> Row:
         tokens = (slot.active.pending, *guess)

@@ -1,9 +1,9 @@
 """Which rows the next step computes: one of each decoding slot, and pieces of prompts.
 
-On a GPU both go into one batch, for the weights are read once for all rows. On a CPU steps take
-turns: its attention computes tiles of rows against every cell that any row of the tile may see, so
-that seven single rows beside a piece of a prompt cost twice what they cost in a batch of their own
-(docs/performance.md).
+On a GPU both go into one batch, for the weights are read once for all rows. On a CPU that holds for
+small batches only. From a tile of rows on, its attention computes tile by tile, each against every
+cell that any of its rows may see, so that seven single rows beside a piece of a prompt cost twice
+what they cost in a batch of their own (docs/performance.md): then prompts and decoding take turns.
 """
 
 import time
@@ -13,7 +13,7 @@ from worker.engine.backend import Backend, Row
 from worker.engine.draft import Guessing
 from worker.engine.media import text_until
 from worker.engine.probing import is_probed, rooms
-from worker.engine.scheduler import Budget, Waiting, plan_chunks
+from worker.engine.scheduler import TILE, Budget, Waiting, plan_chunks
 from worker.engine.selfextend import SelfExtend
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import Counters
@@ -29,7 +29,6 @@ class Planner:
         self._budget = budget
         self._guessing = guessing
         self._extend = extend
-        self._mixes = backend.is_gpu
         self._has_read = False
         """The last step read prompts: those that decode have waited for it."""
 
@@ -37,16 +36,21 @@ class Planner:
         """Return the rows of the slots that may take part; none if all of them wait."""
         decoding = [slot for slot in able if slot.state is SlotState.DECODE]
         reading = [] if len(decoding) == len(able) else self._reading(able)
-        if decoding and reading and not self._mixes:
-            if self._has_read:
-                reading = []
-            else:
-                return self._read(reading, len(decoding), counters)
-        rows = self._guessing.rows(decoding)
         if not reading:
             self._has_read = False
-            return rows
-        return rows + self._read(reading, sum(len(row.tokens) for row in rows), counters)
+            return self._guessing.rows(decoding)
+        prompts = self._read(reading, len(decoding), counters)
+        if self._go_together(len(decoding), sum(len(row.tokens) for row in prompts)):
+            self._has_read = False
+            return self._guessing.rows(decoding) + prompts
+        self._has_read = not (decoding and self._has_read)
+        return prompts if self._has_read else self._guessing.rows(decoding)
+
+    def _go_together(self, n_decoding: int, n_prompt: int) -> bool:
+        """Tell whether decoding slots and pieces of prompts are one batch."""
+        n_rows = n_decoding + self._guessing.most(n_decoding) + n_prompt
+        is_faster = self._backend.is_gpu or n_decoding + n_prompt < TILE
+        return is_faster and n_rows <= self._backend.n_batch
 
     def prompt_row(self, slot: Slot, n: int) -> Row:
         """Return the next `n` tokens of a prompt."""
@@ -69,10 +73,9 @@ class Planner:
         self, reading: Sequence[tuple[Slot, int]], n_decoding: int, counters: Counters
     ) -> list[Row]:
         """Return pieces of prompts for a step that follows, or holds, so many decoded rows."""
-        self._has_read = True
         backend, budget = self._backend, self._budget
-        n_own = backend.n_outputs - backend.card.n_slots
-        spare = rooms([slot for slot, _ in reading], n_own - n_decoding if self._mixes else n_own)
+        n_spare = backend.n_outputs - backend.card.n_slots - self._guessing.most(n_decoding)
+        spare = rooms([slot for slot, _ in reading], n_spare)
         now = time.perf_counter()
         waiting = [
             Waiting(
