@@ -39,6 +39,8 @@ TILE = 64
 slower (measured, docs/performance.md)."""
 STRETCH = 3.0
 """So much longer than its target a step may take to fill a tile."""
+LEARN_ALL, LEARN_EVERY = 200, 4
+"""So many steps without prompts are learnt from at first, then each fourth: the fit takes 30 us."""
 PATIENCE_S = 2.0
 """How long a prompt waits for shorter ones, beside the time that reading it takes."""
 
@@ -98,6 +100,8 @@ class Budget:
     token_s: float = 0.0
     idle_target_s: float = 0.5
     decode: DecodeCost = field(default_factory=DecodeCost)
+    n_pure: int = 0
+    """Steps without prompts so far."""
 
     def tokens(self, n_decoding: int, n_cells: int = 0, n_waiting: int = 0) -> int:
         """Return the prompt tokens that fit beside `n_decoding` rows, while so many tasks read."""
@@ -124,7 +128,9 @@ class Budget:
     def observe(self, n_decoding: int, n_prompt: int, elapsed_s: float, n_cells: int = 0) -> None:
         """Learn from a step that took `elapsed_s`."""
         if n_prompt == 0:
-            self.decode.observe(n_decoding, n_cells, elapsed_s)
+            self.n_pure += 1
+            if self.n_pure <= LEARN_ALL or self.n_pure % LEARN_EVERY == 0:
+                self.decode.observe(n_decoding, n_cells, elapsed_s)
             return
         spent_s = elapsed_s - (self.decode.predict(n_decoding, n_cells) if n_decoding else 0.0)
         if n_prompt >= MIN_CHUNK // 2 and spent_s > 0.0:

@@ -109,6 +109,9 @@ class Step:
     def _choose_adapters(self) -> None:
         """Decide which adapters this step runs with: slots that want others sit it out."""
         busy = self._running()
+        if not self._backend.adapters.loaded:
+            self._able = busy
+            return
         scales = self._turns.choose((slot.scales, slot.active.order) for slot in busy)
         self._backend.adapters.use(scales)
         self._able = [slot for slot in busy if slot.scales == scales]
