@@ -32,7 +32,8 @@ def sampling() -> str:
         NOTE,
         "The fields of a request body, in llama-server's names. Unset and `null` take the default;"
         " a wrong type or a value out of range is a 400 that names the field. The default column"
-        " can be changed for a model in its `[worker.sampling]` table.\n",
+        " can be changed for a model in its `[worker.sampling]` table. Where `backend_sampling` is"
+        " honoured, and what it costs: [backend-sampling](backend-sampling.md).\n",
         "| field | also | type | default | limits | meaning |",
         "|---|---|---|---|---|---|",
     ]

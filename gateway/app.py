@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from gateway.access import AccessMiddleware
 from gateway.anthropic import messages
 from gateway.auth import AuthMiddleware, key_ring
+from gateway.chunked import ChunksMiddleware
 from gateway.cors import CorsMiddleware
 from gateway.errors import HANDLERS, json_response
 from gateway.llamacpp import completion, infill
@@ -66,7 +67,7 @@ def build_app(
         exception_handlers=dict(HANDLERS),
     )
     app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect
-    return app
+    return ChunksMiddleware(app)
 
 
 def _description(routes: list[Route], config: GatewayConfig) -> Route:

@@ -13,6 +13,7 @@ from typing import Never
 from starlette.types import Send
 
 from gateway.body import ClientGone
+from gateway.chunked import Chunks
 from gateway.sse import PING
 
 _HEADERS = [
@@ -31,10 +32,12 @@ class EventStream:
         ping_interval_s: float,
         send_timeout_s: float,
         headers: Callable[[], Mapping[str, str]] = dict,
+        chunks: Chunks | None = None,
     ) -> None:
         self._send = send
         self._headers = headers
         """What is known of the request when the first frame is sent."""
+        self._chunks = chunks
         self._ping_interval_s = ping_interval_s
         self._send_timeout_s = send_timeout_s
         self._clock = asyncio.get_running_loop().time
@@ -60,10 +63,13 @@ class EventStream:
             return
         if not self.is_open:
             await self.open()
-        self._sending_since = self._clock()
-        await self._send({"type": "http.response.body", "body": frame, "more_body": True})
-        self._sending_since = 0.0
-        self._written_at = self._clock()
+        now = self._clock()
+        if self._chunks is None or not self._chunks.write(frame):
+            self._sending_since = now
+            await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+            self._sending_since = 0.0
+            now = self._clock()
+        self._written_at = now
 
     async def finish(self) -> None:
         """End the body as it should end; a stream that is not finished ends as broken."""

@@ -53,7 +53,6 @@ HARMLESS: Mapping[str, str] = {
     "prompt_cache_retention": "a hint for the cache",
     "prompt_cache_options": "a hint for the cache",
     "verbosity": "a wish to the model that no template here reads",
-    "backend_sampling": "where to sample; the text is the same",
     "n_cache_reuse": "a hint for the cache",
 }
 

@@ -116,11 +116,13 @@ class TaskStream:
             if self._mail:
                 return self._mail.pop(0)
             if self._deltas:
+                if len(self._deltas) == 1:
+                    return self._deltas.pop()
                 pending, self._deltas = self._deltas, []
                 return merge(pending)
             if self._error is not None:
                 raise self._error
-            assert self.is_open, "nothing follows the terminal message"
+            assert not (self._ended or self._closed), "nothing follows the terminal message"
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 

@@ -30,6 +30,7 @@ class RouterSocket:
         self._on_disconnect = on_disconnect
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
+        self._polled: list[tuple[zmq.Socket[bytes], int]] = []
         self._monitor: zmq.Socket[bytes] | None = None
         self._again: asyncio.Handle | None = None
 
@@ -45,6 +46,7 @@ class RouterSocket:
         socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self._polled = [(socket, zmq.POLLIN)]
         self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         for endpoint in endpoints:
             try:
@@ -104,27 +106,30 @@ class RouterSocket:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        on_frame = self._on_frame
         try:
             for _ in range(_BURST):
-                frame = socket.recv_multipart(zmq.NOBLOCK)
-                if len(frame) == 2:
-                    on_frame(frame[0], frame[1])
+                identity = socket.recv(zmq.NOBLOCK)
+                part = socket.recv(zmq.NOBLOCK, copy=False)
+                if part.more:
+                    _skip_rest(socket)  # no worker of ours writes more than one part
+                else:
+                    self._on_frame(identity, part.bytes)
+                if self._socket is None or not self._has_input():
+                    return  # there is nothing left: the descriptor will fire again
         except zmq.Again:
-            return  # there is nothing left: the descriptor will fire again
+            return  # a wake-up for nothing
         except BaseException:
             self._look_again()  # the descriptor would not fire for the rest
             raise
-        if self._socket is not None and self._has_input():
-            self._look_again()
+        self._look_again()
 
     def _look_again(self) -> None:
         if self._again is None:
             self._again = asyncio.get_running_loop().call_soon(self.drain)
 
     def _has_input(self) -> bool:
-        assert self._socket is not None
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        # No Python function, where `getsockopt` has two and running into `zmq.Again` five.
+        return bool(zmq.zmq_poll(self._polled, 0))
 
     def _read_monitor(self) -> None:
         gone = False
@@ -136,6 +141,11 @@ class RouterSocket:
             gone = True
         if gone:
             self._on_disconnect()
+
+
+def _skip_rest(socket: "zmq.Socket[bytes]") -> None:
+    while socket.recv(zmq.NOBLOCK, copy=False).more:
+        pass
 
 
 def _descriptor(socket: "zmq.Socket[bytes]") -> int:

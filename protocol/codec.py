@@ -7,7 +7,7 @@ are ignored (a newer peer may send them), and every value is checked against the
 
 import types
 import typing
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -77,10 +77,10 @@ class Frame(typing.NamedTuple):
 
 def encode(seq: int, messages: Sequence[m.Message]) -> bytes:
     """Pack messages into the bytes of one frame."""
-    packed = msgpack.packb(
-        [seq, [[_TAG_OF[type(message)], _pack(message)] for message in messages]]
+    packed: bytes = msgpack.packb(
+        [seq, [(_TAG_OF[type(message)], _pack_fields(message)) for message in messages]]
     )
-    return typing.cast(bytes, packed)
+    return packed
 
 
 def decode(data: bytes) -> Frame:
@@ -91,19 +91,25 @@ def decode(data: bytes) -> Frame:
         outer = msgpack.unpackb(data, use_list=False, strict_map_key=False)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise ProtocolError(f"not msgpack: {error}") from error
-    match outer:
-        case (int(seq), tuple(items)):
-            return Frame(seq, tuple(_message(item) for item in items))
-    raise ProtocolError("a frame must be [seq, messages]")
+    if type(outer) is not tuple or len(outer) != 2:
+        raise ProtocolError("a frame must be [seq, messages]")
+    seq, items = outer
+    if not isinstance(seq, int) or type(items) is not tuple:
+        raise ProtocolError("a frame must be [seq, messages]")
+    return Frame(seq, _messages(items))
 
 
-def _message(item: Any) -> m.Message:
-    match item:
-        case (str(tag), dict(body)) if tag in TAGS:
-            return typing.cast(m.Message, _unpacker(typing.cast(Hashable, TAGS[tag]))(body))
-        case (str(tag), dict()):
+def _messages(items: tuple[Any, ...]) -> tuple[m.Message, ...]:
+    messages = []
+    for item in items:
+        tag, body = item if type(item) is tuple and len(item) == 2 else (None, None)
+        if type(tag) is not str or type(body) is not dict:
+            raise ProtocolError("a message must be [tag, fields]")
+        cls: Any = TAGS.get(tag)
+        if cls is None:
             raise ProtocolError(f"unknown message '{tag}'")
-    raise ProtocolError("a message must be [tag, fields]")
+        messages.append(_unpacker(cls)(body))
+    return tuple(messages)
 
 
 def _pack(value: Any) -> Any:
@@ -117,11 +123,20 @@ def _pack(value: Any) -> Any:
         return {key: _pack(item) for key, item in value.items()}
     if isinstance(value, Enum):
         return value.value
+    return _pack_fields(value)
+
+
+def _pack_fields(value: Any) -> dict[str, Any]:
+    """Turn a dataclass into the map of its fields, those at their default left out."""
+    cls: Any = type(value)
     result = {}
-    for name, default in _defaults(typing.cast(Hashable, kind)):
+    for name, default in _defaults(cls):
         item = getattr(value, name)
         if item is not default and item != default:
-            result[name] = item if type(item) in _PLAIN else _pack(item)
+            kind = type(item)
+            # Plain values and tuples of them, which is all that a token has, are written as is.
+            is_plain = kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, item)))
+            result[name] = item if is_plain else _pack(item)
     return result
 
 
@@ -129,8 +144,8 @@ _PLAIN = frozenset({int, str, float, bool, bytes, type(None)})
 
 
 @cache
-def _defaults(cls: Hashable) -> tuple[tuple[str, Any], ...]:
-    return tuple((f.name, f.default) for f in fields(typing.cast(type, cls)))
+def _defaults(cls: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((f.name, f.default) for f in fields(cls))
 
 
 Unpacker = Callable[[Any], Any]
@@ -142,7 +157,7 @@ def _unpacker(kind: Any) -> Unpacker:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return _listed
-    if origin in (types.UnionType, typing.Union):
+    if _is_union(kind):
         return _union(args)
     if origin is tuple:
         return _tuple(args)
@@ -229,9 +244,42 @@ def _dict(arg: Any) -> Unpacker:
     return unpack
 
 
+class _Field(typing.NamedTuple):
+    """How the values of one field are checked.
+
+    What has an exact type of `plain`, or is a tuple of nothing but `items`, is taken as it is and
+    costs no call; `unpack` says what becomes of everything else, and why it is refused.
+    """
+
+    plain: frozenset[type]
+    items: frozenset[type]
+    unpack: Unpacker
+
+
+_NOTHING: frozenset[type] = frozenset()
+
+
+def _field(kind: Any) -> _Field:
+    plain, items = set[type](), _NOTHING
+    # A union tries its types in order: what stands behind one that may convert waits its turn.
+    for arg in typing.get_args(kind) if _is_union(kind) else (kind,):
+        if arg in _PLAIN and float not in plain:
+            plain.add(arg)
+        elif typing.get_origin(arg) is tuple and typing.get_args(arg)[1:] == (Ellipsis,):
+            items = _field(typing.get_args(arg)[0]).plain
+            break
+        else:
+            break
+    return _Field(frozenset(plain), items, _unpacker(kind))
+
+
+def _is_union(kind: Any) -> bool:
+    return typing.get_origin(kind) in (types.UnionType, typing.Union)
+
+
 def _dataclass(kind: type) -> Unpacker:
     hints = typing.get_type_hints(kind)
-    unpackers = {f.name: _unpacker(hints[f.name]) for f in fields(kind)}
+    known = {f.name: _field(hints[f.name]) for f in fields(kind)}
     required = {
         f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
     }
@@ -241,15 +289,20 @@ def _dataclass(kind: type) -> Unpacker:
             raise ProtocolError(f"{kind.__name__}: expected a map, got {type(value).__name__}")
         values = {}
         for name, item in value.items():
-            unpacker = unpackers.get(name)
-            if unpacker is not None:
-                try:
-                    values[name] = unpacker(item)
-                except ProtocolError as error:
-                    raise ProtocolError(f"{kind.__name__}.{name}: {error}") from error
-        missing = required - values.keys()
-        if missing:
-            raise ProtocolError(f"{kind.__name__}: missing {', '.join(sorted(missing))}")
+            if name not in known:
+                continue
+            plain, items, unpack_item = known[name]
+            given = type(item)
+            if given in plain or (items and given is tuple and items.issuperset(map(type, item))):
+                values[name] = item
+                continue
+            try:
+                values[name] = unpack_item(item)
+            except ProtocolError as error:
+                raise ProtocolError(f"{kind.__name__}.{name}: {error}") from error
+        if not required <= values.keys():
+            missing = ", ".join(sorted(required - values.keys()))
+            raise ProtocolError(f"{kind.__name__}: missing {missing}")
         return kind(**values)
 
     return unpack

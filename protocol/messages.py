@@ -280,6 +280,8 @@ class Done(Terminal):
     """The `logit_bias` that was applied: texts as their tokens, `ignore_eos` as its tokens."""
     stops: tuple[str, ...] = ()
     """The stop strings that held: the request's, and those that the worker has for it."""
+    backend_sampling: bool = False
+    """The tokens after the first were chosen on the device of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

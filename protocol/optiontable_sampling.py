@@ -56,6 +56,7 @@ SAMPLING_OPTIONS: tuple[Option, ...] = (
     option("sampling.adaptive_target", "--adaptive-target"),
     option("sampling.adaptive_decay", "--adaptive-decay"),
     option("sampling.logit_bias", "-l --logit-bias", parse=read_bias),
+    option("sampling.backend_sampling", "-bs --backend-sampling"),
     option("sampling.grammar", "--grammar"),
     option("sampling.grammar", "--grammar-file", parse=read_file),
     option("sampling.stop", "-r --reverse-prompt", parse=read_one, escapes=True),

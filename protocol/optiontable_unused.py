@@ -117,7 +117,6 @@ IDLE: tuple[Unused, ...] = (
     unused("--prio-batch", _SPEED, 1),
     unused("--poll-batch", _SPEED, 1),
     unused("-lzm --lazy-mode", _SPEED, 1),
-    unused("-bs --backend-sampling", "is not there; it changes no answer"),
     unused("--cache-reuse", "is not there; it changes no answer", 1, harmless=("0",)),
     unused("--cache-idle-slots", _CACHE),
     unused("--no-cache-idle-slots", _CACHE, harmless=("*",)),

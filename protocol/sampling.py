@@ -167,6 +167,9 @@ class SamplingParams:
     post_sampling_probs: bool = param(
         False, "Report probabilities after the sampler chain.", stage="engine"
     )
+    backend_sampling: bool = param(
+        False, "Choose tokens on the device of the model; the text is the same.", stage="sampler"
+    )
     stop: tuple[str, ...] = param(
         (), "Texts that end the generation.", read=read_stop, stage="engine"
     )

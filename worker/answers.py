@@ -1,6 +1,5 @@
 """The parsers of the chats that run: text becomes content, thoughts and tool calls."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from protocol.messages import Delta, Done, Message, Terminal
@@ -27,13 +26,13 @@ class Answers:
         """Forget all: nobody waits for them any more."""
         self._parsers.clear()
 
-    def parse(self, messages: Sequence[Message]) -> list[Message]:
+    def parse(self, messages: list[Message]) -> list[Message]:
         """Take texts apart; what was held back goes out before the end."""
         if not self._parsers:
-            return list(messages)
+            return messages
         out: list[Message] = []
         for message in messages:
-            if isinstance(message, Delta):
+            if type(message) is Delta:
                 out.append(self._delta(message))
             elif isinstance(message, Terminal):
                 out += self._end(message)
@@ -46,6 +45,8 @@ class Answers:
         if parser is None:
             return delta
         parsed = parser.feed(delta.text)
+        if parsed.content == delta.text and not (parsed.reasoning or parsed.tool_calls):
+            return delta  # most of an answer is what it seems to be
         return replace(
             delta, text=parsed.content, reasoning=parsed.reasoning, tool_calls=parsed.tool_calls
         )

@@ -29,7 +29,9 @@ class Connection:
         self._n_sent = 0
         self._n_received = 0
         self.dealer: zmq.Socket[bytes] = None  # type: ignore[assignment] # set by open()
-        self.monitor: zmq.Socket[bytes] = None  # type: ignore[assignment] # set by open()
+        self._monitor: zmq.Socket[bytes] = None  # type: ignore[assignment] # set by open()
+        self.monitor_fd = -1
+        """Readable when `was_dropped` is to be asked; asking the monitor itself costs a call."""
 
     def open(self) -> None:
         """Dial; whatever is sent before the gateway listens is kept until it does."""
@@ -43,7 +45,9 @@ class Connection:
         self.dealer.setsockopt(zmq.HEARTBEAT_IVL, 1000)
         self.dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
         self.dealer.setsockopt(zmq.MAXMSGSIZE, codec.MAX_FRAME_BYTES)
-        self.monitor = self.dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = self.dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.monitor_fd = int(self._monitor.getsockopt(zmq.FD))
+        self.was_dropped()  # ZeroMQ wakes only a reader that has once found nothing
         self.dealer.connect(self._endpoint)
         self._n_opened += 1
         self._n_sent = self._n_received = 0
@@ -51,7 +55,7 @@ class Connection:
     def close(self, *, linger_ms: int = 0) -> None:
         """Hang up; `linger_ms` lets the last frames leave."""
         self.dealer.disable_monitor()
-        self.monitor.close()
+        self._monitor.close()
         self.dealer.close(linger=linger_ms)
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -77,8 +81,8 @@ class Connection:
     def was_dropped(self) -> bool:
         """Read the monitor: whether the gateway's end has gone away."""
         dropped = False
-        while self.monitor.poll(0):
-            recv_monitor_message(self.monitor)
+        while self._monitor.poll(0):
+            recv_monitor_message(self._monitor)
             dropped = True
         return dropped
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import zmq
 
@@ -58,7 +59,8 @@ class Link:
         """Generations of the frame that is being heard."""
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
         self._next_beat = 0.0
-        self._poller = zmq.Poller()
+        self._sources: list[tuple[Any, int]] = []
+        """What a turn waits for."""
         self._is_welcome = False
         self.n_taken = 0
         """Tasks that ever came."""
@@ -71,9 +73,8 @@ class Link:
     def open(self) -> None:
         """Dial the gateway and introduce this worker."""
         self._connection.open()
-        self._poller.register(self._connection.dealer, zmq.POLLIN)
-        self._poller.register(self._connection.monitor, zmq.POLLIN)
-        self._poller.register(self._outlet.reader, zmq.POLLIN)
+        waits_for = (self._connection.dealer, self._connection.monitor_fd, self._outlet.fd)
+        self._sources = [(source, zmq.POLLIN) for source in waits_for]
         self._connection.send([self._hello])
         if self._card is not None:
             self._connection.send([m.Ready(card=self._card)])
@@ -142,10 +143,10 @@ class Link:
     def turn(self) -> None:
         """Wait for something, at most until the next heartbeat, and deal with it."""
         timeout_s = max(0.0, self._next_beat - time.monotonic())
-        ready = {source for source, _ in self._poller.poll(math.ceil(timeout_s * 1e3))}
-        if self._connection.monitor in ready and self._connection.was_dropped():
+        ready: dict[Any, int] = dict(zmq.zmq_poll(self._sources, math.ceil(timeout_s * 1e3)))
+        if self._connection.monitor_fd in ready and self._connection.was_dropped():
             self._reconnect("the gateway hung up")
-        if self._outlet.reader.fileno() in ready:
+        if self._outlet.fd in ready:
             self._forward(self._outlet.take())
         if self._connection.dealer in ready:
             self._hear()
@@ -161,21 +162,25 @@ class Link:
 
     def _forward(self, messages: list[Message]) -> None:
         """Send what the engine said; a step that ends a task carries the counters with it."""
-        messages = self._answers.parse([one for one in messages if self._is_wanted(one)])
-        if not messages:
+        running = self._running
+        wanted: list[Message] = []
+        ended: list[TaskKey] = []
+        for message in messages:
+            # What the engine still says about tasks of a connection that is gone is dropped.
+            if not isinstance(message, m.TaskMessage):
+                wanted.append(message)
+            elif (key := (message.task_id, message.attempt)) in running:
+                wanted.append(message)
+                if isinstance(message, m.Terminal):
+                    ended.append(key)
+        if not wanted:
             return
-        ended = [message for message in messages if isinstance(message, m.Terminal)]
-        for message in ended:
-            self._running.discard((message.task_id, message.attempt))
-        if ended and self._engine is not None:
-            messages.append(self._engine.heartbeat())
-        self._connection.send(messages)
-
-    def _is_wanted(self, message: Message) -> bool:
-        """Drop what the engine still says about tasks of a connection that is gone."""
-        if not isinstance(message, m.TaskMessage):
-            return True
-        return (message.task_id, message.attempt) in self._running
+        said = self._answers.parse(wanted)
+        if ended:
+            running.difference_update(ended)
+            if self._engine is not None:
+                said.append(self._engine.heartbeat())
+        self._connection.send(said)
 
     def _hear(self) -> None:
         with self._checked():
@@ -202,9 +207,6 @@ class Link:
         """Start over: what ran for the old connection has nobody to go to."""
         level = logging.WARNING if self._running else logging.INFO
         logger.log(level, "gateway lost tasks=%d reason=%s", len(self._running), reason)
-        self._poller.unregister(self._connection.dealer)
-        self._poller.unregister(self._connection.monitor)
-        self._poller.unregister(self._outlet.reader)
         self._connection.close()
         self._is_welcome = False
         self._running.clear()

@@ -1,6 +1,5 @@
 """The way from other threads to the link: a queue, and a byte that wakes its poll."""
 
-import contextlib
 import queue
 import socket
 from collections.abc import Sequence
@@ -13,9 +12,11 @@ class Outlet:
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Sequence[Message]] = queue.SimpleQueue()
-        self.reader, self._writer = socket.socketpair()
-        self.reader.setblocking(False)
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
         self._writer.setblocking(False)
+        self.fd = self._reader.fileno()
+        """Readable when something is there to be taken."""
 
     def put(self, messages: Sequence[Message]) -> None:
         """Hand messages over; safe in any thread and in signal handlers."""
@@ -24,13 +25,17 @@ class Outlet:
 
     def wake(self) -> None:
         """Make the link's poll return."""
-        with contextlib.suppress(OSError):  # it is full of wake-ups already, or closed at the end
+        try:
             self._writer.send(b"\0")
+        except OSError:  # it is full of wake-ups already, or closed at the end
+            return
 
     def take(self) -> list[Message]:
         """Return everything that was put, in order."""
-        with contextlib.suppress(BlockingIOError):
-            self.reader.recv(4096)  # what is left, if anything, wakes the next poll
+        try:
+            self._reader.recv(256)  # what is left, if anything, wakes the next poll
+        except BlockingIOError:  # nothing was put, or its byte is still to come
+            return []
         messages: list[Message] = []
         while not self._queue.empty():
             messages += self._queue.get_nowait()
@@ -38,5 +43,5 @@ class Outlet:
 
     def close(self) -> None:
         """Close both ends."""
-        self.reader.close()
+        self._reader.close()
         self._writer.close()

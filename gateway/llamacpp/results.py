@@ -24,7 +24,12 @@ def completion(
 ) -> dict[str, Any]:
     """Return the final object of one choice."""
     done = outcome.done
-    params = replace(params, logit_bias=done.biases, stop=done.stops or params.stop)
+    params = replace(
+        params,
+        logit_bias=done.biases,
+        stop=done.stops or params.stop,
+        backend_sampling=done.backend_sampling,
+    )
     result = {
         "index": index,
         "content": outcome.text,

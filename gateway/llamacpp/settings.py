@@ -121,7 +121,7 @@ _ROWS: tuple[_Row, ...] = (
     ("speculative.types", lambda params: ",".join(params.speculative_types) or "none"),
     _plain("timings_per_token"),
     _plain("post_sampling_probs"),
-    _fixed("backend_sampling", False),
+    _plain("backend_sampling"),
     ("lora", lambda params: tuple(_adapter(*one) for one in params.lora or ())),
 )
 

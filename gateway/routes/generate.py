@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from gateway.body import read_json
+from gateway.chunked import CHUNKS
 from gateway.errors import json_response, task_error_body
 from gateway.eventstream import EventStream
 from gateway.origin import Origin, read_origin
@@ -59,7 +60,7 @@ class Generation:
             await self._service.pool.set_system_prompt(card, plan.system_prompt)
         with self._submitted(plan, card, origin) as streams:
             if plan.stream:
-                await self._stream(plan, streams, receive, send)
+                await self._stream(plan, streams, exchange)
             else:
                 collected = together(collect(stream) for stream in streams)
                 outcomes = await guarded(collected, disconnected(receive))
@@ -93,20 +94,19 @@ class Generation:
             for stream in streams:
                 stream.close()
 
-    async def _stream(
-        self, plan: Plan, streams: Sequence[TaskStream], receive: Receive, send: Send
-    ) -> None:
+    async def _stream(self, plan: Plan, streams: Sequence[TaskStream], exchange: Exchange) -> None:
         config = self._service.config
         interval_s = plan.ping_interval_s
         events = EventStream(
-            send,
+            exchange.send,
             config.ping_interval_s if interval_s is None else interval_s,
             min(config.limits.send_timeout_s, config.timeout_s),
             lambda: route_headers(streams),
+            exchange.scope.get(CHUNKS),
         )
         pumps = together(pump(i, stream, plan.reply, events) for i, stream in enumerate(streams))
         try:
-            await guarded(pumps, disconnected(receive), events.keep_alive())
+            await guarded(pumps, disconnected(exchange.receive), events.keep_alive())
         except TaskError as error:
             if not events.is_open:
                 raise

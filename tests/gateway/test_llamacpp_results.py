@@ -51,6 +51,13 @@ def test_the_final_object_has_the_keys_of_both_eras() -> None:
     assert result["tokens_cached"] == 5
 
 
+@pytest.mark.parametrize("in_force", [True, False])
+def test_the_settings_tell_where_tokens_were_chosen_in_fact(in_force: bool) -> None:
+    outcome = _outcome(done=replace(done(), backend_sampling=in_force))
+    result = completion(CARD, params(backend_sampling=True), 0, outcome)
+    assert result["generation_settings"]["backend_sampling"] is in_force
+
+
 @pytest.mark.parametrize(
     ("finish", "stop_type", "flag"),
     [

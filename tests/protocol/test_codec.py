@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from protocol import codec
 from protocol import messages as m
 from protocol.sampling import SamplingParams
+from protocol.side_tasks import Reranked
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
@@ -149,11 +150,30 @@ def test_unknown_fields_are_ignored(message: m.Message, value: Any) -> None:
         ([0, [["cancel", {"task_id": True}]]], r"Cancel\.task_id: expected int, got bool"),
         ([0, [["done", {"task_id": 1, "finish": "?"}]]], r"Done\.finish"),
         ([0, [["detokenize", {"task_id": 1, "tokens": 5}]]], "expected an array, got int"),
+        ([0, [["delta", {"task_id": 1, "tokens": [5, True]}]]], "tokens: expected int, got bool"),
+        ([0, [["delta", {"task_id": 1, "text": []}]]], r"Delta\.text: expected str, got tuple"),
+        ([0, [["delta", {"task_id": 1, "probs": [1]}]]], r"probs: TokenProb: expected a map"),
+        ([0, [["generate", {"task_id": 1, "prompt": [1, None]}]]], r"Generate\.prompt"),
+        ([0, [[["delta"], {}]]], "a message must be"),
+        ([0, [[{}, {}]]], "a message must be"),
+        ([0, [["delta", {}, 1]]], "a message must be"),
+        ([0, [], 1], "a frame must be"),
     ],
 )
 def test_the_reason_names_what_is_wrong(value: Any, reason: str) -> None:
     with pytest.raises(codec.ProtocolError, match=reason):
         codec.decode(msgpack.packb(value))
+
+
+def test_whole_numbers_are_numbers_too() -> None:
+    values = {"task_id": 1, "total": 1, "cached": 1, "processed": 1, "time_ms": 2}
+    (progress,) = codec.decode(msgpack.packb([0, [["progress", values]]])).messages
+    assert isinstance(progress, m.Progress)
+    assert type(progress.time_ms) is float
+    scores = {"task_id": 1, "scores": [0.5, 1], "n_tokens": 2}
+    (reranked,) = codec.decode(msgpack.packb([0, [["reranked", scores]]])).messages
+    assert isinstance(reranked, Reranked)
+    assert [type(score) for score in reranked.scores] == [float, float]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,12 @@ def test_texts_of_chats_are_taken_apart_and_others_are_not() -> None:
     assert plain.text == HERMES and isinstance(beat, Heartbeat)
 
 
+def test_what_is_only_words_goes_on_as_it_came() -> None:
+    words = delta("just words ")
+    (told,) = answers(1).parse([words])
+    assert told is words
+
+
 def test_what_was_held_back_goes_out_before_the_end() -> None:
     found = answers(1)
     (held,) = found.parse([delta("a <tool_")])

@@ -289,6 +289,7 @@ SAMPLING = [
     (["--grammar", 'root ::= "a"'], "grammar", 'root ::= "a"'),
     (["-r", "User:", "-r", r"\n"], "stop", ("User:", "\n")),
     (["--no-cache-prompt"], "cache_prompt", False),
+    (["-bs"], "backend_sampling", True),
 ]  # fmt: skip
 
 

@@ -62,6 +62,10 @@ class Sampler(Protocol):
     def biases(self) -> tuple[tuple[int, float], ...]:
         """The biases of the request as they are applied: tokens with what is added to them."""
 
+    @property
+    def backend_sampling(self) -> bool:
+        """Whether tokens after the first are chosen on the device of the model."""
+
     def end_thoughts(self) -> bool:
         """Let the thoughts that are under way end now; false if none are."""
 
@@ -186,11 +190,16 @@ class Backend(Protocol):
         """Turn text into tokens. The one method that any thread may call."""
 
     def open_sampler(
-        self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        triggers: Sequence[str] = (),
+        seq: int = -1,
     ) -> Sampler:
         """Build the sampler of a task; raises `TaskError` for what the client got wrong.
 
-        With triggers the grammar holds only from where one of these texts comes.
+        With triggers the grammar holds only from where one of these texts comes. `seq` is the
+        sequence of all rows that it will choose from, but for the last of the prompt.
         """
 
     def decode(self, rows: Sequence[Row]) -> None:

@@ -263,7 +263,7 @@ class Engine:
 
     def _start(self, task: Task, slot: Slot) -> None:
         known = without_placeholders(task.prompt)
-        sampler = self._backend.open_sampler(task.params, known, task.triggers)
+        sampler = self._backend.open_sampler(task.params, known, task.triggers, slot.id)
         space = self._space(task)
         n_known = self._admission.n_known(task, space)
         n_cached = self._admission.clear(slot, task, space)

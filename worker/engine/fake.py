@@ -49,8 +49,10 @@ class FakeSampler:
 
     open_count = 0
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, seq: int = -1) -> None:
         self.params = params
+        self.seq = seq
+        self.backend_sampling = params.backend_sampling and seq >= 0 and not params.grammar
         self.was_ended = False
         self.is_open = True
         FakeSampler.open_count += 1
@@ -146,10 +148,14 @@ class FakeBackend:
         return [BOS] * add_special + list(text.encode(errors="replace"))
 
     def open_sampler(
-        self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        triggers: Sequence[str] = (),
+        seq: int = -1,
     ) -> Sampler:
         """Make a sampler that remembers only its parameters."""
-        return FakeSampler(params)
+        return FakeSampler(params, seq)
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Append rows to their sequences, as strict about positions as llama.cpp."""

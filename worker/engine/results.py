@@ -195,6 +195,7 @@ class Results:
             timings=timings,
             biases=run.sampler.biases,
             stops=run.task.params.stop,
+            backend_sampling=run.sampler.backend_sampling,
         )
 
     def fail(self, slot: Slot, error: TaskError, messages: list[Message]) -> None:

@@ -5,7 +5,7 @@ self-extend lets tokens share positions.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from protocol.facts import SlotReport, Timings, TokenProb
@@ -115,7 +115,8 @@ class Slot:
         self.move(SlotState.PREFILL)
         self.run = run
         run.reading = run.task.prompt
-        self.last_params = run.task.params
+        on_device = run.sampler.backend_sampling
+        self.last_params = replace(run.task.params, backend_sampling=on_device)
         self.last_task_id = run.task.task_id
 
     def end(self, release: int) -> Run:
@@ -204,7 +205,7 @@ class Slot:
             has_next_token=True,
             has_new_line=generation.has_new_line,
             is_speculative=is_speculative,
-            params=run.task.params,
+            params=self.last_params,
         )
 
     def __repr__(self) -> str:

@@ -20,11 +20,13 @@ from worker.engine.media import Media, MediaPiece
 from worker.engine.states import States
 from worker.llama import library
 from worker.llama.batch import Batch
+from worker.llama.best import Logits
 from worker.llama.chain import Model
 from worker.llama.embedding import open_embedder
 from worker.llama.media import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load
-from worker.llama.sampler import LlamaSampler, Logits, Scratch, open_sampler, raw_prob
+from worker.llama.onboard import open_board
+from worker.llama.sampler import LlamaSampler, Outputs, Scratch, open_sampler, raw_prob
 from worker.llama.stages import Candidates
 from worker.llama.state import LlamaStates
 from worker.llama.vocabulary import LlamaVocabulary
@@ -53,8 +55,11 @@ class LlamaBackend:
         self.adapters: Adapters = self._loaded.adapters
         self.states: States = LlamaStates(self._context, config)
         self._batch = Batch(self.n_batch)
+        self._outputs: Outputs | None = None
+        """The logits of the last batch, once somebody has looked at them."""
         eog = [token for token, is_eog in enumerate(self.vocabulary.is_eog) if is_eog]
         self._model = Model(self._vocab, eog, self._loaded.n_ctx_slot)
+        self._board = open_board(self._context, self._vocab, config)
         self.embedder = open_embedder(self._loaded, config)
         candidates = Candidates(self._vocab.n_tokens)
         self._scratch = Scratch(candidates, self.vocabulary.special_pieces)
@@ -70,16 +75,25 @@ class LlamaBackend:
         return self._vocab.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def open_sampler(
-        self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        triggers: Sequence[str] = (),
+        seq: int = -1,
     ) -> Sampler:
         """Build the sampler of a task."""
-        return open_sampler(params, self._model, self._scratch, prompt, triggers)
+        sampler = open_sampler(params, self._model, self._scratch, prompt, triggers)
+        sampler.backend_sampling = seq >= 0 and self._board.offer(seq, sampler, params)
+        return sampler
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Compute one batch."""
         self._batch.fill(rows)
+        self._board.before(rows)
+        self._outputs = None
         code = int(lib.llama_decode(self._context, self._batch.raw))
         if code == 0:
+            self._board.after(rows)
             return
         if code == _NO_CELLS:
             raise CacheFull
@@ -106,6 +120,7 @@ class LlamaBackend:
     def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
         """Put one image or sound into a sequence."""
         assert self._media is not None
+        self._outputs = None
         self._media.decode(piece, self._context, seq, pos, self.n_batch)
 
     def remove(self, seq: int, start: int) -> bool:
@@ -158,6 +173,7 @@ class LlamaBackend:
 
     def close(self) -> None:
         """Free everything."""
+        self._board.close()
         if self._media is not None:
             self._media.close()
         if self.embedder is not None:
@@ -174,11 +190,18 @@ class LlamaBackend:
 
     def _logits(self, index: int) -> Logits:
         """Look at a row of logits in place: valid until the next decode."""
-        pointer = lib.llama_get_logits_ith(self._context, index)
-        address = ctypes.cast(pointer, ctypes.c_void_p).value
-        assert address is not None, f"row {index} has no logits"
-        raw = (ctypes.c_float * self._vocab.n_tokens).from_address(address)
-        return np.frombuffer(memoryview(raw), np.float32)
+        if self._outputs is None:
+            self._outputs = self._read_outputs()
+        row: Logits = self._outputs[self._batch.output(index)]
+        return row
+
+    def _read_outputs(self) -> Outputs:
+        """Look at all logits of the last batch: they lie in the order of its positions."""
+        address = ctypes.cast(lib.llama_get_logits(self._context), ctypes.c_void_p).value
+        assert address is not None, "the last batch has no logits"
+        n_rows, n_tokens = self._batch.n_outputs, self._vocab.n_tokens
+        raw = (ctypes.c_float * (n_rows * n_tokens)).from_address(address)
+        return np.frombuffer(memoryview(raw), np.float32).reshape(n_rows, n_tokens)
 
     def _warm_up(self) -> None:
         """Touch weights and graph once, and learn what a prompt token costs."""

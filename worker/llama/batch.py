@@ -38,7 +38,11 @@ class Batch:
 
     def fill(self, rows: Sequence[Row]) -> None:
         """Lay the rows out one after the other."""
-        assert sum(len(row.tokens) for row in rows) <= self.capacity
+        n_tokens = sum([len(row.tokens) for row in rows])
+        assert n_tokens <= self.capacity
+        if n_tokens == len(rows):
+            self._fill_singles(rows)
+            return
         i, first, last = 0, [], []
         self._logits[: self.raw.n_tokens] = 0
         for row in rows:
@@ -58,6 +62,26 @@ class Batch:
         self._logits[i:] = 0
         self.raw.n_tokens = i
         self.first, self.last = first, last
+
+    def _fill_singles(self, rows: Sequence[Row]) -> None:
+        """Lay out rows of one token each: nearly all steps of a busy worker."""
+        n = len(rows)
+        self._token[:n] = [row.tokens[0] for row in rows]
+        self._pos[:n] = [row.pos for row in rows]
+        self._seq[:n] = [row.seq for row in rows]
+        self._logits[: self.raw.n_tokens] = 0
+        self._logits[:n] = [row.wants_logits or row.is_probed for row in rows]
+        self.raw.n_tokens = n
+        self.first = self.last = list(range(n))
+
+    def output(self, index: int) -> int:
+        """Return which of the batch's outputs belongs to a position."""
+        return int(np.count_nonzero(self._logits[:index]))
+
+    @property
+    def n_outputs(self) -> int:
+        """Positions that have an output."""
+        return self.output(self.raw.n_tokens)
 
     def want_all(self) -> None:
         """Ask for the output of every token, as embeddings need."""

@@ -14,6 +14,7 @@ import llama_cpp.llama_cpp as lib
 from protocol.errors import InvalidRequest
 from protocol.sampling import SamplingParams
 from protocol.values import DEFAULT_SAMPLERS
+from worker.llama.best import Best, summed
 from worker.llama.stages import KeepNewline, Stage, TailFree
 from worker.llama.vocabulary import LlamaVocabulary
 
@@ -37,6 +38,8 @@ class Chain:
         self.handle = lib.llama_sampler_chain_init(params)
         for sampler in samplers:
             lib.llama_sampler_chain_add(self.handle, sampler)
+        self.before_free: Callable[[], None] | None = None
+        """Set by who uses the chain beside its owner."""
 
     def apply(self, candidates: Any) -> None:
         """Run the chain over an array of candidates."""
@@ -48,12 +51,17 @@ class Chain:
 
     def free(self) -> None:
         """Free the chain and its samplers."""
+        if self.before_free is not None:
+            self.before_free()
+            self.before_free = None
         if self.handle:
             lib.llama_sampler_free(self.handle)
             self.handle = None
 
 
 _INFILL_CANDIDATES = 256
+_ALMOST_ALL = 1 - 2**-24
+"""The largest float32 below 1: as a top-p it sorts and drops nothing."""
 
 Biases = tuple[tuple[int, float], ...]
 """Tokens with what is added to their logits."""
@@ -128,11 +136,23 @@ def is_greedy(p: SamplingParams) -> bool:
     return plain and is_cold and _no_adaptive(p)
 
 
+def _needs_sorting(p: SamplingParams) -> bool:
+    return p.top_k > 0 and ("top_p" not in p.samplers or p.top_p >= 1)
+
+
+def open_best(p: SamplingParams, biases: Biases, model: Model) -> Best | None:
+    """Return what does the same as the chain, if that only finds the greatest logit."""
+    if not is_greedy(p):
+        return None
+    added = summed(_all_biases(biases, model))
+    return None if added is None else Best(added)
+
+
 def _no_adaptive(p: SamplingParams) -> bool:
-    return "adaptive_p" not in _order(p)
+    return "adaptive_p" not in order(p)
 
 
-def _order(p: SamplingParams) -> Sequence[str]:
+def order(p: SamplingParams) -> Sequence[str]:
     """Return the samplers in order.
 
     The default order of today lacks two that a request may set by value alone: `tfs_z` comes after
@@ -152,7 +172,7 @@ def build(p: SamplingParams, biases: Biases, model: Model) -> list["Chain | Stag
     """Make the chains and stages of one task; their `apply` in order chooses a token."""
     parts: list[Chain | Stage] = []
     pending: list[Sampler] = _bias(biases, model)
-    for name in _order(p) if p.mirostat == 0 and not is_greedy(p) else ():
+    for name in order(p) if p.mirostat == 0 and not is_greedy(p) else ():
         if name == "tfs_z" and p.tfs_z < 1:
             parts += [Chain(pending), TailFree(p.tfs_z, p.min_keep)]
             pending = []
@@ -165,6 +185,9 @@ def build(p: SamplingParams, biases: Biases, model: Model) -> list["Chain | Stag
                 # It compares all candidates with each other: minutes over a whole vocabulary.
                 pending.append(lib.llama_sampler_init_top_k(_INFILL_CANDIDATES))
             pending.append(_checked(BUILDERS[name](p, model), name))
+            if name == "top_k" and p.backend_sampling and _needs_sorting(p):
+                # The device leaves them in no order, but a draw is the host's only in the host's.
+                pending.append(lib.llama_sampler_init_top_p(_ALMOST_ALL, 0))
     return [*parts, Chain([*pending, *_last(p, model)])]
 
 
@@ -192,9 +215,13 @@ def resolve_biases(p: SamplingParams, model: Model) -> Biases:
     return tuple(biases)
 
 
-def _bias(asked: Biases, model: Model) -> list[Sampler]:
+def _all_biases(asked: Biases, model: Model) -> list[tuple[int, float]]:
     never = [(token, float("-inf")) for token in model.vocabulary.suppressed()]
-    biases = [*asked, *never]
+    return [*asked, *never]
+
+
+def _bias(asked: Biases, model: Model) -> list[Sampler]:
+    biases = _all_biases(asked, model)
     if not biases:
         return []
     array = (lib.llama_logit_bias * len(biases))()

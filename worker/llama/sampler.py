@@ -1,8 +1,9 @@
 """The sampler of one task: chains, stages, grammar, and the probabilities that are asked for.
 
-Usually one ctypes call a token (`llama_sampler_sample`). Where something must look at the
-candidates (grammar, a dropped stage, probabilities after sampling) they are filled into numpy
-memory and the parts are applied one by one, like llama-server's `common_sampler_sample`.
+Usually one ctypes call a token (`llama_sampler_sample`), or `Best` where that would only find the
+greatest logit. Where something must look at the candidates (grammar, a dropped stage, probabilities
+after sampling) they are filled into numpy memory and the parts are applied one by one, like
+llama-server's `common_sampler_sample`.
 """
 
 import ctypes
@@ -18,13 +19,23 @@ from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.facts import TokenProb
 from protocol.sampling import SamplingParams
 from worker.engine.backend import DeadEnd, Sampled
-from worker.llama.chain import Chain, Model, build, has_dry, has_penalties, resolve_biases
+from worker.llama.best import Logits
+from worker.llama.chain import (
+    Chain,
+    Model,
+    build,
+    has_dry,
+    has_penalties,
+    open_best,
+    resolve_biases,
+)
 from worker.llama.grammar import check_grammar
 from worker.llama.stages import Candidates, Stage, view
 from worker.llama.thinking import open_thinking
 from worker.llama.trigger import Trigger
 
-Logits = np.ndarray[tuple[int], np.dtype[np.float32]]
+Outputs = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+"""The logits of several rows."""
 
 GRAMMAR_LIMIT_S = 2.0
 """An ambiguous grammar can take exponential time over the vocabulary; there is no way to stop it
@@ -76,6 +87,16 @@ class LlamaSampler:
         is_fast = self._grammar is None and self._thinking is None
         is_fast = is_fast and len(self._parts) == 1 and not params.post_sampling_probs
         self._fast = only.handle if is_fast and isinstance(only, Chain) else None
+        self.backend_sampling = False
+        """Rows of later tokens bring the token itself, and no logits to look at."""
+        self._best = open_best(params, self.biases, model) if self._fast is not None else None
+
+    @property
+    def lone_chain(self) -> Chain | None:
+        """The chain, if it alone decides on every token and nobody asks for probabilities."""
+        is_alone = self._fast is not None and self._trigger is None and not self._n_probs
+        (*_, last) = self._parts
+        return last if is_alone and isinstance(last, Chain) else None
 
     def remember(self, tokens: Sequence[int]) -> None:
         """Let penalties and DRY see the prompt, or what stands for it."""
@@ -86,7 +107,10 @@ class LlamaSampler:
     def sample(self, context: Any, index: int, read: Callable[[int], Logits]) -> Sampled:
         """Choose a token from a row; `read` looks its logits up, where anything needs them."""
         if self._fast is not None:
-            token = int(lib.llama_sampler_sample(self._fast, context, index))
+            if self._best is not None and not self.backend_sampling:
+                token = self._best.choose(read(index))
+            else:
+                token = int(lib.llama_sampler_sample(self._fast, context, index))
             self._watch(token)
             return Sampled(token, self._raw_prob(token, read(index)) if self._n_probs else None)
         logits = read(index)

@@ -6,9 +6,10 @@ markers (an opened thought, `>>>`) are told first, as llama.cpp does. White spac
 llama-server keeps it: what a mark takes with it is in `worker.output.chat.thoughts`.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import ClassVar
 
 from worker.output.chat.calls import CallReader
 from worker.output.chat.json_answer import JsonAnswer
@@ -130,15 +131,7 @@ class ChatParser:
         return self._sink.take()
 
     def _advance(self) -> None:
-        steps = {
-            _State.START: self._start,
-            _State.THOUGHTS: self._think,
-            _State.CONTENT: self._read_content,
-            _State.CALL: self._read_call,
-            _State.BROKEN: self._read_broken,
-            _State.BETWEEN: self._read_between,
-        }
-        while self._text and steps[self._state]():
+        while self._text and self._STEPS[self._state](self):
             pass
 
     # ---- one state each: consume, and say whether to go on --------------------------------------
@@ -264,6 +257,15 @@ class ChatParser:
         else:
             self._enter(marker, end)
         return True
+
+    _STEPS: ClassVar[Mapping[_State, Callable[["ChatParser"], bool]]] = {
+        _State.START: _start,
+        _State.THOUGHTS: _think,
+        _State.CONTENT: _read_content,
+        _State.CALL: _read_call,
+        _State.BROKEN: _read_broken,
+        _State.BETWEEN: _read_between,
+    }
 
     # -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,137 @@
+"""Chunks past the layers of the server: the same bytes, and only where nothing else is due."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hypercorn.asyncio import serve
+from starlette.types import Receive, Scope, Send
+
+from gateway.chunked import CHUNKS, Chunks, ChunksMiddleware
+from gateway.eventstream import EventStream
+from gateway.listener import listen, url_of
+from gateway.server import hypercorn_config
+from protocol.config import GatewayConfig
+
+FRAMES = [b"data: 1\n\n", b"data: " + b"x" * 300 + b"\n\n", b":\n\n"]
+
+
+class Transport(asyncio.WriteTransport):
+    """Keeps what is written; `waiting` bytes are still in it."""
+
+    def __init__(self, waiting: int = 0, closing: bool = False) -> None:
+        super().__init__()
+        self.waiting = waiting
+        self.closing = closing
+        self.written = b""
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+
+class Probe:
+    """An application that streams all frames and keeps what way it found."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunks | None] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        self.chunks.append(scope[CHUNKS])
+        events = EventStream(send, 0, 30, chunks=scope[CHUNKS])
+        for frame in FRAMES:
+            await events.write(frame)
+        await events.finish()
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[tuple[str, int]]:
+    """Run an application under Hypercorn."""
+    config = GatewayConfig(port=0)
+    socks = listen(config)
+    parts = urlsplit(url_of(socks[0], config))
+    stop = asyncio.Event()
+    settings = hypercorn_config(config, socks)
+    settings.graceful_timeout = 0.2
+    server = asyncio.create_task(serve(app, settings, shutdown_trigger=stop.wait))
+    yield str(parts.hostname), int(parts.port or 0)
+    stop.set()
+    await server
+
+
+async def answer(where: tuple[str, int], request: bytes) -> tuple[bytes, bytes]:
+    """Return head and body as they came."""
+    reader, writer = await asyncio.open_connection(*where)
+    writer.write(request + b"\r\nHost: x\r\nConnection: close\r\n\r\n")
+    async with asyncio.timeout(10):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    return head, body
+
+
+@pytest.mark.parametrize(
+    ("request_line", "is_short"),
+    [(b"POST / HTTP/1.1", True), (b"POST / HTTP/1.0", False), (b"HEAD / HTTP/1.1", False)],
+)
+async def test_chunks_of_http_1_1_find_the_short_way_through_this_hypercorn(
+    request_line: bytes, is_short: bool
+) -> None:
+    probe = Probe()
+    async with serving(ChunksMiddleware(probe)) as where:
+        await answer(where, request_line)
+    assert [chunks is not None for chunks in probe.chunks] == [is_short]
+
+
+async def test_the_short_way_writes_what_the_long_way_writes() -> None:
+    async def no_chunks(scope: Scope, receive: Receive, send: Send) -> None:
+        await probe({**scope, CHUNKS: None}, receive, send)
+
+    probe = Probe()
+    async with serving(ChunksMiddleware(probe)) as short, serving(no_chunks) as long:
+        head, body = await answer(short, b"POST / HTTP/1.1")
+        _, expected = await answer(long, b"POST / HTTP/1.1")
+    assert b"transfer-encoding: chunked" in head.lower()
+    assert body == expected == b"".join(b"%x\r\n%b\r\n" % (len(f), f) for f in [*FRAMES, b""])
+    assert [chunks is not None for chunks in probe.chunks] == [True, False]
+
+
+@pytest.mark.parametrize("transport", [Transport(waiting=1), Transport(closing=True)])
+async def test_what_has_to_wait_or_has_nobody_takes_the_long_way(transport: Transport) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    events = EventStream(send, 0, 30, chunks=Chunks(transport))
+    await events.write(b"a")
+    assert [one.get("body") for one in sent] == [None, b"a"]
+    transport.waiting, transport.closing = 0, False
+    await events.write(b"b")
+    assert transport.written == b"1\r\nb\r\n" and len(sent) == 2
+    await events.finish()
+    assert sent[-1]["more_body"] is False
+
+
+async def test_another_server_has_no_short_way() -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope.get(CHUNKS))
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    scope = {"type": "http", "http_version": "1.1", "method": "POST"}
+    await ChunksMiddleware(app)(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]  # never called
+    assert seen == [None]
