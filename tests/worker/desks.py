@@ -62,7 +62,7 @@ class DeskRig:
 
     def generate(self, n_predict: int) -> int:
         """Let a slot generate beside."""
-        params = SamplingParams(n_predict=n_predict, temperature=0.0, ignore_eos=True)
+        params = SamplingParams(n_predict=n_predict, temperature=0.0, ignore_eos=True, stream=True)
         task = Task(next(self._ids), 0, list(b"some prompt"), params)
         self.engine.submit(Submit(task))
         return task.task_id

@@ -70,7 +70,7 @@ class Rig:
     def task(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> Task:
         """Make a task as the link would."""
         tokens = self.backend.tokenize(prompt, add_special=True, parse_special=True)
-        values = read(SamplingParams(), {"temperature": 0, "n_predict": 8} | params)
+        values = read(SamplingParams(), {"temperature": 0, "n_predict": 8, "stream": True} | params)
         return Task(next(self._ids), 0, tokens, values, slot=slot, salt=salt)
 
     def submit(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> int:

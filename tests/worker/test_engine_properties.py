@@ -1,5 +1,7 @@
 """Whatever is submitted and cancelled in whatever order: one end each, and nothing left behind."""
 
+import random
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -8,7 +10,27 @@ from protocol.messages import Delta, Started, TaskMessage, Terminal
 from tests.worker.engines import Rig
 from worker.engine.fake import FakeSampler
 from worker.engine.lookup import Lookup
+from worker.engine.scheduler import Budget
 from worker.engine.slot import SlotState
+
+
+class AnySpeed(Budget):
+    """Budgets of a machine whose speed changes all the time, but not from run to run."""
+
+    __slots__ = ("_random",)
+
+    def __init__(self, n_batch: int) -> None:
+        super().__init__(0.1, n_batch)
+        self._random = random.Random(n_batch)
+
+    def tokens(self, n_decoding: int, n_cells: int = 0, n_waiting: int = 0) -> int:
+        """Return anything that is possible."""
+        room = self.n_batch - n_decoding
+        return min(room, self._random.choice([1, 2, 15, 16, 17, 63, 64, 65, room, room]))
+
+    def is_late(self, n_left: int, waited_s: float) -> bool:
+        """Call some late."""
+        return self._random.random() < 0.2
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -25,6 +47,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.rig = Rig(
             n_slots=3, n_ctx=n_ctx, n_batch=n_batch, drafter=Lookup(1, 4), is_gpu=self.is_gpu
         )
+        step = self.rig.engine._step
+        step._budget = step._planner._budget = AnySpeed(n_batch)
         self.ids: list[int] = []
 
     @rule(
@@ -48,11 +72,15 @@ class EngineMachine(RuleBasedStateMachine):
         """Cancel any task, ended or not."""
         self.rig.cancel(data.draw(st.sampled_from(self.ids)))
 
-    @precondition(lambda self: not self.rig.engine._commands.empty() or self.rig.engine.n_busy)
+    @precondition(lambda self: self.rig.engine._has_work() or self.has_commands())
     @rule()
     def turn(self) -> None:
         """Let the engine work."""
         self.rig.turn()
+
+    def has_commands(self) -> bool:
+        """Tell whether the engine has not heard of something yet."""
+        return not self.rig.engine._commands.empty()
 
     @invariant()
     def slots_hold_what_the_backend_holds(self) -> None:
@@ -79,7 +107,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Everything ends, once."""
-        if self.rig.engine.n_busy or not self.rig.engine._commands.empty():
+        engine = self.rig.engine
+        if engine.n_busy or engine.n_waiting or not engine._commands.empty():
             self.rig.finish()
         assert all(self.rig.terminals(task_id) == 1 for task_id in self.ids)
         assert FakeSampler.open_count == self.n_open

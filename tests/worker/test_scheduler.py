@@ -63,6 +63,11 @@ def test_a_short_prompt_passes_a_long_one() -> None:
     assert plan_chunks(waiting, 100, 512) == [Chunk(1, 20), Chunk(2, 80)]
 
 
+def test_nothing_is_taken_back_of_one_that_gets_nothing() -> None:
+    waiting = [Waiting(0, 40, 1, is_late=True), Waiting(1, 1, 2)]
+    assert plan_chunks(waiting, 1, 1) == [Chunk(1, 1)]
+
+
 def test_a_short_rest_comes_along_where_there_is_room() -> None:
     assert plan_chunks([Waiting(0, 90, 1)], 64, 512) == [Chunk(0, 90)]
     assert plan_chunks([Waiting(0, 90, 1)], 64, 80) == [Chunk(0, 64)]

@@ -211,6 +211,12 @@ class Backend(Protocol):
         `offset` names the token in the row; only a draft has logits of others than the last.
         """
 
+    def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
+        """Choose the tokens of several rows of the last batch at once, if that is sooner.
+
+        `sample` then returns them. Only for rows whose last token alone is sampled from.
+        """
+
     def probe(self, row: int, offset: int, token: int, n: int) -> TokenProb:
         """Tell how likely a token was after one of a probed row, and the `n` likeliest."""
 

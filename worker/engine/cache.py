@@ -75,7 +75,7 @@ class PrefixCache:
     ) -> None:
         self._backend = backend
         self.slots = slots
-        self._counters = counters
+        self.counters = counters
         self._host = host
         self.is_on = is_on and backend.can_copy
         self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
@@ -214,7 +214,7 @@ class PrefixCache:
         slot.tokens += prompt[: entry.n]
         self._backend.remove(slot.id, entry.n)
         self.note(slot)
-        self._counters.n_restored += entry.n
+        self.counters.n_restored += entry.n
         return entry.n
 
     def give_up(self, slot: Slot) -> None:
@@ -320,7 +320,7 @@ class PrefixCache:
         """Tell of a text that leaves the cache; the host's memory may take it."""
         if self.is_on and self._own(old.id) < MIN_SHARED:
             return  # nearly all of it stays with others
-        self._counters.n_evicted += 1
+        self.counters.n_evicted += 1
         self._put_aside(old)
         self.lost.append(old.last_task_id)
 

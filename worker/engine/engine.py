@@ -27,6 +27,7 @@ from worker.engine.stats import Counters
 from worker.engine.step import Step, StepRules
 from worker.engine.task import Abort, AbortAll, Call, Command, Report, Stop, Submit, Task
 from worker.output.generation import Generation
+from worker.output.unsaid import Unsaid
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Engine:
         )
         budget = Budget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
-        self._step = Step(backend, self.cache, self.counters, budget, rules)
+        self._step = Step(backend, self.cache, budget, rules, self._flush)
         self._drafter = drafter
         self._results = self._step.results
         self._deferred: list[Call] = []
@@ -140,17 +141,25 @@ class Engine:
         self._flush()
 
     def turn(self) -> None:
-        """Do one turn of the loop; blocks for a command when there is nothing to compute."""
+        """Do one turn of the loop; blocks for a command when there is nothing to compute.
+
+        What a step said leaves when the next one computes: the thread that takes it needs the
+        interpreter, which this one holds until then.
+        """
         self._take_commands()
+        if self._heavy or self._deferred:
+            self._flush()
         self._call_deferred()
         self._call_heavy()
         self._admit()
         if not self._stopping and self.n_busy:
-            self._outbox += self._step.run()
+            said = self._step.run()  # which empties the outbox meanwhile
+            self._outbox += said
             self._release_finished()
             if self._step.is_broken:
                 self.failure = "llama.cpp failed to compute twice in a row"
-        self._flush()
+        if not self.n_busy:
+            self._flush()
 
     def _take_commands(self) -> None:
         if not self._has_work():
@@ -271,6 +280,7 @@ class Engine:
         generation = Generation.start(task.params)
         generation.truncated = task.truncated
         run = Run(task, sampler, generation, time.perf_counter(), n_cached, order=self._n_admitted)
+        run.unsaid = Unsaid() if task.is_held else None
         slot.begin(run)
         self.counters.n_cached += n_cached
         self._outbox.append(

@@ -181,6 +181,9 @@ class FakeBackend:
         """Cells in use; a shared one counts once, as in llama.cpp's unified cache."""
         return len({id(cell) for cells in self._cells.values() for cell in cells})
 
+    def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
+        """Nothing is sooner."""
+
     def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
         """Choose the next byte from the sequence alone (and the seed, unless greedy)."""
         assert isinstance(sampler, FakeSampler)

@@ -1,26 +1,24 @@
 """What becomes of a decoded row: sample, judge, and write the messages of its task."""
 
 import time
+from collections.abc import Sequence
 
 from protocol.errors import TaskError
 from protocol.messages import Delta, Done, Failed, Finish, Message, Progress
 from worker.engine.backend import Backend, DeadEnd, Row, Sampled
 from worker.engine.cache import PrefixCache
 from worker.engine.probing import echo, is_probed, probe
-from worker.engine.slot import Slot, SlotState
-from worker.engine.stats import Counters
+from worker.engine.slot import Run, Slot, SlotState
 from worker.engine.task import Task
 
 
 class Results:
     """Turns logits into messages; `finished` collects the slots whose tasks have ended."""
 
-    def __init__(
-        self, backend: Backend, cache: PrefixCache, counters: Counters, shifts: bool
-    ) -> None:
+    def __init__(self, backend: Backend, cache: PrefixCache, shifts: bool) -> None:
         self._backend = backend
         self._cache = cache
-        self._counters = counters
+        self._counters = cache.counters
         self._shifts = shifts
         self.finished: list[Slot] = []
 
@@ -120,6 +118,7 @@ class Results:
         messages = self._delta(slot, text, sampled)
         if run.generation.finish is not None:
             self.finished.append(slot)
+            messages += self._unsaid(run)
             messages.append(self._done(slot))
         return messages
 
@@ -158,18 +157,29 @@ class Results:
         if sampled is None and not text:
             return []
         run = slot.active
-        with_timings = run.task.params.timings_per_token
+        tokens = (sampled.token,) if sampled else ()
+        probs = (sampled.prob,) if sampled and sampled.prob else ()
+        if run.unsaid is not None and run.generation.n_predicted > 1:
+            run.unsaid.add(text, tokens, probs)
+            return list(self._unsaid(run)) if run.unsaid.is_full else []
         return [
             Delta(
                 task_id=run.task.task_id,
                 attempt=run.task.attempt,
                 text=text,
-                tokens=(sampled.token,) if sampled else (),
-                probs=(sampled.prob,) if sampled and sampled.prob else (),
+                tokens=tokens,
+                probs=probs,
                 n_predicted=run.generation.n_predicted,
-                timings=slot.timings() if with_timings else None,
+                timings=slot.timings() if run.task.params.timings_per_token else None,
             )
         ]
+
+    @staticmethod
+    def _unsaid(run: Run) -> Sequence[Message]:
+        """Return what was held because nobody waits for it token by token."""
+        if run.unsaid is None:
+            return ()
+        return run.unsaid.take(run.task.key, run.generation.n_predicted)
 
     def _done(self, slot: Slot) -> Done:
         run, generation = slot.active, slot.active.generation
@@ -215,8 +225,8 @@ class Results:
 
     def finish(self, slot: Slot, finish: Finish) -> list[Message]:
         """End a slot's task: what was held back, and the terminal message."""
-        generation = slot.active.generation
+        run, generation = slot.active, slot.active.generation
         if generation.finish is not None:
             return [self._done(slot)]
         text = generation.end(finish)
-        return [*self._delta(slot, text), self._done(slot)]
+        return [*self._delta(slot, text), *self._unsaid(run), self._done(slot)]

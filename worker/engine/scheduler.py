@@ -82,7 +82,7 @@ def _without_single(n: int, n_left: int) -> int:
     llama.cpp has other kernels for one row, which round differently: the text that follows would
     depend on where the budget happened to cut.
     """
-    if n_left - n == 1:
+    if n and n_left - n == 1:
         n -= 1
     return 0 if n == 1 < n_left else n
 

@@ -15,7 +15,6 @@ from worker.engine.cache import MIN_SHARED, PrefixCache, Source
 from worker.engine.media import whole_pieces
 from worker.engine.prefix import common_prefix
 from worker.engine.slot import Run, Slot, SlotState
-from worker.engine.stats import Counters
 
 MIN_AHEAD = 4
 """Tokens beyond what can be taken now that are worth another step of waiting."""
@@ -33,9 +32,9 @@ class Promise(NamedTuple):
 class Sharing:
     """Decides for each new task whether it reads its prompt, takes it, or waits for it."""
 
-    def __init__(self, cache: PrefixCache, counters: Counters) -> None:
+    def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
-        self._counters = counters
+        self._counters = cache.counters
 
     def settle(self, slots: Sequence[Slot]) -> None:
         """Let undecided slots, oldest first, take what there is or wait for more."""

@@ -14,6 +14,7 @@ from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
 from worker.engine.task import Task
 from worker.output.generation import Generation
+from worker.output.unsaid import Unsaid
 
 Space = tuple[Scales, str]
 """Adapters' scales and salt: only what was read in one space can be used in it."""
@@ -63,6 +64,8 @@ class Run:
     """Tokens of `reading` that a parked task found in the cache when it went on."""
     is_parked: bool = False
     """It gave its cells up to others, and goes on when there is room again."""
+    unsaid: Unsaid | None = None
+    """Where the answer leaves in one piece: what is held of it. Its first token always leaves."""
     is_undecided: bool = True
     """The task has not begun to read: another slot may have, or be about to have, its prompt."""
 

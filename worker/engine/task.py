@@ -37,6 +37,15 @@ class Task:
     """The first prompt token that is told with the first delta; -1 is none."""
 
     @property
+    def is_held(self) -> bool:
+        """The answer leaves in one piece: nothing but its end is waited for.
+
+        Thoughts are told token by token all the same, for the tokens of a thought are counted.
+        """
+        has_thoughts = self.expected is not None and self.expected.thoughts is not None
+        return not (self.params.stream or self.params.timings_per_token or has_thoughts)
+
+    @property
     def key(self) -> tuple[int, int]:
         """Identify the attempt."""
         return self.task_id, self.attempt

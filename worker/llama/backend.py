@@ -22,6 +22,7 @@ from worker.llama import library
 from worker.llama.batch import Batch
 from worker.llama.best import Logits
 from worker.llama.chain import Model
+from worker.llama.crew import Job, open_crew
 from worker.llama.embedding import open_embedder
 from worker.llama.media import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load
@@ -60,6 +61,7 @@ class LlamaBackend:
         eog = [token for token, is_eog in enumerate(self.vocabulary.is_eog) if is_eog]
         self._model = Model(self._vocab, eog, self._loaded.n_ctx_slot)
         self._board = open_board(self._context, self._vocab, config)
+        self._crew = open_crew(self._context)
         self.embedder = open_embedder(self._loaded, config)
         candidates = Candidates(self._vocab.n_tokens)
         self._scratch = Scratch(candidates, self.vocabulary.special_pieces)
@@ -104,7 +106,22 @@ class LlamaBackend:
         """Choose a token from a row's logits."""
         assert isinstance(sampler, LlamaSampler)
         index = self._batch.last[row] if offset < 0 else self._batch.first[row] + offset
-        return sampler.sample(self._context, index, self._logits)
+        if sampler.busy_chain is None or sampler.chosen >= 0:
+            return sampler.sample(self._context, index, self._logits)
+        with self._crew.timed():
+            return sampler.sample(self._context, index, self._logits)
+
+    def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
+        """Choose the tokens of several rows at once, if that is sooner than one by one."""
+        if not self._crew.pays(len(rows)):
+            return
+        busy = [(row, one) for row, one in rows if isinstance(one, LlamaSampler) and one.busy_chain]
+        if not self._crew.pays(len(busy)):
+            return
+        lib.llama_get_logits(self._context)  # puts them in order, which threads must not do
+        jobs = [Job(one.busy_chain, self._batch.last[row]) for row, one in busy]
+        for (_, sampler), token in zip(busy, self._crew.choose(jobs), strict=True):
+            sampler.chosen = token
 
     def probe(self, row: int, offset: int, token: int, n: int) -> TokenProb:
         """Tell how likely a token was after one of a row."""
@@ -173,6 +190,7 @@ class LlamaBackend:
 
     def close(self) -> None:
         """Free everything."""
+        self._crew.close()
         self._board.close()
         if self._media is not None:
             self._media.close()

@@ -7,8 +7,9 @@ interpreter while they work. Handing over takes some 0.1 ms, so it is done only 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import llama_cpp.llama_cpp as lib
@@ -46,12 +47,12 @@ class Crew:
         n_threads = min(n, self._n_threads)
         return n_threads > 1 and self.one_s * (n - -(-n // n_threads)) > HANDOVER_S
 
-    def choose_one(self, job: Job) -> int:
-        """Choose one token here, and learn what that takes."""
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Learn what one choice takes that is made without the crew."""
         start = time.perf_counter()
-        token = self._choose(*job)
+        yield
         self._learn(time.perf_counter() - start)
-        return token
 
     def choose(self, jobs: Sequence[Job]) -> list[int]:
         """Choose a token for each job, on all threads; in the order of the jobs."""

@@ -90,6 +90,8 @@ class LlamaSampler:
         self.backend_sampling = False
         """Rows of later tokens bring the token itself, and no logits to look at."""
         self._best = open_best(params, self.biases, model) if self._fast is not None else None
+        self.chosen = -1
+        """The token of the row that comes next, if it was chosen already (`crew.py`)."""
 
     @property
     def lone_chain(self) -> Chain | None:
@@ -97,6 +99,11 @@ class LlamaSampler:
         is_alone = self._fast is not None and self._trigger is None and not self._n_probs
         (*_, last) = self._parts
         return last if is_alone and isinstance(last, Chain) else None
+
+    @property
+    def busy_chain(self) -> Any:
+        """The chain, if choosing a token is one call that looks at the whole vocabulary."""
+        return None if self._best is not None or self.backend_sampling else self._fast
 
     def remember(self, tokens: Sequence[int]) -> None:
         """Let penalties and DRY see the prompt, or what stands for it."""
@@ -107,7 +114,9 @@ class LlamaSampler:
     def sample(self, context: Any, index: int, read: Callable[[int], Logits]) -> Sampled:
         """Choose a token from a row; `read` looks its logits up, where anything needs them."""
         if self._fast is not None:
-            if self._best is not None and not self.backend_sampling:
+            if self.chosen >= 0:
+                token, self.chosen = self.chosen, -1
+            elif self._best is not None and not self.backend_sampling:
                 token = self._best.choose(read(index))
             else:
                 token = int(lib.llama_sampler_sample(self._fast, context, index))
