@@ -71,7 +71,7 @@ def test_nothing_is_taken_back_of_one_that_gets_nothing() -> None:
 def test_a_short_rest_comes_along_where_there_is_room() -> None:
     assert plan_chunks([Waiting(0, 90, 1)], 64, 512) == [Chunk(0, 90)]
     assert plan_chunks([Waiting(0, 90, 1)], 64, 80) == [Chunk(0, 64)]
-    assert plan_chunks([Waiting(0, 100, 1)], 64, 512) == [Chunk(0, 64)]
+    assert plan_chunks([Waiting(0, 128, 1)], 64, 512) == [Chunk(0, 64)]
 
 
 def test_a_long_prompt_that_has_waited_gets_half() -> None:

@@ -48,7 +48,8 @@ PATIENCE_S = 2.0
 def plan_chunks(waiting: Sequence[Waiting], budget: int, room: int) -> list[Chunk]:
     """Share the budget among prompts: the shortest rest first, half for the oldest late one.
 
-    What would leave less than half a tile of a prompt takes that along, if there is `room` for it.
+    What would leave less than a tile of a prompt takes that along, if there is `room` for it: at
+    the end of a long prompt, 48 rows take longer alone than 64, and twice as long as beside those.
     """
     if not waiting or budget <= 0:
         return []
@@ -66,7 +67,7 @@ def plan_chunks(waiting: Sequence[Waiting], budget: int, room: int) -> list[Chun
     rounded = []
     for one in sorted(waiting, key=_order):
         n_rest = one.n_left - chunks[one.slot]
-        if chunks[one.slot] >= TILE and n_rest < min(TILE // 2, room):
+        if chunks[one.slot] >= TILE and n_rest < min(TILE, room):
             chunks[one.slot], room = one.n_left, room - n_rest
         rounded.append(Chunk(one.slot, _without_single(chunks[one.slot], one.n_left)))
     return [chunk for chunk in rounded if chunk.n] or [Chunk(shortest_first[0].slot, 1)]
