@@ -110,9 +110,9 @@ class Budget:
         if self.token_s <= 0.0:
             return min(room, 4 * MIN_CHUNK)
         spare_s = self._spare_s(n_decoding, n_cells, n_waiting)
-        n = max(MIN_CHUNK, int(min(room, spare_s / self.token_s)))
-        if n_decoding and n > TILE:
-            n -= n % TILE
+        n = max(MIN_CHUNK, round(min(room, spare_s / self.token_s)))
+        if n_decoding and n > TILE and n % TILE < TILE // 2:
+            n -= n % TILE  # a tile of few rows takes as long as a full one
         return max(1, min(room, n))
 
     def _spare_s(self, n_decoding: int, n_cells: int, n_waiting: int) -> float:
