@@ -64,6 +64,7 @@ class Served:
     def ask_each(self, asked: Sequence[tuple[str | list[int], Mapping[str, Any]]]) -> list[Answer]:
         """Run tasks at once, each with parameters of its own; return their answers in order."""
         answers: dict[int, Answer] = {}
+        tasks: list[Task] = []
         for prompt, params in asked:
             values = read(SamplingParams(), {"temperature": 0, "n_predict": 16, **params})
             tokens = prompt if isinstance(prompt, list) else self.tokenize(prompt)
@@ -71,7 +72,9 @@ class Served:
             task = Task(next(self._ids), 0, tokens, values, slot=values.id_slot, triggers=triggers)
             task = replace(task, echo_from=params.get("echo_from", -1))
             answers[task.task_id] = Answer()
-            self.engine.submit(Submit(task))
+            tasks.append(task)
+        # In one command, so that it is no matter of time who shares a batch with whom.
+        self.engine.submit(Submit(tasks[0], tuple(tasks[1:])))
         while any(answer.end is None for answer in answers.values()):
             for message in self._emitted.get(timeout=60):
                 if isinstance(message, TaskMessage):
