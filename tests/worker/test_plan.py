@@ -52,6 +52,13 @@ def test_a_long_prompt_takes_turns_with_the_decoding_slots(n: int) -> None:
     assert all(len(batch) == 1 for batch in reading if prompts(batch) >= TILE)
 
 
+def test_nobody_who_decodes_waits_for_two_steps_of_prompts() -> None:
+    _, batches = rig_of(4 * TILE + 30)
+    for first, second in itertools.pairwise(batches):
+        decoding = {row.seq for row in (*first, *second) if len(row.tokens) == 1}
+        assert {0, 1, 2} <= decoding
+
+
 def test_a_gpu_reads_its_weights_once_for_both() -> None:
     _, batches = rig_of(300, is_gpu=True)
     reading = [batch for batch in batches if prompts(batch)]

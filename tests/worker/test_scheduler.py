@@ -71,7 +71,7 @@ def test_nothing_is_taken_back_of_one_that_gets_nothing() -> None:
 def test_a_short_rest_comes_along_where_there_is_room() -> None:
     assert plan_chunks([Waiting(0, 90, 1)], 64, 512) == [Chunk(0, 90)]
     assert plan_chunks([Waiting(0, 90, 1)], 64, 80) == [Chunk(0, 64)]
-    assert plan_chunks([Waiting(0, 128, 1)], 64, 512) == [Chunk(0, 64)]
+    assert plan_chunks([Waiting(0, 96, 1)], 64, 512) == [Chunk(0, 64)]
 
 
 def test_a_long_prompt_that_has_waited_gets_half() -> None:
@@ -106,6 +106,13 @@ def test_a_step_may_be_longer_while_more_wait_for_their_first_token_than_for_the
     budget = Budget(target_s=0.1, n_batch=2048, token_s=0.001)
     assert budget.tokens(4, n_waiting=4) == 100
     assert budget.tokens(2, n_waiting=6) == 375
+
+
+def test_nearly_a_tile_becomes_one() -> None:
+    budget = Budget(target_s=0.1, n_batch=2048, token_s=0.3 / 50)
+    assert budget.tokens(1) == TILE
+    assert Budget(target_s=0.1, n_batch=2048, token_s=0.3 / 30).tokens(1) == 30
+    assert Budget(target_s=0.1, n_batch=50, token_s=0.3 / 50).tokens(1) == 49
 
 
 def test_a_prompt_is_late_when_it_waited_longer_than_its_reading_takes() -> None:

@@ -36,15 +36,14 @@ class Planner:
         """Return the rows of the slots that may take part; none if all of them wait."""
         decoding = [slot for slot in able if slot.state is SlotState.DECODE]
         reading = [] if len(decoding) == len(able) else self._reading(able)
-        if not reading:
+        if not reading or (decoding and self._has_read):
             self._has_read = False
             return self._guessing.rows(decoding)
         prompts = self._read(reading, len(decoding), counters)
         if self._go_together(len(decoding), sum(len(row.tokens) for row in prompts)):
-            self._has_read = False
             return self._guessing.rows(decoding) + prompts
-        self._has_read = not (decoding and self._has_read)
-        return prompts if self._has_read else self._guessing.rows(decoding)
+        self._has_read = True
+        return prompts
 
     def _go_together(self, n_decoding: int, n_prompt: int) -> bool:
         """Tell whether decoding slots and pieces of prompts are one batch."""
