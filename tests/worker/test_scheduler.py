@@ -108,6 +108,16 @@ def test_a_step_may_be_longer_while_more_wait_for_their_first_token_than_for_the
     assert budget.tokens(2, n_waiting=6) == 375
 
 
+def test_a_cell_has_an_assumed_price_until_it_is_learnt_or_found_to_be_nothing() -> None:
+    budget = Budget(target_s=0.1, n_batch=2048, token_s=0.003, cell_share=1e-4)
+    assert budget.cell_s == 0.003 * 1e-4
+    for _ in range(4 * 400):
+        budget.observe(n_decoding=4, n_prompt=0, elapsed_s=0.02, n_cells=500)
+    assert budget.decode.is_settled
+    assert budget.cell_s == budget.decode.cell_s
+    assert Budget(target_s=0.1, n_batch=2048, token_s=0.003).cell_s == 0.0
+
+
 def test_nearly_a_tile_becomes_one() -> None:
     budget = Budget(target_s=0.1, n_batch=2048, token_s=0.3 / 50)
     assert budget.tokens(1) == TILE

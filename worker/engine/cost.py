@@ -15,7 +15,7 @@ _ROWS, _CELLS = 8.0, 65536.0
 _UNKNOWN = 1e3
 _HICCUP = 4.0
 """A step that took so many times as long as expected tells nothing of the rest."""
-_N_LEARNT = 100
+_N_LEARNT, _N_SETTLED = 100, 400
 
 
 @dataclass(slots=True)
@@ -30,6 +30,11 @@ class DecodeCost:
     _noise: float = 0.0
     cell_s: float = 0.0
     """What a cell in use costs each row; 0 as long as that could never be told from the noise."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Enough steps were seen: what could not be told by now is next to nothing."""
+        return self.n_steps >= _N_SETTLED
 
     def predict(self, n_rows: int, n_cells: int) -> float:
         """Return the expected time; 0 before anything is known."""

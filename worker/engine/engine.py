@@ -20,7 +20,7 @@ from worker.engine.cache import PrefixCache
 from worker.engine.draft import Drafter
 from worker.engine.hostcache import HostCache
 from worker.engine.media import without_placeholders
-from worker.engine.scheduler import Budget
+from worker.engine.scheduler import CELL_SHARE, Budget
 from worker.engine.selfextend import SelfExtend
 from worker.engine.slot import Run, Slot, Space
 from worker.engine.stats import Counters
@@ -75,7 +75,12 @@ class Engine:
             config.similarity,
             cuts=not extends,
         )
-        budget = Budget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
+        budget = Budget(
+            config.step_target_s,
+            backend.n_batch,
+            token_s=backend.prefill_token_s,
+            cell_share=0.0 if backend.is_gpu else CELL_SHARE,
+        )
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
         self._step = Step(backend, self.cache, budget, rules, self._flush)
         self._drafter = drafter

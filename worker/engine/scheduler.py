@@ -43,6 +43,9 @@ STRETCH = 3.0
 """So much longer than its target a step may take to fill a tile."""
 LEARN_ALL, LEARN_EVERY = 200, 4
 """So many steps without prompts are learnt from at first, then each fourth: the fit takes 30 us."""
+CELL_SHARE = 2e-5
+"""On CPUs a cell that a row must not see is looked at all the same. With 135 million parameters it
+is 1e-4 of a token, and less with more."""
 PATIENCE_S = 2.0
 """How long a prompt waits for shorter ones, beside the time that reading it takes."""
 
@@ -103,6 +106,8 @@ class Budget:
     token_s: float = 0.0
     idle_target_s: float = 0.5
     decode: DecodeCost = field(default_factory=DecodeCost)
+    cell_share: float = 0.0
+    """What a cell is assumed to cost each row until that is learnt, in prompt tokens."""
     n_pure: int = 0
     """Steps without prompts so far."""
 
@@ -140,6 +145,13 @@ class Budget:
         spent_s = elapsed_s - (self.decode.predict(n_decoding, n_cells) if n_decoding else 0.0)
         if n_prompt >= MIN_CHUNK // 2 and spent_s > 0.0:
             self.token_s = _blend(self.token_s, spent_s / n_prompt)
+
+    @property
+    def cell_s(self) -> float:
+        """What a cell in use costs each row; 0 if that is nothing."""
+        if self.decode.cell_s > 0.0 or self.decode.is_settled:
+            return self.decode.cell_s
+        return self.cell_share * self.token_s
 
     def is_late(self, n_left: int, waited_s: float) -> bool:
         """Tell whether a prompt has waited longer than is fair."""

@@ -294,7 +294,7 @@ class Step:
         n_decoding = sum(len(row.tokens) == 1 or row.is_draft for row in rows)
         counters, cache = self._counters, self._cache
         self._budget.observe(n_decoding, n_prompt, elapsed_s, counters.n_kv_used)
-        cache.expire(n_decoding + n_prompt, self._budget.decode.cell_s, self._budget.token_s)
+        cache.expire(n_decoding + n_prompt, self._budget.cell_s, self._budget.token_s)
         counters.step_s += elapsed_s
         counters.n_kv_used, counters.n_branches = cache.n_cells, cache.n_branches
         counters.n_host_bytes = cache.n_host_bytes
