@@ -118,6 +118,16 @@ def test_a_cell_has_an_assumed_price_until_it_is_learnt_or_found_to_be_nothing()
     assert Budget(target_s=0.1, n_batch=2048, token_s=0.003).cell_s == 0.0
 
 
+def test_what_few_rows_take_is_not_guessed_beyond_what_many_took() -> None:
+    budget = Budget(target_s=0.1, n_batch=2048, token_s=0.001)
+    budget.decode.weights = [0.5, 0.0, 0.0]  # a fit gone astray
+    assert budget.tokens(1) == MIN_CHUNK
+    budget.decode.note(8, 0.04)
+    assert budget.decode.predict(1, 0) == budget.decode.predict(8, 0) == 0.04 * 1.5
+    assert budget.decode.predict(16, 0) == 0.08 * 1.5
+    assert budget.tokens(1) == TILE
+
+
 def test_nearly_a_tile_becomes_one() -> None:
     budget = Budget(target_s=0.1, n_batch=2048, token_s=0.3 / 50)
     assert budget.tokens(1) == TILE

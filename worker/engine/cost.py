@@ -15,6 +15,8 @@ _ROWS, _CELLS = 8.0, 65536.0
 _UNKNOWN = 1e3
 _HICCUP = 4.0
 """A step that took so many times as long as expected tells nothing of the rest."""
+_DOUBT = 1.5
+"""So much longer than the last step a step of as many rows may be expected to take."""
 _N_LEARNT, _N_SETTLED = 100, 400
 
 
@@ -24,6 +26,8 @@ class DecodeCost:
 
     weights: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     n_steps: int = 0
+    last_rows: int = 0
+    last_s: float = 0.0
     _spread: list[list[float]] = field(
         default_factory=lambda: [[_UNKNOWN * (i == j) for j in range(3)] for i in range(3)]
     )
@@ -37,8 +41,19 @@ class DecodeCost:
         return self.n_steps >= _N_SETTLED
 
     def predict(self, n_rows: int, n_cells: int) -> float:
-        """Return the expected time; 0 before anything is known."""
-        return max(0.0, _dot(self.weights, _regressors(n_rows, n_cells)))
+        """Return the expected time; 0 before anything is known.
+
+        A fit knows little of numbers of rows that did not come lately. What it says is bounded by
+        the last step: fewer rows do not take longer, more at most in proportion.
+        """
+        expected = max(0.0, _dot(self.weights, _regressors(n_rows, n_cells)))
+        if not self.last_rows:
+            return expected
+        return min(expected, _DOUBT * self.last_s * max(1.0, n_rows / self.last_rows))
+
+    def note(self, n_rows: int, elapsed_s: float) -> None:
+        """Remember the last step, learnt from or not."""
+        self.last_rows, self.last_s = n_rows, elapsed_s
 
     def observe(self, n_rows: int, n_cells: int, elapsed_s: float) -> None:
         """Learn from one step."""

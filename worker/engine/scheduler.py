@@ -139,6 +139,7 @@ class Budget:
         """Learn from a step that took `elapsed_s`."""
         if n_prompt == 0:
             self.n_pure += 1
+            self.decode.note(n_decoding, elapsed_s)
             if self.n_pure <= LEARN_ALL or self.n_pure % LEARN_EVERY == 0:
                 self.decode.observe(n_decoding, n_cells, elapsed_s)
             return
