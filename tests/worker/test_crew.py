@@ -47,9 +47,11 @@ def test_threads_are_used_only_where_they_save_more_than_they_cost() -> None:
 
 def test_it_learns_what_a_choice_takes() -> None:
     crew, _ = crew_of(2, one_s=0.0)
-    with crew.timed():
-        pass
-    assert 0.0 < crew.one_s < 1.0
+    crew.learn(0.5)
+    assert crew.one_s == 0.5
+    crew.choose([Job(1, 2), Job(3, 4)])
+    assert 0.0 < crew.one_s < 0.5
+    crew.close()
 
 
 def test_what_goes_wrong_on_a_thread_is_raised_here() -> None:

@@ -108,8 +108,10 @@ class LlamaBackend:
         index = self._batch.last[row] if offset < 0 else self._batch.first[row] + offset
         if sampler.busy_chain is None or sampler.chosen >= 0:
             return sampler.sample(self._context, index, self._logits)
-        with self._crew.timed():
-            return sampler.sample(self._context, index, self._logits)
+        start = time.perf_counter()
+        sampled = sampler.sample(self._context, index, self._logits)
+        self._crew.learn(time.perf_counter() - start)
+        return sampled
 
     def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
         """Choose the tokens of several rows at once, if that is sooner than one by one."""

@@ -7,9 +7,8 @@ interpreter while they work. Handing over takes some 0.1 ms, so it is done only 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import llama_cpp.llama_cpp as lib
@@ -47,12 +46,9 @@ class Crew:
         n_threads = min(n, self._n_threads)
         return n_threads > 1 and self.one_s * (n - -(-n // n_threads)) > HANDOVER_S
 
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Learn what one choice takes that is made without the crew."""
-        start = time.perf_counter()
-        yield
-        self._learn(time.perf_counter() - start)
+    def learn(self, elapsed_s: float) -> None:
+        """Learn what one choice took, with the crew or without it."""
+        self.one_s += _WEIGHT * (elapsed_s - self.one_s) if self.one_s else elapsed_s
 
     def choose(self, jobs: Sequence[Job]) -> list[int]:
         """Choose a token for each job, on all threads; in the order of the jobs."""
@@ -64,7 +60,7 @@ class Crew:
         others = [pool.submit(self._part, part) for part in parts[1:]]
         start = time.perf_counter()
         tokens = self._part(parts[0])
-        self._learn((time.perf_counter() - start) / n)
+        self.learn((time.perf_counter() - start) / n)
         for other in others:
             tokens += other.result()
         return tokens
@@ -77,9 +73,6 @@ class Crew:
 
     def _part(self, jobs: Sequence[Job]) -> list[int]:
         return [self._choose(*job) for job in jobs]
-
-    def _learn(self, elapsed_s: float) -> None:
-        self.one_s += _WEIGHT * (elapsed_s - self.one_s) if self.one_s else elapsed_s
 
 
 def open_crew(context: Any) -> Crew:
