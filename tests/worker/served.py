@@ -97,6 +97,23 @@ class Served:
         return self.backend.tokenize(text, add_special=True, parse_special=True)
 
 
+def is_plausible(judge: Served, prompt: str, answer: Answer, **params: Any) -> None:
+    """Check that the model alone ranks each greedy token within 2.0 of its best.
+
+    Texts of equal prompts may part: llama.cpp's CPU kernels round one row otherwise than several
+    and add attention up in the order of the cells, which lie otherwise in other company. With
+    weights of 4 bits a flipped rounding changes a logit by up to 1.0, which turns a near tie;
+    another prompt's continuation is much farther away.
+    """
+    tokens = judge.tokenize(prompt)
+    for i, token in enumerate(answer.tokens):
+        ask = {"n_predict": 1, "n_probs": 20} | params
+        alone = judge.ask([*tokens, *answer.tokens[:i]], **ask).probs[0]
+        ranked = {one: p for one, _, p in alone.top}
+        assert token in ranked, (prompt, i)
+        assert max(ranked.values()) - ranked[token] < 2.0, (prompt, i)
+
+
 def _collect(answer: Answer, message: TaskMessage) -> None:
     match message:
         case Delta():

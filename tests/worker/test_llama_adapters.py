@@ -10,7 +10,7 @@ from protocol.errors import ConfigError, TaskError
 from protocol.side_tasks import LoraListed, SetLora
 from tests.models.adapters import write_control_vector, write_lora
 from tests.worker.conftest import serving
-from tests.worker.served import Served
+from tests.worker.served import Served, is_plausible
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -82,13 +82,16 @@ def test_scale_zero_is_the_model_itself_and_scale_one_is_not(files: Path) -> Non
         assert served.ask(STORY, **ON, n_predict=32, cache_prompt=False).text != base
 
 
-def test_the_standing_scale_holds_for_tasks_that_ask_for_nothing(tuned: Served) -> None:
-    on, off = (tuned.ask(STORY, **one, id_slot=0, cache_prompt=False).text for one in (ON, OFF))
-    listed = set_lora(tuned, (0, 1.0))
-    assert [(one.id, one.scale, one.task_name) for one in listed.adapters] == [(0, 1.0, "noise")]
-    assert tuned.ask(STORY, id_slot=0, cache_prompt=False).text == on
-    assert set_lora(tuned).adapters[0].scale == 0.0
-    assert tuned.ask(STORY, id_slot=0, cache_prompt=False).text == off != on
+def test_the_standing_scale_holds_for_tasks_that_ask_for_nothing(files: Path) -> None:
+    # Rounding depends on where the cells lie: one slot, so that they lie alike.
+    lora = (str(files / "lora.gguf"),)
+    with serving(1, lora=lora, lora_init_without_apply=True) as one:
+        on, off = (one.ask(STORY, **kind, cache_prompt=False).text for kind in (ON, OFF))
+        (listed,) = set_lora(one, (0, 1.0)).adapters
+        assert (listed.id, listed.scale, listed.task_name) == (0, 1.0, "noise")
+        assert one.ask(STORY, cache_prompt=False).text == on
+        assert set_lora(one).adapters[0].scale == 0.0
+        assert one.ask(STORY, cache_prompt=False).text == off != on
 
 
 def test_tasks_with_and_without_an_adapter_run_at_once_and_keep_apart(tuned: Served) -> None:
@@ -101,10 +104,7 @@ def test_tasks_with_and_without_an_adapter_run_at_once_and_keep_apart(tuned: Ser
     asked = [(STORY, kind | {"n_predict": 4, "cache_prompt": False}) for kind in kinds]
     tokens = tuned.tokenize(STORY)
     for kind, answer in zip(kinds, tuned.ask_each(asked), strict=True):
-        for i, token in enumerate(answer.tokens):
-            ranked = judged(tuned, [*tokens, *answer.tokens[:i]], kind)
-            assert token in ranked, (kind, i)
-            assert max(ranked.values()) - ranked[token] < 2.0, (kind, i)
+        is_plausible(tuned, STORY, answer, **kind, cache_prompt=False)
     first, other = (judged(tuned, tokens, kind) for kind in (strong, OFF))
     assert max(first, key=first.__getitem__) not in other
 

@@ -9,7 +9,7 @@ import pytest
 from protocol.errors import ErrorCode, TaskError
 from protocol.side_tasks import SlotActed, SlotAction
 from tests.worker.conftest import serving
-from tests.worker.served import Served
+from tests.worker.served import Served, is_plausible
 from worker.statefile import note_path
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
@@ -41,20 +41,20 @@ def saved(served: Served, folder: Path, name: str = "story") -> SlotActed:
     return act(served, folder, "save", 0, name)
 
 
-def test_a_saved_slot_restored_into_another_goes_on_as_before(two: Served, folder: Path) -> None:
+def test_a_saved_slot_restored_into_another_goes_on_as_before(
+    single: Served, two: Served, folder: Path
+) -> None:
     done = saved(two, folder)
     n_tokens = len(two.tokenize(STORY))
     assert done.n_tokens == n_tokens
     assert done.n_bytes == (folder / "story").stat().st_size
     for slot in (0, 1):
         act(two, folder, "erase", slot)
-    expected = two.ask(STORY + " a witch who", id_slot=0).text
-    act(two, folder, "erase", 0)
     restored = act(two, folder, "restore", 1)
     assert (restored.n_tokens, restored.n_bytes) == (n_tokens, done.n_bytes)
     answer = two.ask(STORY + " a witch who", id_slot=1)
     assert answer.done.n_cached == n_tokens
-    assert answer.text == expected
+    is_plausible(single, STORY + " a witch who", answer)
 
 
 def test_a_saved_slot_outlives_its_worker(folder: Path) -> None:
