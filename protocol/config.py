@@ -136,7 +136,9 @@ class WorkerConfig:
     )
     main_gpu: int = param(0, "GPU of small tensors, or of all with split_mode none.", low=0)
     tensor_split: tuple[float, ...] = param((), "Share of each GPU.")
-    use_mmap: bool = param(True, "Map the file instead of reading it.")
+    use_mmap: bool | None = param(
+        None, "Map the file instead of reading it; unset, a CPU worker alone with its model reads."
+    )
     use_mlock: bool = param(False, "Keep the model in RAM.")
     load_mode: str = param(
         "",

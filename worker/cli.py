@@ -153,9 +153,7 @@ def serve(config: Path | None, **values: Any) -> None:
 
 def _on_this_host(pool: PoolConfig, folder: Path) -> PoolConfig:
     """Resolve the configuration, and tell what each worker gets of the machine."""
-    host = read_host()
-    placements = resolve.placements(pool, host)
-    pool = resolve.resolve(pool, runtime_dir=str(folder), host=host)
+    pool, placements = resolve.settle(pool, runtime_dir=str(folder), host=read_host())
     if placements:
         for line in describe([worker.name for worker in pool.worker], placements):
             log.info("placed %s", line)

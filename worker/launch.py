@@ -12,6 +12,7 @@ from protocol.logs import is_journal
 from protocol.options import OPTIONS, UNUSED
 from protocol.orphan import PARENT_VARIABLE
 from worker import openmp
+from worker.weights import maps
 
 GATEWAY = "gateway"
 
@@ -68,14 +69,32 @@ def workers(
 def _worker(worker: WorkerConfig, env: Mapping[str, str], flags: tuple[str, ...]) -> Launch:
     devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": worker.devices}
     chosen = devices if worker.devices else {}
+    own = {**openmp.environment(worker, env), **_huge_pages(worker, env), **chosen}
     return Launch(
         name=worker.name,
         argv=(*_PYTHON, "-m", "worker", *flags, "--name", worker.name),
-        env=_watched({**env, **openmp.environment(worker, env), **chosen}, worker.stall_s),
+        env=_watched({**env, **own}, worker.stall_s),
         model=worker.alias,
         watchdog_s=worker.stall_s,
         journal=is_journal(2),
     )
+
+
+_TUNABLES = "GLIBC_TUNABLES"
+_HUGE_PAGES = "glibc.malloc.hugetlb"
+
+
+def _huge_pages(worker: WorkerConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    """Have malloc ask for huge pages, if weights are read into its memory; what is said stands.
+
+    Measured on 2 cores: 1 % more tokens a second, for 13 MiB more of memory in use; workers that
+    map their weights would pay the same for less. It asks by madvise, so where the system has
+    transparent huge pages switched off nothing happens.
+    """
+    said = environ.get(_TUNABLES, "")
+    if maps(worker) or any(one.partition("=")[0] == _HUGE_PAGES for one in said.split(":")):
+        return {}
+    return {_TUNABLES: ":".join(filter(None, [said, f"{_HUGE_PAGES}=1"]))}
 
 
 def _watched(env: Mapping[str, str], watchdog_s: float) -> dict[str, str]:

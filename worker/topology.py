@@ -1,4 +1,4 @@
-"""What the machine is: CPUs that this process may use, their cores and NUMA nodes, quota, GPUs.
+"""What the machine is: CPUs that this process may use, cores, NUMA nodes, quota, memory, GPUs.
 
 Reads /sys, /proc and the control group; decides nothing. Where a file is missing, as in a sandbox,
 every CPU counts as a core of its own on one node.
@@ -15,6 +15,8 @@ from worker.placement import Cpu, Host
 
 _ROOT = Path("/")
 _GPU_NODES = ("nvidia[0-9]*", "kfd")
+_UNLIMITED = 1 << 62
+"""A limit of version 1 from here on is none."""
 
 
 def read_host(root: Path = _ROOT, allowed: frozenset[int] | None = None) -> Host:
@@ -36,6 +38,7 @@ def read_host(root: Path = _ROOT, allowed: frozenset[int] | None = None) -> Host
         cpus=cpus,
         n_online=max(len(online), len(cpus)),
         quota=_quota(root),
+        free_memory=_free_memory(root),
         has_gpu=any(any((root / "dev").glob(pattern)) for pattern in _GPU_NODES),
     )
 
@@ -115,8 +118,43 @@ def _quota_of(folder: Path) -> float:
     return 0.0
 
 
+# ---- memory -----------------------------------------------------------------------------------
+
+
+def free_memory(root: Path = _ROOT) -> int:
+    """Return the memory that can be had without swapping; 0 if the kernel does not say."""
+    match = re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def group_memory(root: Path = _ROOT) -> int | None:
+    """Return what our control groups leave us; None is no limit. Cached files do not count."""
+    left = [room for folder in groups(root, "memory") if (room := _room(folder)) is not None]
+    return min(left, default=None)
+
+
+def _free_memory(root: Path) -> int:
+    allowed = group_memory(root)
+    return free_memory(root) if allowed is None else min(free_memory(root), allowed)
+
+
+def _room(folder: Path) -> int | None:
+    for most, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        text = _text(folder / most).strip()
+        if not text.isdecimal() or int(text) >= _UNLIMITED:
+            continue
+        now = _text(folder / used).strip()
+        match = re.search(rf"^{cached} (\d+)", _text(folder / "memory.stat"), re.MULTILINE)
+        taken = int(now or 0) - (int(match[1]) if match else 0)
+        return max(0, int(text) - max(0, taken))
+    return None
+
+
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""

@@ -224,6 +224,7 @@ def test_config_show_says_where_each_value_comes_from(
     assert lines["top_k"].split() == ["7", "#", "LLAMA_ARG_TOP_K"]
     assert lines["temperature"].split() == ["0.8", "#", "default"]
     assert lines["n_threads"].split()[1:] == ["#", "worked", "out"]
+    assert lines["use_mmap"].split() == ["true", "#", "worked", "out"]
     assert lines["name"].split() == ['"b"', "#", f"{path}:9"]
     assert f"n_predict = 5{'':<30}# {path}:7".split() == [
         word
@@ -233,6 +234,15 @@ def test_config_show_says_where_each_value_comes_from(
     ]
     assert "secret" not in result.stdout
     assert json.loads(lines["api_key"].split("#")[0]) == ["(hidden)"] or "(hidden)" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "line"), [(["--mmap"], "true # --mmap"), (["--no-mmap"], "false # --no-mmap")]
+)
+def test_config_show_names_the_flag_that_settled_the_mapping(args: list[str], line: str) -> None:
+    text = shown("--origin", *args).stdout
+    (found,) = [one for one in text.splitlines() if one.startswith("use_mmap")]
+    assert found.split()[2:] == line.split()
 
 
 def test_config_show_fetches_no_model() -> None:

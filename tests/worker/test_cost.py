@@ -26,13 +26,26 @@ def test_predictions_are_close_in_spite_of_noise(rows: int, cells: int, seed: in
 
 
 def test_the_price_of_a_cell_is_found() -> None:
-    assert 0.27e-6 < taught(0.02, cell_s=0.3e-6).cell_s < 0.33e-6
+    cost = taught(0.02, cell_s=0.3e-6)
+    for assumed_s in (0.0, 0.1e-6, 1e-6):
+        assert 0.27e-6 < cost.price_s(assumed_s) < 0.33e-6
 
 
-def test_a_price_that_cannot_be_told_from_noise_is_no_price() -> None:
+def test_a_price_that_cannot_be_told_from_noise_is_as_assumed() -> None:
     for seed in range(20):
-        assert taught(0.3, cell_s=0.0, seed=seed).cell_s < 0.2e-6
-    assert sum(taught(0.3, cell_s=0.0, seed=seed).cell_s > 0 for seed in range(20)) <= 2
+        assert taught(0.3, cell_s=0.0, seed=seed).price_s(0.0) < 0.2e-6
+        assert taught(0.3, cell_s=0.2e-6, seed=seed).price_s(0.2e-6) > 0.05e-6
+    assert sum(taught(0.3, cell_s=0.0, seed=seed).price_s(0.0) > 0 for seed in range(20)) <= 2
+
+
+def test_before_anything_is_learnt_a_cell_costs_what_is_assumed() -> None:
+    assert DecodeCost().price_s(0.2e-6) == 0.2e-6
+    assert DecodeCost().price_s(0.0) == 0.0
+
+
+def test_a_price_is_never_far_from_what_is_assumed() -> None:
+    assert taught(0.01, cell_s=0.0).price_s(0.4e-6) == 0.1e-6
+    assert taught(0.01, cell_s=3e-6).price_s(0.4e-6) == 1.6e-6
 
 
 def test_a_hiccup_is_not_believed() -> None:

@@ -12,7 +12,7 @@ from worker.placement import Cpu, Host, Placement, describe, place
 
 
 def placed(host: Host, *workers: WorkerConfig) -> list[Placement]:
-    return list(place(host, workers))
+    return list(place(host, workers, {}))
 
 
 def alike(n: int, **fields: object) -> list[WorkerConfig]:
@@ -148,6 +148,7 @@ def test_what_was_chosen_is_chosen_again() -> None:
                     cpus=one.cpus,
                     numa=one.numa,
                     poll=one.poll,
+                    use_mmap=not one.reads,
                 )
                 for one in first
             ]
@@ -159,10 +160,10 @@ def test_what_was_chosen_is_chosen_again() -> None:
 
 def test_workers_that_got_the_same_are_told_in_one_line() -> None:
     names = ["a", "b", "c"]
-    assert len(describe(names, place(flat(6), alike(3)))) == 1
-    lines = describe(names, place(nodes(2, 4), alike(3)))
+    assert len(describe(names, place(flat(6), alike(3), {}))) == 1
+    lines = describe(names, place(nodes(2, 4), alike(3), {}))
     assert [line.partition(" ")[0] for line in lines] == ["workers=a,c", "workers=b"]
-    assert "threads=2 threads_batch=2 cpus=0-3 numa=none poll=50 (" in lines[0]
+    assert "threads=2 threads_batch=2 cpus=0-3 numa=none poll=50 weights=mapped (" in lines[0]
 
 
 def test_a_machine_says_what_it_is() -> None:

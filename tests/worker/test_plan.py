@@ -42,7 +42,7 @@ def test_a_short_prompt_is_read_beside_the_decoding_slots() -> None:
     assert prompts(batches[0]) == TILE - 4
 
 
-@pytest.mark.parametrize("n", [TILE - 3, 300])
+@pytest.mark.parametrize("n", [TILE - 3, 5 * TILE])
 def test_a_long_prompt_takes_turns_with_the_decoding_slots(n: int) -> None:
     _, batches = rig_of(n)
     reading = [batch for batch in batches if prompts(batch)]
@@ -52,8 +52,9 @@ def test_a_long_prompt_takes_turns_with_the_decoding_slots(n: int) -> None:
     assert all(len(batch) == 1 for batch in reading if prompts(batch) >= TILE)
 
 
-def test_nobody_who_decodes_waits_for_two_steps_of_prompts() -> None:
-    _, batches = rig_of(4 * TILE + 30)
+@pytest.mark.parametrize("n", [4 * TILE + 30, 4 * TILE + 44])
+def test_nobody_who_decodes_waits_for_two_steps_of_prompts(n: int) -> None:
+    _, batches = rig_of(n)
     for first, second in itertools.pairwise(batches):
         decoding = {row.seq for row in (*first, *second) if len(row.tokens) == 1}
         assert {0, 1, 2} <= decoding

@@ -94,6 +94,8 @@ def test_an_override_of_another_type_ends_the_start() -> None:
     ("fields", "mode"),
     [
         ({}, 1),
+        ({"use_mmap": None}, 1),
+        ({"use_mmap": True}, 1),
         ({"use_mmap": False}, 0),
         ({"use_mmap": False, "use_mlock": True}, 2),
         ({"use_mlock": True}, 3),

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.errors import ConfigError
 from tests.worker.hosts import write
-from worker.topology import affinity, bind, read_host
+from worker.topology import affinity, bind, free_memory, group_memory, read_host
 
 CPU = "sys/devices/system/cpu"
 
@@ -79,6 +79,41 @@ def test_slow_cores_and_gpus_are_seen(tmp_path: Path) -> None:
 )
 def test_the_tightest_quota_counts(tmp_path: Path, files: dict[str, str], quota: float) -> None:
     assert read_host(tree(tmp_path, **files), frozenset(range(8))).quota == quota
+
+
+GROUP = "sys/fs/cgroup/"
+MEMINFO = {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    2048 kB\n"}
+LIMIT = {
+    f"{GROUP}memory.max": "1000\n",
+    f"{GROUP}memory.current": "700\n",
+    f"{GROUP}memory.stat": "anon 1\ninactive_file 300\n",
+}
+OLD_LIMIT = {
+    "proc/self/cgroup": "4:memory:/a\n",
+    f"{GROUP}memory/a/memory.limit_in_bytes": "1000\n",
+    f"{GROUP}memory/a/memory.usage_in_bytes": "900\n",
+    f"{GROUP}memory/memory.limit_in_bytes": "9223372036854771712\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "free", "allowed", "both"),
+    [
+        ({}, 0, None, 0),
+        (MEMINFO, 2048 * 1024, None, 2048 * 1024),
+        (MEMINFO | LIMIT, 2048 * 1024, 600, 600),
+        (MEMINFO | OLD_LIMIT, 2048 * 1024, 100, 100),
+        (MEMINFO | {f"{GROUP}memory.max": "max\n"}, 2048 * 1024, None, 2048 * 1024),
+        (LIMIT, 0, 600, 0),
+    ],
+)
+def test_memory_of_host_and_group_is_read(
+    tmp_path: Path, files: dict[str, str], free: int, allowed: int | None, both: int
+) -> None:
+    write(tmp_path, files)
+    assert free_memory(tmp_path) == free
+    assert group_memory(tmp_path) == allowed
+    assert read_host(tmp_path, frozenset({0})).free_memory == both
 
 
 def test_this_machine_can_be_read() -> None:

@@ -64,8 +64,7 @@ def resolved(pool: PoolConfig, host: Host) -> tuple[PoolConfig, tuple[str, ...],
     """Resolve a configuration without fetching anything: pool, placements, what is wrong."""
     folder = pool.runtime_dir or _MADE_AT_START
     try:
-        placements = resolve.placements(pool, host)
-        pool = resolve.resolve(pool, runtime_dir=folder, host=host, fetch=located)
+        pool, placements = resolve.settle(pool, runtime_dir=folder, host=host, fetch=located)
     except ConfigError as error:
         workers = pool.worker or (WorkerConfig(),)
         named = [replace(one, name=one.name or f"worker-{i}") for i, one in enumerate(workers, 1)]

@@ -15,6 +15,8 @@ from worker.doctor.case import Case, write
 from worker.doctor.child import Outcome
 from worker.doctor.elf import built_for
 from worker.doctor.finding import Finding, fail, ok, warn
+from worker.topology import free_memory, group_memory
+from worker.weights import maps
 
 logger = logging.getLogger(__name__)
 
@@ -176,11 +178,12 @@ class _ModelChecks:
         weights = {one.model: self._header(Path(one.model)).size for one in workers}
         need = system.Need(
             weights=sum(weights.values()),
-            copies=sum(weights[one.model] for one in workers if not _maps(one)),
+            mapped=sum(weights[path] for path in {one.model for one in workers if maps(one)}),
+            copies=sum(weights[one.model] for one in workers if not maps(one)),
             cache=sum(header.cache_bytes(self._header(Path(one.model)), one) for one in workers),
             on_gpu=self._on_gpu(workers),
         )
-        yield system.judge_memory(need, probe.free_memory(), probe.group_memory())
+        yield system.judge_memory(need, free_memory() or sys.maxsize, group_memory())
 
     def _on_gpu(self, workers: list[WorkerConfig]) -> int | None:
         """Return the free memory of the GPUs; None if the CPU computes."""
@@ -220,10 +223,6 @@ class _ModelChecks:
             except OSError:
                 continue  # said by `files`
         return found
-
-
-def _maps(worker: WorkerConfig) -> bool:
-    return "mmap" in worker.load_mode if worker.load_mode else worker.use_mmap
 
 
 def _first(case: Case) -> WorkerConfig | None:

@@ -1,7 +1,6 @@
 """What a GGUF file says of itself, and how much memory its model will need."""
 
 import mmap
-import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from protocol.config import WorkerConfig
 from worker.doctor.finding import Finding, fail, mib, ok
+from worker.modelfile import parts
 
 MODEL = "model"
 _BIG_VERSIONS = (2, 3)
@@ -90,21 +90,9 @@ def read_header(path: Path) -> Header:
                 values = {reader.text(): reader.value(reader.take("I")) for _ in range(n_values)}
             except (ValueError, KeyError, struct.error):
                 return Header(fault="it is cut short or broken", values={})
-    sizes, lacking = _parts(path)
+    sizes, lacking = parts(path)
     fault = f"its part {lacking} is missing" if lacking else ""
     return Header(fault=fault, version=version, n_tensors=n_tensors, values=values, size=sum(sizes))
-
-
-def _parts(path: Path) -> tuple[list[int], str]:
-    """Return the sizes of all parts of a split file, and the first part that is not there."""
-    match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
-    if match is None:
-        return [path.stat().st_size], ""
-    names = [f"{match[1]}-{i:05d}-of-{match[2]}.gguf" for i in range(1, int(match[2]) + 1)]
-    paths = [path.with_name(name) for name in names]
-    there = [one for one in paths if one.is_file()]
-    lacking = next((one.name for one in paths if not one.is_file()), "")
-    return [one.stat().st_size for one in there], lacking
 
 
 def judge_model(path: str, header: Header) -> Finding:

@@ -1,10 +1,9 @@
-"""Reading this host: limits, files, memory, ports. Decides nothing."""
+"""Reading this host: limits, files, ports. Decides nothing."""
 
 import contextlib
 import importlib.metadata
 import importlib.util
 import os
-import re
 import resource
 import socket
 from collections.abc import Iterator
@@ -15,8 +14,6 @@ from worker.topology import groups
 _ROOT = Path("/")
 _GPU_FILES = ("nvidia[0-9]*", "kfd")
 _UVM = Path("/dev/nvidia-uvm")
-_NONE = (1 << 63) - 1
-"""A limit that is as good as none."""
 
 
 def version_of(package: str) -> str:
@@ -64,33 +61,6 @@ def free_shm() -> int | None:
     except OSError:
         return None
     return stat.f_bavail * stat.f_frsize
-
-
-def free_memory(root: Path = _ROOT) -> int:
-    """Return the memory that can be had without swapping."""
-    match = re.search(r"^MemAvailable:\s*(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
-    return int(match[1]) * 1024 if match else _NONE
-
-
-def group_memory(root: Path = _ROOT) -> int | None:
-    """Return what our control groups leave us; None is no limit. Cached files do not count."""
-    left = [room for folder in groups(root, "memory") if (room := _room(folder)) is not None]
-    return min(left, default=None)
-
-
-def _room(folder: Path) -> int | None:
-    for most, used, cached in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        text = text_of(folder / most).strip()
-        if not text.isdecimal() or int(text) > _NONE // 2:
-            continue
-        now = text_of(folder / used).strip()
-        match = re.search(rf"^{cached} (\d+)", text_of(folder / "memory.stat"), re.MULTILINE)
-        taken = int(now or 0) - (int(match[1]) if match else 0)
-        return max(0, int(text) - max(0, taken))
-    return None
 
 
 def most_tasks(root: Path = _ROOT) -> int | None:

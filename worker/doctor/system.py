@@ -44,6 +44,8 @@ class Need:
 
     weights: int
     """Of all models together, each once."""
+    mapped: int
+    """Of those models that any worker maps, each once: the page cache holds them, or not."""
     copies: int
     """Of weights that are read instead of mapped, for every worker."""
     cache: int
@@ -67,7 +69,7 @@ def judge_memory(need: Need, available: int, allowed: int | None) -> Finding:
     if need.cache + need.copies > limit:
         mend = "a smaller context (-c), fewer workers, -ctk q8_0 -ctv q8_0 -fa on, or --mmap"
         return fail(MEMORY, have, mend)
-    if need.cache + need.weights + need.copies > limit:
+    if need.cache + need.mapped + need.copies > limit:
         mend = "weights would be read from disk again and again: a smaller quant, or more memory"
         return warn(MEMORY, have, mend)
     return ok(MEMORY, have)

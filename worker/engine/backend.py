@@ -181,6 +181,9 @@ class Backend(Protocol):
     is_gpu: bool
     prefill_token_s: float
     """First guess at the time to read one prompt token, from the warm-up; 0 if unknown."""
+    cell_share: float
+    """What a cell that a row must not see costs that row all the same, in prompt tokens, as far as
+    the shape of the model says; 0 if that is unknown."""
 
     @property
     def embedder(self) -> Embedder | None:

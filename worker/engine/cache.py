@@ -22,7 +22,7 @@ MIN_SHARED = 16
 """Fewer tokens are read as soon as they are taken."""
 MIN_KEPT = 32
 """Fewer tokens of its own are not worth a sequence beside the slots."""
-MIN_IDLE = 500
+MIN_IDLE = 128
 """Computed rows that an idle sequence stays in any case: its user may be about to go on."""
 MAX_SEQUENCES = 256
 """llama.cpp's own bound (LLAMA_MAX_SEQ)."""
@@ -244,21 +244,19 @@ class PrefixCache:
         self._n_rows += n_rows
         if cell_s <= 0.0 or token_s <= 0.0:
             return
+        copying_s = 2 * self._host.token_s if self._host is not None else token_s
+        n_least = max(MIN_IDLE, min(token_s, copying_s) / cell_s)  # whatever it shares with others
         for old in self._idle():
             n_idle = self._n_rows - old.used_at
-            if n_idle < MIN_IDLE:
+            if n_idle < n_least:
                 continue
-            n_own = self._own(old.id)
-            if n_own * cell_s * n_idle > self._price_s(n_own, len(old.tokens), token_s):
+            n_own, n_all = self._own(old.id), len(old.tokens)
+            back_s = n_own * token_s
+            if n_all >= MIN_TOKENS:
+                back_s = min(back_s, n_all * copying_s)
+            if n_own * cell_s * n_idle > back_s:
                 self._evict(old)  # one a step: a copy takes milliseconds
                 return
-
-    def _price_s(self, n_own: int, n_all: int, token_s: float) -> float:
-        """Return what it takes to get an idle sequence back."""
-        reading_s = n_own * token_s
-        if self._host is None or n_all < MIN_TOKENS:
-            return reading_s
-        return min(reading_s, 2 * n_all * self._host.token_s)
 
     def leave(self, slot: Slot) -> None:
         """Index all that a slot holds, whose task has ended."""

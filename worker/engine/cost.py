@@ -17,7 +17,9 @@ _HICCUP = 4.0
 """A step that took so many times as long as expected tells nothing of the rest."""
 _DOUBT = 1.5
 """So much longer than the last step a step of as many rows may be expected to take."""
-_N_LEARNT, _N_SETTLED = 100, 400
+_N_LEARNT = 100
+_FOREIGN = 4.0
+"""A cell's price may be so many times off what is assumed: a drift of the machine is no price."""
 
 
 @dataclass(slots=True)
@@ -32,13 +34,22 @@ class DecodeCost:
         default_factory=lambda: [[_UNKNOWN * (i == j) for j in range(3)] for i in range(3)]
     )
     _noise: float = 0.0
-    cell_s: float = 0.0
-    """What a cell in use costs each row; 0 as long as that could never be told from the noise."""
 
-    @property
-    def is_settled(self) -> bool:
-        """Enough steps were seen: what could not be told by now is next to nothing."""
-        return self.n_steps >= _N_SETTLED
+    def price_s(self, assumed_s: float) -> float:
+        """Return what a cell in use costs each row: as assumed, unless the steps contradict.
+
+        Among few rows the price is smaller than the noise for thousands of steps. What is not
+        known does not say that it is nothing.
+        """
+        slope = self.weights[2] / _CELLS
+        doubt = 3.0 * math.sqrt(max(0.0, self._noise * self._spread[2][2])) / _CELLS
+        if self.n_steps < _N_LEARNT:
+            found = assumed_s
+        elif slope > doubt:
+            found = slope
+        else:
+            found = min(assumed_s, max(0.0, slope + doubt))
+        return min(max(found, assumed_s / _FOREIGN), assumed_s * _FOREIGN) if assumed_s else found
 
     def predict(self, n_rows: int, n_cells: int) -> float:
         """Return the expected time; 0 before anything is known.
@@ -74,14 +85,6 @@ class DecodeCost:
         ]
         self.n_steps += 1
         self._noise += (error * error - self._noise) * max(0.02, 1.0 / self.n_steps)
-
-        self._price_cells()
-
-    def _price_cells(self) -> None:
-        doubt = math.sqrt(max(0.0, self._noise * self._spread[2][2]))
-        slope = self.weights[2]
-        if self.n_steps >= _N_LEARNT and slope > 3.0 * doubt:
-            self.cell_s = slope / _CELLS
 
 
 def _regressors(n_rows: int, n_cells: int) -> list[float]:

@@ -20,7 +20,7 @@ from worker.engine.cache import PrefixCache
 from worker.engine.draft import Drafter
 from worker.engine.hostcache import HostCache
 from worker.engine.media import without_placeholders
-from worker.engine.scheduler import CELL_SHARE, Budget
+from worker.engine.scheduler import Budget
 from worker.engine.selfextend import SelfExtend
 from worker.engine.slot import Run, Slot, Space
 from worker.engine.stats import Counters
@@ -79,7 +79,7 @@ class Engine:
             config.step_target_s,
             backend.n_batch,
             token_s=backend.prefill_token_s,
-            cell_share=0.0 if backend.is_gpu else CELL_SHARE,
+            cell_share=backend.cell_share,
         )
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
         self._step = Step(backend, self.cache, budget, rules, self._flush)
@@ -154,9 +154,10 @@ class Engine:
         self._take_commands()
         if self._heavy or self._deferred:
             self._flush()
-        self._call_deferred()
-        self._call_heavy()
-        self._admit()
+            self._call_deferred()
+            self._call_heavy()
+        if self._waiting:
+            self._admit()
         if not self._stopping and self.n_busy:
             said = self._step.run()  # which empties the outbox meanwhile
             self._outbox += said

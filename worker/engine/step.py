@@ -90,14 +90,18 @@ class Step:
         self.started_s = time.monotonic()
         start = self._last_end or time.perf_counter()
         messages: list[Message] = []
-        self._unpark()
+        is_reading = any(slot.state is SlotState.PREFILL for slot in self._slots)
+        if is_reading:  # most steps only decode, and have nobody who is parked or undecided
+            self._unpark()
+            self._sharing.settle(self._slots)
         self._choose_adapters()
-        self._sharing.settle(self._slots)
         self._shift_full_slots(messages)
         self._regroup()
-        self._read_media(messages)
+        if is_reading:
+            self._read_media(messages)
         rows = self._compute(self._planner.plan(self._able, self._counters), messages)
-        self._sample_ahead(rows)
+        if len(rows) > 1:
+            self._sample_ahead(rows)
         for index, row in enumerate(rows):
             messages += self._take(self._slots[row.seq], index, row)
         self.number += 1
@@ -278,7 +282,7 @@ class Step:
 
     def _running(self) -> list[Slot]:
         """Slots whose tasks take part in steps."""
-        return [slot for slot in self._slots if slot.run is not None and not slot.run.is_parked]
+        return [slot for slot in self._slots if (run := slot.run) is not None and not run.is_parked]
 
     def _give_up(self, rows: Sequence[Row], error: DecodeFailed, messages: list[Message]) -> None:
         self._n_failures += 1
@@ -290,8 +294,8 @@ class Step:
             )
 
     def _account(self, rows: Sequence[Row], elapsed_s: float) -> None:
-        n_prompt = sum(len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft)
-        n_decoding = sum(len(row.tokens) == 1 or row.is_draft for row in rows)
+        prompts = [len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft]
+        n_prompt, n_decoding = sum(prompts), len(rows) - len(prompts)
         counters, cache = self._counters, self._cache
         self._budget.observe(n_decoding, n_prompt, elapsed_s, counters.n_kv_used)
         cache.expire(n_decoding + n_prompt, self._budget.cell_s, self._budget.token_s)

@@ -36,6 +36,10 @@ logger = logging.getLogger(__name__)
 
 _NO_CELLS, _INVALID = 1, -1
 _WARMUP_TOKENS = 32
+_CELL_CHECK = 35.0
+"""A row looks at the mask of every cell in use, once a head and layer: that takes as long as this
+many parameters do of a prompt token (0.2 us a cell with 270 heads, 2.8 ms a token with 135 million
+parameters, on 2 cores)."""
 
 
 class LlamaBackend:
@@ -53,11 +57,15 @@ class LlamaBackend:
         self.n_outputs = self._loaded.n_outputs
         self.is_gpu = self._loaded.is_gpu
         self.prefill_token_s = 0.0
+        self.cell_share = 0.0 if self.is_gpu else _cell_share(self._loaded.model)
         self.adapters: Adapters = self._loaded.adapters
         self.states: States = LlamaStates(self._context, config)
         self._batch = Batch(self.n_batch)
         self._outputs: Outputs | None = None
         """The logits of the last batch, once somebody has looked at them."""
+        self._view: Outputs = np.empty((0, self._vocab.n_tokens), np.float32)
+        """The same memory, which llama.cpp uses for batch after batch."""
+        self._view_address = 0
         eog = [token for token, is_eog in enumerate(self.vocabulary.is_eog) if is_eog]
         self._model = Model(self._vocab, eog, self._loaded.n_ctx_slot)
         self._board = open_board(self._context, self._vocab, config)
@@ -217,11 +225,14 @@ class LlamaBackend:
 
     def _read_outputs(self) -> Outputs:
         """Look at all logits of the last batch: they lie in the order of its positions."""
-        address = ctypes.cast(lib.llama_get_logits(self._context), ctypes.c_void_p).value
+        address = library.logits_address(self._context)
         assert address is not None, "the last batch has no logits"
         n_rows, n_tokens = self._batch.n_outputs, self._vocab.n_tokens
-        raw = (ctypes.c_float * (n_rows * n_tokens)).from_address(address)
-        return np.frombuffer(memoryview(raw), np.float32).reshape(n_rows, n_tokens)
+        if address != self._view_address or n_rows > len(self._view):
+            raw = (ctypes.c_float * (n_rows * n_tokens)).from_address(address)
+            self._view = np.frombuffer(memoryview(raw), np.float32).reshape(n_rows, n_tokens)
+            self._view_address = address
+        return self._view
 
     def _warm_up(self) -> None:
         """Touch weights and graph once, and learn what a prompt token costs."""
@@ -273,6 +284,11 @@ class LlamaBackend:
             fim_missing=self.vocabulary.special.missing_for_infill(),
             suffix_first=config.spm_infill,
         )
+
+
+def _cell_share(model: Any) -> float:
+    n_heads = int(lib.llama_model_n_layer(model)) * int(lib.llama_model_n_head(model))
+    return _CELL_CHECK * n_heads / max(1, int(lib.llama_model_n_params(model)))
 
 
 def _text(value: Any) -> str:

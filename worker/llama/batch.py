@@ -20,6 +20,10 @@ class Batch:
         self._seq = np.zeros(capacity, np.int32)
         self._logits = np.zeros(capacity, np.int8)
         self._count = np.arange(capacity, dtype=np.int32)
+        # Numbers are set one by one through views: numpy's way from a list is long, and forgotten
+        # by the processor's caches from one step to the next.
+        self._tokens, self._poss = self._token.data, self._pos.data
+        self._seqs, self._wanted = self._seq.data, self._logits.data
         # llama_batch wants an array of pointers to sequence ids; all point into one array.
         self._seq_rows = (self._seq.ctypes.data + 4 * np.arange(capacity)).astype(np.uint64)
         self.raw = lib.llama_batch(
@@ -31,6 +35,8 @@ class Batch:
             ctypes.cast(self._seq_rows.ctypes.data, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
             _pointer(self._logits, ctypes.c_int8),
         )
+        self._has_all = False
+        """Every position has an output."""
         self.last: list[int] = []
         """Position in the batch of each row's last token: where its logits are found."""
         self.first: list[int] = []
@@ -43,7 +49,7 @@ class Batch:
         if n_tokens == len(rows):
             self._fill_singles(rows)
             return
-        i, first, last = 0, [], []
+        i, first, last, self._has_all = 0, [], [], False
         self._logits[: self.raw.n_tokens] = 0
         for row in rows:
             n = len(row.tokens)
@@ -65,18 +71,19 @@ class Batch:
 
     def _fill_singles(self, rows: Sequence[Row]) -> None:
         """Lay out rows of one token each: nearly all steps of a busy worker."""
-        n = len(rows)
-        self._token[:n] = [row.tokens[0] for row in rows]
-        self._pos[:n] = [row.pos for row in rows]
-        self._seq[:n] = [row.seq for row in rows]
-        self._logits[: self.raw.n_tokens] = 0
-        self._logits[:n] = [row.wants_logits or row.is_probed for row in rows]
+        n, before = len(rows), int(self.raw.n_tokens)
+        if before > n:
+            self._logits[n:before] = 0
+        for i, row in enumerate(rows):
+            self._tokens[i], self._poss[i], self._seqs[i] = row.tokens[0], row.pos, row.seq
+            self._wanted[i] = row.wants_logits or row.is_probed
         self.raw.n_tokens = n
         self.first = self.last = list(range(n))
+        self._has_all = all(self._wanted[:n])
 
     def output(self, index: int) -> int:
         """Return which of the batch's outputs belongs to a position."""
-        return int(np.count_nonzero(self._logits[:index]))
+        return index if self._has_all else int(np.count_nonzero(self._logits[:index]))
 
     @property
     def n_outputs(self) -> int:
@@ -86,6 +93,7 @@ class Batch:
     def want_all(self) -> None:
         """Ask for the output of every token, as embeddings need."""
         self._logits[: self.raw.n_tokens] = 1
+        self._has_all = True
 
 
 def _pointer(array: "np.ndarray[tuple[int], np.dtype[np.generic]]", kind: type) -> object:

@@ -4,6 +4,7 @@ llama.cpp's constructors return NULL and put the reason into the log; the last w
 are kept so that a person is told why.
 """
 
+import ctypes
 import logging
 from collections import deque
 from functools import cache
@@ -15,6 +16,11 @@ logger = logging.getLogger(__name__)
 
 _WARN, _ERROR, _CONTINUED = 3, 4, 5
 _recent: deque[str] = deque(maxlen=20)
+
+logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
+    ctypes.cast(lib.llama_get_logits, ctypes.c_void_p).value or 0
+)
+"""`llama_get_logits`, returning a number: no pointer object is made, to be taken apart again."""
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator] # llama_cpp is untyped

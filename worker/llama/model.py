@@ -85,7 +85,7 @@ def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
 
 def load_mode(config: WorkerConfig) -> int:
     """Return llama.cpp's number for how the file is read."""
-    parts = ("mmap" * config.use_mmap, "mlock" * config.use_mlock)
+    parts = ("mmap" * (config.use_mmap is not False), "mlock" * config.use_mlock)
     by_flags = "+".join(filter(None, parts)) or "none"
     return _LOAD_MODES[config.load_mode or by_flags]
 

@@ -103,14 +103,8 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def test_memory_of_host_and_group_is_read(tmp_path: Path) -> None:
-    write(tmp_path, "proc/meminfo", "MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
-    assert probe.free_memory(tmp_path) == 2048 * 1024
-    assert probe.group_memory(tmp_path) is None
-    write(tmp_path, "sys/fs/cgroup/memory.max", "1000\n")
-    write(tmp_path, "sys/fs/cgroup/memory.current", "700\n")
-    write(tmp_path, "sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 300\n")
-    assert probe.group_memory(tmp_path) == 600
+def test_the_most_tasks_of_the_group_are_read(tmp_path: Path) -> None:
+    assert probe.most_tasks(tmp_path) is None
     write(tmp_path, "sys/fs/cgroup/pids.max", "77\n")
     assert probe.most_tasks(tmp_path) == 77
 

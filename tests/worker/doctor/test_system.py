@@ -30,16 +30,23 @@ def test_shared_memory_matters_between_gpus() -> None:
     assert system.judge_shm(2 * GIB, 2).level is Level.OK
 
 
+def need(weights: int, **fields: int) -> Need:
+    fields = {"mapped": weights, "copies": 0, "cache": GIB, **fields}
+    return Need(weights=weights, **fields)
+
+
 @pytest.mark.parametrize(
     ("need", "available", "allowed", "level"),
     [
-        (Need(weights=4 * GIB, copies=0, cache=GIB), 8 * GIB, None, Level.OK),
-        (Need(weights=4 * GIB, copies=0, cache=GIB), 4 * GIB, None, Level.WARN),
-        (Need(weights=4 * GIB, copies=0, cache=5 * GIB), 4 * GIB, None, Level.FAIL),
-        (Need(weights=4 * GIB, copies=0, cache=GIB), 64 * GIB, 2 * GIB, Level.WARN),
-        (Need(weights=0, copies=8 * GIB, cache=GIB), 8 * GIB, None, Level.FAIL),
-        (Need(weights=40 * GIB, copies=0, cache=GIB, on_gpu=80 * GIB), GIB, None, Level.OK),
-        (Need(weights=40 * GIB, copies=0, cache=GIB, on_gpu=24 * GIB), GIB, None, Level.WARN),
+        (need(4 * GIB), 8 * GIB, None, Level.OK),
+        (need(4 * GIB), 4 * GIB, None, Level.WARN),
+        (need(4 * GIB, cache=5 * GIB), 4 * GIB, None, Level.FAIL),
+        (need(4 * GIB), 64 * GIB, 2 * GIB, Level.WARN),
+        (need(0, copies=8 * GIB), 8 * GIB, None, Level.FAIL),
+        (need(40 * GIB, on_gpu=80 * GIB), GIB, None, Level.OK),
+        (need(40 * GIB, on_gpu=24 * GIB), GIB, None, Level.WARN),
+        (need(4 * GIB, mapped=0, copies=4 * GIB), 6 * GIB, None, Level.OK),
+        (need(4 * GIB, mapped=4 * GIB, copies=4 * GIB), 6 * GIB, None, Level.WARN),
     ],
 )
 def test_memory(need: Need, available: int, allowed: int | None, level: Level) -> None:

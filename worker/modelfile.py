@@ -1,0 +1,25 @@
+"""The file of a model on the disk: its parts, if it was split, and what they weigh."""
+
+import re
+from pathlib import Path
+
+
+def parts(path: Path) -> tuple[list[int], str]:
+    """Return the sizes of all parts of a split file, and the first part that is not there."""
+    match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
+    if match is None:
+        return [path.stat().st_size], ""
+    names = [f"{match[1]}-{i:05d}-of-{match[2]}.gguf" for i in range(1, int(match[2]) + 1)]
+    paths = [path.with_name(name) for name in names]
+    there = [one for one in paths if one.is_file()]
+    lacking = next((one.name for one in paths if not one.is_file()), "")
+    return [one.stat().st_size for one in there], lacking
+
+
+def weigh(path: str) -> int:
+    """Return the bytes of a model's file with all its parts; 0 if one of them is not there."""
+    try:
+        sizes, lacking = parts(Path(path))
+    except OSError:
+        return 0
+    return 0 if lacking else sum(sizes)
