@@ -87,7 +87,7 @@ class Planner:
         ]
         slots = {slot.id: slot for slot, _ in reading}
         n = budget.tokens(n_decoding, counters.n_kv_used, len(waiting))
-        chunks = plan_chunks(waiting, n, backend.n_batch - n_decoding)
+        chunks = plan_chunks(waiting, n, n if n_decoding else backend.n_batch)
         return [self.prompt_row(slots[chunk.slot], chunk.n) for chunk in chunks]
 
     def _n_ready(self, slot: Slot) -> int:

@@ -39,7 +39,7 @@ TILE = 64
 slower (measured, docs/performance.md)."""
 NEARLY = 40
 """Behind 1,000 tokens 40 rows take as long as a whole tile: between the two nothing is won."""
-STRETCH = 3.0
+STRETCH = 2.3
 """So much longer than its target a step may take to fill a tile."""
 LEARN_ALL, LEARN_EVERY = 200, 4
 """So many steps without prompts are learnt from at first, then each fourth: the fit takes 30 us."""
@@ -85,11 +85,9 @@ def _leaving_tiles(n: int, n_left: int, room: int) -> int:
     190 ms, where a whole tile takes 250.
     """
     n_odd = (n_left - n) % TILE
-    if n < TILE or n_odd == 0:
+    if n < TILE or n_odd <= 1:
         return n
-    if n_odd < min(TILE // 2, room + 1):
-        return n + n_odd
-    return n + n_odd - TILE if n_odd >= TILE // 2 else n
+    return n + n_odd if n_odd < min(TILE // 2, room + 1) else n + n_odd - TILE
 
 
 def _without_single(n: int, n_left: int) -> int:
