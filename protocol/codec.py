@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -129,9 +130,9 @@ def _pack(value: Any) -> Any:
 def _pack_fields(value: Any) -> dict[str, Any]:
     """Turn a dataclass into the map of its fields, those at their default left out."""
     cls: Any = type(value)
+    names, defaults, read = _shape(cls)
     result = {}
-    for name, default in _defaults(cls):
-        item = getattr(value, name)
+    for name, default, item in zip(names, defaults, read(value), strict=True):
         if item is not default and item != default:
             kind = type(item)
             # Plain values and tuples of them, which is all that a token has, are written as is.
@@ -143,9 +144,20 @@ def _pack_fields(value: Any) -> dict[str, Any]:
 _PLAIN = frozenset({int, str, float, bool, bytes, type(None)})
 
 
+class _Shape(NamedTuple):
+    names: tuple[str, ...]
+    defaults: tuple[Any, ...]
+    read: Callable[[Any], tuple[Any, ...]]
+    """Returns the values of all fields in one call."""
+
+
 @cache
-def _defaults(cls: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple((f.name, f.default) for f in fields(cls))
+def _shape(cls: Any) -> _Shape:
+    names = tuple(f.name for f in fields(cls))
+    defaults = tuple(f.default for f in fields(cls))
+    if len(names) > 1:
+        return _Shape(names, defaults, attrgetter(*names))
+    return _Shape(names, defaults, lambda one: tuple(getattr(one, name) for name in names))
 
 
 Unpacker = Callable[[Any], Any]

@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 TaskKey = tuple[int, int]
 
 DEFAULT_HEARTBEAT_S = 1.0
+_FORWARDING_S = 0.1
+"""So long a turn forwards what the engine says before the process looks after everything else."""
 
 
 class Link:
@@ -141,19 +143,33 @@ class Link:
         return not self._running and not self._parking
 
     def turn(self) -> None:
-        """Wait for something, at most until the next heartbeat, and deal with it."""
-        timeout_s = max(0.0, self._next_beat - time.monotonic())
-        ready: dict[Any, int] = dict(zmq.zmq_poll(self._sources, math.ceil(timeout_s * 1e3)))
-        if self._connection.monitor_fd in ready and self._connection.was_dropped():
-            self._reconnect("the gateway hung up")
-        if self._outlet.fd in ready:
-            self._forward(self._outlet.take())
-        if self._connection.dealer in ready:
-            self._hear()
+        """Wait for something, at most until the next heartbeat, and deal with it.
+
+        While only the engine speaks, a turn goes on: a token is to take few calls here, for with
+        llama.cpp on all cores each of them keeps it waiting.
+        """
+        until = time.monotonic() + _FORWARDING_S
+        goes_on = self._deal(self._next_beat)
+        while goes_on and time.monotonic() < until:
+            goes_on = self._deal(min(until, self._next_beat))
         if time.monotonic() >= self._next_beat:
             self._beat()
 
     # -------------------------------------------------------------------------------------------
+
+    def _deal(self, until: float) -> bool:
+        """Deal with what comes; tell whether the engine alone spoke, and will go on speaking."""
+        timeout_s = max(0.0, until - time.monotonic())
+        ready: dict[Any, int] = dict(zmq.zmq_poll(self._sources, math.ceil(timeout_s * 1e3)))
+        if self._connection.monitor_fd in ready and self._connection.was_dropped():
+            self._reconnect("the gateway hung up")
+        said: list[Message] = []
+        if self._outlet.fd in ready:
+            said = self._outlet.take()
+            self._forward(said)
+        if self._connection.dealer in ready:
+            self._hear()
+        return bool(said and self._running) and len(ready) == 1 and not self.draining
 
     def _beat(self) -> None:
         self._next_beat = time.monotonic() + self._heartbeat_s
