@@ -204,3 +204,27 @@ def test_drain_is_announced_and_ends_when_idle(pair: Pair) -> None:
     pair.until(m.Done)
     assert pair.link.draining
     assert pair.link.is_idle
+
+
+def test_a_turn_goes_on_while_the_engine_speaks_and_ends_with_its_last_task(pair: Pair) -> None:
+    pair.until(m.Hello)
+    pair.link._running.add((1, 0))
+    texts = iter(["b", "c"])
+    forward = pair.link._forward
+
+    def forwarded(messages: list[m.Message]) -> None:
+        forward(messages)
+        if text := next(texts, ""):
+            pair.outlet.put([m.Delta(task_id=1, text=text)])
+        elif not pair.link.is_idle:
+            pair.outlet.put([m.Done(task_id=1, finish=m.Finish.LIMIT)])
+
+    pair.link._forward = forwarded  # type: ignore[method-assign]
+    pair.outlet.put([m.Delta(task_id=1, text="a")])
+    n_turns = 0
+    while not pair.link.is_idle:
+        pair.link.turn()
+        n_turns += 1
+    assert n_turns < 4, "one for each of four frames"
+    said = pair.until(m.Delta, 3)
+    assert [one.text for one in said if isinstance(one, m.Delta)] == ["a", "b", "c"]

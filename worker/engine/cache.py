@@ -22,8 +22,8 @@ MIN_SHARED = 16
 """Fewer tokens are read as soon as they are taken."""
 MIN_KEPT = 32
 """Fewer tokens of its own are not worth a sequence beside the slots."""
-MIN_IDLE = 128
-"""Computed rows that an idle sequence stays in any case: its user may be about to go on."""
+MIN_IDLE = 256
+"""Rows that an idle sequence stays in any case: its user may be about to go on."""
 MAX_SEQUENCES = 256
 """llama.cpp's own bound (LLAMA_MAX_SEQ)."""
 
@@ -234,9 +234,9 @@ class PrefixCache:
         return True
 
     def expire(self, n_rows: int, cell_s: float, token_s: float) -> None:
-        """Count computed rows, and let one idle sequence go that has cost more than it is worth.
+        """Count rows that look at all cells, and let one idle sequence go that has cost too much.
 
-        Every row attends to every cell in use, so an idle cell costs `cell_s` a row as long as it
+        Such a row looks at every cell in use, so an idle cell costs `cell_s` a row as long as it
         stays. Keeping it until that has cost as much as getting it back never costs more than
         twice the best that could be done in hindsight (the ski-rental rule, Karlin et al. 1988).
         To get it back is to read its own tokens again at `token_s`, or two copies.

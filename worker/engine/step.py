@@ -14,7 +14,7 @@ from worker.engine.cache import PrefixCache
 from worker.engine.draft import Drafter, Guessing
 from worker.engine.plan import Planner
 from worker.engine.results import Results
-from worker.engine.scheduler import MIN_CHUNK, Budget
+from worker.engine.scheduler import MIN_CHUNK, TILE, Budget
 from worker.engine.selfextend import SelfExtend
 from worker.engine.sharing import Sharing
 from worker.engine.slot import Slot, SlotState
@@ -298,7 +298,9 @@ class Step:
         n_prompt, n_decoding = sum(prompts), len(rows) - len(prompts)
         counters, cache = self._counters, self._cache
         self._budget.observe(n_decoding, n_prompt, elapsed_s, counters.n_kv_used)
-        cache.expire(n_decoding + n_prompt, self._budget.cell_s, self._budget.token_s)
+        # In tiles, cells that no row may see are passed over at next to no cost.
+        n_looking = n_decoding + (n_prompt if n_prompt < TILE else 0)
+        cache.expire(n_looking, self._budget.cell_s, self._budget.token_s)
         counters.step_s += elapsed_s
         counters.n_kv_used, counters.n_branches = cache.n_cells, cache.n_branches
         counters.n_host_bytes = cache.n_host_bytes
