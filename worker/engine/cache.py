@@ -22,7 +22,7 @@ MIN_SHARED = 16
 """Fewer tokens are read as soon as they are taken."""
 MIN_KEPT = 32
 """Fewer tokens of its own are not worth a sequence beside the slots."""
-MIN_IDLE = 256
+MIN_IDLE = 500
 """Rows that an idle sequence stays in any case: its user may be about to go on."""
 MAX_SEQUENCES = 256
 """llama.cpp's own bound (LLAMA_MAX_SEQ)."""
