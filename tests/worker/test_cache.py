@@ -86,6 +86,30 @@ def test_an_idle_text_goes_to_the_hosts_memory_much_sooner() -> None:
     assert ask(rig, ANNA) == len(ANNA)
 
 
+def test_texts_make_way_for_a_task_that_is_alone_and_come_back_when_they_are_wanted() -> None:
+    rig = Rig(n_slots=2, n_ctx=1024, host_bytes=100_000)
+    for text in (ANNA, BERT):
+        ask(rig, text)
+    assert ask(rig, "z" * 100) == 0
+    assert rig.engine.cache.n_cells <= len(BERT) + 100 + 20, "Anna's cells are free"
+    assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
+    assert lost(rig) == []
+
+
+def test_texts_stay_beside_tasks_that_have_company_or_are_long_or_wait_long_for_a_copy() -> None:
+    for settings in ({"slot": 0}, {"long": 600}, {"copy_s": 1.0}):
+        rig = Rig(n_slots=2, n_ctx=1024, host_bytes=100_000)
+        ask(rig, ANNA)
+        if "slot" in settings:
+            rig.submit("y" * 100, n_predict=-1)
+        host = rig.engine.cache._host
+        assert host is not None
+        host.token_s = settings.get("copy_s", host.token_s)
+        rig.submit("z" * int(settings.get("long", 100)))
+        rig.turn()
+        assert host.n_bytes == 0, settings
+
+
 def test_a_slot_that_is_emptied_is_told_to_the_gateway() -> None:
     rig = Rig(n_slots=1, n_ctx=512)
     ask(rig, ANNA)
@@ -126,7 +150,7 @@ def test_what_left_the_context_comes_back_from_the_hosts_memory() -> None:
     ask(rig, ANNA)
     alone = rig.text(1)
     ask(rig, BERT + "x" * 80)
-    assert lost(rig) == [1]
+    assert lost(rig) == [], "it is not gone"
     assert ask(rig, ANNA) == len(ANNA)
     assert rig.text(3) == alone
     assert rig.engine.heartbeat().stats.n_restored == len(ANNA)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from worker.engine.cache import PrefixCache
+from worker.engine.cache import SHORT, PrefixCache
 from worker.engine.media import whole_pieces
 from worker.engine.prefix import choose_slot, reusable
 from worker.engine.slot import Slot, SlotState, Space
@@ -45,14 +45,17 @@ class Admission:
             return min(holding, key=lambda slot: len(slot.tokens))
         return min(idle, key=lambda slot: (bool(slot.tokens), slot.last_used, slot.id))
 
-    def clear(self, slot: Slot, task: Task, space: Space) -> int:
+    def clear(self, slot: Slot, task: Task, space: Space, *, is_alone: bool = False) -> int:
         """Let a slot forget what is of no use to a task; return how many tokens it keeps."""
+        is_short = is_alone and len(task.prompt) < SHORT
+        if is_short:
+            self._cache.make_way(slot, task, space)
         n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
         n_cached = whole_pieces(task.media, n_cached)
         if slot.space != space or not self._cuts:
             n_cached = 0  # what others have read is of no use, and a grouped cache cannot be cut
         if n_cached < len(slot.tokens):
-            self._cache.keep(slot, n_cached)
+            self._cache.keep(slot, n_cached, is_alone=is_short)
         n_cached = self._cache.cut(slot, n_cached)
         if n_cached == 0:
             slot.n_saved = slot.group_start = 0

@@ -281,7 +281,8 @@ class Engine:
         sampler = self._backend.open_sampler(task.params, known, task.triggers, slot.id)
         space = self._space(task)
         n_known = self._admission.n_known(task, space)
-        n_cached = self._admission.clear(slot, task, space)
+        is_alone = not (self.n_busy or self._waiting)
+        n_cached = self._admission.clear(slot, task, space, is_alone=is_alone)
         self._n_admitted += 1
         generation = Generation.start(task.params)
         generation.truncated = task.truncated
