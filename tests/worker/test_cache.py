@@ -96,8 +96,8 @@ def test_texts_make_way_for_a_task_that_is_alone_and_come_back_when_they_are_wan
     assert lost(rig) == []
 
 
-def test_texts_stay_beside_tasks_that_have_company_or_are_long_or_wait_long_for_a_copy() -> None:
-    for settings in ({"slot": 0}, {"long": 600}, {"copy_s": 1.0}):
+def test_texts_stay_beside_company_and_long_tasks_or_where_cells_are_cheap_or_copies_dear() -> None:
+    for settings in ({"slot": 0}, {"long": 600}, {"copy_s": 1.0}, {"cell_share": 0.0}):
         rig = Rig(n_slots=2, n_ctx=1024, host_bytes=100_000)
         ask(rig, ANNA)
         if "slot" in settings:
@@ -105,6 +105,7 @@ def test_texts_stay_beside_tasks_that_have_company_or_are_long_or_wait_long_for_
         host = rig.engine.cache._host
         assert host is not None
         host.token_s = settings.get("copy_s", host.token_s)
+        rig.backend.cell_share = settings.get("cell_share", rig.backend.cell_share)
         rig.submit("z" * int(settings.get("long", 100)))
         rig.turn()
         assert host.n_bytes == 0, settings

@@ -90,7 +90,6 @@ class PrefixCache:
         self._spaces: dict[int, Space] = {}
         self._n_uses = 0
         self._n_rows = 0
-        self._cell_s = 0.0
         self.lost: list[int] = []
         """Tasks whose texts are gone from context and host since somebody took this list. What the
         host's memory forgets in its turn is not told: a prompt that comes for it is read again."""
@@ -260,7 +259,8 @@ class PrefixCache:
 
     def _is_quick(self, old: Idle) -> bool:
         """Tell whether an idle text takes cells from others and can soon be moved and back."""
-        if self._host is None or self._cell_s <= 0.0 or self._own(old.id) < MIN_TOKENS:
+        is_dear = self._backend.cell_share > 0.0  # not on a GPU
+        if self._host is None or not is_dear or self._own(old.id) < MIN_TOKENS:
             return False
         return len(old.tokens) * self._host.token_s < MAX_WAY_S
 
@@ -273,7 +273,6 @@ class PrefixCache:
         To get it back is to read its own tokens again at `token_s`, or two copies.
         """
         self._n_rows += n_rows
-        self._cell_s = cell_s
         if cell_s <= 0.0 or token_s <= 0.0:
             return
         copying_s = 2 * self._host.token_s if self._host is not None else token_s
