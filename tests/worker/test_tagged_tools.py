@@ -141,9 +141,10 @@ def test_a_tool_may_take_nothing(parameters: Any) -> None:
 
 
 def bounded() -> dict[str, Any]:
-    """The tool without what a small model never ends."""
+    """The tool without what a hot model need not end: free text, and what may be said again."""
     properties = {key: ORDER["properties"][key] for key in ("amount", "size", "gift", "days")}
-    function = {"name": "order", "parameters": {**ORDER, "properties": properties}}
+    parameters = {**ORDER, "properties": properties, "required": list(properties)}
+    function = {"name": "order", "parameters": parameters}
     return {"type": "function", "function": function}
 
 
@@ -157,20 +158,12 @@ def test_hot_samples_are_calls_that_fit_the_schema(served: Served, name: str) ->
         parallel_tool_calls=False,
     )
     assert prompt.expected is not None
-    hot = {"temperature": 1.5, "top_k": 0, "top_p": 1, "n_predict": 160}
-    n_whole = 0
-    # Rounding decides what a seed gives here: of several some must come to their end.
-    answers = [
-        answer
-        for seed in (1, 2, 3)
-        for answer in served.ask_all(["Order:", "x"], grammar=prompt.grammar, seed=seed, **hot)
-    ]
-    for answer in answers:
+    # Rounding decides what a seed gives, but the grammar bounds every call: about 300 characters.
+    hot = {"temperature": 1.5, "top_k": 0, "top_p": 1, "n_predict": 400}
+    for answer in served.ask_all(["Order:", "x"], grammar=prompt.grammar, seed=1, **hot):
         content, _, ((_, text),) = parse(prompt.expected, list(answer.text))
         assert not content
-        if text.endswith("}"):
-            order = json.loads(text)
-            assert 1 <= order["amount"] <= 99 and order["size"] in "SL"
-            assert isinstance(order["gift"], bool)
-            n_whole += 1
-    assert n_whole
+        order = json.loads(text)
+        assert 1 <= order["amount"] <= 99 and order["size"] in "SL"
+        assert isinstance(order["gift"], bool)
+        assert len(order["days"]) <= 2 and set(order["days"]) <= {1, 2}
