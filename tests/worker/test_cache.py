@@ -96,6 +96,43 @@ def test_texts_make_way_for_a_task_that_is_alone_and_come_back_when_they_are_wan
     assert lost(rig) == []
 
 
+def three_idle_texts(token_s: float) -> Rig:
+    """Anna's, Bert's and one of 300 tokens, each of which takes so long to be copied."""
+    rig = Rig(n_slots=3, n_ctx=1024, host_bytes=1_000_000)
+    rig.backend.cell_share = 0.0  # nobody makes way
+    for text in (ANNA, BERT, "z" * 300):
+        ask(rig, text)
+    assert rig.engine.cache._host is not None
+    rig.engine.cache._host.token_s = token_s
+    assert rig.engine.cache.n_cells > len(ANNA + BERT) + 300
+    return rig
+
+
+def test_idle_texts_make_way_for_prompts_that_would_look_at_them() -> None:
+    rig = three_idle_texts(token_s=20e-6)
+    cache = rig.engine.cache
+    n_before, cache._n_rows = cache.n_cells, 0
+    cache.clear_way(1000, 1e-7)
+    assert cache.n_cells == n_before, "on a GPU"
+    rig.backend.cell_share = 1e-4
+    cache.clear_way(100, 1e-7)
+    assert cache.n_cells == n_before, "100 rows that look at a cell cost less than moving it"
+    cache.clear_way(1000, 1e-7)
+    assert cache.n_cells < MIN_KEPT
+    assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
+    assert lost(rig) == []
+
+
+def test_no_step_waits_long_for_texts_that_make_way() -> None:
+    rig = three_idle_texts(token_s=1e-3)
+    cache = rig.engine.cache
+    rig.backend.cell_share = 1e-4
+    cache.clear_way(100_000, 1e-6)
+    n_left = cache.n_cells
+    assert n_left < 300 + len(ANNA + BERT), "one text of 80 ms"
+    assert n_left >= 300, "300 ms"
+
+
 def test_texts_stay_beside_company_and_long_tasks_or_where_cells_are_cheap_or_copies_dear() -> None:
     for settings in ({"slot": 0}, {"long": 600}, {"copy_s": 1.0}, {"cell_share": 0.0}):
         rig = Rig(n_slots=2, n_ctx=1024, host_bytes=100_000)

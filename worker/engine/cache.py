@@ -23,13 +23,15 @@ MIN_SHARED = 16
 """Fewer tokens are read as soon as they are taken."""
 MIN_KEPT = 32
 """Fewer tokens of its own are not worth a sequence beside the slots."""
-MIN_IDLE = 500
+MIN_IDLE = 100
 """Rows that an idle sequence stays in any case: its user may be about to go on."""
 SHORT = 512
 """From so many cells on llama.cpp splits the attention of a lone row over its threads: with 135
 million parameters on 2 cores a token takes 5 % longer, as much as with 2,000 idle cells more."""
 MAX_WAY_S = 0.02
 """Longest copy of an idle text that a task is to wait for."""
+MAX_WAYS_S = 0.1
+"""Longest time for copies before a step that reads."""
 MAX_SEQUENCES = 256
 """llama.cpp's own bound (LLAMA_MAX_SEQ)."""
 
@@ -256,6 +258,23 @@ class PrefixCache:
         oldest = min(filter(self._is_quick, idle), key=_last_used, default=None)
         if oldest is not None:
             self._evict(oldest)
+
+    def clear_way(self, n_rows: int, cell_s: float) -> None:
+        """Move idle texts to the host's memory before so many rows of prompts look at their cells.
+
+        What an idle text is certain to cost counts as if it had: see `expire`. It has to go before
+        the prompts come: llama.cpp looks at all cells up to the last one that is in use.
+        """
+        if self._host is None or self._backend.cell_share <= 0.0:
+            return
+        left_s = MAX_WAYS_S
+        for old in sorted(self._idle(), key=_last_used):
+            n_looking = self._n_rows - old.used_at + n_rows
+            copy_s = len(old.tokens) * self._host.token_s
+            is_cheap = len(old.tokens) >= MIN_TOKENS and copy_s <= left_s
+            if is_cheap and self._own(old.id) * cell_s * n_looking > 2 * copy_s:
+                self._evict(old)
+                left_s -= copy_s
 
     def _is_quick(self, old: Idle) -> bool:
         """Tell whether an idle text takes cells from others and can soon be moved and back."""
