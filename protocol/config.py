@@ -187,7 +187,10 @@ class WorkerConfig:
         0.1, "Share of a prompt that a slot must hold to be chosen for it.", low=0, high=1
     )
     step_target_ms: float = param(
-        0.0, "Longest engine step while somebody decodes; 0 is 100 on CPU, 40 on GPU.", low=0
+        0.0,
+        "Aim for a step while somebody decodes, up to 5 times that where several prompts wait; "
+        "0 is 100 on CPU, 40 on GPU.",
+        low=0,
     )
     grp_attn_n: int = param(
         1, "Self-extend: tokens that share a position; 1 is off.", low=1, high=1024

@@ -1,6 +1,5 @@
 """Which rows a step computes: decoding slots and prompts together, or in turn."""
 
-import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from tests.worker.engines import Rig
 from worker.engine.backend import Row
 from worker.engine.lookup import Lookup
-from worker.engine.scheduler import TILE
+from worker.engine.scheduler import TILE, Budget
 
 
 def rig_of(prompt: int, beside: int = 3, **settings: object) -> tuple[Rig, list[Sequence[Row]]]:
@@ -42,22 +41,38 @@ def test_a_short_prompt_is_read_beside_the_decoding_slots() -> None:
     assert prompts(batches[0]) == TILE - 4
 
 
-@pytest.mark.parametrize("n", [TILE - 3, 5 * TILE])
-def test_a_long_prompt_takes_turns_with_the_decoding_slots(n: int) -> None:
+@pytest.fixture
+def budget(monkeypatch: pytest.MonkeyPatch) -> int:
+    """What a turn of prompts may read, whatever the steps take here."""
+    monkeypatch.setattr(Budget, "tokens", lambda *_: 100)
+    monkeypatch.setattr(Budget, "room", lambda *_: 125)
+    return 100
+
+
+@pytest.mark.parametrize("n", [TILE - 3, 5 * TILE, 4 * TILE + 30, 4 * TILE + 44])
+def test_a_long_prompt_takes_turns_with_the_decoding_slots(n: int, budget: int) -> None:
     _, batches = rig_of(n)
     reading = [batch for batch in batches if prompts(batch)]
     assert sum(map(prompts, reading)) == n
-    for first, second in itertools.pairwise(batches):
-        assert not (prompts(first) and prompts(second))
     assert all(len(batch) == 1 for batch in reading if prompts(batch) >= TILE)
+    n_read = 0
+    for batch in batches:
+        decoding = {row.seq for row in batch if len(row.tokens) == 1}
+        n_read = 0 if {0, 1, 2} <= decoding else n_read + prompts(batch)
+        assert n_read <= 1.25 * budget, "nobody who decodes waits for longer"
 
 
-@pytest.mark.parametrize("n", [4 * TILE + 30, 4 * TILE + 44])
-def test_nobody_who_decodes_waits_for_two_steps_of_prompts(n: int) -> None:
-    _, batches = rig_of(n)
-    for first, second in itertools.pairwise(batches):
-        decoding = {row.seq for row in (*first, *second) if len(row.tokens) == 1}
-        assert {0, 1, 2} <= decoding
+def test_prompts_have_steps_of_their_own_and_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Budget, "tokens", lambda *_: 160)
+    monkeypatch.setattr(Budget, "room", lambda *_: 200)
+    rig, batches = rig_of(2, beside=1)
+    batches.clear()
+    for text in ("a" * 69, "b" * 79, "c" * 90):  # with a BOS that the last one takes over
+        rig.submit(text, n_predict=-1)
+    for _ in range(5):
+        rig.turn()
+    shapes = [[len(row.tokens) for row in batch] for batch in batches]
+    assert shapes == [[70], [80], [1, 1, 1], [90], [1, 1, 1, 1]]
 
 
 def test_a_gpu_reads_its_weights_once_for_both() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from worker.engine.scheduler import (
     MIN_CHUNK,
+    NEARLY_ALL,
     STRETCH,
     TILE,
     Budget,
@@ -29,7 +30,7 @@ def test_chunks_fit_the_budget_the_prompts_and_the_batch(
     chunks = plan_chunks(waiting, budget, budget + more)
     left = {one.slot: one.n_left for one in waiting}
     least = min(budget, sum(left.values()))
-    most = min(least + TILE, budget + more)
+    most = min(least * NEARLY_ALL + TILE, budget + more)
     least -= (2 + TILE) * len(waiting)
     assert least <= sum(chunk.n for chunk in chunks) <= most
     assert bool(chunks) == bool(waiting and budget)
@@ -43,10 +44,9 @@ def test_the_oldest_late_one_gets_at_least_half(waiting: list[Waiting], budget: 
     if late is None:
         return
     given_to = dict(plan_chunks(waiting, budget, budget))
-    half = max(1, budget // 2)
-    if half >= TILE:
-        half -= TILE - 1  # for the sake of whole tiles
-    assert given_to.get(late.slot, 0) >= min(late.n_left, half) - 2
+    n, half = given_to.get(late.slot, 0), max(1, budget // 2)
+    leaves_tiles = n > 0 and (late.n_left - n) % TILE == 0
+    assert n >= min(late.n_left, half) - 2 or leaves_tiles
 
 
 @given(waiting=WAITING, budget=st.integers(4, 4096))
@@ -72,7 +72,55 @@ def test_no_token_is_read_alone_unless_it_is_the_only_one(
 
 def test_a_short_prompt_passes_a_long_one() -> None:
     waiting = [Waiting(0, 5000, 1), Waiting(1, 20, 2), Waiting(2, 900, 3)]
-    assert plan_chunks(waiting, 100, 512) == [Chunk(1, 20), Chunk(2, 68)], "13 tiles are left"
+    assert plan_chunks(waiting, 100, 112) == [Chunk(1, 20), Chunk(2, 68)], "13 tiles are left"
+
+
+@given(waiting=WAITING, budget=st.integers(4, 4096), more=st.integers(0, 100))
+def test_in_a_turn_only_the_shortest_and_a_late_one_are_cut(
+    waiting: list[Waiting], budget: int, more: int
+) -> None:
+    given_to = dict(plan_chunks(waiting, budget, budget + more, n_read=0))
+    shortest = min(waiting, key=lambda one: (one.n_left, one.order), default=None)
+    late = min((one for one in waiting if one.is_late), key=lambda one: one.order, default=None)
+    for one in waiting:
+        if one not in (shortest, late):
+            assert given_to.get(one.slot, 0) in (0, one.n_left)
+    assert bool(given_to) == bool(waiting)
+
+
+@given(
+    waiting=WAITING,
+    budget=st.integers(1, 4096),
+    more=st.integers(0, 100),
+    n_read=st.integers(1, 4096),
+)
+def test_a_turn_that_has_begun_goes_on_with_whole_prompts_and_ends(
+    waiting: list[Waiting], budget: int, more: int, n_read: int
+) -> None:
+    left = {one.slot: one.n_left for one in waiting}
+    chunks = plan_chunks(waiting, budget, budget + more, n_read=n_read)
+    late = min((one for one in waiting if one.is_late), key=lambda one: one.order, default=None)
+    for chunk in chunks:
+        assert chunk.n == left[chunk.slot] or (late is not None and chunk.slot == late.slot)
+    assert n_read + sum(chunk.n for chunk in chunks) <= budget + more or not chunks
+
+
+def test_each_prompt_but_tiny_ones_has_its_own_step() -> None:
+    waiting = [Waiting(0, 70, 1), Waiting(1, 71, 2), Waiting(2, 72, 3)]
+    assert plan_chunks(waiting, 150, 170, n_read=0) == [Chunk(0, 70)]
+    assert plan_chunks(waiting[1:], 150, 170, n_read=70) == [Chunk(1, 71)]
+    assert plan_chunks(waiting[2:], 150, 170, n_read=141) == [], "the others' turn"
+    assert sum(n for _, n in plan_chunks(waiting, 150, 170)) == 150, "where nobody takes turns"
+
+
+def test_tiny_prompts_share_a_step() -> None:
+    waiting = [Waiting(i, 15, i) for i in range(4)]
+    assert len(plan_chunks(waiting, 150, 170, n_read=0)) == 3
+
+
+def test_a_prompt_that_nearly_fits_is_read_to_its_end() -> None:
+    assert plan_chunks([Waiting(0, 125, 1)], 100, 130) == [Chunk(0, 125)]
+    assert plan_chunks([Waiting(0, 125, 1)], 100, 110) == [Chunk(0, 61)]
 
 
 def test_nothing_is_taken_back_of_one_that_gets_nothing() -> None:
@@ -83,9 +131,9 @@ def test_nothing_is_taken_back_of_one_that_gets_nothing() -> None:
 def test_what_is_no_whole_tile_is_read_first() -> None:
     assert plan_chunks([Waiting(0, 90, 1)], 64, 512) == [Chunk(0, 90)]
     assert plan_chunks([Waiting(0, 90, 1)], 64, 80) == [Chunk(0, 26)], "there is no room for all"
-    assert plan_chunks([Waiting(0, 96, 1)], 64, 512) == [Chunk(0, 32)]
-    assert plan_chunks([Waiting(0, 1203, 1)], 64, 512) == [Chunk(0, 51)]
-    assert plan_chunks([Waiting(0, 1155, 1)], 64, 512) == [Chunk(0, 67)]
+    assert plan_chunks([Waiting(0, 1203, 1)], 64, 80) == [Chunk(0, 51)]
+    assert plan_chunks([Waiting(0, 1203, 1)], 64, 120) == [Chunk(0, 115)]
+    assert plan_chunks([Waiting(0, 1155, 1)], 64, 80) == [Chunk(0, 67)]
 
 
 @given(n=st.integers(2 * TILE, 5000), room=st.sampled_from([TILE, 512]))
@@ -95,7 +143,7 @@ def test_a_prompt_read_tile_by_tile_ends_with_one(n: int, room: int) -> None:
         ((_, read),) = plan_chunks([Waiting(0, n, 1)], TILE, room)
         chunks.append(read)
         n -= read
-    assert chunks[0] < TILE + TILE // 2 if room > TILE else chunks[0] <= TILE
+    assert chunks[0] < 2 * TILE if room > TILE else chunks[0] <= TILE
     assert set(chunks[1:-2]) <= {TILE}
     if sum(chunks) % TILE != 1:  # no token is read alone
         assert set(chunks[1:]) <= {TILE}
@@ -103,7 +151,7 @@ def test_a_prompt_read_tile_by_tile_ends_with_one(n: int, room: int) -> None:
 
 def test_a_long_prompt_that_has_waited_gets_half() -> None:
     waiting = [Waiting(0, 5000, 1, is_late=True), Waiting(1, 20, 2), Waiting(2, 900, 3)]
-    assert plan_chunks(waiting, 100, 512) == [Chunk(0, 50), Chunk(1, 20), Chunk(2, 30)]
+    assert plan_chunks(waiting, 100, 112) == [Chunk(0, 50), Chunk(1, 20), Chunk(2, 30)]
 
 
 def learnt(**settings: float) -> Budget:
@@ -133,6 +181,22 @@ def test_a_step_may_be_longer_while_more_wait_for_their_first_token_than_for_the
     budget = Budget(target_s=0.1, n_batch=2048, token_s=0.001)
     assert budget.tokens(4, n_waiting=4) == 100
     assert budget.tokens(2, n_waiting=6) == 375
+
+
+def test_where_prompts_take_turns_a_step_is_longer_the_more_wait() -> None:
+    budget = Budget(target_s=0.1, n_batch=2048, token_s=0.001, takes_turns=True)
+    assert budget.tokens(4, n_waiting=1) == 100
+    assert budget.tokens(4, n_waiting=2) == 300
+    assert budget.tokens(4, n_waiting=3) == 400
+    assert budget.tokens(1, n_waiting=7) == 500, "never more than so many targets"
+    assert budget.tokens(60, n_waiting=2) == 100, "many wait for their next one"
+
+
+def test_a_step_is_stretched_for_a_rest_but_not_far() -> None:
+    budget = Budget(target_s=0.1, n_batch=2048, token_s=0.001)
+    assert budget.room(100, n_decoding=4) == round(1000 * 0.1 * STRETCH)
+    assert budget.room(400, n_decoding=4) == 400 * NEARLY_ALL
+    assert budget.room(400, n_decoding=0) == 2048
 
 
 def test_a_cell_keeps_its_assumed_price_where_the_steps_tell_nothing() -> None:

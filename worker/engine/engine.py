@@ -80,6 +80,7 @@ class Engine:
             backend.n_batch,
             token_s=backend.prefill_token_s,
             cell_share=backend.cell_share,
+            takes_turns=not backend.is_gpu,
         )
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
         self._step = Step(backend, self.cache, budget, rules, self._flush)

@@ -29,20 +29,20 @@ class Planner:
         self._budget = budget
         self._guessing = guessing
         self._extend = extend
-        self._has_read = False
-        """The last step read prompts: those that decode have waited for it."""
+        self._n_read = 0
+        """Prompt tokens read since those that decode had their turn."""
 
     def plan(self, able: Sequence[Slot], counters: Counters) -> list[Row]:
         """Return the rows of the slots that may take part; none if all of them wait."""
         decoding = [slot for slot in able if slot.state is SlotState.DECODE]
         reading = [] if len(decoding) == len(able) else self._reading(able)
-        if not reading or (decoding and self._has_read):
-            self._has_read = False
-            return self._guessing.rows(decoding)
-        prompts = self._read(reading, len(decoding), counters)
-        if self._go_together(len(decoding), sum(len(row.tokens) for row in prompts)):
+        prompts = self._read(reading, len(decoding), counters) if reading else []
+        n_prompt = sum(len(row.tokens) for row in prompts)
+        if not prompts or (decoding and self._go_together(len(decoding), n_prompt)):
+            self._n_read = 0
             return self._guessing.rows(decoding) + prompts
-        self._has_read = True
+        if decoding:
+            self._n_read += n_prompt
         return prompts
 
     def _go_together(self, n_decoding: int, n_prompt: int) -> bool:
@@ -87,7 +87,9 @@ class Planner:
         ]
         slots = {slot.id: slot for slot, _ in reading}
         n = budget.tokens(n_decoding, counters.n_kv_used, len(waiting))
-        chunks = plan_chunks(waiting, n, n if n_decoding else backend.n_batch)
+        room = budget.room(n, n_decoding, counters.n_kv_used)
+        n_read = (self._n_read if n_decoding else 0) if budget.takes_turns else None
+        chunks = plan_chunks(waiting, n, room, n_read=n_read)
         return [self.prompt_row(slots[chunk.slot], chunk.n) for chunk in chunks]
 
     def _n_ready(self, slot: Slot) -> int:

@@ -4,7 +4,9 @@ Every decoding slot gets its one token first. What a step may take longer than t
 prompts, up to a budget that follows the measured speed, so that a long prompt never freezes the
 streams of others (llama-server reads up to `n_batch` tokens in one step, however long that takes).
 Among prompts the one with the least left comes first, which brings the most people their first
-token soonest; who has waited long gets half of every step, so that nobody waits for ever.
+token soonest; who has waited long gets half of every step, so that nobody waits for ever. Where
+several wait, one whole prompt after the other is read: each step of those that decode in between
+keeps all of them waiting.
 """
 
 from collections.abc import Sequence
@@ -39,20 +41,36 @@ TILE = 64
 slower (measured, docs/performance.md)."""
 NEARLY = 40
 """Behind 1,000 tokens 40 rows take as long as a whole tile: between the two nothing is won."""
+ENOUGH = TILE // 2
+"""From so many rows on another prompt in the same batch makes neither of them faster."""
 STRETCH = 2.3
 """So much longer than its target a step may take to fill a tile."""
+BURST = 5
+"""So many targets a step may take at most for the sake of those who wait behind a prompt."""
+NEARLY_ALL = 1.25
+"""A prompt that has so little more left than fits is read to its end: no rest waits for a step."""
 LEARN_ALL, LEARN_EVERY = 200, 4
 """So many steps without prompts are learnt from at first, then each fourth: the fit takes 30 us."""
 PATIENCE_S = 2.0
 """How long a prompt waits for shorter ones, beside the time that reading it takes."""
 
 
-def plan_chunks(waiting: Sequence[Waiting], budget: int, room: int) -> list[Chunk]:
+def plan_chunks(
+    waiting: Sequence[Waiting], budget: int, room: int, *, n_read: int | None = None
+) -> list[Chunk]:
     """Share the budget among prompts: the shortest rest first, half for the oldest late one.
 
-    A chunk may be half a tile larger than its share, if there is `room` for it, or smaller, so that
-    what is left of its prompt is whole tiles.
+    A chunk may be larger than its share, if there is `room` for it, or smaller, so that what is
+    left of its prompt is whole tiles.
+
+    Where prompts take turns with decoding slots, `n_read` tokens of the budget are used up since
+    those had their turn. Then others join the shortest only if it is tiny, for they would keep its
+    token back, and only if they are read to their ends, for a piece brings nobody a token. The same
+    holds for all once something is read: if nothing is returned, it is the decoding slots' turn.
     """
+    if n_read:
+        budget, room = budget - n_read, room - n_read
+        waiting = [one for one in waiting if one.n_left <= min(room, budget * NEARLY_ALL)]
     if not waiting or budget <= 0:
         return []
     chunks: dict[int, int] = {}
@@ -61,17 +79,30 @@ def plan_chunks(waiting: Sequence[Waiting], budget: int, room: int) -> list[Chun
         chunks[late.slot] = min(late.n_left, budget if len(waiting) == 1 else max(1, budget // 2))
     left = budget - sum(chunks.values())
     shortest_first = sorted(waiting, key=lambda one: (one.n_left, one.order))
-    for one in shortest_first:
-        n = min(one.n_left - chunks.get(one.slot, 0), left)
-        chunks[one.slot] = chunks.get(one.slot, 0) + n
-        left -= n
-    room -= budget - left
+    for i, one in enumerate(shortest_first):
+        has = chunks.get(one.slot, 0)
+        may_join = n_read is None or has or not i
+        if not may_join and sum(chunks.values()) >= ENOUGH:
+            break
+        n = _share(one.n_left - has, left, room - budget + left, may_be_cut=bool(may_join))
+        chunks[one.slot] = has + n
+        left = max(0, left - n)
+    room -= sum(chunks.values())
     rounded = []
     for one in sorted(waiting, key=_order):
+        if one.slot not in chunks:
+            continue
         n = _leaving_tiles(chunks[one.slot], one.n_left, room)
         room -= n - chunks[one.slot]
         rounded.append(Chunk(one.slot, _without_single(n, one.n_left)))
     return [chunk for chunk in rounded if chunk.n] or [Chunk(shortest_first[0].slot, 1)]
+
+
+def _share(rest: int, left: int, room: int, *, may_be_cut: bool) -> int:
+    """Return what a prompt gets of what is `left`: all of its rest, a piece, or nothing."""
+    if rest <= left or rest <= min(room, left * NEARLY_ALL):
+        return rest
+    return left if may_be_cut else 0
 
 
 def _order(one: Waiting) -> int:
@@ -87,7 +118,7 @@ def _leaving_tiles(n: int, n_left: int, room: int) -> int:
     n_odd = (n_left - n) % TILE
     if n < TILE or n_odd <= 1:
         return n
-    return n + n_odd if n_odd < min(TILE // 2, room + 1) else n + n_odd - TILE
+    return n + n_odd if n_odd <= room else n + n_odd - TILE
 
 
 def _without_single(n: int, n_left: int) -> int:
@@ -116,6 +147,8 @@ class Budget:
     decode: DecodeCost = field(default_factory=DecodeCost)
     cell_share: float = 0.0
     """What a cell is assumed to cost each row until that is learnt, in prompt tokens."""
+    takes_turns: bool = False
+    """Prompts and decoding slots have steps of their own: see `plan.py`."""
     n_pure: int = 0
     """Steps without prompts so far."""
 
@@ -128,9 +161,17 @@ class Budget:
         n = max(MIN_CHUNK, round(min(room, spare_s / self.token_s)))
         if NEARLY < n < TILE:
             n = TILE
-        elif n_decoding and n > TILE and n % TILE < TILE // 2:
+        elif n_decoding and n_waiting <= 1 and n > TILE and n % TILE < TILE // 2:
             n -= n % TILE  # a tile of few rows takes as long as a full one
         return max(1, min(room, n))
+
+    def room(self, n: int, n_decoding: int, n_cells: int = 0) -> int:
+        """Return how many prompt tokens a step meant for `n` may be stretched to."""
+        if not n_decoding or self.token_s <= 0.0:
+            return self.n_batch
+        spare_s = STRETCH * self.target_s - self.decode.predict(n_decoding, n_cells)
+        most = max(n * NEARLY_ALL, spare_s / self.token_s)
+        return min(round(most), self.n_batch - n_decoding)
 
     def _spare_s(self, n_decoding: int, n_cells: int, n_waiting: int) -> float:
         """Return the time for prompts: what is left of the target, or more where that pays."""
@@ -138,10 +179,15 @@ class Budget:
             return self.idle_target_s
         decode_s = self.decode.predict(n_decoding, n_cells)
         tile_s = min(TILE * self.token_s, STRETCH * self.target_s - decode_s)
-        burst_s = 0.0
-        if n_waiting > n_decoding:  # more people wait for their first token than for their next
-            burst_s = self.idle_target_s * n_waiting / (n_waiting + n_decoding) - decode_s
-        return max(0.0, self.target_s - decode_s, tile_s, burst_s)
+        burst_s = self.target_s * self._n_targets(n_decoding, n_waiting) - decode_s
+        return max(0.0, burst_s, tile_s)
+
+    def _n_targets(self, n_decoding: int, n_waiting: int) -> float:
+        """Return how many targets a step may take, by who waits for first and for next tokens."""
+        share = n_waiting / (n_waiting + n_decoding)
+        if not self.takes_turns:  # next tokens come with every step
+            return max(1.0, BURST * share) if n_waiting > n_decoding else 1.0
+        return max(1.0, min(n_waiting + 1, 3 * BURST * share, BURST)) if n_waiting > 1 else 1.0
 
     def observe(self, n_decoding: int, n_prompt: int, elapsed_s: float, n_cells: int = 0) -> None:
         """Learn from a step that took `elapsed_s`."""
