@@ -73,20 +73,7 @@ def plan_chunks(
         waiting = [one for one in waiting if one.n_left <= min(room, budget * NEARLY_ALL)]
     if not waiting or budget <= 0:
         return []
-    chunks: dict[int, int] = {}
-    late = min((one for one in waiting if one.is_late), key=_order, default=None)
-    if late is not None:
-        chunks[late.slot] = min(late.n_left, budget if len(waiting) == 1 else max(1, budget // 2))
-    left = budget - sum(chunks.values())
-    shortest_first = sorted(waiting, key=lambda one: (one.n_left, one.order))
-    for i, one in enumerate(shortest_first):
-        has = chunks.get(one.slot, 0)
-        may_join = n_read is None or has or not i
-        if not may_join and sum(chunks.values()) >= ENOUGH:
-            break
-        n = _share(one.n_left - has, left, room - budget + left, may_be_cut=bool(may_join))
-        chunks[one.slot] = has + n
-        left = max(0, left - n)
+    chunks = _shares(waiting, budget, room, is_turn=n_read is not None)
     room -= sum(chunks.values())
     rounded = []
     for one in sorted(waiting, key=_order):
@@ -95,18 +82,35 @@ def plan_chunks(
         n = _leaving_tiles(chunks[one.slot], one.n_left, room)
         room -= n - chunks[one.slot]
         rounded.append(Chunk(one.slot, _without_single(n, one.n_left)))
-    return [chunk for chunk in rounded if chunk.n] or [Chunk(shortest_first[0].slot, 1)]
+    return [chunk for chunk in rounded if chunk.n] or [Chunk(min(waiting, key=_length).slot, 1)]
 
 
-def _share(rest: int, left: int, room: int, *, may_be_cut: bool) -> int:
-    """Return what a prompt gets of what is `left`: all of its rest, a piece, or nothing."""
-    if rest <= left or rest <= min(room, left * NEARLY_ALL):
-        return rest
-    return left if may_be_cut else 0
+def _shares(waiting: Sequence[Waiting], budget: int, room: int, *, is_turn: bool) -> dict[int, int]:
+    """Share the budget among slots as if tokens could be read in any number."""
+    chunks: dict[int, int] = {}
+    late = min((one for one in waiting if one.is_late), key=_order, default=None)
+    if late is not None:
+        chunks[late.slot] = min(late.n_left, budget if len(waiting) == 1 else max(1, budget // 2))
+    left = budget - sum(chunks.values())
+    for i, one in enumerate(sorted(waiting, key=_length)):
+        has = chunks.get(one.slot, 0)
+        may_be_cut = not is_turn or has > 0 or i == 0
+        if not may_be_cut and sum(chunks.values()) >= ENOUGH:
+            break
+        rest, n = one.n_left - has, left if may_be_cut else 0
+        if rest <= max(left, min(room - budget + left, left * NEARLY_ALL)):
+            n = rest
+        chunks[one.slot] = has + n
+        left = max(0, left - n)
+    return chunks
 
 
 def _order(one: Waiting) -> int:
     return one.order
+
+
+def _length(one: Waiting) -> tuple[int, int]:
+    return one.n_left, one.order
 
 
 def _leaving_tiles(n: int, n_left: int, room: int) -> int:
