@@ -5,14 +5,13 @@ supervisor must start at once, and work where llama_cpp is missing or broken.
 """
 
 import ast
-import importlib.metadata
 import importlib.util
 import logging
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,6 +34,9 @@ from worker.show import Origins, numbers, places_in, toml
 from worker.supervisor import Settings, Supervisor
 from worker.terminal import Console, stderr_console
 from worker.topology import read_host
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 log = logging.getLogger("supervisor")
 
@@ -74,7 +76,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(sorted({**others, **own}.items()))
 
 
-def _short_help(entry: importlib.metadata.EntryPoint) -> str:
+def _short_help(entry: "EntryPoint") -> str:
     """Read the first line of a command's docstring from its source."""
     try:
         spec = importlib.util.find_spec(entry.module)
@@ -87,7 +89,9 @@ def _short_help(entry: importlib.metadata.EntryPoint) -> str:
     return ""
 
 
-def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+def _entry_points() -> "dict[str, EntryPoint]":
+    import importlib.metadata  # 4 MB, which a pool that runs does without
+
     return {entry.name: entry for entry in importlib.metadata.entry_points(group=_GROUP)}
 
 

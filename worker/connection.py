@@ -9,7 +9,6 @@ import logging
 from collections.abc import Sequence
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from protocol import codec
 from protocol.codec import ProtocolError
@@ -82,7 +81,7 @@ class Connection:
         """Read the monitor: whether the gateway's end has gone away."""
         dropped = False
         while self._monitor.poll(0):
-            recv_monitor_message(self._monitor)
+            self._monitor.recv_multipart()  # zmq.utils.monitor would bring asyncio and TLS: 4 MB
             dropped = True
         return dropped
 

@@ -8,9 +8,7 @@ import importlib
 import os
 import re
 import shutil
-import urllib.error
 import urllib.parse
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +61,10 @@ def _from_url(worker: WorkerConfig) -> str:
 
 
 def _download(url: str, path: Path) -> None:
+    # Imported here: HTTP, TLS and mail headers are 3 MB in every process that reads options.
+    import urllib.error
+    import urllib.request
+
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

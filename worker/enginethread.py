@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.facts import ModelCard
+from worker.drafting import open_drafter
 from worker.engine.adapters import Scales
 from worker.engine.backend import Backend
 from worker.engine.engine import Engine, EngineConfig
@@ -22,7 +23,7 @@ from worker.engine.selfextend import SelfExtend
 from worker.engine.stats import Counters
 from worker.engine.task import Stop
 from worker.outlet import Outlet
-from worker.speculation import kinds, open_drafter
+from worker.speculation import kinds
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import pytest
 
 from protocol.config import WorkerConfig
 from tests.worker.served import Served
+from worker.drafting import open_drafter
 from worker.engine.task import Stop
-from worker.speculation import open_drafter
 
 
 def model_path() -> str:

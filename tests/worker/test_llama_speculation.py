@@ -11,8 +11,8 @@ from protocol.errors import ConfigError
 from tests.models.llama import write_llama
 from tests.worker.conftest import model_path, serving
 from tests.worker.served import Served, is_plausible
+from worker.drafting import open_drafter
 from worker.engine.selfextend import SelfExtend
-from worker.speculation import open_drafter
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 

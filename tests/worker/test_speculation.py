@@ -12,11 +12,12 @@ from protocol.errors import ConfigError
 from protocol.messages import Finish
 from protocol.sampling import SamplingParams
 from tests.worker.engines import Rig
+from worker.drafting import open_drafter
 from worker.engine.draft import Drafters, Wish, longest_guess, share_rows
 from worker.engine.fake import FakeBackend
 from worker.engine.lookup import Index, Lookup
 from worker.engine.ngramcache import CacheLookup
-from worker.speculation import kinds, longest_draft, open_drafter, with_speculation
+from worker.speculation import kinds, longest_draft, with_speculation
 
 TOKENS = st.lists(st.integers(0, 3), max_size=60)
 

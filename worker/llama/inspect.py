@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import llama_cpp.llama_cpp as lib
 
 from protocol import config as configs
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.llama import library, model
+from worker.llama import library, model, package
 from worker.llama.startup import open_ggml
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "gpu", 3: "accelerator"}
@@ -27,7 +26,7 @@ def about_library() -> dict[str, Any]:
     """Return versions, the extensions of the CPU that are used, and the devices."""
     library.start()
     return {
-        "binding": llama_cpp.__version__,
+        "binding": package.version(),
         "llama": lib.llama_version().decode(),
         "system": lib.llama_print_system_info().decode(),
         "offloads": bool(lib.llama_supports_gpu_offload()),

@@ -9,8 +9,9 @@ import logging
 from collections import deque
 from functools import cache
 
-import llama_cpp
 import llama_cpp.llama_cpp as lib
+
+from worker.llama import package
 
 logger = logging.getLogger(__name__)
 
@@ -65,4 +66,4 @@ def complaint(about: str) -> str:
 
 def build() -> str:
     """Name the llama.cpp that runs: `b<binding version>-<llama.cpp version>`."""
-    return f"b{llama_cpp.__version__}-{lib.llama_version().decode()}"
+    return f"b{package.version()}-{lib.llama_version().decode()}"
