@@ -1,7 +1,7 @@
 """Chat templates: Jinja in a sandbox."""
 
-import datetime
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -134,4 +134,4 @@ def _raise(message: str) -> NoReturn:
 
 
 def _now(form: str) -> str:
-    return datetime.datetime.now().astimezone().strftime(form)
+    return time.strftime(form)
