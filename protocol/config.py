@@ -165,6 +165,11 @@ class WorkerConfig:
     yarn_beta_slow: float = param(-1.0, "YaRN low correction; -1 is the model's.")
     yarn_beta_fast: float = param(-1.0, "YaRN high correction; -1 is the model's.")
     check_tensors: bool = param(False, "Validate the tensors while loading.")
+    repack: bool = param(
+        True,
+        "Let llama.cpp write weights anew in its kernels' order where it can (Q4_0 on most CPUs): "
+        "faster, but each worker has a copy of its own.",
+    )
     override_kv: tuple[str, ...] = param((), "Metadata in the file's place: KEY=TYPE:VALUE.")
     numa: str = param(
         "",

@@ -101,8 +101,6 @@ IDLE: tuple[Unused, ...] = (
     unused("--llama-api", "is not needed: the models are here", 1),
     unused("--perf", _SPEED),
     unused("--no-perf", _SPEED),
-    unused("--repack", _SPEED),
-    unused("-nr --no-repack", _SPEED),
     unused("--no-host", _SPEED),
     unused("--op-offload", _SPEED),
     unused("--no-op-offload", _SPEED),

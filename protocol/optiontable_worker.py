@@ -66,6 +66,7 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     option("worker.yarn_beta_slow", "--yarn-beta-slow", env="YARN_BETA_SLOW"),
     option("worker.yarn_beta_fast", "--yarn-beta-fast", env="YARN_BETA_FAST"),
     option("worker.check_tensors", "--check-tensors"),
+    option("worker.repack", "--repack", "-nr --no-repack", env="REPACK"),
     option("worker.override_kv", "--override-kv"),
     option("worker.numa", "--numa", bare="distribute"),
     option("worker.cpus", "-Cr --cpu-range"),

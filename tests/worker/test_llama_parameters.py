@@ -53,6 +53,7 @@ def main_context_params(config: WorkerConfig, monkeypatch: pytest.MonkeyPatch) -
         (["-sm", "row"], "split_mode", 2),
         (["-mg", "3"], "main_gpu", 3),
         (["--check-tensors"], "check_tensors", True),
+        (["--no-repack"], "use_extra_bufts", False),
         (["--no-mmap"], "load_mode", 0),
         (["--mlock"], "load_mode", 3),
         (["-lm", "dio"], "load_mode", 4),

@@ -124,6 +124,7 @@ def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
     params.main_gpu = config.main_gpu
     params.load_mode = load_mode(config)
     params.check_tensors = config.check_tensors
+    params.use_extra_bufts = config.repack
     overrides = startup.kv_overrides(config.override_kv)  # referenced until the model is loaded
     if config.override_kv:
         params.kv_overrides = overrides
