@@ -1,5 +1,6 @@
 """Which rows a step computes: decoding slots and prompts together, or in turn."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -80,6 +81,14 @@ def test_a_gpu_reads_its_weights_once_for_both() -> None:
     reading = [batch for batch in batches if prompts(batch)]
     assert reading
     assert all(len(batch) == 4 for batch in reading)
+
+
+def test_guesses_that_leave_no_room_for_prompts_have_their_turn_too() -> None:
+    prompt = 6 * TILE
+    _, batches = rig_of(prompt, n_batch=TILE, is_gpu=True, drafter=Lookup(1, 48))
+    for first, second in itertools.pairwise(batches):
+        assert any(row.seq < 3 for row in (*first, *second)), "nobody waits for two steps"
+    assert sum(map(prompts, batches)) == prompt
 
 
 def test_guesses_and_prompts_fit_into_the_batch() -> None:

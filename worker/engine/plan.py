@@ -36,13 +36,16 @@ class Planner:
         """Return the rows of the slots that may take part; none if all of them wait."""
         decoding = [slot for slot in able if slot.state is SlotState.DECODE]
         reading = [] if len(decoding) == len(able) else self._reading(able)
-        prompts = self._read(reading, len(decoding), counters) if reading else []
+        is_due = self._n_read > 0 and not self._budget.takes_turns  # there was no room for both
+        if not reading or (decoding and is_due):
+            prompts = []
+        else:
+            prompts = self._read(reading, len(decoding), counters)
         n_prompt = sum(len(row.tokens) for row in prompts)
         if not prompts or (decoding and self._go_together(len(decoding), n_prompt)):
             self._n_read = 0
             return self._guessing.rows(decoding) + prompts
-        if decoding:
-            self._n_read += n_prompt
+        self._n_read = self._n_read + n_prompt if decoding else 0
         return prompts
 
     def _go_together(self, n_decoding: int, n_prompt: int) -> bool:
