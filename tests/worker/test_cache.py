@@ -123,6 +123,19 @@ def test_idle_texts_make_way_for_prompts_that_would_look_at_them() -> None:
     assert lost(rig) == []
 
 
+def test_a_text_that_the_hosts_memory_cannot_take_does_not_make_way() -> None:
+    rig = three_idle_texts(token_s=20e-6)
+    cache, host = rig.engine.cache, rig.engine.cache._host
+    assert host is not None
+    rig.backend.cell_share = 1e-4
+    state = rig.backend.states.copy(max(range(3), key=lambda seq: len(cache.slots[seq].tokens)))
+    host.token_bytes, host._n_bytes_max = len(state) / 300, len(state) - 1
+    n_before = cache.n_cells
+    cache.clear_way(100_000, 1e-6)
+    assert 300 <= cache.n_cells < n_before, "one of the small ones went"
+    assert lost(rig) == []
+
+
 def test_no_step_waits_long_for_texts_that_make_way() -> None:
     rig = three_idle_texts(token_s=1e-3)
     cache = rig.engine.cache

@@ -271,7 +271,7 @@ class PrefixCache:
         for old in sorted(self._idle(), key=_last_used):
             n_looking = self._n_rows - old.used_at + n_rows
             copy_s = len(old.tokens) * self._host.token_s
-            is_cheap = len(old.tokens) >= MIN_TOKENS and copy_s <= left_s
+            is_cheap = self._host.takes(len(old.tokens)) and copy_s <= left_s
             if is_cheap and self._own(old.id) * cell_s * n_looking > 2 * copy_s:
                 self._evict(old)
                 left_s -= copy_s
@@ -281,7 +281,8 @@ class PrefixCache:
         is_dear = self._backend.cell_share > 0.0  # not on a GPU
         if self._host is None or not is_dear or self._own(old.id) < MIN_TOKENS:
             return False
-        return len(old.tokens) * self._host.token_s < MAX_WAY_S
+        is_quick = len(old.tokens) * self._host.token_s < MAX_WAY_S
+        return is_quick and self._host.takes(len(old.tokens))
 
     def expire(self, n_rows: int, cell_s: float, token_s: float) -> None:
         """Count rows that look at all cells, and let one idle sequence go that has cost too much.
@@ -302,7 +303,7 @@ class PrefixCache:
                 continue
             n_own, n_all = self._own(old.id), len(old.tokens)
             back_s = n_own * token_s
-            if n_all >= MIN_TOKENS:
+            if self._host is None or self._host.takes(n_all):
                 back_s = min(back_s, n_all * copying_s)
             if n_own * cell_s * n_idle > back_s:
                 self._evict(old)  # one a step: a copy takes milliseconds

@@ -46,6 +46,8 @@ class HostCache:
         self.n_bytes = 0
         self.token_s = 20e-6
         """What copying a token takes, measured; a guess before the first."""
+        self.token_bytes = 0.0
+        """Size of a token's copy, by the last one."""
 
     def put(self, space: Hashable, tokens: Sequence[int], copy: Callable[[], State]) -> bool:
         """Keep a sequence, unless it is short or kept already; tell whether it is kept now."""
@@ -59,6 +61,7 @@ class HostCache:
         start = time.perf_counter()
         state = copy()
         self.token_s += 0.2 * ((time.perf_counter() - start) / len(tokens) - self.token_s)
+        self.token_bytes = len(state) / len(tokens)
         if not self._make_room(len(state)):
             return False
         tree = self._trees.setdefault(space, tree)  # new, or emptied by making room
@@ -72,6 +75,11 @@ class HostCache:
             if tree.n_own(other) == 0 and other != key:
                 self._drop(other)  # the new copy begins with all of it
         return True
+
+    def takes(self, n_tokens: int) -> bool:
+        """Tell whether so long a text is kept, as far as is known."""
+        is_small = 0 <= self._n_bytes_max < n_tokens * self.token_bytes
+        return n_tokens >= MIN_TOKENS and not is_small
 
     def find(
         self, space: Hashable, prompt: Sequence[int], n_most: int, *, whole: bool = False
