@@ -50,5 +50,17 @@ def test_the_bindings_package_is_whole_for_whoever_asks() -> None:
     assert "llama_cpp.llama" in modules
 
 
+def test_what_llama_cpp_says_is_heard_although_the_whole_package_would_print_it() -> None:
+    run(
+        "from worker.llama import library\n"
+        "library.start()\n"
+        "from llama_cpp import Llama\n"
+        "import llama_cpp.llama_cpp as lib\n"
+        "library.forget_log()\n"
+        "lib.llama_model_load_from_file(b'/nowhere.gguf', lib.llama_model_default_params())\n"
+        "assert 'nowhere.gguf' in library.last_words(), library.last_words()\n"
+    )
+
+
 def test_a_package_in_use_is_left_alone() -> None:
     assert "llama_cpp.llama" in run("import llama_cpp; import worker.llama.library")

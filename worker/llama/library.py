@@ -42,10 +42,15 @@ def keep(level: int, text: bytes) -> None:
         _recent[-1] += line
 
 
+def _listen() -> None:
+    lib.llama_log_set(_on_log, None)
+
+
 @cache
 def start() -> None:
     """Initialize llama.cpp for this process; later calls do nothing."""
-    lib.llama_log_set(_on_log, None)
+    _listen()
+    package.when_whole(_listen)  # it sets a logger of its own
     lib.llama_backend_init()
 
 

@@ -7,6 +7,7 @@ in each worker and a third of a second of its start, for nothing that is used he
 import importlib.util
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -25,6 +26,7 @@ class BarePackage(ModuleType):
         self.__file__ = spec.origin
         self.__loader__ = spec.loader
         self.__path__ = list(spec.submodule_search_locations or ())
+        self.hooks: list[Callable[[], object]] = []
 
     def __getattr__(self, name: str) -> Any:
         if name == "__version__":
@@ -33,6 +35,8 @@ class BarePackage(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         loader, self.__loader__ = self.__loader__, None  # once; a second time it is not there
         loader.exec_module(self)  # type: ignore[attr-defined] # the loader of a package of files
+        for hook in self.hooks:
+            hook()
         return getattr(self, name)
 
 
@@ -43,6 +47,13 @@ def use_bare_package() -> None:
     spec = importlib.util.find_spec(_NAME)
     if spec is not None:
         sys.modules[_NAME] = BarePackage(spec)
+
+
+def when_whole(hook: Callable[[], object]) -> None:
+    """Call something after somebody has made the package load the rest of itself."""
+    module = sys.modules.get(_NAME)
+    if isinstance(module, BarePackage):
+        module.hooks.append(hook)
 
 
 def folder() -> Path:
