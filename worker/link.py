@@ -159,17 +159,17 @@ class Link:
 
     def _deal(self, until: float) -> bool:
         """Deal with what comes; tell whether the engine alone spoke, and will go on speaking."""
-        timeout_s = max(0.0, until - time.monotonic())
+        timeout_s = max(0.0, min(until, self._outlet.due_s) - time.monotonic())
         ready: dict[Any, int] = dict(zmq.zmq_poll(self._sources, math.ceil(timeout_s * 1e3)))
         if self._connection.monitor_fd in ready and self._connection.was_dropped():
             self._reconnect("the gateway hung up")
         said: list[Message] = []
-        if self._outlet.fd in ready:
+        if self._outlet.fd in ready or self._outlet.due_s < math.inf:
             said = self._outlet.take()
             self._forward(said)
         if self._connection.dealer in ready:
             self._hear()
-        return bool(said and self._running) and len(ready) == 1 and not self.draining
+        return bool(said and self._running) and len(ready) <= 1 and not self.draining
 
     def _beat(self) -> None:
         self._next_beat = time.monotonic() + self._heartbeat_s

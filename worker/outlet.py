@@ -2,6 +2,8 @@
 
 import queue
 import socket
+import time
+from collections import deque
 from collections.abc import Sequence
 
 from protocol.messages import Message
@@ -11,16 +13,21 @@ class Outlet:
     """Messages of the engine and of the side threads on their way to the link."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Sequence[Message]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Sequence[Message], float]] = queue.SimpleQueue()
+        self._held: deque[tuple[Sequence[Message], float]] = deque()
+        """What has come and may not leave yet; the link's thread's alone."""
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self.fd = self._reader.fileno()
-        """Readable when something is there to be taken."""
+        """Readable when something was put."""
 
-    def put(self, messages: Sequence[Message]) -> None:
-        """Hand messages over; safe in any thread and in signal handlers."""
-        self._queue.put(messages)
+    def put(self, messages: Sequence[Message], due_s: float = 0.0) -> None:
+        """Hand messages over; safe in any thread and in signal handlers.
+
+        They may leave at `due_s` (monotonic), or with the first after them that may; 0 is at once.
+        """
+        self._queue.put((messages, due_s))
         self.wake()
 
     def wake(self) -> None:
@@ -30,15 +37,26 @@ class Outlet:
         except OSError:  # it is full of wake-ups already, or closed at the end
             return
 
+    @property
+    def due_s(self) -> float:
+        """When the next of what is held may leave (monotonic); infinity if nothing is."""
+        return self._held[0][1] if self._held else float("inf")
+
     def take(self) -> list[Message]:
-        """Return everything that was put, in order."""
+        """Return what may leave of everything that was put, in order."""
         try:
             self._reader.recv(256)  # what is left, if anything, wakes the next poll
         except BlockingIOError:  # nothing was put, or its byte is still to come
-            return []
-        messages: list[Message] = []
+            if not self._held:
+                return []
+        held = self._held
         while not self._queue.empty():
-            messages += self._queue.get_nowait()
+            held.append(self._queue.get_nowait())
+        now = time.monotonic()
+        n_due = max((i for i, (_, due_s) in enumerate(held, 1) if due_s <= now), default=0)
+        messages: list[Message] = []
+        for _ in range(n_due):
+            messages += held.popleft()[0]
         return messages
 
     def close(self) -> None:

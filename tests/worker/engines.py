@@ -35,6 +35,8 @@ class Rig:
     lora: tuple[str, ...] = ()
     emitted: list[Message] = field(default_factory=list)
     steps: list[Sequence[Message]] = field(default_factory=list)
+    dues: list[float] = field(default_factory=list)
+    """When each of the steps may leave."""
 
     def __post_init__(self) -> None:
         config = WorkerConfig(
@@ -63,9 +65,10 @@ class Rig:
         )
         self._ids = itertools.count(1)
 
-    def _emit(self, messages: Sequence[Message]) -> None:
+    def _emit(self, messages: Sequence[Message], due_s: float) -> None:
         self.emitted += messages
         self.steps.append(messages)
+        self.dues.append(due_s)
 
     def task(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> Task:
         """Make a task as the link would."""

@@ -5,18 +5,29 @@ from collections.abc import Sequence
 
 import pytest
 
+from protocol.messages import Delta, Done
 from tests.worker.engines import Rig
+from worker.engine import plan
 from worker.engine.backend import Row
 from worker.engine.lookup import Lookup
+from worker.engine.pace import Turn
 from worker.engine.scheduler import TILE, Budget
 
 
-def rig_of(prompt: int, beside: int = 3, **settings: object) -> tuple[Rig, list[Sequence[Row]]]:
+def rig_of(
+    prompt: int,
+    beside: int = 3,
+    *,
+    turns: int = 40,
+    n_predict: int = -1,
+    stream: bool = True,
+    **settings: object,
+) -> tuple[Rig, list[Sequence[Row]]]:
     """Let a prompt of so many tokens come while others decode; return the batches from then on."""
     settings = {"n_slots": 4, "n_ctx": 4096, "n_batch": 512} | settings
     rig = Rig(**settings)  # type: ignore[arg-type]
     for letter in "xyz"[:beside]:
-        rig.submit(letter, n_predict=-1)
+        rig.submit(letter, n_predict=n_predict, stream=stream)
     rig.turn()
     batches: list[Sequence[Row]] = []
     decode = rig.backend.decode
@@ -27,8 +38,9 @@ def rig_of(prompt: int, beside: int = 3, **settings: object) -> tuple[Rig, list[
 
     rig.backend.decode = watched  # type: ignore[method-assign]
     rig.submit("p" * (prompt - 1), n_predict=2)  # a BOS comes before it
-    for _ in range(40):
-        rig.turn()
+    for _ in range(turns):
+        if rig.engine.n_busy or not batches:
+            rig.turn()
     return rig, batches
 
 
@@ -96,3 +108,52 @@ def test_guesses_and_prompts_fit_into_the_batch() -> None:
     assert all(sum(len(row.tokens) for row in batch) <= 32 for batch in batches)
     assert sum(map(prompts, batches)) == 100
     assert rig.engine.counters.n_draft > 0
+
+
+@pytest.fixture
+def turn(monkeypatch: pytest.MonkeyPatch) -> Turn:
+    """The turn of decoding slots before each piece of a long prompt, whatever the steps take."""
+    monkeypatch.setattr(Budget, "tokens", lambda *_: TILE)
+    monkeypatch.setattr(Budget, "room", lambda *_: TILE)
+    turn = Turn(3, 2 * TILE, 1000.0)
+    monkeypatch.setattr(plan, "plan_turn", lambda *_: turn)
+    return turn
+
+
+def test_streams_have_several_steps_before_a_large_piece(turn: Turn) -> None:
+    _, batches = rig_of(5 * TILE)
+    ahead = [0] * turn.n_steps
+    shapes = [prompts(batch) for batch in batches]
+    assert shapes[:9] == [TILE, *ahead, 2 * TILE, *ahead, 2 * TILE]
+
+
+def test_what_streams_say_ahead_leaves_evenly(turn: Turn) -> None:
+    rig, _ = rig_of(5 * TILE)
+    held = [due for due in rig.dues if due]
+    assert len(held) == 2 * (turn.n_steps - 1)
+    assert held[1] - held[0] == held[3] - held[2] == turn.interval_s
+
+
+def test_nothing_is_held_where_nobody_reads_along(turn: Turn) -> None:
+    rig, batches = rig_of(5 * TILE, stream=False)
+    assert not any(rig.dues)
+    assert [prompts(batch) for batch in batches[:5]] == [TILE, 0, TILE, 0, TILE]
+
+
+@pytest.mark.parametrize("n", range(2, 9))
+def test_what_ends_a_task_leaves_at_once_with_all_before_it(turn: Turn, n: int) -> None:
+    rig, _ = rig_of(5 * TILE, n_predict=n)
+    steps = list(zip(rig.steps, rig.dues, strict=True))
+    assert all(type(one) is Delta for said, due in steps if due for one in said)
+    assert sum(isinstance(one, Done) for said, due in steps if not due for one in said) == 4
+
+
+def test_another_prompt_ends_the_turn(turn: Turn) -> None:
+    rig, batches = rig_of(5 * TILE, beside=2, turns=3)
+    assert [len(batch) for batch in batches] == [1, 2, 2]
+    rig.submit("q" * 300, n_predict=2)
+    n = len(rig.dues)
+    for _ in range(4):
+        rig.turn()
+    assert not any(rig.dues[n + 1 :])
+    assert len(batches[3]) == 1, "a prompt is read at once"

@@ -16,7 +16,7 @@ _UNKNOWN = 1e3
 _HICCUP = 4.0
 """A step that took so many times as long as expected tells nothing of the rest."""
 _DOUBT = 1.5
-"""So much longer than the last step a step of as many rows may be expected to take."""
+"""So many times longer, or shorter, than the last step a step of as many rows may be expected."""
 _N_LEARNT = 100
 _FOREIGN = 4.0
 """A cell's price may be so many times off what is assumed: a drift of the machine is no price."""
@@ -54,13 +54,16 @@ class DecodeCost:
     def predict(self, n_rows: int, n_cells: int) -> float:
         """Return the expected time; 0 before anything is known.
 
-        A fit knows little of numbers of rows that did not come lately. What it says is bounded by
-        the last step: fewer rows do not take longer, more at most in proportion.
+        A fit knows little of numbers of rows that did not come lately, and nothing of the first
+        that come. What it says is bounded by the last step: fewer rows do not take longer, at most
+        in proportion less, and more at most in proportion longer.
         """
         expected = max(0.0, _dot(self.weights, _regressors(n_rows, n_cells)))
         if not self.last_rows:
             return expected
-        return min(expected, _DOUBT * self.last_s * max(1.0, n_rows / self.last_rows))
+        ratio = n_rows / self.last_rows
+        least = self.last_s * min(1.0, ratio) / _DOUBT
+        return min(max(expected, least), self.last_s * max(1.0, ratio) * _DOUBT)
 
     def note(self, n_rows: int, elapsed_s: float) -> None:
         """Remember the last step, learnt from or not."""

@@ -12,7 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Done, Evicted, Failed, Finish, Heartbeat, Inspected, Message, Started
+from protocol.messages import (
+    Delta,
+    Done,
+    Evicted,
+    Failed,
+    Finish,
+    Heartbeat,
+    Inspected,
+    Message,
+    Started,
+)
 from worker.engine.adapters import choose_scales
 from worker.engine.admission import Admission
 from worker.engine.backend import Backend, Vocabulary
@@ -31,7 +41,8 @@ from worker.output.unsaid import Unsaid
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[Sequence[Message]], None]
+Emit = Callable[[Sequence[Message], float], None]
+"""Takes messages, and when they may leave (monotonic); 0 is at once, with all before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +346,10 @@ class Engine:
             lost.clear()
         if self._outbox:
             messages, self._outbox = self._outbox, []
-            self._emit(messages)
+            due_s = self._step.due_s
+            if due_s and not all(type(message) is Delta for message in messages):
+                due_s = 0.0
+            self._emit(messages, due_s)
 
     def __repr__(self) -> str:
         return f"<Engine busy={self.n_busy}/{len(self.slots)} waiting={self.n_waiting}>"

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from worker.engine.backend import Backend, Row
 from worker.engine.draft import Guessing
 from worker.engine.media import text_until
+from worker.engine.pace import Pace, Turn, plan_turn
 from worker.engine.probing import is_probed, rooms
-from worker.engine.scheduler import TILE, Budget, Waiting, plan_chunks
+from worker.engine.scheduler import NEARLY_ALL, TILE, Budget, Waiting, plan_chunks
 from worker.engine.selfextend import SelfExtend
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import Counters
@@ -31,22 +32,43 @@ class Planner:
         self._extend = extend
         self._n_read = 0
         """Prompt tokens read since those that decode had their turn."""
+        self._pace = Pace()
+        self.due_s = 0.0
+        """When what the planned step says may leave (monotonic); 0 is at once."""
 
     def plan(self, able: Sequence[Slot], counters: Counters) -> list[Row]:
         """Return the rows of the slots that may take part; none if all of them wait."""
         decoding = [slot for slot in able if slot.state is SlotState.DECODE]
         reading = [] if len(decoding) == len(able) else self._reading(able)
         is_due = self._n_read > 0 and not self._budget.takes_turns  # there was no room for both
+        self.due_s = 0.0
+        if not (decoding and len(reading) == 1):
+            self._pace.end()
+        if self._pace.goes_on:
+            self.due_s = self._pace.go_on(time.monotonic())
+            return self._guessing.rows(decoding)
         if not reading or (decoding and is_due):
             prompts = []
         else:
             prompts = self._read(reading, len(decoding), counters)
         n_prompt = sum(len(row.tokens) for row in prompts)
+        self._pace.end()
         if not prompts or (decoding and self._go_together(len(decoding), n_prompt)):
+            if reading and not prompts:
+                self._pace.begin(self._turn(decoding, reading, counters))
             self._n_read = 0
             return self._guessing.rows(decoding) + prompts
         self._n_read = self._n_read + n_prompt if decoding else 0
         return prompts
+
+    def _turn(
+        self, decoding: Sequence[Slot], reading: Sequence[tuple[Slot, int]], counters: Counters
+    ) -> Turn:
+        """Plan how many steps the decoding slots have before the only prompt goes on."""
+        is_seen = any(slot.active.unsaid is None for slot in decoding)
+        if len(reading) != 1 or not is_seen or not self._budget.takes_turns:
+            return Turn()
+        return plan_turn(self._budget, reading[0][1], len(decoding), counters.n_kv_used)
 
     def _go_together(self, n_decoding: int, n_prompt: int) -> bool:
         """Tell whether decoding slots and pieces of prompts are one batch."""
@@ -91,6 +113,8 @@ class Planner:
         slots = {slot.id: slot for slot, _ in reading}
         n = budget.tokens(n_decoding, counters.n_kv_used, len(waiting))
         room = budget.room(n, n_decoding, counters.n_kv_used)
+        if self._pace.n_tokens > n:
+            n, room = self._pace.n_tokens, round(self._pace.n_tokens * NEARLY_ALL)
         n_read = (self._n_read if n_decoding else 0) if budget.takes_turns else None
         chunks = plan_chunks(waiting, n, room, n_read=n_read)
         return [self.prompt_row(slots[chunk.slot], chunk.n) for chunk in chunks]

@@ -69,6 +69,8 @@ class Step:
         self.started_s = 0.0
         self.slowest_s = 0.0
         self.is_broken = False
+        self.due_s = 0.0
+        """When what the last step said may leave (monotonic); 0 is at once."""
 
     def pause(self) -> None:
         """Say that no step follows at once, so that idle time is not counted as overhead."""
@@ -102,6 +104,7 @@ class Step:
         if is_reading:
             self._read_media(messages)
         rows = self._compute(self._planner.plan(self._able, self._counters), messages)
+        self.due_s = self._planner.due_s
         if len(rows) > 1:
             self._sample_ahead(rows)
         for index, row in enumerate(rows):
