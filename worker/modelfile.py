@@ -4,13 +4,20 @@ import re
 from pathlib import Path
 
 
-def parts(path: Path) -> tuple[list[int], str]:
-    """Return the sizes of all parts of a split file, and the first part that is not there."""
+def paths_of(path: Path) -> list[Path]:
+    """Return the paths of all parts of a file, whether they are there or not."""
     match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
     if match is None:
-        return [path.stat().st_size], ""
+        return [path]
     names = [f"{match[1]}-{i:05d}-of-{match[2]}.gguf" for i in range(1, int(match[2]) + 1)]
-    paths = [path.with_name(name) for name in names]
+    return [path.with_name(name) for name in names]
+
+
+def parts(path: Path) -> tuple[list[int], str]:
+    """Return the sizes of all parts of a split file, and the first part that is not there."""
+    paths = paths_of(path)
+    if len(paths) == 1:
+        return [path.stat().st_size], ""
     there = [one for one in paths if one.is_file()]
     lacking = next((one.name for one in paths if not one.is_file()), "")
     return [one.stat().st_size for one in there], lacking

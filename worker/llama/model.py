@@ -11,8 +11,9 @@ import llama_cpp.llama_cpp as lib
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.engine.cache import n_sequences
-from worker.llama import library, startup
+from worker.llama import library, pages, startup
 from worker.llama.adapters import LlamaAdapters, apply_control_vectors, load_adapters
+from worker.modelfile import paths_of
 from worker.speculation import longest_draft
 
 Progress = Callable[[float], None]
@@ -73,6 +74,7 @@ def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
         mend = "a smaller n_ctx or fewer slots may fit, or a quantized KV cache"
         raise ConfigError(_reason(f"cannot make a context for {Path(config.model).name}", mend))
     apply_control_vectors(model, context, config)
+    pages.forget(paths_of(Path(config.model)))
     return Loaded(
         model=model,
         context=context,
