@@ -1,9 +1,16 @@
 """What stays of a prompt, who may use it, and what goes first."""
 
+import time
+
+import pytest
+
 from protocol.messages import Evicted
 from tests.worker.engines import Rig
-from worker.engine.cache import MIN_IDLE, MIN_KEPT, n_sequences
+from worker.engine.cache import MIN_KEPT, n_sequences
 from worker.engine.hostcache import HostCache
+from worker.engine.rent import MIN_IDLE
+from worker.engine.scheduler import Budget
+from worker.engine.states import State
 
 ANNA = "Anna has a red kite that she flies over the hill behind her house every day. "
 BERT = "Bert drives a bus through the city, and knows each of the people on it. "
@@ -67,12 +74,12 @@ def test_an_idle_text_goes_when_it_has_cost_as_much_as_reading_it_again() -> Non
     ask(rig, "z" * 100)
     cache = rig.engine.cache
     cell_s, token_s = 1e-6, 2e-3
-    cache.expire(0, cell_s, token_s)
-    cache.expire(900, cell_s, token_s)
+    rig.engine.rent.expire(0, cell_s, token_s)
+    rig.engine.rent.expire(900, cell_s, token_s)
     assert cache.n_branches == 1, "900 rows and those of the second text cost 1 ms a token"
-    cache.expire(1100, 0.0, token_s)
+    rig.engine.rent.expire(1100, 0.0, token_s)
     assert cache.n_branches == 1, "nobody knows what a cell costs"
-    cache.expire(0, cell_s, token_s)
+    rig.engine.rent.expire(0, cell_s, token_s)
     assert cache.n_branches == 0
 
 
@@ -81,7 +88,7 @@ def test_an_idle_text_goes_to_the_hosts_memory_much_sooner() -> None:
     ask(rig, ANNA)
     ask(rig, "z" * 100)
     cache = rig.engine.cache
-    cache.expire(MIN_IDLE + 1, 1e-6, 1e-3)
+    rig.engine.rent.expire(MIN_IDLE + 1, 1e-6, 1e-3)
     assert (cache.n_branches, cache.n_host_bytes > 0) == (0, True)
     assert ask(rig, ANNA) == len(ANNA)
 
@@ -111,13 +118,13 @@ def three_idle_texts(token_s: float) -> Rig:
 def test_idle_texts_make_way_for_prompts_that_would_look_at_them() -> None:
     rig = three_idle_texts(token_s=20e-6)
     cache = rig.engine.cache
-    n_before, cache._n_rows = cache.n_cells, 0
-    cache.clear_way(1000, 1e-7)
+    n_before, cache.n_rows = cache.n_cells, 0
+    rig.engine.rent.clear_way(1000, 1e-7)
     assert cache.n_cells == n_before, "on a GPU"
     rig.backend.cell_share = 1e-4
-    cache.clear_way(100, 1e-7)
+    rig.engine.rent.clear_way(100, 1e-7)
     assert cache.n_cells == n_before, "100 rows that look at a cell cost less than moving it"
-    cache.clear_way(1000, 1e-7)
+    rig.engine.rent.clear_way(1000, 1e-7)
     assert cache.n_cells < MIN_KEPT
     assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
     assert lost(rig) == []
@@ -131,16 +138,37 @@ def test_a_text_that_the_hosts_memory_cannot_take_does_not_make_way() -> None:
     state = rig.backend.states.copy(max(range(3), key=lambda seq: len(cache.slots[seq].tokens)))
     host.token_bytes, host._n_bytes_max = len(state) / 300, len(state) - 1
     n_before = cache.n_cells
-    cache.clear_way(100_000, 1e-6)
+    rig.engine.rent.clear_way(100_000, 1e-6)
     assert 300 <= cache.n_cells < n_before, "one of the small ones went"
     assert lost(rig) == []
+
+
+def test_copies_that_a_step_waits_for_are_no_cost_of_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy_s = 0.05
+    learnt: list[float] = []
+    rig = three_idle_texts(token_s=20e-6)
+    rig.backend.cell_share = 1e-4
+    states, put = rig.backend.states, rig.backend.states.put
+
+    def slow_put(seq: int, state: State, n: int) -> bool:
+        time.sleep(copy_s)
+        return put(seq, state, n)
+
+    monkeypatch.setattr(Budget, "observe", lambda self, d, p, s, c: learnt.append(s))
+    rig.engine.rent.clear_way(100_000, 1e-6)
+    monkeypatch.setattr(states, "put", slow_put)
+    assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
+    assert learnt and max(learnt) < copy_s
+    assert rig.engine.counters.step_s >= copy_s, "the step took as long as it took"
 
 
 def test_no_step_waits_long_for_texts_that_make_way() -> None:
     rig = three_idle_texts(token_s=1e-3)
     cache = rig.engine.cache
     rig.backend.cell_share = 1e-4
-    cache.clear_way(100_000, 1e-6)
+    rig.engine.rent.clear_way(100_000, 1e-6)
     n_left = cache.n_cells
     assert n_left < 300 + len(ANNA + BERT), "one text of 80 ms"
     assert n_left >= 300, "300 ms"

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from worker.engine.cache import SHORT, PrefixCache
 from worker.engine.media import whole_pieces
 from worker.engine.prefix import choose_slot, reusable
+from worker.engine.rent import SHORT, Rent
 from worker.engine.slot import Slot, SlotState, Space
 from worker.engine.task import Task
 
@@ -16,13 +16,14 @@ class Admission:
     """Decides by the slots and the cache; the engine thread's alone."""
 
     def __init__(
-        self, cache: PrefixCache, n_ctx: int, n_cells: int, similarity: float, *, cuts: bool
+        self, rent: Rent, n_ctx: int, n_cells: int, similarity: float, *, cuts: bool
     ) -> None:
         """`n_ctx` is a slot's context; without `cuts` a slot's tokens cannot be kept in part."""
-        self._cache = cache
-        self._slots: Sequence[Slot] = cache.slots
+        self._cache = rent.cache
+        self._rent = rent
+        self._slots: Sequence[Slot] = rent.cache.slots
         self._n_cells = n_cells
-        self._is_scarce = len(cache.slots) * n_ctx > n_cells
+        self._is_scarce = len(self._slots) * n_ctx > n_cells
         self._similarity = similarity
         self._cuts = cuts
 
@@ -47,15 +48,16 @@ class Admission:
 
     def clear(self, slot: Slot, task: Task, space: Space, *, is_alone: bool = False) -> int:
         """Let a slot forget what is of no use to a task; return how many tokens it keeps."""
-        is_short = is_alone and len(task.prompt) < SHORT
-        if is_short:
-            self._cache.make_way(slot, task, space)
+        makes_way = is_alone and len(task.prompt) < SHORT
+        if makes_way:
+            self._rent.make_way(slot, task, space)
         n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
         n_cached = whole_pieces(task.media, n_cached)
         if slot.space != space or not self._cuts:
             n_cached = 0  # what others have read is of no use, and a grouped cache cannot be cut
         if n_cached < len(slot.tokens):
-            self._cache.keep(slot, n_cached, is_alone=is_short)
+            is_moved = makes_way and self._rent.is_quick(slot)
+            self._cache.keep(slot, n_cached, is_moved=is_moved)
         n_cached = self._cache.cut(slot, n_cached)
         if n_cached == 0:
             slot.n_saved = slot.group_start = 0

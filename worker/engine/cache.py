@@ -4,8 +4,8 @@ Slots compute; what they leave stays. A slot that takes a task that has nothing 
 holds gives its sequence to a *branch*: a sequence number beyond the slots', to which the cells are
 copied (in a unified cache that costs nothing). Slots and branches are indexed in one radix tree for
 each space, so that a prompt finds its longest computed beginning whoever computed it. Idle
-sequences go when cells or numbers are needed, the least recently used first, and when they have
-cost more than reading them again would (see `expire`).
+sequences go when cells or numbers are needed, the least recently used first; which others go is
+decided in `rent.py`.
 """
 
 from collections.abc import Sequence
@@ -13,25 +13,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from worker.engine.backend import Backend
-from worker.engine.hostcache import MIN_TOKENS, HostCache
+from worker.engine.hostcache import HostCache
 from worker.engine.radix import NOTHING, Match, RadixTree
 from worker.engine.slot import Slot, SlotState, Space
 from worker.engine.stats import Counters
-from worker.engine.task import Task
 
 MIN_SHARED = 16
 """Fewer tokens are read as soon as they are taken."""
 MIN_KEPT = 32
 """Fewer tokens of its own are not worth a sequence beside the slots."""
-MIN_IDLE = 100
-"""Rows that an idle sequence stays in any case: its user may be about to go on."""
-SHORT = 512
-"""From so many cells on llama.cpp splits the attention of a lone row over its threads: with 135
-million parameters on 2 cores a token takes 5 % longer, as much as with 2,000 idle cells more."""
-MAX_WAY_S = 0.02
-"""Longest copy of an idle text that a task is to wait for."""
-MAX_WAYS_S = 0.1
-"""Longest time for copies before a step that reads."""
 MAX_SEQUENCES = 256
 """llama.cpp's own bound (LLAMA_MAX_SEQ)."""
 
@@ -62,7 +52,7 @@ class Branch:
     last_task_id: int
     last_used: int
     used_at: int
-    """The rows computed up to its last use: see `expire`."""
+    """The rows computed up to its last use: see `rent.py`."""
 
 
 Idle = Branch | Slot
@@ -91,7 +81,8 @@ class PrefixCache:
         self._trees: dict[Space, RadixTree] = {}
         self._spaces: dict[int, Space] = {}
         self._n_uses = 0
-        self._n_rows = 0
+        self.n_rows = 0
+        """Rows so far that looked at all cells in use."""
         self.lost: list[int] = []
         """Tasks whose texts are gone from context and host since somebody took this list. What the
         host's memory forgets in its turn is not told: a prompt that comes for it is read again."""
@@ -129,7 +120,7 @@ class PrefixCache:
     def n_evictable(self) -> int:
         """Cells that could be had by evicting; rather too few, where idle sequences share some."""
         idle = [slot.id for slot in self.slots if slot.state is SlotState.IDLE]
-        own = sum(self._own(seq) for seq in (*self._branches, *idle))
+        own = sum(self.own(seq) for seq in (*self._branches, *idle))
         return own if self.is_on else sum(len(self.slots[seq].tokens) for seq in idle)
 
     @property
@@ -173,10 +164,10 @@ class PrefixCache:
             self.lost.append(slot.last_task_id)
         return self._clear(slot)
 
-    def keep(self, slot: Slot, n: int, *, is_alone: bool = False) -> None:
+    def keep(self, slot: Slot, n: int, *, is_moved: bool = False) -> None:
         """Save what an idle slot holds beyond its first `n` tokens, which it is about to forget.
 
-        For a task that is alone it goes to the host's memory, if that is quick: see `make_way`.
+        It stays as a branch, unless it is to be moved to the host's memory.
         """
         if not slot.tokens:
             return
@@ -188,9 +179,8 @@ class PrefixCache:
         # and round alike.
         is_wanted = slot.last_params is None or slot.last_params.cache_prompt
         has_absorbed = is_wanted and self._absorb(slot)
-        own = min(self._own(slot.id), len(slot.tokens) - n)
+        own = min(self.own(slot.id), len(slot.tokens) - n)
         is_worth_it = has_absorbed or (is_wanted and own >= MIN_KEPT)
-        is_moved = is_alone and self._is_quick(slot)
         if is_moved or not is_worth_it or not (self._free or self._free_number()):
             self._lose(slot)
             return
@@ -221,7 +211,9 @@ class PrefixCache:
         if entry is None or entry.n < n_least:
             return 0
         self.cut(slot, 0)
-        if not self._backend.states.put(slot.id, entry.state, entry.n_tokens):
+        with self._host.copying():
+            is_back = self._backend.states.put(slot.id, entry.state, entry.n_tokens)
+        if not is_back:
             self.cut(slot, 0)
             return 0
         slot.tokens += prompt[: entry.n]
@@ -240,78 +232,15 @@ class PrefixCache:
 
     def evict(self) -> bool:
         """Forget the idle sequence that was used least recently; False if there is none."""
-        oldest = min(self._idle(), key=_last_used, default=None)
+        oldest = min(self.idle(), key=last_used, default=None)
         if oldest is None:
             return False
-        self._evict(oldest)
+        self.let_go(oldest)
         return True
-
-    def make_way(self, slot: Slot, task: Task, space: Space) -> None:
-        """Move an idle text to the host's memory for a short task that nobody else runs beside.
-
-        The fewer cells are in use, the faster a lone row is. One text at a time: the next such task
-        moves another.
-        """
-        used = self.holders(space, task.prompt)
-        needed = used.keys if used.n >= MIN_SHARED else frozenset()
-        idle = [one for one in self._idle() if one is not slot and one.id not in needed]
-        oldest = min(filter(self._is_quick, idle), key=_last_used, default=None)
-        if oldest is not None:
-            self._evict(oldest)
-
-    def clear_way(self, n_rows: int, cell_s: float) -> None:
-        """Move idle texts to the host's memory before so many rows of prompts look at their cells.
-
-        What an idle text is certain to cost counts as if it had: see `expire`. It has to go before
-        the prompts come: llama.cpp looks at all cells up to the last one that is in use.
-        """
-        if self._host is None or self._backend.cell_share <= 0.0:
-            return
-        left_s = MAX_WAYS_S
-        for old in sorted(self._idle(), key=_last_used):
-            n_looking = self._n_rows - old.used_at + n_rows
-            copy_s = len(old.tokens) * self._host.token_s
-            is_cheap = self._host.takes(len(old.tokens)) and copy_s <= left_s
-            if is_cheap and self._own(old.id) * cell_s * n_looking > 2 * copy_s:
-                self._evict(old)
-                left_s -= copy_s
-
-    def _is_quick(self, old: Idle) -> bool:
-        """Tell whether an idle text takes cells from others and can soon be moved and back."""
-        is_dear = self._backend.cell_share > 0.0  # not on a GPU
-        if self._host is None or not is_dear or self._own(old.id) < MIN_TOKENS:
-            return False
-        is_quick = len(old.tokens) * self._host.token_s < MAX_WAY_S
-        return is_quick and self._host.takes(len(old.tokens))
-
-    def expire(self, n_rows: int, cell_s: float, token_s: float) -> None:
-        """Count rows that look at all cells, and let one idle sequence go that has cost too much.
-
-        Such a row looks at every cell in use, so an idle cell costs `cell_s` a row as long as it
-        stays. Keeping it until that has cost as much as getting it back never costs more than
-        twice the best that could be done in hindsight (the ski-rental rule, Karlin et al. 1988).
-        To get it back is to read its own tokens again at `token_s`, or two copies.
-        """
-        self._n_rows += n_rows
-        if cell_s <= 0.0 or token_s <= 0.0:
-            return
-        copying_s = 2 * self._host.token_s if self._host is not None else token_s
-        n_least = max(MIN_IDLE, min(token_s, copying_s) / cell_s)  # whatever it shares with others
-        for old in self._idle():
-            n_idle = self._n_rows - old.used_at
-            if n_idle < n_least:
-                continue
-            n_own, n_all = self._own(old.id), len(old.tokens)
-            back_s = n_own * token_s
-            if self._host is None or self._host.takes(n_all):
-                back_s = min(back_s, n_all * copying_s)
-            if n_own * cell_s * n_idle > back_s:
-                self._evict(old)  # one a step: a copy takes milliseconds
-                return
 
     def leave(self, slot: Slot) -> None:
         """Index all that a slot holds, whose task has ended."""
-        slot.used_at = self._n_rows
+        slot.used_at = self.n_rows
         self.note(slot)
 
     # -------------------------------------------------------------------------------------------
@@ -327,26 +256,28 @@ class PrefixCache:
     def _use(self, source: Source) -> None:
         used = self._branches.get(source.seq)
         if used is not None:
-            used.last_used, used.used_at = self.tick(), self._n_rows
+            used.last_used, used.used_at = self.tick(), self.n_rows
             return
         slot = self.slots[source.seq]
         slot.n_shared = max(slot.n_shared, source.n)
         if slot.state is SlotState.IDLE:
-            slot.last_used, slot.used_at = self.tick(), self._n_rows
+            slot.last_used, slot.used_at = self.tick(), self.n_rows
 
     def _free_number(self) -> bool:
         """Forget the branch that was used least recently."""
-        oldest = min(self._branches.values(), key=_last_used, default=None)
+        oldest = min(self._branches.values(), key=last_used, default=None)
         if oldest is None:
             return False
-        self._evict(oldest)
+        self.let_go(oldest)
         return True
 
-    def _idle(self) -> list[Idle]:
+    def idle(self) -> list[Idle]:
+        """List the sequences that nobody computes with and that hold something."""
         idle = [slot for slot in self.slots if slot.state is SlotState.IDLE and slot.tokens]
         return [*self._branches.values(), *idle]
 
-    def _evict(self, old: Idle) -> None:
+    def let_go(self, old: Idle) -> None:
+        """Forget an idle sequence, or move it to the host's memory."""
         self._lose(old)
         if isinstance(old, Slot):
             self._clear(old)
@@ -367,7 +298,7 @@ class PrefixCache:
 
     def _lose(self, old: Idle) -> None:
         """Tell of a text that leaves the cache, unless the host's memory takes it."""
-        if self.is_on and self._own(old.id) < MIN_SHARED:
+        if self.is_on and self.own(old.id) < MIN_SHARED:
             return  # nearly all of it stays with others
         self.counters.n_evicted += 1
         if not self._put_aside(old):
@@ -379,7 +310,8 @@ class PrefixCache:
             return False
         return self._host.put(old.space, old.tokens, lambda: self._backend.states.copy(old.id))
 
-    def _own(self, seq: int) -> int:
+    def own(self, seq: int) -> int:
+        """Count the cells that only this sequence holds."""
         space = self._spaces.get(seq)
         return self._trees[space].n_own(seq) if space is not None else 0
 
@@ -393,5 +325,6 @@ class PrefixCache:
             del self._trees[space]
 
 
-def _last_used(one: Idle) -> int:
+def last_used(one: Idle) -> int:
+    """Return when an idle sequence was last of use; the least goes first."""
     return one.last_used

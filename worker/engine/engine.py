@@ -30,6 +30,7 @@ from worker.engine.cache import PrefixCache
 from worker.engine.draft import Drafter
 from worker.engine.hostcache import HostCache
 from worker.engine.media import without_placeholders
+from worker.engine.rent import Rent
 from worker.engine.scheduler import Budget
 from worker.engine.selfextend import SelfExtend
 from worker.engine.slot import Run, Slot, Space
@@ -79,8 +80,9 @@ class Engine:
         extends = config.self_extend is not None
         host = HostCache(config.host_bytes) if config.host_bytes and not extends else None
         self.cache = PrefixCache(backend, self.slots, self.counters, is_on=not extends, host=host)
+        self.rent = Rent(backend, self.cache, host)
         self._admission = Admission(
-            self.cache,
+            self.rent,
             config.n_ctx,
             self.counters.n_kv,
             config.similarity,
@@ -94,7 +96,7 @@ class Engine:
             takes_turns=not backend.is_gpu,
         )
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
-        self._step = Step(backend, self.cache, budget, rules, self._flush)
+        self._step = Step(backend, self.rent, budget, rules, self._flush)
         self._drafter = drafter
         self._results = self._step.results
         self._deferred: list[Call] = []

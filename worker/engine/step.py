@@ -10,9 +10,9 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Message
 from worker.engine.adapters import Turns
 from worker.engine.backend import Backend, CacheFull, DecodeFailed, Row
-from worker.engine.cache import PrefixCache
 from worker.engine.draft import Drafter, Guessing
 from worker.engine.plan import Planner
+from worker.engine.rent import Rent
 from worker.engine.results import Results
 from worker.engine.scheduler import MIN_CHUNK, TILE, Budget
 from worker.engine.selfextend import SelfExtend
@@ -39,7 +39,7 @@ class Step:
     def __init__(
         self,
         backend: Backend,
-        cache: PrefixCache,
+        rent: Rent,
         budget: Budget,
         rules: StepRules,
         before: Callable[[], None],
@@ -47,7 +47,8 @@ class Step:
         """`before` is called right before anything that takes long is computed."""
         self._before = before
         self._backend = backend
-        self._cache = cache
+        self._cache = cache = rent.cache
+        self._rent = rent
         self._slots = slots = cache.slots
         self._counters = cache.counters
         self._budget = budget
@@ -58,7 +59,7 @@ class Step:
         self._sharing = Sharing(cache)
         self._extend = rules.self_extend
         self._shifts = rules.context_shift and backend.can_shift and self._extend is None
-        self._last_end = 0.0
+        self._last_end = self._copied_s = 0.0
         self._last_decode_end = 0.0
         self._n_failures = 0
         self._turns = Turns()
@@ -90,14 +91,16 @@ class Step:
     def run(self) -> list[Message]:
         """Do one step; return its messages."""
         self.started_s = time.monotonic()
-        start = self._last_end or time.perf_counter()
+        if not self._last_end:
+            self._begin()
+        start, copied_s = self._last_end, self._copied_s
         messages: list[Message] = []
         is_reading = any(slot.state is SlotState.PREFILL for slot in self._slots)
         if is_reading:  # most steps only decode, and have nobody who is parked or undecided
             self._unpark()
             self._sharing.settle(self._slots)
             n_rows = sum(slot.n_prompt_left for slot in self._slots)
-            self._cache.clear_way(n_rows, self._budget.cell_s)
+            self._rent.clear_way(n_rows, self._budget.cell_s)
         self._choose_adapters()
         self._shift_full_slots(messages)
         self._regroup()
@@ -110,10 +113,15 @@ class Step:
         for index, row in enumerate(rows):
             messages += self._take(self._slots[row.seq], index, row)
         self.number += 1
-        self._last_end = time.perf_counter()
-        self._account(rows, self._last_end - start)
+        self._begin()
+        copying_s = self._copied_s - copied_s  # which says nothing of what computing takes
+        self._account(rows, self._last_end - start, copying_s)
         self.started_s = 0.0
         return messages
+
+    def _begin(self) -> None:
+        """Let the time of a step begin: at the end of the one before, or now."""
+        self._last_end, self._copied_s = time.perf_counter(), self._rent.copying_s
 
     # ---- before the batch ---------------------------------------------------------------------
 
@@ -298,15 +306,15 @@ class Step:
                 self._slots[row.seq], TaskError(ErrorCode.INTERNAL, str(error)), messages
             )
 
-    def _account(self, rows: Sequence[Row], elapsed_s: float) -> None:
+    def _account(self, rows: Sequence[Row], elapsed_s: float, copying_s: float) -> None:
         prompts = [len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft]
         n_prompt, n_decoding = sum(prompts), len(rows) - len(prompts)
         counters, cache = self._counters, self._cache
-        self._budget.observe(n_decoding, n_prompt, elapsed_s, counters.n_kv_used)
+        self._budget.observe(n_decoding, n_prompt, elapsed_s - copying_s, counters.n_kv_used)
         # A CPU's tiles ask for each row and cell whether one may see the other: 0.16 us.
         looks = self._backend.cell_share > 0.0 or n_prompt < TILE
         n_looking = n_decoding + n_prompt * looks
-        cache.expire(n_looking, self._budget.cell_s, self._budget.token_s)
+        self._rent.expire(n_looking, self._budget.cell_s, self._budget.token_s)
         counters.step_s += elapsed_s
         counters.n_kv_used, counters.n_branches = cache.n_cells, cache.n_branches
         counters.n_host_bytes = cache.n_host_bytes
