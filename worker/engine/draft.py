@@ -92,7 +92,7 @@ class Guessing:
 
     def rows(self, slots: Sequence[Slot]) -> list[Row]:
         """Return one row for each decoding slot."""
-        guesses = self._guesses(slots) if 0 < len(slots) <= self._n_slots else {}
+        guesses = self._guesses(slots) if self.most(len(slots)) else {}
         return [self._row(slot, guesses.get(slot.id, [])) for slot in slots]
 
     def most(self, n_slots: int) -> int:

@@ -73,7 +73,7 @@ class Engine:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[Task] = deque()
         self._outbox: list[Message] = []
-        self._n_admitted = 0
+        self._n_admitted = self._n_busy = 0
         self._stopping = False
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
         self.counters = Counters(n_kv=backend.card.n_ctx_total)
@@ -120,7 +120,7 @@ class Engine:
     @property
     def n_busy(self) -> int:
         """Slots that serve a task."""
-        return sum(slot.run is not None for slot in self.slots)
+        return self._n_busy
 
     @property
     def n_waiting(self) -> int:
@@ -303,6 +303,7 @@ class Engine:
         run = Run(task, sampler, generation, time.perf_counter(), n_cached, order=self._n_admitted)
         run.unsaid = Unsaid() if task.is_held else None
         slot.begin(run)
+        self._n_busy += 1
         self.counters.n_cached += n_cached
         self._outbox.append(
             Started(
@@ -327,6 +328,7 @@ class Engine:
         if self._drafter is not None:
             self._drafter.learn(slot.id, slot.tokens)
         slot.end(self.cache.tick())
+        self._n_busy -= 1
         self.cache.leave(slot)
 
     def _fail_everything(self, reason: str) -> None:

@@ -21,6 +21,9 @@ from worker.engine.slot import Slot, SlotState
 
 logger = logging.getLogger(__name__)
 
+_COUNT_EVERY = 4
+"""So many steps that only decode go by until cells are counted: it takes 30 us."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepRules:
@@ -62,6 +65,8 @@ class Step:
         self._last_end = self._copied_s = 0.0
         self._last_decode_end = 0.0
         self._n_failures = 0
+        self._n_looking = 0
+        """Rows since the rent of idle texts was counted."""
         self._turns = Turns()
         self._able: list[Slot] = []
         """Slots whose tasks take part in this step."""
@@ -311,14 +316,17 @@ class Step:
         n_prompt, n_decoding = sum(prompts), len(rows) - len(prompts)
         counters, cache = self._counters, self._cache
         self._budget.observe(n_decoding, n_prompt, elapsed_s - copying_s, counters.n_kv_used)
+        counters.step_s += elapsed_s
+        self.slowest_s = max(self.slowest_s, elapsed_s)
         # A CPU's tiles ask for each row and cell whether one may see the other: 0.16 us.
         looks = self._backend.cell_share > 0.0 or n_prompt < TILE
-        n_looking = n_decoding + n_prompt * looks
-        self._rent.expire(n_looking, self._budget.cell_s, self._budget.token_s)
-        counters.step_s += elapsed_s
+        self._n_looking += n_decoding + n_prompt * looks
+        if not (prompts or self.results.finished) and self.number % _COUNT_EVERY:
+            return
+        self._rent.expire(self._n_looking, self._budget.cell_s, self._budget.token_s)
+        self._n_looking = 0
         counters.n_kv_used, counters.n_branches = cache.n_cells, cache.n_branches
         counters.n_host_bytes = cache.n_host_bytes
-        self.slowest_s = max(self.slowest_s, elapsed_s)
 
 
 def _without_guesses(row: Row) -> Row:
