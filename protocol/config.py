@@ -193,8 +193,8 @@ class WorkerConfig:
     )
     step_target_ms: float = param(
         0.0,
-        "Aim for a step while somebody decodes, up to 5 times that where several prompts wait; "
-        "0 is 100 on CPU, 40 on GPU.",
+        "Aim for a step while somebody decodes; CPUs take up to 5 times that where several prompts "
+        "wait, or pace the streams' tokens meanwhile; 0 is 100 on CPU, 40 on GPU.",
         low=0,
     )
     grp_attn_n: int = param(

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from worker.engine.cost import DecodeCost
 from worker.engine.pace import MOST, PIECE, SPREAD, Pace, Turn, plan_turn
-from worker.engine.scheduler import TILE, Budget
+from worker.engine.scheduler import BURST, TILE, Budget
 
-TARGET_S, IDLE_S = 0.1, 0.5
+TARGET_S = 0.1
 
 
 def budget_of(decode_s: float, token_s: float) -> Budget:
@@ -18,7 +18,7 @@ def budget_of(decode_s: float, token_s: float) -> Budget:
     if decode_s:
         decode.note(4, decode_s)
         decode.weights = [decode_s, 0.0, 0.0]
-    return Budget(TARGET_S, 2048, token_s, IDLE_S, decode, takes_turns=True)
+    return Budget(TARGET_S, 2048, token_s, decode=decode, takes_turns=True)
 
 
 @given(decode_ms=st.floats(0.1, 500), token_ms=st.floats(0.01, 50), n_left=st.integers(1, 10_000))
@@ -44,7 +44,7 @@ def test_a_long_piece_is_spread_as_far_as_is_wanted() -> None:
 
 
 def test_a_slow_model_reads_one_tile_at_a_time() -> None:
-    turn = plan_turn(budget_of(0.05, IDLE_S / PIECE * 1.1), 1000, 4, 1000)
+    turn = plan_turn(budget_of(0.05, BURST * TARGET_S / PIECE * 1.1), 1000, 4, 1000)
     assert turn.n_tokens == TILE
     assert turn.n_steps > 1
 

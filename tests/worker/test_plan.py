@@ -157,3 +157,13 @@ def test_another_prompt_ends_the_turn(turn: Turn) -> None:
         rig.turn()
     assert not any(rig.dues[n + 1 :])
     assert len(batches[3]) == 1, "a prompt is read at once"
+
+
+def test_nothing_is_held_while_others_wait_for_the_prompt(turn: Turn) -> None:
+    rig, batches = rig_of(5 * TILE, beside=2, turns=1)
+    rig.submit("p" * (5 * TILE - 1), n_predict=2)
+    for _ in range(5):
+        rig.turn()
+    shapes = [[len(row.tokens) for row in batch] for batch in batches]
+    assert shapes == [[TILE], [1, 1], [TILE], [1, 1], [TILE], [1, 1]]
+    assert not any(rig.dues)

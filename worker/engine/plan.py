@@ -41,8 +41,9 @@ class Planner:
         decoding = [slot for slot in able if slot.state is SlotState.DECODE]
         reading = [] if len(decoding) == len(able) else self._reading(able)
         is_due = self._n_read > 0 and not self._budget.takes_turns  # there was no room for both
+        is_lone = bool(decoding and reading) and len(able) == len(decoding) + 1
         self.due_s = 0.0
-        if not (decoding and len(reading) == 1):
+        if not is_lone:
             self._pace.end()
         if self._pace.goes_on:
             self.due_s = self._pace.go_on(time.monotonic())
@@ -54,21 +55,19 @@ class Planner:
         n_prompt = sum(len(row.tokens) for row in prompts)
         self._pace.end()
         if not prompts or (decoding and self._go_together(len(decoding), n_prompt)):
-            if reading and not prompts:
-                self._pace.begin(self._turn(decoding, reading, counters))
+            if is_lone and not prompts:
+                self._pace.begin(self._turn(decoding, reading[0][1], counters))
             self._n_read = 0
             return self._guessing.rows(decoding) + prompts
         self._n_read = self._n_read + n_prompt if decoding else 0
         return prompts
 
-    def _turn(
-        self, decoding: Sequence[Slot], reading: Sequence[tuple[Slot, int]], counters: Counters
-    ) -> Turn:
+    def _turn(self, decoding: Sequence[Slot], n_left: int, counters: Counters) -> Turn:
         """Plan how many steps the decoding slots have before the only prompt goes on."""
         is_seen = any(slot.active.unsaid is None for slot in decoding)
-        if len(reading) != 1 or not is_seen or not self._budget.takes_turns:
+        if not is_seen or not self._budget.takes_turns:
             return Turn()
-        return plan_turn(self._budget, reading[0][1], len(decoding), counters.n_kv_used)
+        return plan_turn(self._budget, n_left, len(decoding), counters.n_kv_used)
 
     def _go_together(self, n_decoding: int, n_prompt: int) -> bool:
         """Tell whether decoding slots and pieces of prompts are one batch."""
