@@ -68,3 +68,25 @@ def test_steps_that_are_all_alike_do_not_spoil_the_fit() -> None:
         cost.observe(4, 1000, 0.02)
     assert abs(cost.predict(4, 1000) - 0.02) < 1e-4
     assert 0.0 <= cost.predict(5, 1200) < 0.1
+
+
+def test_a_step_takes_as_long_as_the_last_ones_of_as_many_rows() -> None:
+    cost = taught(0.0, cell_s=2e-6)
+    cost.note(4, 0.02)
+    assert cost.predict(4, 8000) == 0.02, "whatever the fit says"
+    cost.note(4, 3.0)
+    assert cost.predict(4, 8000) <= 0.05, "a hiccup"
+    for _ in range(10):
+        cost.note(4, 0.03)
+    assert abs(cost.predict(4, 8000) - 0.03) < 1e-3
+
+
+@given(rows=st.integers(1, 16), last=st.integers(1, 16), cells=st.integers(0, 8000))
+def test_what_the_fit_says_is_bounded_by_the_last_steps(rows: int, last: int, cells: int) -> None:
+    cost = taught(0.0, cell_s=0.0, n=50)
+    cost.note(last, 0.1)
+    predicted = cost.predict(rows, cells)
+    if rows < last:
+        assert 0.066 * rows / last <= predicted <= 0.1
+    else:
+        assert 0.1 <= predicted <= 0.151 * rows / last

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.engine.cost import DecodeCost
-from worker.engine.pace import MOST, PIECE, SPREAD, Pace, Turn, plan_turn
-from worker.engine.scheduler import BURST, TILE, Budget
+from worker.engine.pace import LONGEST, MOST, PIECE, SPREAD, Pace, Turn, plan_turn
+from worker.engine.scheduler import TILE, Budget
 
 TARGET_S = 0.1
 
@@ -44,7 +44,7 @@ def test_a_long_piece_is_spread_as_far_as_is_wanted() -> None:
 
 
 def test_a_slow_model_reads_one_tile_at_a_time() -> None:
-    turn = plan_turn(budget_of(0.05, BURST * TARGET_S / PIECE * 1.1), 1000, 4, 1000)
+    turn = plan_turn(budget_of(0.05, LONGEST * TARGET_S / PIECE * 1.1), 1000, 4, 1000)
     assert turn.n_tokens == TILE
     assert turn.n_steps > 1
 

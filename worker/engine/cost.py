@@ -16,7 +16,9 @@ _UNKNOWN = 1e3
 _HICCUP = 4.0
 """A step that took so many times as long as expected tells nothing of the rest."""
 _DOUBT = 1.5
-"""So many times longer, or shorter, than the last step a step of as many rows may be expected."""
+"""So much more than in proportion a step of other rows may be expected to take, or less."""
+_LATELY = 0.5
+"""How much of the average the last step is."""
 _N_LEARNT = 100
 _FOREIGN = 4.0
 """A cell's price may be so many times off what is assumed: a drift of the machine is no price."""
@@ -30,6 +32,7 @@ class DecodeCost:
     n_steps: int = 0
     last_rows: int = 0
     last_s: float = 0.0
+    """What the last steps of so many rows took: a moving average."""
     _spread: list[list[float]] = field(
         default_factory=lambda: [[_UNKNOWN * (i == j) for j in range(3)] for i in range(3)]
     )
@@ -54,20 +57,26 @@ class DecodeCost:
     def predict(self, n_rows: int, n_cells: int) -> float:
         """Return the expected time; 0 before anything is known.
 
-        A fit knows little of numbers of rows that did not come lately, and nothing of the first
-        that come. What it says is bounded by the last step: fewer rows do not take longer, at most
-        in proportion less, and more at most in proportion longer.
+        As many rows as last take as long. A fit knows little of numbers of rows that did not come
+        lately, and nothing of the first that come. What it says of them is bounded by the last
+        steps: fewer rows do not take longer, and more do not take less.
         """
+        if n_rows == self.last_rows:
+            return self.last_s
         expected = max(0.0, _dot(self.weights, _regressors(n_rows, n_cells)))
         if not self.last_rows:
             return expected
         ratio = n_rows / self.last_rows
-        least = self.last_s * min(1.0, ratio) / _DOUBT
-        return min(max(expected, least), self.last_s * max(1.0, ratio) * _DOUBT)
+        least, most = (ratio / _DOUBT, 1.0) if ratio < 1.0 else (1.0, ratio * _DOUBT)
+        return min(max(expected, self.last_s * least), self.last_s * most)
 
     def note(self, n_rows: int, elapsed_s: float) -> None:
         """Remember the last step, learnt from or not."""
-        self.last_rows, self.last_s = n_rows, elapsed_s
+        if n_rows == self.last_rows:
+            elapsed_s = min(elapsed_s, _HICCUP * self.last_s)
+            self.last_s += _LATELY * (elapsed_s - self.last_s)
+        else:
+            self.last_rows, self.last_s = n_rows, elapsed_s
 
     def observe(self, n_rows: int, n_cells: int, elapsed_s: float) -> None:
         """Learn from one step."""

@@ -10,17 +10,19 @@ sees tokens that come steadily, not the piece. Clients pace tokens like this for
 import math
 from typing import NamedTuple
 
-from worker.engine.scheduler import BURST, TILE, Budget
+from worker.engine.scheduler import TILE, Budget
 
 PIECE = 2 * TILE
 """Prompt tokens that are read between two turns of streams: a CPU's attention takes a quarter less
 for each than in single tiles."""
 SPREAD = 1.5
 """So many step targets two tokens of a stream may be apart."""
-MOST = 2.5
+MOST = 4.0
 """A piece takes at least so many times as long as the steps before it: the prompt comes first."""
 
 
+LONGEST = 8.0
+"""So many step targets a piece may take at most, unless it is a single tile."""
 GROWS = 1.15
 """A piece takes so much longer than the average of the last ones says, for more lies before it."""
 
@@ -39,7 +41,7 @@ def plan_turn(budget: Budget, n_left: int, n_decoding: int, n_cells: int) -> Tur
     """Plan a turn of so many decoding slots, while one prompt has `n_left` tokens to be read."""
     decode_s = budget.decode.predict(n_decoding, n_cells)
     n_tokens = min(n_left, PIECE)
-    if n_tokens > TILE and n_tokens * budget.token_s > BURST * budget.target_s:
+    if n_tokens > TILE and n_tokens * budget.token_s > LONGEST * budget.target_s:
         n_tokens = TILE
     piece_s = n_tokens * budget.token_s * GROWS
     spare_s = max(decode_s, SPREAD * budget.target_s - decode_s)
