@@ -85,8 +85,15 @@ def test_a_step_takes_as_long_as_the_last_ones_of_as_many_rows() -> None:
 def test_what_the_fit_says_is_bounded_by_the_last_steps(rows: int, last: int, cells: int) -> None:
     cost = taught(0.0, cell_s=0.0, n=50)
     cost.note(last, 0.1)
-    predicted = cost.predict(rows, cells)
-    if rows < last:
-        assert 0.066 * rows / last <= predicted <= 0.1
+    predicted, ratio = cost.predict(rows, cells), rows / last
+    if ratio < 1:
+        assert 0.066 * ratio <= predicted <= 0.1
     else:
-        assert 0.1 <= predicted <= 0.151 * rows / last
+        assert 0.1 <= predicted <= 0.151 * ratio
+
+
+def test_where_the_fit_has_gone_astray_the_time_goes_with_the_rows() -> None:
+    cost = DecodeCost(weights=[0.5, 0.0, 0.0])
+    cost.note(8, 0.04)
+    assert cost.predict(4, 0) == 0.02
+    assert cost.predict(16, 0) == 0.08

@@ -16,7 +16,7 @@ _UNKNOWN = 1e3
 _HICCUP = 4.0
 """A step that took so many times as long as expected tells nothing of the rest."""
 _DOUBT = 1.5
-"""So much more than in proportion a step of other rows may be expected to take, or less."""
+"""So much more than in proportion, or less, other rows are believed to take."""
 _LATELY = 0.5
 """How much of the average the last step is."""
 _N_LEARNT = 100
@@ -58,8 +58,8 @@ class DecodeCost:
         """Return the expected time; 0 before anything is known.
 
         As many rows as last take as long. A fit knows little of numbers of rows that did not come
-        lately, and nothing of the first that come. What it says of them is bounded by the last
-        steps: fewer rows do not take longer, and more do not take less.
+        lately, and nothing of the first that come. It is not believed where fewer rows should take
+        longer than the last, or more rows less: then the time goes with the rows.
         """
         if n_rows == self.last_rows:
             return self.last_s
@@ -68,7 +68,8 @@ class DecodeCost:
             return expected
         ratio = n_rows / self.last_rows
         least, most = (ratio / _DOUBT, 1.0) if ratio < 1.0 else (1.0, ratio * _DOUBT)
-        return min(max(expected, self.last_s * least), self.last_s * most)
+        is_likely = self.last_s * least <= expected <= self.last_s * most
+        return expected if is_likely else self.last_s * ratio
 
     def note(self, n_rows: int, elapsed_s: float) -> None:
         """Remember the last step, learnt from or not."""

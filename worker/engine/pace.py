@@ -19,8 +19,6 @@ SPREAD = 1.5
 """So many step targets two tokens of a stream may be apart."""
 MOST = 4.0
 """A piece takes at least so many times as long as the steps before it: the prompt comes first."""
-
-
 LONGEST = 8.0
 """So many step targets a piece may take at most, unless it is a single tile."""
 GROWS = 1.15
