@@ -17,7 +17,7 @@ PIECE = 2 * TILE
 for each than in single tiles."""
 SPREAD = 1.5
 """So many step targets two tokens of a stream may be apart."""
-MOST = 4.0
+MOST = 3.0
 """A piece takes at least so many times as long as the steps before it: the prompt comes first."""
 LONGEST = 8.0
 """So many step targets a piece may take at most, unless it is a single tile."""
