@@ -146,7 +146,7 @@ def test_a_text_that_the_hosts_memory_cannot_take_does_not_make_way() -> None:
 def test_copies_that_a_step_waits_for_are_no_cost_of_reading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    copy_s = 0.05
+    copy_s = 0.2
     learnt: list[float] = []
     rig = three_idle_texts(token_s=20e-6)
     rig.backend.cell_share = 1e-4
