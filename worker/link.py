@@ -159,12 +159,13 @@ class Link:
 
     def _deal(self, until: float) -> bool:
         """Deal with what comes; tell whether the engine alone spoke, and will go on speaking."""
-        timeout_s = max(0.0, min(until, self._outlet.due_s) - time.monotonic())
+        due_s = self._outlet.due_s
+        timeout_s = max(0.0, min(until, due_s) - time.monotonic())
         ready: dict[Any, int] = dict(zmq.zmq_poll(self._sources, math.ceil(timeout_s * 1e3)))
         if self._connection.monitor_fd in ready and self._connection.was_dropped():
             self._reconnect("the gateway hung up")
         said: list[Message] = []
-        if self._outlet.fd in ready or self._outlet.due_s < math.inf:
+        if self._outlet.fd in ready or due_s < math.inf:
             said = self._outlet.take()
             self._forward(said)
         if self._connection.dealer in ready:

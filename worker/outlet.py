@@ -1,5 +1,6 @@
 """The way from other threads to the link: a queue, and a byte that wakes its poll."""
 
+import math
 import queue
 import socket
 import time
@@ -25,7 +26,7 @@ class Outlet:
     def put(self, messages: Sequence[Message], due_s: float = 0.0) -> None:
         """Hand messages over; safe in any thread and in signal handlers.
 
-        They may leave at `due_s` (monotonic), or with the first after them that may; 0 is at once.
+        They leave at `due_s` (monotonic), or with the first after them that leaves at once: 0.
         """
         self._queue.put((messages, due_s))
         self.wake()
@@ -40,7 +41,7 @@ class Outlet:
     @property
     def due_s(self) -> float:
         """When the next of what is held may leave (monotonic); infinity if nothing is."""
-        return self._held[0][1] if self._held else float("inf")
+        return self._held[0][1] if self._held else math.inf
 
     def take(self) -> list[Message]:
         """Return what may leave of everything that was put, in order."""
@@ -50,12 +51,16 @@ class Outlet:
             if not self._held:
                 return []
         held = self._held
-        while not self._queue.empty():
-            held.append(self._queue.get_nowait())
-        now = time.monotonic()
-        n_due = max((i for i, (_, due_s) in enumerate(held, 1) if due_s <= now), default=0)
         messages: list[Message] = []
-        for _ in range(n_due):
+        while not self._queue.empty():
+            said, due_s = self._queue.get_nowait()
+            if due_s:
+                held.append((said, due_s))
+                continue
+            while held:
+                messages += held.popleft()[0]
+            messages += said
+        while held and held[0][1] <= time.monotonic():
             messages += held.popleft()[0]
         return messages
 

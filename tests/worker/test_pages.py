@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from protocol.config import WorkerConfig
+from tests.worker.conftest import model_path
 from worker.llama import pages
 
 N_BYTES = 8 << 20
@@ -77,3 +79,14 @@ def test_without_a_list_of_mappings_nothing_is_done(
 ) -> None:
     monkeypatch.setattr(pages, "_MAPS", tmp_path / "none")
     assert pages.forget([tmp_path]) == 0
+
+
+@pytest.mark.model
+def test_a_model_that_was_loaded_and_not_used_is_hardly_resident() -> None:
+    from worker.llama.model import load
+
+    path = Path(model_path()).resolve()
+    loaded = load(WorkerConfig(model=str(path), n_ctx=256, use_mmap=True), lambda _: None)
+    assert str(path) in Path("/proc/self/maps").read_text()
+    assert resident(path) < path.stat().st_size / 10
+    loaded.close()

@@ -42,9 +42,9 @@ def plan_turn(budget: Budget, n_left: int, n_decoding: int, n_cells: int) -> Tur
     if n_tokens > TILE and n_tokens * budget.token_s > LONGEST * budget.target_s:
         n_tokens = TILE
     piece_s = n_tokens * budget.token_s * GROWS
-    spare_s = max(decode_s, SPREAD * budget.target_s - decode_s)
     if decode_s <= 0.0 or piece_s <= 0.0:
         return Turn()
+    spare_s = max(decode_s, SPREAD * budget.target_s - decode_s)
     n_steps = min(math.ceil(piece_s / spare_s), int(piece_s / (MOST * decode_s)))
     if n_steps < 2:
         return Turn()
