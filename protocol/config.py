@@ -149,6 +149,11 @@ class WorkerConfig:
     cache_type_k: str = param("f16", "Type of cached keys.", choices=GGML_TYPES)
     cache_type_v: str = param("f16", "Type of cached values.", choices=GGML_TYPES)
     kv_unified: bool = param(False, "Let any slot use the whole context; what runs shares it.")
+    anticipate: bool | None = param(
+        None,
+        "Wait a moment for the next task of a client whose last one has ended, if it is likely "
+        "to come; unset, where workers compute on all cores.",
+    )
     cache_branches: int = param(32, "Prompts kept beside those of the slots.", low=0, high=255)
     cache_ram: int = param(
         8192, "MiB of RAM for prompts that leave the context; -1 is any.", low=-1

@@ -53,6 +53,7 @@ WORKER_OPTIONS: tuple[Option, ...] = (
         "-no-kvu --no-kv-unified",
         env="KV_UNIFIED",
     ),
+    option("worker.anticipate", "--anticipate", "--no-anticipate"),
     option("worker.cache_branches", "--cache-branches"),
     option("worker.cache_ram", "-cram --cache-ram", env="CACHE_RAM"),
     option("worker.offload_kqv", "-kvo --kv-offload", "-nkvo --no-kv-offload", env="KV_OFFLOAD"),

@@ -145,6 +145,7 @@ def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
         spec_slots=config.spec_slots,
         host_bytes=host_bytes(config.cache_ram),
         self_extend=self_extend(config, backend),
+        anticipates=bool(config.anticipate),
     )
 
 

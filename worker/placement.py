@@ -74,6 +74,8 @@ class Placement:
     """A list as in `0-3,8`, or `all`."""
     numa: str
     poll: int
+    anticipates: bool
+    """Steps may wait for tasks: what brings them in would take its time from a step anyway."""
     why: str
     reads: bool = False
     """The weights are read into memory of its own, instead of mapping the file."""
@@ -122,6 +124,7 @@ def _placement(
         cpus=where.cpus,
         numa=where.numa,
         poll=poll,
+        anticipates=_anticipates(host, worker, n_all),
         why=f"threads: {given}; place: {where.why}; waiting: {waits}",
     )
 
@@ -137,6 +140,12 @@ def _poll(worker: WorkerConfig, n_all: int, n_cores: int) -> tuple[int, str]:
     if n_all > n_cores:
         return 0, f"asleep, because {n_all} threads share {n_cores} cores"
     return CHOSEN_POLL, "awake for microseconds, for every thread has a core"
+
+
+def _anticipates(host: Host, worker: WorkerConfig, n_all: int) -> bool:
+    if worker.anticipate is not None:
+        return worker.anticipate
+    return not uses_gpu(host, worker) and n_all >= host.n_cores
 
 
 def _against(host: Host, worker: WorkerConfig, where: _Where) -> str:
@@ -158,6 +167,7 @@ def describe(names: Sequence[str], placements: Sequence[Placement]) -> list[str]
     return [
         f"workers={','.join(group)} threads={one.n_threads} threads_batch={one.n_threads_batch} "
         f"cpus={one.cpus} numa={one.numa} poll={one.poll} "
+        f"anticipate={'yes' if one.anticipates else 'no'} "
         f"weights={'read' if one.reads else 'mapped'} ({one.why})"
         for one, group in same.items()
     ]

@@ -32,6 +32,8 @@ class Rig:
     drafter: Drafter | None = None
     spec_slots: int = 8
     self_extend: SelfExtend | None = None
+    anticipates: bool = False
+    step_ms: float = 0.0
     lora: tuple[str, ...] = ()
     emitted: list[Message] = field(default_factory=list)
     steps: list[Sequence[Message]] = field(default_factory=list)
@@ -47,6 +49,7 @@ class Rig:
             cache_branches=self.n_branches,
             n_batch=self.n_batch,
             lora=self.lora,
+            fake_step_ms=self.step_ms,
         )
         self.backend = FakeBackend(config)
         self.backend.is_gpu = self.is_gpu
@@ -59,6 +62,7 @@ class Rig:
                 context_shift=self.context_shift,
                 spec_slots=self.spec_slots,
                 self_extend=self.self_extend,
+                anticipates=self.anticipates,
             ),
             self._emit,
             self.drafter,

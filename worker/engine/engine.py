@@ -16,7 +16,6 @@ from protocol.messages import (
     Delta,
     Done,
     Evicted,
-    Failed,
     Finish,
     Heartbeat,
     Inspected,
@@ -25,18 +24,31 @@ from protocol.messages import (
 )
 from worker.engine.adapters import choose_scales
 from worker.engine.admission import Admission
+from worker.engine.anticipation import Anticipation
 from worker.engine.backend import Backend, Vocabulary
 from worker.engine.cache import PrefixCache
+from worker.engine.calls import Calls
 from worker.engine.draft import Drafter
 from worker.engine.hostcache import HostCache
 from worker.engine.media import without_placeholders
 from worker.engine.rent import Rent
 from worker.engine.scheduler import Budget
 from worker.engine.selfextend import SelfExtend
-from worker.engine.slot import Run, Slot, Space
+from worker.engine.slot import Run, Slot, SlotState, Space
 from worker.engine.stats import Counters
 from worker.engine.step import Step, StepRules
-from worker.engine.task import Abort, AbortAll, Call, Command, Report, Stop, Submit, Task
+from worker.engine.task import (
+    Abort,
+    AbortAll,
+    Call,
+    Command,
+    Report,
+    Stop,
+    Submit,
+    Task,
+    failed,
+    failure,
+)
 from worker.output.generation import Generation
 from worker.output.unsaid import Unsaid
 
@@ -60,6 +72,8 @@ class EngineConfig:
     host_bytes: int = 0
     """Host memory for prompts that leave the context; below 0 is no limit."""
     self_extend: SelfExtend | None = None
+    anticipates: bool = False
+    """Wait a moment for the next task of a client whose last one has just ended."""
 
 
 class Engine:
@@ -73,7 +87,8 @@ class Engine:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[Task] = deque()
         self._outbox: list[Message] = []
-        self._n_admitted = self._n_busy = 0
+        self._n_admitted = self._n_accepted = self._n_busy = 0
+        self._anticipation = Anticipation(config.anticipates)
         self._stopping = False
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
         self.counters = Counters(n_kv=backend.card.n_ctx_total)
@@ -88,7 +103,7 @@ class Engine:
             config.similarity,
             cuts=not extends,
         )
-        budget = Budget(
+        budget = self._budget = Budget(
             config.step_target_s,
             backend.n_batch,
             token_s=backend.prefill_token_s,
@@ -99,8 +114,7 @@ class Engine:
         self._step = Step(backend, self.rent, budget, rules, self._flush)
         self._drafter = drafter
         self._results = self._step.results
-        self._deferred: list[Call] = []
-        self._heavy: deque[Call] = deque()
+        self._calls = Calls()
         self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
         """Of the adapters, for tasks that ask for nothing else; the engine thread's own."""
         self.failure: str | None = None
@@ -166,10 +180,11 @@ class Engine:
         interpreter, which this one holds until then.
         """
         self._take_commands()
-        if self._heavy or self._deferred:
+        if self._anticipation.is_on:
+            self._anticipate()
+        if self._calls:
             self._flush()
-            self._call_deferred()
-            self._call_heavy()
+            self._do_calls()
         if self._waiting:
             self._admit()
         if not self._stopping and self.n_busy:
@@ -184,13 +199,45 @@ class Engine:
     def _take_commands(self) -> None:
         if not self._has_work():
             self._step.pause()
+            self._anticipation.rest()
             self._apply(self._commands.get())
         while not self._commands.empty():
             self._apply(self._commands.get_nowait())
 
+    def _anticipate(self) -> None:
+        """Wait for tasks that follow those that ended, if they are likely to come at once."""
+        self._anticipation.came(self._n_accepted)
+        self._n_accepted = 0
+        if wait_s := self._patience_s():
+            self._flush()
+            self._step.pause()
+            start = time.monotonic()
+            self._wait(start + wait_s)
+            self._anticipation.waited(self._n_accepted)
+            self._n_accepted = 0
+            self.counters.held_s += time.monotonic() - start
+
+    def _wait(self, until_s: float) -> None:
+        """Take commands as they come, until as many tasks have come as are missing."""
+        n_missing = self._anticipation.n_missing
+        while self._n_accepted < n_missing and not (self._calls or self._stopping):
+            try:
+                self._apply(self._commands.get(timeout=max(0.0, until_s - time.monotonic())))
+            except queue.Empty:
+                return
+
+    def _patience_s(self) -> float:
+        """Return how long to wait; not where a step would read prompts, or other work is due."""
+        if not self.n_busy or self._waiting or self._calls or self._stopping:
+            return 0.0
+        if any(slot.state is SlotState.PREFILL for slot in self.slots):
+            return 0.0
+        step_s = self._budget.decode.predict(self.n_busy, self.counters.n_kv_used)
+        return self._anticipation.wait_s(step_s)
+
     def _has_work(self) -> bool:
         """Tell whether a turn has anything to do without a new command."""
-        return bool(self.n_busy or self._waiting or self._heavy or self._deferred)
+        return bool(self.n_busy or self._waiting or self._calls)
 
     def _apply(self, command: Command) -> None:
         match command:
@@ -200,43 +247,30 @@ class Engine:
                 self._abort((task_id, attempt))
             case AbortAll():
                 self._waiting.clear()
-                self._deferred.clear()
-                self._heavy.clear()
+                self._calls.drop()
                 for slot in self.slots:
                     if slot.run is not None:
                         self._release(slot)
             case Report(task_id, attempt):
                 self._outbox.append(self._report(task_id, attempt))
             case Call():
-                self._take_call(command)
+                if not self._calls.keep(command):
+                    self._call(command)
             case Stop():
                 self._stopping = True
-
-    def _take_call(self, call: Call) -> None:
-        if call.slot >= 0:
-            self._deferred.append(call)
-        elif call.is_heavy:
-            self._heavy.append(call)
-        else:
-            self._call(call)
 
     def _report(self, task_id: int, attempt: int) -> Inspected:
         speculates = self._drafter is not None
         reports = tuple(slot.report(is_speculative=speculates) for slot in self.slots)
         return Inspected(task_id=task_id, attempt=attempt, slots=reports)
 
-    def _call_deferred(self) -> None:
-        """Do what waits for a slot that is idle now, before a task takes it."""
-        for call in list(self._deferred):
-            if self.slots[call.slot].run is None:
-                self._deferred.remove(call)
-                self._call(call)
-
-    def _call_heavy(self) -> None:
-        """Do one of the calls that take as long as a step."""
-        if self._heavy and not self._stopping:
+    def _do_calls(self) -> None:
+        """Do what waits for slots that are idle now, and one call that takes as long as a step."""
+        for call in self._calls.for_idle(self.slots):
+            self._call(call)
+        if not self._stopping and (heavy := self._calls.heavy()):
             with self._step.watched():
-                self._call(self._heavy.popleft())
+                self._call(heavy)
 
     def _call(self, call: Call) -> None:
         try:
@@ -248,6 +282,7 @@ class Engine:
 
     def _accept(self, *tasks: Task) -> None:
         self._waiting += [task for task in tasks if task.prompt]
+        self._n_accepted += len(tasks)
         # An empty prompt on a model without BOS: llama-server answers with nothing, and so do we.
         self._outbox += [
             Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.NONE)
@@ -263,13 +298,10 @@ class Engine:
                     Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.CANCELLED)
                 )
                 return
-        for call in self._heavy:
-            if (call.task_id, call.attempt) == key:
-                self._heavy.remove(call)
-                self._outbox.append(
-                    Done(task_id=call.task_id, attempt=call.attempt, finish=Finish.CANCELLED)
-                )
-                return
+        if self._calls.abort(key):
+            task_id, attempt = key
+            self._outbox.append(Done(task_id=task_id, attempt=attempt, finish=Finish.CANCELLED))
+            return
         for slot in self.slots:
             if slot.run is not None and slot.run.task.key == key:
                 self._outbox += self._results.finish(slot, Finish.CANCELLED)
@@ -320,6 +352,7 @@ class Engine:
         return choose_scales(task.params.lora, self.scales), task.salt
 
     def _release_finished(self) -> None:
+        self._anticipation.ended(len(self._results.finished))
         for slot in self._results.finished:
             self._release(slot)
         self._results.finished.clear()
@@ -334,11 +367,8 @@ class Engine:
     def _fail_everything(self, reason: str) -> None:
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
         self._outbox += [failed(task, error) for task in self._waiting]
-        self._outbox += [failure(call.task_id, call.attempt, error) for call in self._heavy]
-        self._heavy.clear()
         self._waiting.clear()
-        self._outbox += [failure(call.task_id, call.attempt, error) for call in self._deferred]
-        self._deferred.clear()
+        self._outbox += [failure(call.task_id, call.attempt, error) for call in self._calls.drop()]
         for slot in self.slots:
             if slot.run is not None:
                 self._outbox.append(failed(slot.run.task, error))
@@ -357,20 +387,3 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"<Engine busy={self.n_busy}/{len(self.slots)} waiting={self.n_waiting}>"
-
-
-def failed(task: Task, error: TaskError) -> Failed:
-    """Make the terminal message of a generation that has no result."""
-    return failure(task.task_id, task.attempt, error)
-
-
-def failure(task_id: int, attempt: int, error: TaskError) -> Failed:
-    """Make the terminal message of an attempt that has no result."""
-    return Failed(
-        task_id=task_id,
-        attempt=attempt,
-        code=error.code,
-        message=error.message,
-        param=error.param,
-        detail=error.detail or None,
-    )

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from protocol.messages import Terminal
+from protocol.errors import TaskError
+from protocol.messages import Failed, Terminal
 from protocol.sampling import SamplingParams
 from worker.engine.media import Media
 from worker.output.chat.parser import Expected
@@ -106,3 +107,20 @@ class Stop:
 
 
 Command = Submit | Abort | AbortAll | Report | Call | Stop
+
+
+def failed(task: Task, error: TaskError) -> Failed:
+    """Make the terminal message of a generation that has no result."""
+    return failure(task.task_id, task.attempt, error)
+
+
+def failure(task_id: int, attempt: int, error: TaskError) -> Failed:
+    """Make the terminal message of an attempt that has no result."""
+    return Failed(
+        task_id=task_id,
+        attempt=attempt,
+        code=error.code,
+        message=error.message,
+        param=error.param,
+        detail=error.detail or None,
+    )
