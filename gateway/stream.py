@@ -1,8 +1,8 @@
 """The receiving end of one task: a mailbox between the pool and one request.
 
 It owns what has come for the task and not been fetched yet, and the times of the task. It knows
-nothing of sockets, workers' queues or HTTP. Consecutive deltas are merged while nobody fetches, so
-a slow client costs the memory of its text and never holds up a worker.
+nothing of sockets, workers' queues or HTTP. Many consecutive deltas are merged while nobody
+fetches, so a slow client costs the memory of its text and never holds up a worker.
 """
 
 import asyncio
@@ -13,6 +13,8 @@ from protocol.errors import TaskError
 from protocol.facts import TokenProb
 from protocol.messages import Delta, Failed, Message, TaskMessage, Terminal
 
+_FEW = 8
+"""So many pending deltas are fetched one by one: the tokens of quick steps come together."""
 _COMPACT_AT = 64
 """Pending deltas that are merged into one: an object per token would outweigh its text."""
 
@@ -111,20 +113,32 @@ class TaskStream:
         return not (self._ended or self._closed)
 
     async def receive(self) -> Message:
-        """Return the next message; pending deltas come as one. Raises `TaskError` on failure."""
+        """Return the next message; many pending deltas come as one. Raises `TaskError`."""
         while True:
             if self._mail:
                 return self._mail.pop(0)
-            if self._deltas:
-                if len(self._deltas) == 1:
-                    return self._deltas.pop()
-                pending, self._deltas = self._deltas, []
-                return merge(pending)
+            if (delta := self.pending_delta()) is not None:
+                return delta
             if self._error is not None:
                 raise self._error
             assert not (self._ended or self._closed), "nothing follows the terminal message"
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+
+    def pending_delta(self) -> Delta | None:
+        """Return the next message if it is a delta that has come already."""
+        if self._mail:
+            first = self._mail[0]
+            if type(first) is not Delta:
+                return None
+            del self._mail[0]
+            return first
+        if not self._deltas:
+            return None
+        if len(self._deltas) <= _FEW:
+            return self._deltas.pop(0)
+        pending, self._deltas = self._deltas, []
+        return merge(pending)
 
     async def result(self) -> Terminal:
         """Skip everything up to the terminal message and return that."""
@@ -179,7 +193,7 @@ class TaskStream:
             self.fail(TaskError(message.code, message.message, param=message.param, detail=detail))
             return
         if self._deltas:
-            self._mail.append(merge(self._deltas))
+            self._mail += self._deltas if len(self._deltas) <= _FEW else [merge(self._deltas)]
             self._deltas = []
         self._mail.append(message)
         self._ended = isinstance(message, Terminal)

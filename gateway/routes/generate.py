@@ -130,7 +130,10 @@ async def pump(index: int, stream: TaskStream, reply: Reply, events: EventStream
         message = await stream.receive()
         match message:
             case Delta():
-                await events.write(reply.delta(index, message))
+                told = reply.delta(index, message)
+                while (delta := stream.pending_delta()) is not None:
+                    told += reply.delta(index, delta)
+                await events.write(told)
             case Started():
                 reply.started(index, message)
                 await events.open()

@@ -29,12 +29,30 @@ def delta(text: str, n: int) -> Delta:
 DONE = Done(task_id=1, finish=Finish.EOS)
 
 
-async def test_deltas_that_nobody_fetched_are_merged() -> None:
-    one = stream()
-    for n, text in enumerate("abc", start=1):
-        one.push_delta(delta(text, n), 11.0)
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_many_deltas_that_nobody_fetched_are_merged(is_over: bool) -> None:
+    one, text = stream(), "abcdefghi"
+    for n, letter in enumerate(text, start=1):
+        one.push_delta(delta(letter, n), 11.0)
+    if is_over:
+        one.push(DONE)
+    tokens = tuple(range(1, 10))
+    assert await one.receive() == Delta(task_id=1, text=text, tokens=tokens, n_predicted=9)
+    assert one.pending_delta() is None
     one.push(DONE)
-    assert await one.receive() == Delta(task_id=1, text="abc", tokens=(1, 2, 3), n_predicted=3)
+    assert await one.receive() is DONE
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_few_deltas_that_came_together_are_fetched_one_by_one(is_over: bool) -> None:
+    one = stream()
+    for n, letter in enumerate("abc", start=1):
+        one.push_delta(delta(letter, n), 11.0)
+    if is_over:
+        one.push(DONE)
+    got = [await one.receive(), one.pending_delta(), one.pending_delta(), one.pending_delta()]
+    assert got == [delta("a", 1), delta("b", 2), delta("c", 3), None]
+    one.push(DONE)
     assert await one.receive() is DONE
 
 

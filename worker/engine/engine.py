@@ -8,18 +8,15 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.messages import (
-    Delta,
     Done,
     Evicted,
     Finish,
     Heartbeat,
     Inspected,
-    Message,
     Started,
 )
 from worker.engine.adapters import choose_scales
@@ -31,6 +28,7 @@ from worker.engine.calls import Calls
 from worker.engine.draft import Drafter
 from worker.engine.hostcache import HostCache
 from worker.engine.media import without_placeholders
+from worker.engine.outbox import Emit, Outbox
 from worker.engine.rent import Rent
 from worker.engine.scheduler import Budget
 from worker.engine.selfextend import SelfExtend
@@ -54,9 +52,6 @@ from worker.output.unsaid import Unsaid
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[Sequence[Message], float], None]
-"""Takes messages, and when they may leave (monotonic); 0 is at once, with all before them."""
-
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -74,6 +69,8 @@ class EngineConfig:
     self_extend: SelfExtend | None = None
     anticipates: bool = False
     """Wait a moment for the next task of a client whose last one has just ended."""
+    emit_s: float = 0.0
+    """Tokens of steps that are quicker than this leave together."""
 
 
 class Engine:
@@ -83,10 +80,9 @@ class Engine:
         self, backend: Backend, config: EngineConfig, emit: Emit, drafter: Drafter | None = None
     ) -> None:
         self._backend = backend
-        self._emit = emit
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[Task] = deque()
-        self._outbox: list[Message] = []
+        self._outbox = Outbox(emit, config.emit_s)
         self._n_admitted = self._n_accepted = self._n_busy = 0
         self._anticipation = Anticipation(config.anticipates)
         self._stopping = False
@@ -111,7 +107,7 @@ class Engine:
             takes_turns=not backend.is_gpu,
         )
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
-        self._step = Step(backend, self.rent, budget, rules, self._flush)
+        self._step = Step(backend, self.rent, budget, rules, self._flush_ahead)
         self._drafter = drafter
         self._results = self._step.results
         self._calls = Calls()
@@ -230,10 +226,14 @@ class Engine:
         """Return how long to wait; not where a step would read prompts, or other work is due."""
         if not self.n_busy or self._waiting or self._calls or self._stopping:
             return 0.0
-        if any(slot.state is SlotState.PREFILL for slot in self.slots):
+        if self._is_reading():
             return 0.0
         step_s = self._budget.decode.predict(self.n_busy, self.counters.n_kv_used)
         return self._anticipation.wait_s(step_s)
+
+    def _is_reading(self) -> bool:
+        """Tell whether a step would read prompts, and take long."""
+        return any(slot.state is SlotState.PREFILL for slot in self.slots)
 
     def _has_work(self) -> bool:
         """Tell whether a turn has anything to do without a new command."""
@@ -374,16 +374,16 @@ class Engine:
                 self._outbox.append(failed(slot.run.task, error))
                 self._release(slot)
 
+    def _flush_ahead(self) -> None:
+        """Send what steps said before another one computes, unless more tokens can go with it."""
+        if not self._outbox.can_wait or self._is_reading():
+            self._flush()
+
     def _flush(self) -> None:
         if lost := self.cache.lost:
             self._outbox.append(Evicted(tasks=tuple(lost)))
             lost.clear()
-        if self._outbox:
-            messages, self._outbox = self._outbox, []
-            due_s = self._step.due_s
-            if due_s and not all(type(message) is Delta for message in messages):
-                due_s = 0.0
-            self._emit(messages, due_s)
+        self._outbox.send(self._step.due_s)
 
     def __repr__(self) -> str:
         return f"<Engine busy={self.n_busy}/{len(self.slots)} waiting={self.n_waiting}>"
