@@ -1,10 +1,15 @@
 """The mailbox of one task."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from gateway.counters import ModelLatencies
+from gateway.eventstream import EventStream
+from gateway.reply import Reply
+from gateway.routes.generate import pump
+from gateway.sse import event
 from gateway.stream import TaskStream, merge
 from protocol.errors import ErrorCode, TaskError
 from protocol.facts import Timings, TokenProb
@@ -171,3 +176,28 @@ def test_times_are_measured_from_the_submission() -> None:
     one.push_delta(delta("c", 3), 11.5)
     assert (one.queued_s, one.ttft_s, one.itl_s) == (0.5, 1.0, 0.25)
     assert repr(one.latencies.itl) == "<Histogram n=2 total_s=0.500>"
+
+
+class Frames:
+    """Stands for the client's events: what was written, and for the words of an API."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    async def write(self, frame: bytes) -> None:
+        self.written.append(frame)
+
+    def delta(self, _: int, message: Delta) -> bytes:
+        return event(message.text.encode())
+
+    def done(self, *_: object) -> bytes:
+        return b"end"
+
+
+async def test_tokens_that_came_together_are_events_of_their_own_in_one_write() -> None:
+    one, frames = stream(), Frames()
+    one.push_delta(delta("a", 1), 11.0)
+    one.push_delta(delta("b", 2), 11.0)
+    one.push(DONE)
+    await pump(0, one, cast(Reply, frames), cast(EventStream, frames))
+    assert frames.written == [event(b"a") + event(b"b"), b"end"]
