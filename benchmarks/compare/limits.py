@@ -85,22 +85,27 @@ LIMITS = (
 
 
 def verdicts(values: Values) -> list[Verdict]:
-    """Judge every row that was measured on both sides: the medians of all rounds."""
+    """Judge every row that was measured on both sides, by the median of all rounds.
+
+    The two runs of a round follow each other: their ratio says more than that of two medians, for
+    the machine may have been another from one round to the next.
+    """
     found = []
     for limit in LIMITS:
         ours = values.get((limit.workload, Side.OURS, limit.figure))
         theirs = values.get((limit.workload, Side.THEIRS, limit.figure))
         if ours and theirs:
-            found.append(_judged(limit, median(ours), median(theirs)))
+            pairs = zip(ours, theirs, strict=False)  # a broken comparison ends within a round
+            value = median(_value(limit.by, *pair) for pair in pairs)
+            found.append(Verdict(limit, median(ours), median(theirs), value))
     return found
 
 
-def _judged(limit: Limit, ours: float, theirs: float) -> Verdict:
-    match limit.by:
+def _value(by: By, ours: float, theirs: float) -> float:
+    match by:
         case By.RATIO:
-            value = ours / theirs if theirs else float("nan")
+            return ours / theirs if theirs else float("nan")
         case By.OURS:
-            value = ours
+            return ours
         case By.DIFFERENCE:
-            value = ours - theirs
-    return Verdict(limit, ours, theirs, value)
+            return ours - theirs
