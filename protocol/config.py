@@ -152,7 +152,7 @@ class WorkerConfig:
     anticipate: bool | None = param(
         None,
         "Wait a moment for the next task of a client whose last one has ended, if it is likely "
-        "to come; unset, where workers compute on all cores.",
+        "to come; unset, where one worker computes on all cores.",
     )
     emit_ms: float = param(
         16.0,

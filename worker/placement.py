@@ -124,7 +124,7 @@ def _placement(
         cpus=where.cpus,
         numa=where.numa,
         poll=poll,
-        anticipates=_anticipates(host, worker, n_all),
+        anticipates=_anticipates(host, worker, max(threads), n_all),
         why=f"threads: {given}; place: {where.why}; waiting: {waits}",
     )
 
@@ -142,10 +142,15 @@ def _poll(worker: WorkerConfig, n_all: int, n_cores: int) -> tuple[int, str]:
     return CHOSEN_POLL, "awake for microseconds, for every thread has a core"
 
 
-def _anticipates(host: Host, worker: WorkerConfig, n_all: int) -> bool:
+def _anticipates(host: Host, worker: WorkerConfig, n_threads: int, n_all: int) -> bool:
+    """Tell whether threads that wait for each other take all cores, and nobody else computes.
+
+    Two workers with a thread each lose a sixth of their requests by waiting: neither's step is
+    held up by what runs on the other's core.
+    """
     if worker.anticipate is not None:
         return worker.anticipate
-    return not uses_gpu(host, worker) and n_all >= host.n_cores
+    return not uses_gpu(host, worker) and 1 < n_threads == n_all >= host.n_cores
 
 
 def _against(host: Host, worker: WorkerConfig, where: _Where) -> str:
