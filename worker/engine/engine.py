@@ -224,9 +224,9 @@ class Engine:
 
     def _patience_s(self) -> float:
         """Return how long to wait; not where a step would read prompts, or other work is due."""
-        if not self.n_busy or self._waiting or self._calls or self._stopping:
+        if not self._anticipation.n_missing:  # nearly always: this is asked at each step
             return 0.0
-        if self._is_reading():
+        if self._waiting or self._calls or self._stopping or not self.n_busy or self._is_reading():
             return 0.0
         step_s = self._budget.decode.predict(self.n_busy, self.counters.n_kv_used)
         return self._anticipation.wait_s(step_s)
