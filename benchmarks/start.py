@@ -12,6 +12,8 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks.compare.servers import family
+
 PORT = 18095
 
 
@@ -19,12 +21,6 @@ def cpu_s(pid: int) -> float:
     """User and system time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / 100
-
-
-def family(pid: int) -> list[int]:
-    """A process and all below it."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(one for child in children for one in family(int(child)))]
 
 
 def main() -> None:

@@ -10,10 +10,11 @@ import click
 import orjson
 
 from benchmarks.compare.machine import machine, versions
-from benchmarks.compare.measure import Result, measured
+from benchmarks.compare.measure import Result
 from benchmarks.compare.report import markdown
-from benchmarks.compare.servers import Flags, Side
-from benchmarks.compare.workloads import WORKLOADS, Workload
+from benchmarks.compare.schedule import ORDERS, Order, Plan
+from benchmarks.compare.servers import Flags
+from benchmarks.compare.workloads import WORKLOADS
 from worker.resolve import find_model
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -25,6 +26,13 @@ _NAMES = [workload.name for workload in WORKLOADS]
 @click.option("--model", default="", help="GGUF file; none is the embedded model.")
 @click.option("--workload", "names", multiple=True, type=click.Choice(_NAMES), help="Only these.")
 @click.option("--rounds", default=2, show_default=True, help="Times that each is run on each.")
+@click.option(
+    "--order",
+    type=click.Choice([one.value for one in Order]),
+    default=Order.IN_TURN.value,
+    show_default=True,
+    help="A fresh server each run, or both up together and loaded by turns.",
+)
 @click.option("--slots", default=8, show_default=True, help="Slots of a server.")
 @click.option("--ctx", default=16384, show_default=True, help="Context of all of them.")
 @click.option("--threads", default=0, help="Threads; 0 is the cores at hand.")
@@ -47,48 +55,66 @@ def main(report: Path | None, **values: Any) -> None:
 
 def compared(values: dict[str, Any]) -> dict[str, Any]:
     """Run everything; the file grows with every result, so that a broken run is not lost."""
-    flags = Flags(
-        model=Path(find_model(values["model"])),
-        slots=values["slots"],
-        ctx=values["ctx"],
-        threads=values["threads"] or len(os.sched_getaffinity(0)),
-        extra=values["extra"],
-    )
-    binary = values["binary"].absolute()
-    document: dict[str, Any] = {
-        "format": 1,
-        "machine": machine(),
-        "versions": versions(binary),
-        "settings": {
-            "model": flags.model.name,
-            "slots": flags.slots,
-            "ctx": flags.ctx,
-            "threads": flags.threads,
-            "rounds": values["rounds"],
-            "seed": values["seed"],
-            "flags": " ".join(("--kv-unified", *flags.extra)),
-        },
-        "results": [],
-    }
-    chosen = [one for one in WORKLOADS if one.name in (values["names"] or _NAMES)]
-    for number in range(values["rounds"]):
-        for workload in chosen:
-            for side in Side:
-                result = _one(workload, side, binary, flags, (values["seed"], number))
-                document["results"].append(result.as_dict())
-                if values["file"]:
-                    values["file"].write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    plan, order = _plan(values), Order(values["order"])
+    document = _described(plan, order)
+
+    async def run() -> None:
+        async for result in ORDERS[order](plan):
+            document["results"].append(result.as_dict())
+            _tell(result)
+            if values["file"]:
+                values["file"].write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+    asyncio.run(run())
     return document
 
 
-def _one(
-    workload: Workload, side: Side, binary: Path, flags: Flags, seed: tuple[int, int]
-) -> Result:
-    first, number = seed
-    figures, details = asyncio.run(measured(workload, side, binary, flags, first * 100 + number))
-    told = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-    click.echo(f"round {number + 1}  {workload.name:<14}{side:<14}{told}", err=True)
-    return Result(workload.name, side, number, figures, details)
+def _plan(values: dict[str, Any]) -> Plan:
+    order, names = Order(values["order"]), values["names"] or _NAMES
+    chosen = [one for one in WORKLOADS if one.name in names]
+    if order is Order.TOGETHER:
+        if alone := [one.name for one in chosen if one.needs_to_be_alone and values["names"]]:
+            raise click.UsageError(
+                f"{alone[0]} needs the machine alone: leave it out, or --order in-turn"
+            )
+        chosen = [one for one in chosen if not one.needs_to_be_alone]
+    return Plan(
+        workloads=chosen,
+        binary=values["binary"].absolute(),
+        flags=Flags(
+            model=Path(find_model(values["model"])),
+            slots=values["slots"],
+            ctx=values["ctx"],
+            threads=values["threads"] or len(os.sched_getaffinity(0)),
+            extra=values["extra"],
+        ),
+        rounds=values["rounds"],
+        seed=values["seed"],
+    )
+
+
+def _described(plan: Plan, order: Order) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "machine": machine(),
+        "versions": versions(plan.binary),
+        "settings": {
+            "model": plan.flags.model.name,
+            "slots": plan.flags.slots,
+            "ctx": plan.flags.ctx,
+            "threads": plan.flags.threads,
+            "rounds": plan.rounds,
+            "seed": plan.seed,
+            "servers": order.value,
+            "flags": " ".join(("--kv-unified", *plan.flags.extra)),
+        },
+        "results": [],
+    }
+
+
+def _tell(result: Result) -> None:
+    told = "  ".join(f"{name} {value:.4g}" for name, value in result.figures.items())
+    click.echo(f"round {result.round + 1}  {result.workload:<14}{result.side:<14}{told}", err=True)
 
 
 if __name__ == "__main__":

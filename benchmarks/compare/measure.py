@@ -1,8 +1,10 @@
 """Runs one workload on one server."""
 
 import asyncio
+import contextlib
 import dataclasses
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ _SETTLED_S = 1.5
 """After this our gateway has had the worker's next heartbeat, which carries the counters."""
 
 _WARMUP = 999
-"""A wave that no workload has: its texts are not asked again."""
+"""A seed that no round has: its texts are not asked again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,35 +41,51 @@ class Result:
         return dataclasses.asdict(self)
 
 
-async def measured(
-    workload: Workload, side: Side, binary: Path, flags: Flags, seed: int
-) -> tuple[Figures, dict[str, Any]]:
-    """Start a server, load it, end it."""
-    async with running(side, binary, _flags(workload, flags)) as server:
-        target = await _target(workload, server)
-        await Driver(target, _short(workload), Load(requests=2, seed=_seed(seed, _WARMUP))).run()
-        client = Client(server.url)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subject:
+    """A server that is up and warm, and the workload that it is asked for."""
+
+    workload: Workload
+    side: Side
+    server: Server
+    target: Target
+
+    async def loaded(self, number: int, seed: int) -> Result:
+        """Run the workload once; `seed` draws its texts."""
+        client = Client(self.server.url)
         await asyncio.sleep(_SETTLED_S)
         before = await _counters(client)
         runs = [
-            await Driver(target, workload.shape, _load(workload, seed, wave)).run()
-            for wave in range(workload.waves)
+            await Driver(self.target, self.workload.shape, _load(self.workload, seed, wave)).run()
+            for wave in range(self.workload.waves)
         ]
         await asyncio.sleep(_SETTLED_S)
         after = await _counters(client)
         n_new = 0
-        if workload.counts_new:
+        if self.workload.counts_new:
             transcripts = runs[0].transcripts
-            n_new = await new_tokens(client, workload.shape, _seed(seed, 0), transcripts)
+            n_new = await new_tokens(client, self.workload.shape, _seed(seed, 0), transcripts)
         client.close()
         name = "llamacpp:prompt_tokens_total"
         found = dataclasses.replace(
             _summed(runs),
             n_new=n_new,
             n_computed=round(after.get(name, 0) - before.get(name, 0)),
-            memory=memory(server.pid),
+            memory=memory(self.server.pid),
         )
-    return workload.figures(found), _details(found, runs)
+        figures = self.workload.figures(found)
+        return Result(self.workload.name, self.side, number, figures, _details(found, runs))
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    workload: Workload, side: Side, binary: Path, flags: Flags
+) -> AsyncIterator[Subject]:
+    """Start a server, let it answer two short requests, end it afterwards."""
+    async with running(side, binary, _flags(workload, flags)) as server:
+        target = await target_of(server, workload.endpoint, workload.stream)
+        await Driver(target, _short(workload), Load(requests=2, seed=_WARMUP)).run()
+        yield Subject(workload, side, server, target)
 
 
 def _flags(workload: Workload, flags: Flags) -> Flags:
@@ -81,20 +99,15 @@ def _flags(workload: Workload, flags: Flags) -> Flags:
     )
 
 
-async def _target(workload: Workload, server: Server) -> Target:
+async def target_of(server: Server, endpoint: Endpoint, stream: bool) -> Target:
+    """Ask a server for answers of full length, the likeliest token each time."""
     client = Client(server.url)
     model = await first_model(client)
     client.close()
     fields: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
-    if workload.endpoint is Endpoint.EMBEDDINGS:
+    if endpoint is Endpoint.EMBEDDINGS:
         fields = {}
-    return Target(
-        url=server.url,
-        endpoint=workload.endpoint,
-        model=model,
-        stream=workload.stream,
-        fields=fields,
-    )
+    return Target(url=server.url, endpoint=endpoint, model=model, stream=stream, fields=fields)
 
 
 def _short(workload: Workload) -> Shape:

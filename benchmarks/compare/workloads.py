@@ -43,6 +43,8 @@ class Workload:
     extra: tuple[str, ...] = ()
     workers: int = 1
     counts_new: bool = False
+    needs_to_be_alone: bool = False
+    """Whether another server on the machine changes what is measured."""
     figures: Callable[[Measured], Figures]
 
 
@@ -170,6 +172,7 @@ WORKLOADS = (
         shape=Shape(prompt=fixed(64), output=fixed(16)),
         load=Load(concurrency=8, requests=16),
         workers=2,
+        needs_to_be_alone=True,  # two servers share the pages of the weights
         figures=_memory,
     ),
 )
