@@ -6,6 +6,7 @@ aborts if an encoder's input needs two. What it would abort on is refused before
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ from worker.engine.backend import DecodeFailed, Piece, Row
 from worker.llama import library
 from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
+from worker.llama.headless import POOLS, Rows, Vector, Watch, watch_for
 from worker.llama.model import Loaded, context_params
-
-Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 _MAX_SEQUENCES = 64
 _ATTENTION = {"": -1, "causal": 0, "non-causal": 1}
@@ -29,14 +29,26 @@ _INT16_RANGE = 32760.0
 """The largest value of a vector with normalization 0 (llama.cpp common_embd_normalize)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A context for embeddings."""
+
+    context: Any
+    pooling: str
+    """What is made of an input's rows, by llama.cpp or, with a watch, here."""
+    watch: Watch | None = None
+
+
 class LlamaEmbedder:
     """Owns the second context; implements `worker.engine.backend.Embedder`."""
 
-    def __init__(self, model: Any, context: Any, n_ctx: int, adapters: Adapters) -> None:
-        self._context = context
+    def __init__(self, model: Any, opened: Opened, n_ctx: int, adapters: Adapters) -> None:
+        self._context = context = opened.context
+        self._watch = opened.watch
+        """Ends graphs before the head; the rows are pooled here then."""
         self.adapters = adapters
         self._memory = lib.llama_get_memory(context)
-        self.pooling = POOLINGS[int(lib.llama_pooling_type(context))]
+        self.pooling = opened.pooling
         self.n_ctx = n_ctx
         self.n_batch = int(lib.llama_n_ubatch(context))
         # A recurrent model reads a batch in parts of equal length: only one input stays whole.
@@ -54,10 +66,17 @@ class LlamaEmbedder:
         self.rank_template = template.decode(errors="replace") if template else ""
         self._batch = Batch(self.n_batch)
 
+    @property
+    def is_headless(self) -> bool:
+        """Whether the logits behind the embeddings are left out."""
+        return self._watch is not None
+
     def embed(self, pieces: Sequence[Piece]) -> list[bytes]:
         """Compute one batch; return the vectors of each last piece."""
         self._batch.fill([Row(one.seq, one.pos, one.tokens, True) for one in pieces])
         self._batch.want_all()
+        if self._watch:
+            self._watch.begin()
         library.forget_log()
         code = int(lib.llama_decode(self._context, self._batch.raw))
         try:
@@ -84,19 +103,24 @@ class LlamaEmbedder:
 
     def _vectors(self, piece: Piece, first: int) -> bytes:
         """Copy the vectors out of llama.cpp's memory: they are gone with the next batch."""
-        if self.pooling != "none":
-            pointer = lib.llama_get_embeddings_seq(self._context, piece.seq)
-            return normalized(self._look(pointer), piece.normalize).tobytes()
-        rows = range(first, first + len(piece.tokens))
-        pointers = (lib.llama_get_embeddings_ith(self._context, row) for row in rows)
-        return b"".join(self._look(pointer).tobytes() for pointer in pointers)
+        if self.pooling == "none":
+            return self._rows(first, len(piece.tokens)).tobytes()
+        if self._watch:
+            vector = POOLS[self.pooling](self._rows(first, len(piece.tokens)))
+        else:
+            vector = self._look(lib.llama_get_embeddings_seq(self._context, piece.seq), 1)[0]
+        return normalized(vector, piece.normalize).tobytes()
 
-    def _look(self, pointer: Any) -> Vector:
+    def _rows(self, first: int, n: int) -> Rows:
+        """Look at the vectors of tokens that follow each other in the batch; all have one."""
+        return self._look(lib.llama_get_embeddings_ith(self._context, first), n)
+
+    def _look(self, pointer: Any, n: int) -> Rows:
         address = ctypes.cast(pointer, ctypes.c_void_p).value
         if address is None:
             raise DecodeFailed("llama.cpp made no embedding", fatal=False)
-        raw = (ctypes.c_float * self.n_embd).from_address(address)
-        return np.frombuffer(memoryview(raw), np.float32)
+        raw = (ctypes.c_float * (n * self.n_embd)).from_address(address)
+        return np.frombuffer(memoryview(raw), np.float32).reshape(n, self.n_embd)
 
 
 def open_embedder(loaded: Loaded, config: WorkerConfig) -> LlamaEmbedder | None:
@@ -108,13 +132,33 @@ def open_embedder(loaded: Loaded, config: WorkerConfig) -> LlamaEmbedder | None:
         return None
     n_train = int(lib.llama_model_n_ctx_train(loaded.model))
     n_ctx = min(loaded.n_ctx_slot, n_train or loaded.n_ctx_slot)
+    opened = _opened(loaded, config, n_ctx)
+    apply_control_vectors(loaded.model, opened.context, config)
+    return LlamaEmbedder(loaded.model, opened, n_ctx, loaded.adapters.on(opened.context))
+
+
+def _opened(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Opened:
+    """Make the context, without the head if there is one and the rows can be pooled here."""
+    context = _context(loaded, config, _params(loaded, config, n_ctx))
+    # Only a finished context tells what a model's own pooling is.
+    pooling = POOLINGS[int(lib.llama_pooling_type(context))]
+    if pooling != "none" and pooling not in POOLS:
+        return Opened(context, pooling)
+    watch = watch_for(loaded.model, lambda: _params(loaded, config, n_ctx))
+    if watch is None:
+        return Opened(context, pooling)
+    lib.llama_free(context)
+    params = watch.on(_params(loaded, config, n_ctx))
+    return Opened(_context(loaded, config, params), pooling, watch)
+
+
+def _context(loaded: Loaded, config: WorkerConfig, params: Any) -> Any:
     library.forget_log()
-    context = lib.llama_init_from_model(loaded.model, _params(loaded, config, n_ctx))
+    context = lib.llama_init_from_model(loaded.model, params)
     if not context:
-        said = library.last_words()
+        name, said = Path(config.model).name, library.last_words()
         raise ConfigError(f"cannot make a context for embeddings of {name}: {said}")
-    apply_control_vectors(loaded.model, context, config)
-    return LlamaEmbedder(loaded.model, context, n_ctx, loaded.adapters.on(context))
+    return context
 
 
 def _params(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Any:
