@@ -248,6 +248,24 @@ def test_the_hosts_memory_is_bounded_and_keeps_what_was_used_last() -> None:
     assert host.find("other", texts[0], 99) is None
 
 
+def test_what_the_hosts_memory_forgets_is_told_with_all_whose_text_it_was() -> None:
+    host = HostCache(250)
+    host.put("", [1] * 80, lambda: bytes(80), {4})
+    host.put("", [1] * 120, lambda: bytes(120), {5})
+    host.put("", [1] * 100, lambda: bytes(1), {7})
+    assert host.put("", [2] * 100, lambda: bytes(100), {8})
+    assert host.forgotten == []
+    assert host.put("", [3] * 100, lambda: bytes(100), {9})
+    assert host.forgotten == [4, 5, 7]
+
+
+def test_the_gateway_hears_of_texts_that_made_way_in_the_hosts_memory() -> None:
+    rig = Rig(n_slots=1, n_cells=200, n_branches=8, host_bytes=1000)
+    for number, letter in enumerate("abcd", 1):
+        ask(rig, letter * 150)
+        assert lost(rig) == [*range(1, number - 1)]
+
+
 def test_a_longer_copy_takes_the_place_of_its_beginning() -> None:
     host = HostCache(-1)
     host.put("", [1] * 80, lambda: bytes(80))

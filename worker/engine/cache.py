@@ -9,6 +9,7 @@ decided in `rent.py`.
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,9 +84,7 @@ class PrefixCache:
         self._n_uses = 0
         self.n_rows = 0
         """Rows so far that looked at all cells in use."""
-        self.lost: list[int] = []
-        """Tasks whose texts are gone from context and host since somebody took this list. What the
-        host's memory forgets in its turn is not told: a prompt that comes for it is read again."""
+        self._lost: list[int] = []
 
     # ---- the index ----------------------------------------------------------------------------
 
@@ -161,8 +160,18 @@ class PrefixCache:
     def empty(self, slot: Slot) -> int:
         """Empty an idle slot because somebody wants it so; return how many tokens it had."""
         if slot.tokens:
-            self.lost.append(slot.last_task_id)
+            self._lost.append(slot.last_task_id)
         return self._clear(slot)
+
+    def take_lost(self) -> tuple[int, ...]:
+        """Return the tasks whose texts have left context and host since the last call."""
+        forgotten = self._host.forgotten if self._host is not None else []
+        if not (self._lost or forgotten):
+            return ()
+        lost = (*self._lost, *forgotten)
+        self._lost.clear()
+        forgotten.clear()
+        return lost
 
     def keep(self, slot: Slot, n: int, *, is_moved: bool = False) -> None:
         """Save what an idle slot holds beyond its first `n` tokens, which it is about to forget.
@@ -225,7 +234,7 @@ class PrefixCache:
     def give_up(self, slot: Slot) -> None:
         """Take all cells of a busy slot; the host's memory helps it when it comes back."""
         if self.is_on:
-            self._put_aside(slot)
+            self._put_aside(slot, frozenset())  # its task goes on: nothing is lost with the copy
         self.cut(slot, 0)
 
     # ---- making room --------------------------------------------------------------------------
@@ -301,14 +310,15 @@ class PrefixCache:
         if self.is_on and self.own(old.id) < MIN_SHARED:
             return  # nearly all of it stays with others
         self.counters.n_evicted += 1
-        if not self._put_aside(old):
-            self.lost.append(old.last_task_id)
+        if not self._put_aside(old, {old.last_task_id}):
+            self._lost.append(old.last_task_id)
 
-    def _put_aside(self, old: Idle) -> bool:
-        """Copy a sequence into the host's memory, where there is any for that."""
+    def _put_aside(self, old: Idle, tasks: AbstractSet[int]) -> bool:
+        """Copy a sequence, the text of some tasks, into the host's memory if there is any."""
         if self._host is None:
             return False
-        return self._host.put(old.space, old.tokens, lambda: self._backend.states.copy(old.id))
+        states = self._backend.states
+        return self._host.put(old.space, old.tokens, lambda: states.copy(old.id), tasks)
 
     def own(self, seq: int) -> int:
         """Count the cells that only this sequence holds."""

@@ -380,9 +380,8 @@ class Engine:
             self._flush()
 
     def _flush(self) -> None:
-        if lost := self.cache.lost:
-            self._outbox.append(Evicted(tasks=tuple(lost)))
-            lost.clear()
+        if lost := self.cache.take_lost():
+            self._outbox.append(Evicted(tasks=lost))
         self._outbox.send(self._step.due_s)
 
     def __repr__(self) -> str:

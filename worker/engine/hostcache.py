@@ -6,6 +6,7 @@ is a whole sequence; a prompt that begins like it takes the copy and forgets wha
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,6 +32,8 @@ class _Copy:
     space: Hashable
     tokens: list[int]
     state: State
+    tasks: set[int]
+    """Whose texts these are: with the copy they are gone."""
     last_used: int
 
 
@@ -39,6 +42,8 @@ class HostCache:
 
     def __init__(self, n_bytes_max: int) -> None:
         """`n_bytes_max` below 0 is no limit."""
+        self.forgotten: list[int] = []
+        """Tasks whose texts made way for others since somebody took this list."""
         self._n_bytes_max = n_bytes_max
         self._copies: dict[int, _Copy] = {}
         self._trees: dict[Hashable, RadixTree] = {}
@@ -52,14 +57,25 @@ class HostCache:
         self.token_bytes = 0.0
         """Size of a token's copy, by the last one."""
 
-    def put(self, space: Hashable, tokens: Sequence[int], copy: Callable[[], State]) -> bool:
-        """Keep a sequence, unless it is short or kept already; tell whether it is kept now."""
+    def put(
+        self,
+        space: Hashable,
+        tokens: Sequence[int],
+        copy: Callable[[], State],
+        tasks: AbstractSet[int] = frozenset(),
+    ) -> bool:
+        """Keep a sequence, unless it is short or kept already; tell whether it is kept now.
+
+        `tasks` are those whose text it is, to be told of when it is gone.
+        """
         if len(tokens) < MIN_TOKENS or self._n_bytes_max == 0:
             return False
         tree = self._trees.get(space, RadixTree())
         match = tree.longest(tokens)
         if match.n == len(tokens):
             self._use(*match.keys)
+            for key in match.keys:
+                self._copies[key].tasks |= tasks
             return True
         before_s = self.copying_s
         with self.copying():
@@ -71,13 +87,14 @@ class HostCache:
         tree = self._trees.setdefault(space, tree)  # new, or emptied by making room
         self._n_made += 1
         key = self._n_made
-        self._copies[key] = _Copy(space, list(tokens), state, 0)
+        self._copies[key] = _Copy(space, list(tokens), state, set(tasks), 0)
         self._use(key)
         tree.extend(key, tokens)
         self.n_bytes += len(state)
         for other in match.keys & self._copies.keys():
             if tree.n_own(other) == 0 and other != key:
-                self._drop(other)  # the new copy begins with all of it
+                # The new copy begins with all of it.
+                self._copies[key].tasks |= self._drop(other)
         return True
 
     @contextmanager
@@ -133,7 +150,8 @@ class HostCache:
         if 0 <= self._n_bytes_max < n_bytes:
             return False
         while 0 <= self._n_bytes_max < self.n_bytes + n_bytes:
-            self._drop(min(self._copies, key=lambda key: self._copies[key].last_used))
+            oldest = min(self._copies, key=lambda key: self._copies[key].last_used)
+            self.forgotten += sorted(self._drop(oldest))
         return True
 
     def _use(self, *keys: int) -> None:
@@ -141,10 +159,12 @@ class HostCache:
         for key in keys:
             self._copies[key].last_used = self._n_uses
 
-    def _drop(self, key: int) -> None:
+    def _drop(self, key: int) -> set[int]:
+        """Forget a copy; return whose it was."""
         copy = self._copies.pop(key)
         self.n_bytes -= len(copy.state)
         tree = self._trees[copy.space]
         tree.cut(key, 0)
         if not len(tree):
             del self._trees[copy.space]
+        return copy.tasks

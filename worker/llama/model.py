@@ -15,6 +15,7 @@ from worker.llama import library, pages, startup
 from worker.llama.adapters import LlamaAdapters, apply_control_vectors, load_adapters
 from worker.modelfile import paths_of
 from worker.speculation import longest_draft
+from worker.weights import maps
 
 Progress = Callable[[float], None]
 
@@ -87,7 +88,7 @@ def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
 
 def load_mode(config: WorkerConfig) -> int:
     """Return llama.cpp's number for how the file is read."""
-    parts = ("mmap" * (config.use_mmap is not False), "mlock" * config.use_mlock)
+    parts = ("mmap" * maps(config), "mlock" * config.use_mlock)
     by_flags = "+".join(filter(None, parts)) or "none"
     return _LOAD_MODES[config.load_mode or by_flags]
 
