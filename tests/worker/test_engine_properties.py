@@ -23,7 +23,9 @@ class AnySpeed(Budget):
         super().__init__(0.1, n_batch)
         self._random = random.Random(n_batch)
 
-    def tokens(self, n_decoding: int, n_cells: int = 0, n_waiting: int = 0) -> int:
+    def tokens(
+        self, n_decoding: int, n_cells: int = 0, n_waiting: int = 0, is_overdue: bool = False
+    ) -> int:
         """Return anything that is possible."""
         room = self.n_batch - n_decoding
         return min(room, self._random.choice([1, 2, 15, 16, 17, 63, 64, 65, room, room]))

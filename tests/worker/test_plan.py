@@ -140,6 +140,34 @@ def test_nothing_is_held_where_nobody_reads_along(turn: Turn) -> None:
     assert [prompts(batch) for batch in batches[:5]] == [TILE, 0, TILE, 0, TILE]
 
 
+def test_streams_have_one_step_between_pieces_for_who_has_waited_too_long(
+    turn: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget, "is_late", lambda *_: True)
+    rig, batches = rig_of(5 * TILE)
+    assert not any(rig.dues)
+    assert [prompts(batch) for batch in batches[:5]] == [TILE, 0, TILE, 0, TILE]
+
+
+def test_who_has_waited_for_others_is_overdue_but_not_who_is_read_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+
+    def tokens(_self: Budget, n_decoding: int, _cells: int, _n: int, is_overdue: bool) -> int:
+        if n_decoding:
+            asked.append(is_overdue)
+        return TILE
+
+    monkeypatch.setattr(Budget, "tokens", tokens)
+    monkeypatch.setattr(Budget, "is_late", lambda _self, n, _waited: n < 5 * TILE)
+    rig_of(5 * TILE)
+    assert asked and not any(asked), "all of a prompt counts, not what is left of it"
+    asked.clear()
+    rig_of(5 * TILE - 1)
+    assert asked and all(asked)
+
+
 @pytest.mark.parametrize("n", range(2, 9))
 def test_what_ends_a_task_leaves_at_once_with_all_before_it(turn: Turn, n: int) -> None:
     rig, _ = rig_of(5 * TILE, n_predict=n)

@@ -94,14 +94,17 @@ def test_in_a_turn_only_the_shortest_and_a_late_one_are_cut(
     more=st.integers(0, 100),
     n_read=st.integers(1, 4096),
 )
-def test_a_turn_that_has_begun_goes_on_with_whole_prompts_and_ends(
+def test_a_turn_that_has_begun_goes_on_with_whole_prompts_or_a_tile_and_ends(
     waiting: list[Waiting], budget: int, more: int, n_read: int
 ) -> None:
     left = {one.slot: one.n_left for one in waiting}
     chunks = plan_chunks(waiting, budget, budget + more, n_read=n_read)
     late = min((one for one in waiting if one.is_late), key=lambda one: one.order, default=None)
+    shortest = min(waiting, key=lambda one: (one.n_left, one.order), default=None)
+    cut = (late, shortest) if budget - n_read >= TILE else (late,)
+    may_be_cut = {one.slot for one in cut if one is not None}
     for chunk in chunks:
-        assert chunk.n == left[chunk.slot] or (late is not None and chunk.slot == late.slot)
+        assert chunk.n == left[chunk.slot] or chunk.slot in may_be_cut
     assert n_read + sum(chunk.n for chunk in chunks) <= budget + more or not chunks
 
 
@@ -111,6 +114,12 @@ def test_each_prompt_but_tiny_ones_has_its_own_step() -> None:
     assert plan_chunks(waiting[1:], 150, 170, n_read=70) == [Chunk(1, 71)]
     assert plan_chunks(waiting[2:], 150, 170, n_read=141) == [], "the others' turn"
     assert sum(n for _, n in plan_chunks(waiting, 150, 170)) == 150, "where nobody takes turns"
+
+
+def test_what_is_left_of_a_turn_goes_to_the_next_prompt_from_a_tile_on() -> None:
+    waiting = [Waiting(1, 166, 2)]
+    assert plan_chunks(waiting, 137, 171, n_read=64) == [Chunk(1, 102)]
+    assert plan_chunks(waiting, 137, 171, n_read=102) == []
 
 
 def test_tiny_prompts_share_a_step() -> None:
@@ -190,6 +199,8 @@ def test_where_prompts_take_turns_a_step_is_longer_the_more_wait() -> None:
     assert budget.tokens(4, n_waiting=3) == 400
     assert budget.tokens(1, n_waiting=7) == 500, "never more than so many targets"
     assert budget.tokens(60, n_waiting=2) == 100, "many wait for their next one"
+    assert budget.tokens(7, n_waiting=1, is_overdue=True) == 500, "it has waited enough"
+    assert Budget(0.1, 2048, 0.001).tokens(7, n_waiting=1, is_overdue=True) == 100
 
 
 def test_a_step_is_stretched_for_a_rest_but_not_far() -> None:

@@ -42,6 +42,7 @@ class Planner:
         reading = [] if len(decoding) == len(able) else self._reading(able)
         is_due = self._n_read > 0 and not self._budget.takes_turns  # there was no room for both
         is_lone = bool(decoding and reading) and len(able) == len(decoding) + 1
+        is_overdue = self._is_overdue(reading)
         self.due_s = 0.0
         if not is_lone:
             self._pace.end()
@@ -51,11 +52,11 @@ class Planner:
         if not reading or (decoding and is_due):
             prompts = []
         else:
-            prompts = self._read(reading, len(decoding), counters)
+            prompts = self._read(reading, len(decoding), counters, is_overdue)
         n_prompt = sum(len(row.tokens) for row in prompts)
         self._pace.end()
         if not prompts or (decoding and self._go_together(len(decoding), n_prompt)):
-            if is_lone and not prompts:
+            if is_lone and not prompts and not is_overdue:
                 self._pace.begin(self._turn(decoding, reading[0][1], counters))
             self._n_read = 0
             return self._guessing.rows(decoding) + prompts
@@ -93,7 +94,11 @@ class Planner:
         return [(slot, n) for slot, n in prompts if n]
 
     def _read(
-        self, reading: Sequence[tuple[Slot, int]], n_decoding: int, counters: Counters
+        self,
+        reading: Sequence[tuple[Slot, int]],
+        n_decoding: int,
+        counters: Counters,
+        is_overdue: bool,
     ) -> list[Row]:
         """Return pieces of prompts for a step that follows, or holds, so many decoded rows."""
         backend, budget = self._backend, self._budget
@@ -110,13 +115,22 @@ class Planner:
             for slot, n in reading
         ]
         slots = {slot.id: slot for slot, _ in reading}
-        n = budget.tokens(n_decoding, counters.n_kv_used, len(waiting))
+        n = budget.tokens(n_decoding, counters.n_kv_used, len(waiting), is_overdue)
         room = budget.room(n, n_decoding, counters.n_kv_used)
         if self._pace.n_tokens > n:
             n, room = self._pace.n_tokens, round(self._pace.n_tokens * NEARLY_ALL)
         n_read = (self._n_read if n_decoding else 0) if budget.takes_turns else None
         chunks = plan_chunks(waiting, n, room, n_read=n_read)
         return [self.prompt_row(slots[chunk.slot], chunk.n) for chunk in chunks]
+
+    def _is_overdue(self, reading: Sequence[tuple[Slot, int]]) -> bool:
+        """Tell whether somebody has waited for so long that reading itself does not explain it."""
+        if not reading:
+            return False
+        now, is_late = time.perf_counter(), self._budget.is_late
+        return any(
+            is_late(slot.active.n_to_read, now - slot.active.started_s) for slot, _ in reading
+        )
 
     def _n_ready(self, slot: Slot) -> int:
         """Count the prompt tokens that may be read at once: up to an image, or what has room."""

@@ -65,12 +65,15 @@ def plan_chunks(
 
     Where prompts take turns with decoding slots, `n_read` tokens of the budget are used up since
     those had their turn. Then others join the shortest only if it is tiny, for they would keep its
-    token back, and only if they are read to their ends, for a piece brings nobody a token. The same
-    holds for all once something is read: if nothing is returned, it is the decoding slots' turn.
+    token back, and only if they are read to their ends, for a piece brings nobody a token. Once
+    something is read, what is left of the budget goes to another piece if that is a tile at least,
+    for turns that are full are fewer; less goes to whole prompts only. If nothing is returned, it
+    is the decoding slots' turn.
     """
     if n_read:
         budget, room = budget - n_read, room - n_read
-        waiting = [one for one in waiting if one.n_left <= min(room, budget * NEARLY_ALL)]
+        if budget < TILE:
+            waiting = [one for one in waiting if one.n_left <= min(room, budget * NEARLY_ALL)]
     if not waiting or budget <= 0:
         return []
     chunks = _shares(waiting, budget, room, is_turn=n_read is not None)
@@ -156,12 +159,18 @@ class Budget:
     n_pure: int = 0
     """Steps without prompts so far."""
 
-    def tokens(self, n_decoding: int, n_cells: int = 0, n_waiting: int = 0) -> int:
-        """Return the prompt tokens that fit beside `n_decoding` rows, while so many tasks read."""
+    def tokens(
+        self, n_decoding: int, n_cells: int = 0, n_waiting: int = 0, is_overdue: bool = False
+    ) -> int:
+        """Return the prompt tokens that fit beside `n_decoding` rows, while so many tasks read.
+
+        With `is_overdue` one of them has waited longer than is fair before it could begin.
+        """
         room = self.n_batch - n_decoding
         if self.token_s <= 0.0:
             return min(room, 4 * MIN_CHUNK)
-        spare_s = self._spare_s(n_decoding, n_cells, n_waiting)
+        n_targets = self._n_targets(n_decoding, n_waiting, is_overdue)
+        spare_s = self._spare_s(n_decoding, n_cells, n_targets)
         n = max(MIN_CHUNK, round(min(room, spare_s / self.token_s)))
         if NEARLY < n < TILE:
             n = TILE
@@ -177,21 +186,25 @@ class Budget:
         most = max(n * NEARLY_ALL, spare_s / self.token_s)
         return min(round(most), self.n_batch - n_decoding)
 
-    def _spare_s(self, n_decoding: int, n_cells: int, n_waiting: int) -> float:
-        """Return the time for prompts: what is left of the target, or more where that pays."""
+    def _spare_s(self, n_decoding: int, n_cells: int, n_targets: float) -> float:
+        """Return the time for prompts: what is left of the targets, or more for a whole tile."""
         if not n_decoding:
             return self.idle_target_s
         decode_s = self.decode.predict(n_decoding, n_cells)
         tile_s = min(TILE * self.token_s, STRETCH * self.target_s - decode_s)
-        burst_s = self.target_s * self._n_targets(n_decoding, n_waiting) - decode_s
+        burst_s = self.target_s * n_targets - decode_s
         return max(0.0, burst_s, tile_s)
 
-    def _n_targets(self, n_decoding: int, n_waiting: int) -> float:
+    def _n_targets(self, n_decoding: int, n_waiting: int, is_overdue: bool) -> float:
         """Return how many targets a step may take, by who waits for first and for next tokens."""
+        if self.takes_turns and is_overdue:
+            return BURST
+        if n_waiting <= 1:
+            return 1.0
         share = n_waiting / (n_waiting + n_decoding)
         if not self.takes_turns:  # next tokens come with every step
             return max(1.0, BURST * share) if n_waiting > n_decoding else 1.0
-        return max(1.0, min(n_waiting + 1, 3 * BURST * share, BURST)) if n_waiting > 1 else 1.0
+        return max(1.0, min(n_waiting + 1, 3 * BURST * share, BURST))
 
     def observe(self, n_decoding: int, n_prompt: int, elapsed_s: float, n_cells: int = 0) -> None:
         """Learn from a step that took `elapsed_s`."""

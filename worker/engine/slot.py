@@ -70,6 +70,11 @@ class Run:
     """The task has not begun to read: another slot may have, or be about to have, its prompt."""
 
     @property
+    def n_to_read(self) -> int:
+        """Tokens that were not in the cache when the task came, or came back."""
+        return len(self.reading) - self.n_cached - self.n_recovered
+
+    @property
     def is_resumed(self) -> bool:
         """It was parked: its next token is chosen already."""
         return self.pending >= 0
