@@ -10,6 +10,7 @@ from worker.engine.scheduler import (
     NEARLY_ALL,
     STRETCH,
     TILE,
+    WHOLE,
     Budget,
     Chunk,
     Waiting,
@@ -23,14 +24,17 @@ WAITING = st.lists(
 ).map(lambda items: [Waiting(i, *item) for i, item in enumerate(items)])
 
 
-@given(waiting=WAITING, budget=st.integers(0, 4096), more=st.integers(0, 100))
+NEARLY = st.sampled_from([NEARLY_ALL, WHOLE])
+
+
+@given(waiting=WAITING, budget=st.integers(0, 4096), more=st.integers(0, 100), nearly=NEARLY)
 def test_chunks_fit_the_budget_the_prompts_and_the_batch(
-    waiting: list[Waiting], budget: int, more: int
+    waiting: list[Waiting], budget: int, more: int, nearly: float
 ) -> None:
-    chunks = plan_chunks(waiting, budget, budget + more)
+    chunks = plan_chunks(waiting, budget, budget + more, nearly=nearly)
     left = {one.slot: one.n_left for one in waiting}
     least = min(budget, sum(left.values()))
-    most = min(least * NEARLY_ALL + TILE, budget + more)
+    most = min(least * nearly + TILE, budget + more)
     least -= (2 + TILE) * len(waiting)
     assert least <= sum(chunk.n for chunk in chunks) <= most
     assert bool(chunks) == bool(waiting and budget)
@@ -93,12 +97,13 @@ def test_in_a_turn_only_the_shortest_and_a_late_one_are_cut(
     budget=st.integers(1, 4096),
     more=st.integers(0, 100),
     n_read=st.integers(1, 4096),
+    nearly=NEARLY,
 )
 def test_a_turn_that_has_begun_goes_on_with_whole_prompts_or_a_tile_and_ends(
-    waiting: list[Waiting], budget: int, more: int, n_read: int
+    waiting: list[Waiting], budget: int, more: int, n_read: int, nearly: float
 ) -> None:
     left = {one.slot: one.n_left for one in waiting}
-    chunks = plan_chunks(waiting, budget, budget + more, n_read=n_read)
+    chunks = plan_chunks(waiting, budget, budget + more, n_read=n_read, nearly=nearly)
     late = min((one for one in waiting if one.is_late), key=lambda one: one.order, default=None)
     shortest = min(waiting, key=lambda one: (one.n_left, one.order), default=None)
     cut = (late, shortest) if budget - n_read >= TILE else (late,)
@@ -130,6 +135,8 @@ def test_tiny_prompts_share_a_step() -> None:
 def test_a_prompt_that_nearly_fits_is_read_to_its_end() -> None:
     assert plan_chunks([Waiting(0, 125, 1)], 100, 130) == [Chunk(0, 125)]
     assert plan_chunks([Waiting(0, 125, 1)], 100, 110) == [Chunk(0, 61)]
+    assert plan_chunks([Waiting(0, 150, 1)], 100, 130) == [Chunk(0, 86)]
+    assert plan_chunks([Waiting(0, 150, 1)], 100, 150, nearly=WHOLE) == [Chunk(0, 150)]
 
 
 def test_nothing_is_taken_back_of_one_that_gets_nothing() -> None:
@@ -207,6 +214,7 @@ def test_a_step_is_stretched_for_a_rest_but_not_far() -> None:
     budget = Budget(target_s=0.1, n_batch=2048, token_s=0.001)
     assert budget.room(100, n_decoding=4) == round(1000 * 0.1 * STRETCH)
     assert budget.room(400, n_decoding=4) == 400 * NEARLY_ALL
+    assert budget.room(400, n_decoding=4, nearly=WHOLE) == 400 * WHOLE
     assert budget.room(400, n_decoding=0) == 2048
 
 

@@ -14,7 +14,7 @@ from worker.engine.draft import Guessing
 from worker.engine.media import text_until
 from worker.engine.pace import Pace, Turn, plan_turn
 from worker.engine.probing import is_probed, rooms
-from worker.engine.scheduler import NEARLY_ALL, TILE, Budget, Waiting, plan_chunks
+from worker.engine.scheduler import NEARLY_ALL, TILE, WHOLE, Budget, Waiting, plan_chunks
 from worker.engine.selfextend import SelfExtend
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import Counters
@@ -115,12 +115,14 @@ class Planner:
             for slot, n in reading
         ]
         slots = {slot.id: slot for slot, _ in reading}
+        is_pressing = budget.takes_turns and (len(waiting) > 1 or is_overdue)
+        nearly = WHOLE if is_pressing else NEARLY_ALL
         n = budget.tokens(n_decoding, counters.n_kv_used, len(waiting), is_overdue)
-        room = budget.room(n, n_decoding, counters.n_kv_used)
+        room = budget.room(n, n_decoding, counters.n_kv_used, nearly)
         if self._pace.n_tokens > n:
             n, room = self._pace.n_tokens, round(self._pace.n_tokens * NEARLY_ALL)
         n_read = (self._n_read if n_decoding else 0) if budget.takes_turns else None
-        chunks = plan_chunks(waiting, n, room, n_read=n_read)
+        chunks = plan_chunks(waiting, n, room, n_read=n_read, nearly=nearly)
         return [self.prompt_row(slots[chunk.slot], chunk.n) for chunk in chunks]
 
     def _is_overdue(self, reading: Sequence[tuple[Slot, int]]) -> bool:

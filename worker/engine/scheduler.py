@@ -49,6 +49,9 @@ BURST = 5
 """So many targets a step may take at most for the sake of those who wait behind a prompt."""
 NEARLY_ALL = 1.25
 """A prompt that has so little more left than fits is read to its end: no rest waits for a step."""
+WHOLE = 1.5
+"""The same where others wait behind it: a second turn of decoding slots keeps them all waiting, and
+two small pieces are read 5 % slower than one."""
 LEARN_ALL, LEARN_EVERY = 200, 4
 """So many steps without prompts are learnt from at first, then each fourth: the fit takes 30 us."""
 PATIENCE_S = 2.0
@@ -56,12 +59,17 @@ PATIENCE_S = 2.0
 
 
 def plan_chunks(
-    waiting: Sequence[Waiting], budget: int, room: int, *, n_read: int | None = None
+    waiting: Sequence[Waiting],
+    budget: int,
+    room: int,
+    *,
+    n_read: int | None = None,
+    nearly: float = NEARLY_ALL,
 ) -> list[Chunk]:
     """Share the budget among prompts: the shortest rest first, half for the oldest late one.
 
-    A chunk may be larger than its share, if there is `room` for it, or smaller, so that what is
-    left of its prompt is whole tiles.
+    A chunk may be larger than its share, if there is `room` for it (`nearly` times as large, if
+    that is all of its prompt), or smaller, so that what is left of its prompt is whole tiles.
 
     Where prompts take turns with decoding slots, `n_read` tokens of the budget are used up since
     those had their turn. Then others join the shortest only if it is tiny, for they would keep its
@@ -73,10 +81,10 @@ def plan_chunks(
     if n_read:
         budget, room = budget - n_read, room - n_read
         if budget < TILE:
-            waiting = [one for one in waiting if one.n_left <= min(room, budget * NEARLY_ALL)]
+            waiting = [one for one in waiting if one.n_left <= min(room, budget * nearly)]
     if not waiting or budget <= 0:
         return []
-    chunks = _shares(waiting, budget, room, is_turn=n_read is not None)
+    chunks = _shares(waiting, budget, room, is_turn=n_read is not None, nearly=nearly)
     room -= sum(chunks.values())
     rounded = []
     for one in sorted(waiting, key=_order):
@@ -88,7 +96,9 @@ def plan_chunks(
     return [chunk for chunk in rounded if chunk.n] or [Chunk(min(waiting, key=_length).slot, 1)]
 
 
-def _shares(waiting: Sequence[Waiting], budget: int, room: int, *, is_turn: bool) -> dict[int, int]:
+def _shares(
+    waiting: Sequence[Waiting], budget: int, room: int, *, is_turn: bool, nearly: float
+) -> dict[int, int]:
     """Share the budget among slots as if tokens could be read in any number."""
     chunks: dict[int, int] = {}
     late = min((one for one in waiting if one.is_late), key=_order, default=None)
@@ -101,7 +111,7 @@ def _shares(waiting: Sequence[Waiting], budget: int, room: int, *, is_turn: bool
         if not may_be_cut and sum(chunks.values()) >= ENOUGH:
             break
         rest, n = one.n_left - has, left if may_be_cut else 0
-        if rest <= max(left, min(room - budget + left, left * NEARLY_ALL)):
+        if rest <= max(left, min(room - budget + left, left * nearly)):
             n = rest
         chunks[one.slot] = has + n
         left = max(0, left - n)
@@ -178,12 +188,12 @@ class Budget:
             n -= n % TILE  # a tile of few rows takes as long as a full one
         return max(1, min(room, n))
 
-    def room(self, n: int, n_decoding: int, n_cells: int = 0) -> int:
+    def room(self, n: int, n_decoding: int, n_cells: int = 0, nearly: float = NEARLY_ALL) -> int:
         """Return how many prompt tokens a step meant for `n` may be stretched to."""
         if not n_decoding or self.token_s <= 0.0:
             return self.n_batch
         spare_s = STRETCH * self.target_s - self.decode.predict(n_decoding, n_cells)
-        most = max(n * NEARLY_ALL, spare_s / self.token_s)
+        most = max(n * nearly, spare_s / self.token_s)
         return min(round(most), self.n_batch - n_decoding)
 
     def _spare_s(self, n_decoding: int, n_cells: int, n_targets: float) -> float:
