@@ -1,5 +1,6 @@
 """In which order the two servers of a comparison are loaded, and when they are up."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.compare import schedule
+from benchmarks.compare import measure, schedule
 from benchmarks.compare.__main__ import main
-from benchmarks.compare.measure import Result
+from benchmarks.compare.measure import Result, Subject
 from benchmarks.compare.schedule import ORDERS, Order, Plan
 from benchmarks.compare.servers import Flags, Side
+from benchmarks.compare.servers import Server as ServerAddress
 from benchmarks.compare.workloads import WORKLOADS, Workload
+from gateway.bench.dialects import Endpoint, Target
+from gateway.bench.drive import Run
 
 
 class Machine:
@@ -93,3 +97,23 @@ def test_memory_is_not_measured_beside_another_server(machine: Machine, tmp_path
     assert said.exit_code == 2 and "memory needs the machine alone" in said.output
     assert CliRunner().invoke(main, together).exit_code == 0
     assert {name for name, *_ in machine.runs} == {one.name for one in WORKLOADS} - {"memory"}
+
+
+async def test_an_interrupted_run_ends_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        async def run(self) -> Run:
+            return Run(transcripts=(), is_cut_short=True)
+
+    async def no_counters(_client: object) -> dict[str, float]:
+        return {}
+
+    monkeypatch.setattr(measure, "Driver", Interrupted)
+    monkeypatch.setattr(measure, "_counters", no_counters)
+    monkeypatch.setattr(measure, "_SETTLED_S", 0.0)
+    target = Target(url="http://127.0.0.1:1", endpoint=Endpoint.CHAT)
+    subject = Subject(WORKLOADS[0], Side.OURS, ServerAddress("http://127.0.0.1:1", 1), target)
+    with pytest.raises(asyncio.CancelledError):
+        await subject.loaded(0, 1)

@@ -56,8 +56,7 @@ class Subject:
         await asyncio.sleep(_SETTLED_S)
         before = await _counters(client)
         runs = [
-            await Driver(self.target, self.workload.shape, _load(self.workload, seed, wave)).run()
-            for wave in range(self.workload.waves)
+            await self._run(_load(self.workload, seed, wave)) for wave in range(self.workload.waves)
         ]
         await asyncio.sleep(_SETTLED_S)
         after = await _counters(client)
@@ -75,6 +74,12 @@ class Subject:
         )
         figures = self.workload.figures(found)
         return Result(self.workload.name, self.side, number, figures, _details(found, runs))
+
+    async def _run(self, load: Load) -> Run:
+        run = await Driver(self.target, self.workload.shape, load).run()
+        if run.is_cut_short:  # the driver keeps what there is; a comparison has no use for it
+            raise asyncio.CancelledError
+        return run
 
 
 @contextlib.asynccontextmanager
