@@ -92,7 +92,9 @@ class Guessing:
 
     def rows(self, slots: Sequence[Slot]) -> list[Row]:
         """Return one row for each decoding slot."""
-        guesses = self._guesses(slots) if self.most(len(slots)) else {}
+        if not self.most(len(slots)):
+            return [Row(slot.id, slot.n_pos, (slot.active.pending,), True) for slot in slots]
+        guesses = self._guesses(slots)
         return [self._row(slot, guesses.get(slot.id, [])) for slot in slots]
 
     def most(self, n_slots: int) -> int:

@@ -9,7 +9,6 @@ from worker.engine.backend import Backend, DeadEnd, Row, Sampled
 from worker.engine.cache import PrefixCache
 from worker.engine.probing import echo, is_probed, probe
 from worker.engine.slot import Run, Slot, SlotState
-from worker.engine.task import Task
 
 
 class Results:
@@ -102,31 +101,28 @@ class Results:
             return messages
         finally:
             self._counters.sample_s += time.perf_counter() - start
-        return self._accept(slot, sampled)
+        return self._accept(slot, run, sampled)
 
-    def _accept(self, slot: Slot, sampled: Sampled) -> list[Message]:
-        run, vocabulary = slot.active, self._backend.vocabulary
+    def _accept(self, slot: Slot, run: Run, sampled: Sampled) -> list[Message]:
+        vocabulary = self._backend.vocabulary
         run.pending, run.last_token_s = sampled.token, time.perf_counter()
         run.first_token_s = run.first_token_s or run.last_token_s
         is_eog = vocabulary.is_eog[sampled.token]
+        # Control tokens are shown only where a parser needs them.
+        is_shown = sampled.token in run.task.shown
+        pieces = vocabulary.special_pieces if is_shown else vocabulary.pieces
         text = run.generation.accept(
-            b"" if is_eog else self._piece(run.task, sampled.token),
+            b"" if is_eog else pieces[sampled.token],
             is_eog=is_eog,
             is_full=self._is_full(slot),
             elapsed_ms=(run.last_token_s - run.first_token_s) * 1e3,
         )
-        messages = self._delta(slot, text, sampled)
+        messages = self._delta(slot, run, text, sampled)
         if run.generation.finish is not None:
             self.finished.append(slot)
             messages += self._unsaid(run)
             messages.append(self._done(slot))
         return messages
-
-    def _piece(self, task: Task, token: int) -> bytes:
-        """Return the text of a token; control tokens are shown only where a parser needs them."""
-        vocabulary = self._backend.vocabulary
-        pieces = vocabulary.special_pieces if token in task.shown else vocabulary.pieces
-        return pieces[token]
 
     def _is_full(self, slot: Slot) -> bool:
         """Whether the context takes no token after the one just chosen."""
@@ -153,10 +149,11 @@ class Results:
             )
         ]
 
-    def _delta(self, slot: Slot, text: str, sampled: Sampled | None = None) -> list[Message]:
+    def _delta(
+        self, slot: Slot, run: Run, text: str, sampled: Sampled | None = None
+    ) -> list[Message]:
         if sampled is None and not text:
             return []
-        run = slot.active
         tokens = (sampled.token,) if sampled else ()
         probs = (sampled.prob,) if sampled and sampled.prob else ()
         if run.unsaid is not None and run.generation.n_predicted > 1:
@@ -229,4 +226,4 @@ class Results:
         if generation.finish is not None:
             return [self._done(slot)]
         text = generation.end(finish)
-        return [*self._delta(slot, text), *self._unsaid(run), self._done(slot)]
+        return [*self._delta(slot, run, text), *self._unsaid(run), self._done(slot)]

@@ -206,9 +206,9 @@ class Step:
 
     def _take(self, slot: Slot, index: int, row: Row) -> list[Message]:
         """Hand a decoded row over, also for those that waited for the same prompt."""
-        twins = []
-        if slot.state is SlotState.PREFILL and row.wants_logits:
-            twins = self._sharing.twins(slot, self._slots)
+        if slot.state is SlotState.DECODE or not row.wants_logits:
+            return self.results.take(slot, index, row)
+        twins = self._sharing.twins(slot, self._slots)
         messages = self.results.take(slot, index, row)
         for twin in twins:
             messages += self.results.take(twin, index, row)

@@ -22,7 +22,7 @@ class Generation:
     truncated: bool = False
     finish: Finish | None = None
     _line: str = field(default="", repr=False)
-    """The line that is being written, once there has been a newline."""
+    """The line that is being written, where indentation is limited."""
 
     @classmethod
     def start(cls, params: SamplingParams) -> "Generation":
@@ -44,7 +44,8 @@ class Generation:
             self.finish, self.truncated = Finish.LIMIT, True
         elif 0 <= self.params.n_predict <= self.n_predicted:
             self.finish = Finish.LIMIT
-        text = self._check_lines(text, elapsed_ms)
+        if "\n" in text or self.params.n_indent > 0:
+            text = self._check_lines(text, elapsed_ms)
         if self.finish is not None:
             # llama-server loses this text when it streams; ours is the same streamed or not.
             text += self.text.flush()
