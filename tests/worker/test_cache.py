@@ -7,7 +7,7 @@ import pytest
 from protocol.messages import Evicted
 from tests.worker.engines import Rig
 from worker.engine.cache import MIN_KEPT, n_sequences
-from worker.engine.hostcache import HostCache
+from worker.engine.hostcache import MAX_TASKS, HostCache
 from worker.engine.rent import MIN_IDLE
 from worker.engine.scheduler import Budget
 from worker.engine.states import State
@@ -257,6 +257,13 @@ def test_what_the_hosts_memory_forgets_is_told_with_all_whose_text_it_was() -> N
     assert host.forgotten == []
     assert host.put("", [3] * 100, lambda: bytes(100), {9})
     assert host.forgotten == [4, 5, 7]
+
+
+def test_of_a_text_that_many_ask_for_only_the_newest_tasks_are_remembered() -> None:
+    host = HostCache(-1)
+    for task in range(MAX_TASKS + 3):
+        host.put("", [1] * 80, lambda: bytes(80), {task})
+    assert host.forgotten == [0, 1, 2]
 
 
 def test_the_gateway_hears_of_texts_that_made_way_in_the_hosts_memory() -> None:

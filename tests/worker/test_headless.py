@@ -125,6 +125,13 @@ def test_a_graph_over_several_devices_ends_on_all_of_them() -> None:
         assert computed(watch, [on_gpu, on_cpu]) == [*on_gpu[:3], b"result_output"]
 
 
+def test_layers_behind_the_pooling_are_seen() -> None:
+    watch = Watch()
+    twice = [b"embd", b"result_embd_pooled", b"dense", b"result_embd_pooled"]
+    computed(watch, [[*twice, b"result_output"]])
+    assert (watch.has_head, watch.n_states) == (True, 2)
+
+
 def test_a_graph_whose_states_have_another_name_is_computed_whole() -> None:
     watch = Watch()
     watch.is_cutting = True

@@ -17,6 +17,8 @@ from worker.engine.states import State
 
 MIN_TOKENS = 64
 """Fewer are read about as soon as they are copied."""
+MAX_TASKS = 16
+"""Tasks that are remembered of a copy: a text that is asked for again and again has any number."""
 
 
 class Found(NamedTuple):
@@ -75,7 +77,7 @@ class HostCache:
         if match.n == len(tokens):
             self._use(*match.keys)
             for key in match.keys:
-                self._copies[key].tasks |= tasks
+                self._add_tasks(self._copies[key], tasks)
             return True
         before_s = self.copying_s
         with self.copying():
@@ -94,7 +96,7 @@ class HostCache:
         for other in match.keys & self._copies.keys():
             if tree.n_own(other) == 0 and other != key:
                 # The new copy begins with all of it.
-                self._copies[key].tasks |= self._drop(other)
+                self._add_tasks(self._copies[key], self._drop(other))
         return True
 
     @contextmanager
@@ -153,6 +155,13 @@ class HostCache:
             oldest = min(self._copies, key=lambda key: self._copies[key].last_used)
             self.forgotten += sorted(self._drop(oldest))
         return True
+
+    def _add_tasks(self, copy: _Copy, tasks: AbstractSet[int]) -> None:
+        """Note that a copy is the text of more tasks; newer ones stand for the oldest of many."""
+        copy.tasks |= tasks
+        while len(copy.tasks) > MAX_TASKS:
+            self.forgotten.append(min(copy.tasks))
+            copy.tasks.remove(self.forgotten[-1])
 
     def _use(self, *keys: int) -> None:
         self._n_uses += 1

@@ -52,6 +52,8 @@ class Watch:
     def __init__(self) -> None:
         self.has_head = False
         """Logits stood behind the states, in some graph so far."""
+        self.n_states = 0
+        """Nodes of that name: layers behind the pooling have it, too."""
         self.is_cutting = False
         """Whether graphs end behind the states."""
         self._is_over = False
@@ -80,8 +82,9 @@ class Watch:
         name = self._name(node)
         if name == _LOGITS:
             self.has_head = True
-        elif name == _STATES and self.is_cutting:
-            self._is_over = True
+        elif name == _STATES:
+            self.n_states += 1
+            self._is_over = self.is_cutting
         # Once it is over, what other devices have of the graph ends with its first node, too.
         return self._is_over
 
@@ -104,5 +107,5 @@ def watch_for(model: Any, params: Callable[[], Any]) -> Watch | None:
     batch.fill([Row(0, 0, (0,), True)])
     code = int(lib.llama_decode(context, batch.raw))
     lib.llama_free(context)
-    watch.is_cutting = watch.has_head
-    return watch if watch.is_cutting and code == 0 else None
+    watch.is_cutting = code == 0 and watch.has_head and watch.n_states == 1
+    return watch if watch.is_cutting else None
