@@ -20,11 +20,12 @@ import orjson
 from benchmarks.compare.machine import machine, versions
 from benchmarks.compare.measure import target_of
 from benchmarks.compare.servers import Flags, Side, running
-from benchmarks.compare.workloads import fixed
+from benchmarks.compare.workloads import fixed, ms
 from gateway.bench.dialects import Endpoint
 from gateway.bench.drive import Driver, Load
 from gateway.bench.plan import Shape
-from gateway.bench.summary import Spread, Summary, summarize
+from gateway.bench.summary import Summary, summarize
+from gateway.bench.transcript import Role
 from worker.resolve import find_model
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -97,23 +98,19 @@ async def measured(one: Setting, flags: Flags, binary: Path, rounds: int, seed: 
     async with running(one.side, binary, own) as server:
         target = await target_of(server, Endpoint.CHAT, stream=True)
         run = await Driver(target, shape, load).run()
-    return _point(one, summarize(one for one in run.transcripts if one.role == "load"))
+    return _point(one, summarize(one for one in run.transcripts if one.role is Role.LOAD))
 
 
 def _point(setting: Setting, found: Summary) -> Point:
     return Point(
         setting=setting,
         tokens_per_s=found.output_tokens_per_s,
-        ttft_p50_ms=_at(found.ttft_ms, "p50"),
-        ttft_p99_ms=_at(found.ttft_ms, "p99"),
-        tpot_p50_ms=_at(found.tpot_ms, "p50"),
-        itl_p99_ms=_at(found.itl_ms, "p99"),
+        ttft_p50_ms=ms(found.ttft_ms, "p50"),
+        ttft_p99_ms=ms(found.ttft_ms, "p99"),
+        tpot_p50_ms=ms(found.tpot_ms, "p50"),
+        itl_p99_ms=ms(found.itl_ms, "p99"),
         n_failed=found.n_failed,
     )
-
-
-def _at(spread: Spread | None, name: str) -> float:
-    return float(getattr(spread, name)) if spread else 0.0
 
 
 def table(points: Iterable[Point]) -> str:

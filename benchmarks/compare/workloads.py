@@ -53,12 +53,13 @@ def fixed(n: int) -> Lengths:
     return Lengths(n, n)
 
 
-def _ms(spread: Spread | None, name: str) -> float:
+def ms(spread: Spread | None, name: str) -> float:
+    """Return a figure of a spread; 0 if there was nothing to measure."""
     return float(getattr(spread, name)) if spread else 0.0
 
 
 def _decode(found: Measured) -> Figures:
-    tpot_ms = _ms(found.load.tpot_ms, "mean")
+    tpot_ms = ms(found.load.tpot_ms, "mean")
     return {"decode_tokens_per_s": 1000 / tpot_ms if tpot_ms else 0.0}
 
 
@@ -66,9 +67,9 @@ def _streams(found: Measured) -> Figures:
     ttft = found.load.ttft_ms
     return {
         "tokens_per_s": found.load.output_tokens_per_s,
-        "ttft_p50_ms": _ms(ttft, "p50"),
-        "ttft_p99_ms": _ms(ttft, "p99"),
-        "itl_p99_ms": _ms(found.load.itl_ms, "p99"),
+        "ttft_p50_ms": ms(ttft, "p50"),
+        "ttft_p99_ms": ms(ttft, "p99"),
+        "itl_p99_ms": ms(found.load.itl_ms, "p99"),
     }
 
 
@@ -79,9 +80,9 @@ def _cached(found: Measured) -> Figures:
 
 def _mixed(found: Measured) -> Figures:
     return {
-        "itl_p99_ms": _ms(found.background.itl_ms, "p99"),
-        "itl_max_ms": _ms(found.background.itl_ms, "max"),
-        "ttft_p50_ms": _ms(found.load.ttft_ms, "p50"),
+        "itl_p99_ms": ms(found.background.itl_ms, "p99"),
+        "itl_max_ms": ms(found.background.itl_ms, "max"),
+        "ttft_p50_ms": ms(found.load.ttft_ms, "p50"),
         "tokens_per_s": found.background.output_tokens_per_s,
     }
 
@@ -89,7 +90,7 @@ def _mixed(found: Measured) -> Figures:
 def _requests(found: Measured) -> Figures:
     return {
         "requests_per_s": found.load.requests_per_s,
-        "e2e_p99_ms": _ms(found.load.e2e_ms, "p99"),
+        "e2e_p99_ms": ms(found.load.e2e_ms, "p99"),
     }
 
 

@@ -1,7 +1,5 @@
 """Embeddings, reranking and infill on the real llama.cpp: SmolLM2, and tiny random models."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,11 @@ from tests.models.adapters import write_control_vector, write_lora
 from tests.models.bert import CLS, SEP, write_bert
 from tests.models.llama import FIM, write_llama
 from tests.worker.conftest import model_path
+from tests.worker.embedders import loaded
 from worker.embedding_input import InputReader
 from worker.engine.backend import Piece, Row
 from worker.llama.backend import LlamaBackend
-from worker.llama.embedding import LlamaEmbedder, normalized
+from worker.llama.embedding import normalized
 from worker.prompt import PromptReader
 
 pytestmark = pytest.mark.model
@@ -27,16 +26,6 @@ pytestmark = pytest.mark.model
 TEXTS = ["Hello world", "The cat sat on the mat.", "x"]
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
-
-
-@contextmanager
-def loaded(model: str | Path, **config: Any) -> Iterator[tuple[LlamaBackend, LlamaEmbedder]]:
-    """Load a model for embeddings."""
-    values = {"n_ctx": 1024, "n_threads": 2, "embeddings": True, "warmup": False} | config
-    backend = LlamaBackend(WorkerConfig(model=str(model), **values), lambda _: None)
-    assert backend.embedder is not None
-    yield backend, backend.embedder
-    backend.close()
 
 
 def embed(backend: LlamaBackend, texts: list[str], normalize: int = 2) -> list[Vector]:

@@ -1,22 +1,18 @@
 """Embeddings without the output head: where graphs end, and what is pooled here."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from protocol.config import WorkerConfig
 from tests.models.bert import write_bert
 from tests.models.llama import write_llama
 from tests.worker.conftest import model_path
+from tests.worker.embedders import loaded
 from worker.embedding_input import InputReader
 from worker.engine.backend import Piece
 from worker.llama import embedding
-from worker.llama.backend import LlamaBackend
-from worker.llama.embedding import LlamaEmbedder
 from worker.llama.headless import POOLS, Watch
 
 pytestmark = pytest.mark.model
@@ -24,17 +20,8 @@ pytestmark = pytest.mark.model
 TEXTS = ["Hello world", "The cat sat on the mat, and the mat lay there.", "x"]
 
 
-@contextmanager
-def opened(model: str | Path, **config: Any) -> Iterator[tuple[LlamaBackend, LlamaEmbedder]]:
-    values = {"n_ctx": 512, "n_threads": 2, "embeddings": True, "warmup": False} | config
-    backend = LlamaBackend(WorkerConfig(model=str(model), **values), lambda _: None)
-    assert backend.embedder is not None
-    yield backend, backend.embedder
-    backend.close()
-
-
 def vectors(model: str | Path, **config: Any) -> list[bytes]:
-    with opened(model, **config) as (backend, embedder):
+    with loaded(model, **config) as (backend, embedder):
         reader = InputReader(backend, embedder)
         pieces = [Piece(i, 0, reader.text(text), True, -1) for i, text in enumerate(TEXTS)]
         return embedder.embed(pieces)
@@ -56,17 +43,17 @@ def test_vectors_without_the_head_are_those_with_it(
 
 def test_the_model_s_own_pooling_is_kept(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "m.gguf", pooling="last")
-    with opened(path) as (_, embedder):
+    with loaded(path) as (_, embedder):
         assert (embedder.pooling, embedder.is_headless, embedder.can_split) == ("last", True, True)
 
 
 def test_an_encoder_has_no_head_and_is_pooled_by_llama_cpp(tmp_path: Path) -> None:
-    with opened(write_bert(tmp_path / "bert.gguf", pooling="mean")) as (_, embedder):
+    with loaded(write_bert(tmp_path / "bert.gguf", pooling="mean")) as (_, embedder):
         assert (embedder.pooling, embedder.is_headless) == ("mean", False)
 
 
 def test_no_node_behind_the_states_is_computed_in_any_batch() -> None:
-    with opened(model_path(), pooling="mean") as (backend, embedder):
+    with loaded(model_path(), pooling="mean") as (backend, embedder):
         watch, asked = embedder._watch, list[bytes]()
         assert watch is not None
         name_of = watch._name
@@ -89,7 +76,7 @@ def test_a_library_without_names_of_nodes_leaves_the_head(
 ) -> None:
     path = write_llama(tmp_path / "m.gguf", pooling="mean")
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
-    with opened(path) as (_, embedder):
+    with loaded(path) as (_, embedder):
         assert (embedder.pooling, embedder.is_headless) == ("mean", False)
 
 

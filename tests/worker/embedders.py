@@ -1,0 +1,20 @@
+"""Models loaded for embeddings, for the tests of the real llama.cpp."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from protocol.config import WorkerConfig
+from worker.llama.backend import LlamaBackend
+from worker.llama.embedding import LlamaEmbedder
+
+
+@contextmanager
+def loaded(model: str | Path, **config: Any) -> Iterator[tuple[LlamaBackend, LlamaEmbedder]]:
+    """Load a model for embeddings."""
+    values = {"n_ctx": 1024, "n_threads": 2, "embeddings": True, "warmup": False} | config
+    backend = LlamaBackend(WorkerConfig(model=str(model), **values), lambda _: None)
+    assert backend.embedder is not None
+    yield backend, backend.embedder
+    backend.close()
