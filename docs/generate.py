@@ -14,9 +14,9 @@ from typing import Any
 
 from protocol.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.limits import LimitsConfig
-from protocol.options import OPTIONS
-from protocol.optiontable_unused import FOREIGN, IDLE, REFUSED
-from protocol.optiontypes import Unused
+from protocol.options.option import Unused
+from protocol.options.table import OPTIONS
+from protocol.options.unused import FOREIGN, IDLE, REFUSED
 from protocol.sampling import SamplingParams
 from protocol.schema import Row, describe
 

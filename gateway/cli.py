@@ -9,10 +9,11 @@ import click
 
 from gateway import server
 from protocol import config as configs
-from protocol import logs, options
+from protocol import logs
 from protocol.config import GatewayConfig, PoolConfig
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.notify import Notifier
+from protocol.options import table as options
 from protocol.orphan import PARENT_VARIABLE, die_with_parent
 from protocol.schema import read
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from protocol.config import GatewayConfig
-from protocol.options import OPTIONS
+from protocol.options.table import OPTIONS
 from worker.respawn import EXIT_CONFIG
 
 DEPLOY = Path(__file__).parent.parent / "deploy"

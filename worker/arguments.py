@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
-from protocol import options
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.options import OPTIONS, UNUSED, Option, Unused
+from protocol.options import table as options
+from protocol.options.table import OPTIONS, UNUSED, Option, Unused
 
 Command = TypeVar("Command", bound=click.Command)
 

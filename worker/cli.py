@@ -1,6 +1,6 @@
 """The command line: `llamapool` with its lazy sub-commands, and two of them, `serve` and `worker`.
 
-Options are made from `protocol/options.py`. Nothing heavy is imported here: `--help` and the
+Options are made from `protocol/options/`. Nothing heavy is imported here: `--help` and the
 supervisor must start at once, and work where llama_cpp is missing or broken.
 """
 
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from protocol import config as configs
-from protocol import logs, options
+from protocol import logs
 from protocol.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
 from protocol.notify import Notifier
+from protocol.options import table as options
 from protocol.version import version
 from worker import launch, resolve
 from worker.arguments import Given, OptionCommand, given, warnings, with_options

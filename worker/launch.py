@@ -9,7 +9,7 @@ from pathlib import Path
 import protocol
 from protocol.config import PoolConfig, WorkerConfig
 from protocol.logs import is_journal
-from protocol.options import OPTIONS, UNUSED
+from protocol.options.table import OPTIONS, UNUSED
 from protocol.orphan import PARENT_VARIABLE
 from worker import openmp
 from worker.weights import maps

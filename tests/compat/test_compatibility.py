@@ -15,7 +15,7 @@ from gateway.routes.unsupported import unsupported_routes
 from gateway.service import Service
 from protocol.config import GatewayConfig
 from protocol.facts import Stats
-from protocol.options import OPTIONS, UNUSED
+from protocol.options.table import OPTIONS, UNUSED
 from protocol.sampling import SamplingParams
 from protocol.schema import describe
 from tests.compat.seed_options import API_LIKE_OAI, FOREIGN, SERVER

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.cli import configured
 from protocol import messages as m
-from protocol import options
 from protocol.config import LogConfig, PoolConfig
+from protocol.options import table as options
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.options import OPTIONS, SECTIONS, apply, from_environ, read_text, unescape
+from protocol.options.table import OPTIONS, SECTIONS, apply, from_environ, read_text, unescape
 
 BY_FLAG = {flag: option for option in OPTIONS for flag in (*option.flags, *option.off)}
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from protocol import config as configs
-from protocol import options
 from protocol.errors import ConfigError
-from protocol.options import OPTIONS, UNUSED
+from protocol.options import table as options
+from protocol.options.table import OPTIONS, UNUSED
 from protocol.schema import read
 from tests.compat.seed_options import API_LIKE_OAI, FOREIGN, SERVER, count, uses
 from worker import arguments, cli

@@ -10,9 +10,9 @@ import llama_cpp.llama_cpp as lib
 import llama_cpp.mtmd_cpp as mtmd
 import pytest
 
-from protocol import options
 from protocol.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
+from protocol.options import table as options
 from tests.worker.test_arguments import given
 from worker.llama import draft, embedding, startup
 from worker.llama.adapters import load_adapters

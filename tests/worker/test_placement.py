@@ -2,10 +2,10 @@
 
 import pytest
 
-from protocol import options
 from protocol.config import WorkerConfig
 from protocol.cpulist import format_cpus, parse_cpus, parse_mask
 from protocol.errors import ConfigError
+from protocol.options import table as options
 from tests.worker.hosts import flat, nodes
 from worker import openmp
 from worker.placement import Cpu, Host, Placement, describe, place

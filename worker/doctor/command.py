@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from protocol import config as configs
-from protocol import options
 from protocol.config import PoolConfig
 from protocol.errors import ConfigError
+from protocol.options import table as options
 from protocol.version import version
 from worker import resolve
 from worker.arguments import Given, OptionCommand, given, with_options

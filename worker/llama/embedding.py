@@ -13,8 +13,9 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from protocol.config import POOLINGS, WorkerConfig
+from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
+from protocol.worker_config import POOLINGS
 from worker.engine.adapters import Adapters
 from worker.engine.backend import DecodeFailed, Piece, Row
 from worker.llama import library

@@ -15,8 +15,8 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from protocol.config import POOLINGS
 from protocol.errors import ConfigError
+from protocol.worker_config import POOLINGS
 from worker.engine.backend import Row
 from worker.llama.batch import Batch
 from worker.llama.startup import open_ggml

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from protocol import options
 from protocol.config import GatewayConfig, PoolConfig, WorkerConfig
 from protocol.control import ModelInfo
 from protocol.errors import ConfigError
+from protocol.options import table as options
 from worker.models import ini
 from worker.models.folder import Found, scan
 from worker.models.preset import DEFAULT_STOP_S, Preset, as_args, as_section, read_preset

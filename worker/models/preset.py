@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.options import OPTIONS, UNUSED, Option, Unused, read_text
-from protocol.optiontypes import read_boolean
+from protocol.options.option import read_boolean
+from protocol.options.table import OPTIONS, UNUSED, Option, Unused, read_text
 
 DEFAULT_STOP_S = 10.0
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from protocol.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.optiontable_gateway import GATEWAY_OPTIONS
-from protocol.optiontable_sampling import SAMPLING_OPTIONS
-from protocol.optiontable_speculation import SPECULATION_OPTIONS
-from protocol.optiontable_unused import UNUSED
-from protocol.optiontable_worker import WORKER_OPTIONS
-from protocol.optiontypes import SECTIONS, Option, Unused, read_boolean, read_text, unescape
+from protocol.options.gateway import GATEWAY_OPTIONS
+from protocol.options.option import SECTIONS, Option, Unused, read_boolean, read_text, unescape
+from protocol.options.sampling import SAMPLING_OPTIONS
+from protocol.options.speculation import SPECULATION_OPTIONS
+from protocol.options.unused import UNUSED
+from protocol.options.worker import WORKER_OPTIONS
 
 __all__ = [
     "OPTIONS",

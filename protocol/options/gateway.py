@@ -1,6 +1,6 @@
 """The options of the gateway and of the log: addresses, keys, pages, lines."""
 
-from protocol.optiontypes import Option, option, read_flash, read_interval, read_one
+from protocol.options.option import Option, option, read_flash, read_interval, read_one
 
 GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.host", "--host", env="HOST"),

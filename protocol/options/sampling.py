@@ -1,6 +1,6 @@
 """The options of generation: what a request takes that leaves a field out."""
 
-from protocol.optiontypes import (
+from protocol.options.option import (
     Option,
     option,
     read_bias,

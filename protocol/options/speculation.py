@@ -1,6 +1,6 @@
 """The options of guessing ahead (speculative decoding) and of self-extend."""
 
-from protocol.optiontypes import Option, Unused, option, read_layers, unused
+from protocol.options.option import Option, Unused, option, read_layers, unused
 
 SPECULATION_OPTIONS: tuple[Option, ...] = (
     option("worker.spec_type", "--spec-type"),

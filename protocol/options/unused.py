@@ -4,8 +4,8 @@ llama.cpp's programs once shared one set of options, so that unit files carry so
 the server never was. They pass with one warning; a row of `REFUSED` ends the start with its reason.
 """
 
-from protocol.optiontable_speculation import SPECULATION_UNUSED
-from protocol.optiontypes import Unused, unused
+from protocol.options.option import Unused, unused
+from protocol.options.speculation import SPECULATION_UNUSED
 
 _CLI = "of llama-cli and its like"
 _PERPLEXITY = "of llama-perplexity"

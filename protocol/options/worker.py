@@ -1,7 +1,7 @@
 """The options of a worker: model, devices, context, template."""
 
 from protocol.cpulist import parse_mask
-from protocol.optiontypes import (
+from protocol.options.option import (
     Option,
     option,
     read_file,
