@@ -14,8 +14,8 @@ from protocol.sampling import SamplingParams
 from worker.engine.engine import Engine
 from worker.engine.task import Submit, Task
 from worker.enginethread import EngineThread, open_backend
+from worker.link.outlet import Outlet
 from worker.openmp import environment
-from worker.outlet import Outlet
 from worker.resolve import find_model
 
 

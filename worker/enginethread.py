@@ -22,7 +22,7 @@ from worker.engine.fake import FakeBackend
 from worker.engine.selfextend import SelfExtend
 from worker.engine.stats import Counters
 from worker.engine.task import Stop
-from worker.outlet import Outlet
+from worker.link.outlet import Outlet
 from worker.speculation import kinds
 
 logger = logging.getLogger(__name__)

@@ -21,14 +21,14 @@ from protocol.notify import Notifier
 from protocol.side_tasks import SetSystemPrompt
 from protocol.system_prompt import load_system_prompt
 from worker import openmp
-from worker.connection import Connection
 from worker.embedding import Desk
 from worker.engine.engine import Engine
 from worker.enginethread import EngineThread, Kept, Opener, engine_config, open_backend
-from worker.link import Link
-from worker.outlet import Outlet
-from worker.prompt import PromptReader
-from worker.side import SideTasks
+from worker.link.connection import Connection
+from worker.link.link import Link
+from worker.link.outlet import Outlet
+from worker.link.side_tasks import SideTasks
+from worker.prompt.prompt import PromptReader
 from worker.sleep import NEXT, IdleTime, Phase
 from worker.topology import bind
 

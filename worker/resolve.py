@@ -19,8 +19,8 @@ from worker.download import fetched
 from worker.legacychat import formatted
 from worker.modelfile import weigh
 from worker.placement import Host, Placement, place
+from worker.prompt.structured import constrained
 from worker.speculation import with_speculation
-from worker.structured import constrained
 from worker.templates.choice import templated
 from worker.weights import files
 

@@ -16,8 +16,8 @@ from protocol.side_tasks import SetLora, SlotAction
 from worker.engine.draft import Drafter
 from worker.engine.engine import Engine, EngineConfig
 from worker.engine.task import Submit, Task
+from worker.link.side_tasks import SideTasks
 from worker.llama.backend import LlamaBackend
-from worker.side import SideTasks
 
 
 @dataclass

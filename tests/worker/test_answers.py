@@ -5,11 +5,11 @@ from protocol.errors import ErrorCode
 from protocol.messages import Delta, Done, Failed, Finish, Heartbeat
 from protocol.sampling import SamplingParams
 from tests.worker.chat_cases import HERMES, expect
-from worker.answers import Answers
 from worker.engine.backend import Vocabulary
 from worker.engine.fake import FakeBackend
 from worker.engine.task import Task
-from worker.prompt import shown_tokens
+from worker.link.answers import Answers
+from worker.prompt.prompt import shown_tokens
 
 DONE = Done(task_id=1, attempt=0, finish=Finish.EOS, n_predicted=9)
 

@@ -19,7 +19,7 @@ from worker.embedding_input import InputReader
 from worker.engine.backend import Piece, Row
 from worker.llama.backend import LlamaBackend
 from worker.llama.embedding import normalized
-from worker.prompt import PromptReader
+from worker.prompt.prompt import PromptReader
 
 pytestmark = pytest.mark.model
 

@@ -10,8 +10,8 @@ from protocol.messages import Generate, Infill
 from protocol.sampling import SamplingParams
 from worker.engine.backend import SpecialTokens, Vocabulary
 from worker.engine.fake import FakeBackend
-from worker.infill import InfillRules, check_infill, infill_prompt
-from worker.prompt import PromptReader
+from worker.prompt.infill import InfillRules, check_infill, infill_prompt
+from worker.prompt.prompt import PromptReader
 
 PRE, SUF, MID, REP, SEP, BOS = "PSMRFB"
 _NAMED = PRE + SUF + MID + REP + SEP + BOS

@@ -5,7 +5,7 @@ from protocol.messages import Chat, Generate
 from protocol.sampling import SamplingParams
 from worker.engine.fake import FakeBackend
 from worker.legacychat import formatted
-from worker.prompt import PromptReader
+from worker.prompt.prompt import PromptReader
 
 MESSAGES = (
     {"role": "system", "content": "You are an assistant."},

@@ -13,13 +13,13 @@ from protocol.config import WorkerConfig
 from protocol.sampling import SamplingParams
 from protocol.side_tasks import EndThoughts, ThoughtsEnded
 from tests.worker.router import Gateway
-from worker.connection import Connection
 from worker.engine.engine import Engine, EngineConfig
 from worker.engine.fake import FakeBackend
 from worker.engine.task import Stop
-from worker.link import Link
-from worker.outlet import Outlet
-from worker.prompt import PromptReader
+from worker.link.connection import Connection
+from worker.link.link import Link
+from worker.link.outlet import Outlet
+from worker.prompt.prompt import PromptReader
 
 Received = tuple[bytes, tuple[m.Message, ...]]
 

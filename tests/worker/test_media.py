@@ -17,7 +17,7 @@ from worker.engine.fake import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
 from worker.engine.task import Submit, Task
 from worker.llama.backend import LlamaBackend
-from worker.prompt import PromptReader
+from worker.prompt.prompt import PromptReader
 
 
 def png(width: int, height: int, shade: int = 100) -> bytes:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.messages import Delta
-from worker.outlet import Outlet
+from worker.link.outlet import Outlet
 
 ONE, TWO = Delta(task_id=1, text="a"), Delta(task_id=2, text="b")
 

@@ -13,7 +13,7 @@ from protocol.sampling import SamplingParams
 from tests.worker.engines import Rig
 from worker.engine.fake import BOS, FakeBackend
 from worker.engine.task import Submit
-from worker.prompt import PromptReader
+from worker.prompt.prompt import PromptReader
 
 PROMPT = "a prompt that is longer than the rows of logits"
 

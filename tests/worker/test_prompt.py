@@ -11,7 +11,7 @@ from protocol.sampling import SamplingParams
 from tests.worker.chat_templates import OPENER
 from worker.chat.template import CHATML
 from worker.engine.fake import BOS, FakeBackend
-from worker.prompt import PromptReader
+from worker.prompt.prompt import PromptReader
 
 USER = {"role": "user", "content": "hi"}
 
@@ -163,7 +163,7 @@ def test_the_servers_limit_holds_where_the_request_has_none() -> None:
 
 
 def test_prompts_are_logged_only_if_that_was_asked(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", logger="worker.prompt")
+    caplog.set_level("DEBUG", logger="worker.prompt.prompt")
     backend = FakeBackend(WorkerConfig(backend="fake", n_ctx=64))
     PromptReader(backend, cuts_long=False).task(generate(prompt="secret"))
     assert "secret" not in caplog.text

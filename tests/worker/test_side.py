@@ -9,8 +9,8 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Failed, Terminal
 from protocol.side_tasks import LoraListed, SetLora, SlotActed, SlotAction
 from tests.worker.engines import Rig
-from worker import statefile
-from worker.side import SideTasks
+from worker.link import slot_files
+from worker.link.side_tasks import SideTasks
 
 PROMPT = "a prompt long enough to be worth keeping"
 ID = 1000
@@ -103,14 +103,14 @@ def test_a_failed_restore_empties_the_slot(tmp_path: Path) -> None:
     answer = bench.do("restore", 0, "nowhere")
     assert isinstance(answer, Failed)
     assert answer.code is ErrorCode.INVALID_REQUEST
-    assert answer.message == f"Unable to restore slot: {statefile.NOT_A_STATE}"
+    assert answer.message == f"Unable to restore slot: {slot_files.NOT_A_STATE}"
     assert bench.read(PROMPT, 0) == 0
 
 
 def test_a_state_that_the_backend_refuses_empties_the_slot(tmp_path: Path) -> None:
     bench = Bench(tmp_path, n_slots=1)
-    stamp = statefile.Stamp(version=3, facts=bench.rig.backend.states.facts)
-    statefile.write(tmp_path / "story", statefile.Saved([1, 2], b"of no use"), stamp)
+    stamp = slot_files.Stamp(version=3, facts=bench.rig.backend.states.facts)
+    slot_files.write(tmp_path / "story", slot_files.Saved([1, 2], b"of no use"), stamp)
     bench.read(PROMPT, 0)
     assert isinstance(bench.do("restore", 0), Failed)
     assert bench.read(PROMPT, 0) == 0

@@ -15,7 +15,7 @@ from tests.worker.test_grammar_schema import CASES
 from tests.worker.test_grammar_schema_bounds import LARGE
 from worker.engine.fake import FakeBackend
 from worker.grammar.schema import to_gbnf
-from worker.prompt import PromptReader
+from worker.prompt.prompt import PromptReader
 
 HI = ({"role": "user", "content": "hi"},)
 

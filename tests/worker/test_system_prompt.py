@@ -10,7 +10,7 @@ from protocol.messages import Chat, Generate, Infill
 from protocol.sampling import SamplingParams
 from protocol.side_tasks import SetSystemPrompt
 from worker.engine.fake import BOS, FAKE_MARKER, FakeBackend
-from worker.prompt import PromptReader
+from worker.prompt.prompt import PromptReader
 
 SYSTEM = "Be kind."
 

@@ -16,9 +16,9 @@ from worker.chat.conversation import ChatPrompt, ConversationReader
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.task import Task
-from worker.infill import InfillRules, check_infill, infill_prompt
-from worker.structured import with_grammar
-from worker.system_prompt import SystemPrefix
+from worker.prompt.infill import InfillRules, check_infill, infill_prompt
+from worker.prompt.structured import with_grammar
+from worker.prompt.system_prompt import SystemPrefix
 
 logger = logging.getLogger(__name__)
 

@@ -20,15 +20,15 @@ from protocol import side_tasks as s
 from protocol.codec import ProtocolError
 from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Message
-from worker.answers import Answers
-from worker.connection import Connection
 from worker.embedding import Desk
 from worker.engine.engine import Engine
 from worker.engine.task import Abort, AbortAll, Report, Submit, Task
-from worker.outlet import Outlet
-from worker.parking import Parking, failed
-from worker.prompt import PromptReader
-from worker.side import SideTasks
+from worker.link.answers import Answers
+from worker.link.connection import Connection
+from worker.link.outlet import Outlet
+from worker.link.parking import Parking, failed
+from worker.link.side_tasks import SideTasks
+from worker.prompt.prompt import PromptReader
 from worker.thoughts import end_thoughts
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from worker import statefile
-from worker.statefile import Limits, Saved, Stamp, Unfit, note_path
+from worker.link import slot_files
+from worker.link.slot_files import Limits, Saved, Stamp, Unfit, note_path
 
 STAMP = Stamp(version=3, facts={"model": "m", "build": "b"})
 LIMITS = Limits(n_ctx=100, n_vocab=50)
@@ -20,23 +20,23 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_is_written_reads_back(path: Path) -> None:
-    size = statefile.write(path, SAVED, STAMP)
+    size = slot_files.write(path, SAVED, STAMP)
     assert size == SAVED.size == path.stat().st_size
-    found = statefile.read(path, STAMP, LIMITS)
+    found = slot_files.read(path, STAMP, LIMITS)
     assert (found.tokens, bytes(found.state), found.scales) == ([1, 2, 3], SAVED.state, (0.5,))
 
 
 def test_saving_again_replaces_both_file_and_note(path: Path) -> None:
-    statefile.write(path, SAVED, STAMP)
-    statefile.write(path, Saved([4], b"another"), STAMP)
-    assert statefile.read(path, STAMP, LIMITS).tokens == [4]
+    slot_files.write(path, SAVED, STAMP)
+    slot_files.write(path, Saved([4], b"another"), STAMP)
+    assert slot_files.read(path, STAMP, LIMITS).tokens == [4]
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])
 def test_a_full_disk_leaves_the_old_file_and_nothing_half(
     path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    statefile.write(path, SAVED, STAMP)
+    slot_files.write(path, SAVED, STAMP)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -62,19 +62,19 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half(
             case _:
                 patched.setattr(Path, "replace", full)
         with pytest.raises(OSError, match="No space left"):
-            statefile.write(path, Saved([9], b"lost"), STAMP)
-    assert statefile.read(path, STAMP, LIMITS).tokens == [1, 2, 3]
+            slot_files.write(path, Saved([9], b"lost"), STAMP)
+    assert slot_files.read(path, STAMP, LIMITS).tokens == [1, 2, 3]
     assert [one.name for one in path.parent.iterdir() if one.name.endswith(".part")] == []
     assert [one.name for one in note_path(path).parent.iterdir()] == ["story"]
 
 
 def test_a_power_cut_between_file_and_note_is_noticed(path: Path) -> None:
-    statefile.write(path, SAVED, STAMP)
+    slot_files.write(path, SAVED, STAMP)
     old = path.read_bytes()
-    statefile.write(path, Saved([9], b"new"), STAMP)
+    slot_files.write(path, Saved([9], b"new"), STAMP)
     path.write_bytes(old)
     with pytest.raises(Unfit, match="invalid slot save file"):
-        statefile.read(path, STAMP, LIMITS)
+        slot_files.read(path, STAMP, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -90,29 +90,29 @@ def test_a_power_cut_between_file_and_note_is_noticed(path: Path) -> None:
 def test_what_does_not_fit_is_refused_by_name(
     path: Path, stamp: Stamp, limits: Limits, reason: str
 ) -> None:
-    statefile.write(path, SAVED, STAMP)
+    slot_files.write(path, SAVED, STAMP)
     with pytest.raises(Unfit, match=reason):
-        statefile.read(path, stamp, limits)
+        slot_files.read(path, stamp, limits)
 
 
 @pytest.mark.parametrize("note", ["", "[]", "{}", '{"size": 1}', "\0"])
 def test_a_broken_note_is_refused(path: Path, note: str) -> None:
-    statefile.write(path, SAVED, STAMP)
+    slot_files.write(path, SAVED, STAMP)
     note_path(path).write_text(note)
     with pytest.raises(Unfit, match="note"):
-        statefile.read(path, STAMP, LIMITS)
+        slot_files.read(path, STAMP, LIMITS)
 
 
 def test_a_file_without_a_note_is_read_as_llama_server_left_it(path: Path) -> None:
-    statefile.write(path, SAVED, STAMP)
+    slot_files.write(path, SAVED, STAMP)
     note_path(path).unlink()
-    assert statefile.read(path, STAMP, LIMITS).tokens == [1, 2, 3]
+    assert slot_files.read(path, STAMP, LIMITS).tokens == [1, 2, 3]
 
 
 def test_tokens_as_llama_server_wraps_them_are_unwrapped(path: Path) -> None:
-    statefile.write(path, Saved([-1, 1, 2, 7, 8, 0], b"state"), STAMP)
+    slot_files.write(path, Saved([-1, 1, 2, 7, 8, 0], b"state"), STAMP)
     note_path(path).unlink()
-    found = statefile.read(path, STAMP, LIMITS)
+    found = slot_files.read(path, STAMP, LIMITS)
     assert (found.tokens, bytes(found.state)) == ([7, 8], b"state")
     assert found.size == path.stat().st_size
 
@@ -121,6 +121,6 @@ def test_tokens_as_llama_server_wraps_them_are_unwrapped(path: Path) -> None:
     "numbers", [[-1], [-1, 1, 3, 7, 8, 0], [-1, 2, 2, 7, 8, 0], [-1, 1, 2, 7, 8, 1], [-1, 1, 0]]
 )
 def test_what_is_wrapped_in_another_way_is_refused(path: Path, numbers: list[int]) -> None:
-    statefile.write(path, Saved(numbers, b"state"), STAMP)
+    slot_files.write(path, Saved(numbers, b"state"), STAMP)
     with pytest.raises(Unfit):
-        statefile.read(path, STAMP, LIMITS)
+        slot_files.read(path, STAMP, LIMITS)

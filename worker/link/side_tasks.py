@@ -15,12 +15,12 @@ from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.filenames import is_valid_filename
 from protocol.messages import TaskMessage, Terminal
 from protocol.side_tasks import LoraAdapter, LoraListed, SetLora, SlotActed, SlotAction
-from worker import statefile
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.engine import Engine
 from worker.engine.task import Call
-from worker.statefile import NOT_A_STATE, Saved, Unfit
+from worker.link import slot_files
+from worker.link.slot_files import NOT_A_STATE, Saved, Unfit
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class SideTasks:
         self._backend = backend
         self._folder = slot_save_path
         self._files = ThreadPoolExecutor(1, thread_name_prefix="files")
-        self._stamp = statefile.Stamp(version=backend.states.version, facts=backend.states.facts)
+        self._stamp = slot_files.Stamp(version=backend.states.version, facts=backend.states.facts)
 
     def start(self, message: SlotAction | SetLora) -> None:
         """Begin a task; its terminal message comes from the engine. Raises `TaskError`."""
@@ -112,7 +112,7 @@ class SideTasks:
 
     def _write(self, message: SlotAction, path: Path, saved: Saved, start: float) -> None:
         try:
-            size = statefile.write(path, saved, self._stamp)
+            size = slot_files.write(path, saved, self._stamp)
         except OSError as error:
             logger.error("slot not saved slot=%d reason=%s", message.slot, error.strerror)
             reason = f"Unable to save slot: {error.strerror}"
@@ -130,10 +130,10 @@ class SideTasks:
         """Judge a file before the engine hears of it."""
         start = time.perf_counter()
         card = self._backend.card
-        limits = statefile.Limits(n_ctx=card.n_ctx, n_vocab=card.n_vocab)
+        limits = slot_files.Limits(n_ctx=card.n_ctx, n_vocab=card.n_vocab)
         saved: Saved | Unfit
         try:
-            saved = statefile.read(path, self._stamp, limits)
+            saved = slot_files.read(path, self._stamp, limits)
         except Unfit as error:
             saved = error
         except Exception as error:
