@@ -1,0 +1,78 @@
+"""Ordinary streams that run while others attack: each must be whole and never silent for long."""
+
+import threading
+import time
+from types import TracebackType
+
+import httpx
+
+_TOKENS = 120
+
+
+class Neighbours:
+    """Streams one completion after the other on threads of its own, until left."""
+
+    def __init__(self, url: str, n_streams: int = 2) -> None:
+        self.n_whole = 0
+        self.faults: list[str] = []
+        self.longest_gap_s = 0.0
+        self._url = url
+        self._is_over = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._stream_on, args=(i,), daemon=True)
+            for i in range(n_streams)
+        ]
+
+    def __str__(self) -> str:
+        faults = f" faults={self.faults[:3]}" if self.faults else ""
+        return f"whole={self.n_whole} longest_gap_s={self.longest_gap_s:.2f}{faults}"
+
+    def __enter__(self) -> "Neighbours":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _stream_on(self, number: int) -> None:
+        with httpx.Client(base_url=self._url, timeout=30) as client:
+            while not self._is_over.is_set():
+                try:
+                    self._stream(client, number)
+                except httpx.HTTPError as error:
+                    self.faults.append(f"{type(error).__name__}: {error}")
+                    return
+
+    def _stream(self, client: httpx.Client, number: int) -> None:
+        body = {
+            "prompt": f"Neighbour {number} tells a long story. Once upon a time",
+            "n_predict": _TOKENS,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        last, at, gap_s = "", 0.0, 0.0
+        with client.stream("POST", "/completion", json=body) as response:
+            if response.status_code != 200:
+                self.faults.append(f"status {response.status_code}: {response.read()[:200]!r}")
+                return
+            for line in response.iter_lines():
+                if not line.startswith("data: "):
+                    continue
+                now = time.monotonic()
+                gap_s = max(gap_s, now - at if at else 0.0)
+                last, at = line, now
+        with self._lock:
+            self.longest_gap_s = max(self.longest_gap_s, gap_s)
+            if f'"tokens_predicted":{_TOKENS}' in last.replace(" ", ""):
+                self.n_whole += 1
+            else:
+                self.faults.append(f"a stream ended with {last[:300]}")

@@ -1,0 +1,112 @@
+"""Frames that no worker of ours sends, from a peer that may open the workers' socket."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import zmq
+
+from protocol import WIRE_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class WireCase:
+    """Messages of one connection; each is a list of parts."""
+
+    name: str
+    identity: bytes
+    sent: Sequence[Sequence[bytes]]
+
+
+def wire_cases(worker: str) -> list[WireCase]:
+    """Return connections of strangers, and of some that take the name of a living worker."""
+    stranger = b"stranger:1:0"
+    hello = _hello("stranger", 1)
+    cases = [WireCase(name, stranger, [[data]]) for name, data in _frames().items()]
+    cases += [
+        WireCase(f"{name}, after a greeting", stranger, [[_frame(0, hello)], [data]])
+        for name, data in _frames().items()
+    ]
+    cases += [
+        WireCase("no identity of ours", b"\xff\0\xfe", [[_frame(0, hello)]]),
+        WireCase("another's identity", b"other:1:0", [[_frame(0, hello)]]),
+        WireCase("many parts", stranger, [[_frame(0, hello), b"x", b"y"] * 50]),
+        WireCase("a name that lives", f"{worker}:1:0".encode(), [[_frame(0, _hello(worker, 1))]]),
+        WireCase("a long name", b"n" * 200, [[_frame(0, _hello("n" * 1_000_000, 1))]]),
+        WireCase("a forged name", b"a\nb:1:0", [[_frame(0, _hello("a\nERROR forged", 1))]]),
+        WireCase("another version", stranger, [[_frame(0, _hello("stranger", 1, version=99))]]),
+        WireCase("a skipped frame", stranger, [[_frame(0, hello)], [_frame(7, ("ping", {}))]]),
+        WireCase(
+            "2,000 frames", stranger, [[_frame(0, hello)]] + [[_frame(1, ("ping", {}))]] * 2000
+        ),
+    ]
+    for tag, fields in _MESSAGES:
+        cases.append(WireCase(f"{tag} of nobody", stranger, [[_frame(0, hello, (tag, fields))]]))
+    return cases
+
+
+def _hello(name: str, epoch: int, version: int = WIRE_VERSION) -> tuple[str, dict[str, Any]]:
+    fields = {"worker": name, "epoch": epoch, "pid": 1, "model": "m", "wire_version": version}
+    return ("hello", fields)
+
+
+def _frame(seq: Any, *messages: Any) -> bytes:
+    packed: bytes = msgpack.packb([seq, list(messages)])
+    return packed
+
+
+def _frames() -> dict[str, bytes]:
+    return {
+        "nothing": b"",
+        "noise": bytes(range(256)) * 10,
+        "a text": b"GET / HTTP/1.1\r\n\r\n",
+        "deep lists": b"\x91" * 100_000 + b"\xc0",
+        "deep maps": b"\x81\xa1a" * 100_000 + b"\xc0",
+        "a huge announced list": b"\xdd\xff\xff\xff\xff",
+        "a huge announced map": b"\xdf\xff\xff\xff\xff",
+        "a huge announced text": b"\xdb\xff\xff\xff\xff",
+        "no frame": _frame("0"),
+        "negative": _frame(-5, ("ping", {})),
+        "a sequence of 2**63": _frame(2**63, ("ping", {})),
+        "an unknown message": _frame(1, ("nothing", {})),
+        "a tag of bytes": _frame(1, (b"ping", {})),
+        "wrong types": _frame(1, ("heartbeat", {"step": "x", "busy": None})),
+        "missing fields": _frame(1, ("delta", {})),
+        "keys that are lists": msgpack.packb([1, [["ping", {(1, 2): 3}]]]),
+        "a timestamp": msgpack.packb([1, [["ping", {"a": msgpack.Timestamp(1, 2)}]]]),
+        "not UTF-8": b"\x92\x01\x91\x92\xa4ping\x81\xa1\xff\xa2\xff\xfe",
+        "10 MB": _frame(1, ("bye", {"reason": "x" * 10_000_000})),
+    }
+
+
+_MESSAGES: list[tuple[str, dict[str, Any]]] = [
+    ("done", {"task_id": 2**63 - 1, "finish": "stop"}),
+    ("done", {"task_id": -1, "finish": "stop"}),
+    ("failed", {"task_id": 1, "code": "internal", "message": "x\n" * 1000}),
+    ("started", {"task_id": 1, "slot": 2**60, "n_prompt": -1}),
+    ("delta", {"task_id": 1, "text": "x" * 1_000_000}),
+    ("evicted", {"tasks": list(range(100_000))}),
+    ("heartbeat", {"step": -1, "busy": 2**40}),
+    ("loading", {"fraction": float("nan")}),
+    ("progress", {"task_id": 1, "total": -1, "cached": -1, "processed": -1, "time_ms": -1.0}),
+    ("draining", {}),
+    ("bye", {"reason": "\x1b[2J"}),
+]
+
+
+def attack_wire(socket: Path, worker: str) -> int:
+    """Send every case over a connection of its own; return how many there were."""
+    cases = wire_cases(worker)
+    with zmq.Context() as context:
+        for case in cases:
+            dealer = context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.IDENTITY, case.identity)
+            dealer.setsockopt(zmq.LINGER, 500)
+            dealer.connect(f"ipc://{socket}")
+            for parts in case.sent:
+                dealer.send_multipart(list(parts))
+            dealer.poll(50)  # an answer, if there is one, is for reading only
+            dealer.close()
+    return len(cases)
