@@ -93,3 +93,19 @@ async def test_a_frame_that_breaks_the_receiver_does_not_hold_up_the_next(tmp_pa
             dealer.send(data)
         await wire.until(lambda: len(wire.frames) == 3)
     assert [data for _, data in wire.frames] == [b"0", b"1", b"2"]
+
+
+async def test_a_flood_of_a_peer_that_hangs_up_arrives_whole(tmp_path: Path) -> None:
+    """With a bound on what is received libzmq may abort here: see `RouterSocket.open`."""
+    wire = Wire(tmp_path)
+    wire.router.open([wire.endpoint])
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.SNDHWM, 0)
+        dealer.setsockopt(zmq.LINGER, 10_000)
+        dealer.connect(wire.endpoint)
+        for number in range(5000):
+            dealer.send(b"%d" % number)
+    # The loop has not turned: nobody has read while the peer sent all and left.
+    await wire.until(lambda: len(wire.frames) == 5000)
+    assert [data for _, data in wire.frames] == [b"%d" % number for number in range(5000)]
+    wire.router.close()
