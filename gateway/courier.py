@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
 from gateway.dispatcher import Dispatcher
+from gateway.errors import BROKEN
 from gateway.metrics import Metrics
 from gateway.orders import ORDER_ID, StandingOrders
 from gateway.peers import Peer, Peers
@@ -94,17 +95,46 @@ class Courier:
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
-            match action:
-                case Assign():
-                    self._send_task(action)
-                case CancelTask(worker, task_id, attempt):
-                    self._peers.post(worker, m.Cancel(task_id=task_id, attempt=attempt))
-                case Deliver(message):
-                    self._deliver(message)
-                case Fail(task_id, error):
-                    stream = self._streams[task_id]
-                    stream.fail(error)
-                    self._end(stream, error.code)
+            try:
+                self._act(action)
+            except Exception:
+                self._give_up(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Assign():
+                self._send_task(action)
+            case CancelTask(worker, task_id, attempt):
+                self._peers.post(worker, m.Cancel(task_id=task_id, attempt=attempt))
+            case Deliver(message):
+                self._deliver(message)
+            case Fail(task_id, error):
+                stream = self._streams[task_id]
+                stream.fail(error)
+                self._end(stream, error.code)
+
+    def _give_up(self, action: Action) -> None:
+        """End the task of an action that raised, and give its credit back: it was not sent."""
+        task_id = action.message.task_id if isinstance(action, Deliver) else action.task_id
+        self.failed("action", task_id)
+        if isinstance(action, Assign):
+            lost = m.Failed(
+                task_id=task_id,
+                attempt=action.attempt,
+                code=ErrorCode.INTERNAL,
+                message=BROKEN.message,
+            )
+            self._perform(self._dispatcher.ended(action.worker, lost, self._now()))
+        self._break(task_id)
+
+    def _break(self, task_id: int) -> None:
+        """End a task whose message or action raised; its worker is told to stop."""
+        stream = self._streams.get(task_id)
+        if stream is not None:
+            stream.fail(BROKEN)
+            cancels = self._dispatcher.cancel(task_id)
+            self._end(stream, ErrorCode.INTERNAL)
+            self._perform(cancels)
 
     def _send_task(self, action: Assign) -> None:
         stream = self._streams[action.task_id]
@@ -183,16 +213,42 @@ class Courier:
         """Take the messages of one frame: mostly one delta for each busy slot."""
         streams, key = self._streams, peer.key
         for message in messages:
-            if type(message) is m.Delta:
-                stream = streams.get(message.task_id)
-                if stream is None or stream.attempt != message.attempt or stream.peer != key:
-                    self._metrics.dropped(1)
+            try:
+                if type(message) is m.Delta:
+                    stream = streams.get(message.task_id)
+                    if stream is None or stream.attempt != message.attempt or stream.peer != key:
+                        self._metrics.dropped(1)
+                    else:
+                        if not stream.first_at:
+                            self._dispatcher.prompt_read(key, message, now)
+                        stream.push_delta(message, now)
                 else:
-                    if not stream.first_at:
-                        self._dispatcher.prompt_read(key, message, now)
-                    stream.push_delta(message, now)
-            else:
-                self._receive(peer, message, now)
+                    self._receive(peer, message, now)
+            except Exception:
+                self._blame(peer, message)
+
+    def _blame(self, peer: Peer, message: m.Message) -> None:
+        """End the task whose message raised, if it is still that one's."""
+        task_id = message.task_id if isinstance(message, m.TaskMessage) else -1
+        self.failed("message", task_id)
+        stream = self._streams.get(task_id)
+        if stream is not None and stream.peer == peer.key:
+            self._break(task_id)
+
+    def refused(self, peer: Peer, message: m.Message, error: TaskError) -> None:
+        """End the task of a message that could not be sent; its credit comes back."""
+        task_id = message.task_id if isinstance(message, m.TaskMessage) else -1
+        _log.warning("worker=%s task=%d not sent reason=%s", peer.name, task_id, error.message)
+        if isinstance(message, m.TaskMessage):
+            failed = m.Failed(
+                task_id=task_id, attempt=message.attempt, code=error.code, message=error.message
+            )
+            self._receive(peer, failed, self._now())
+
+    def failed(self, place: str, task_id: int = -1) -> None:
+        """Log and count the exception that is being handled."""
+        _log.exception("fault place=%s task=%d", place, task_id)
+        self._metrics.fault(place)
 
     def _receive(self, peer: Peer, message: m.Message, now: float) -> None:
         match message:
@@ -204,8 +260,18 @@ class Courier:
                 if not any(isinstance(action, Deliver) for action in actions):
                     self._metrics.dropped(1)
                 self._perform(actions)
+            case m.Malformed():
+                raise ValueError(f"unreadable message: {message.reason}")  # ends its task
             case m.Started() | m.Progress():
                 self._advance(peer, message, now)
+            case m.Ready(card=card):
+                self._open(peer, card, now)
+            case _:
+                self._note(peer, message)
+
+    def _note(self, peer: Peer, message: m.Message) -> None:
+        """Take in what a worker says of itself."""
+        match message:
             case m.Evicted():
                 self._dispatcher.evicted(peer.key, message)
             case m.Draining():
@@ -214,8 +280,6 @@ class Courier:
             case m.Heartbeat():
                 self._dispatcher.worker_sleeps(peer.key, message.is_sleeping)
                 self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
-            case m.Ready(card=card):
-                self._open(peer, card, now)
 
     def _open(self, peer: Peer, card: ModelCard, now: float) -> None:
         self._peers.post(peer.key, m.Opened())

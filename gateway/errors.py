@@ -35,11 +35,13 @@ class Answer:
 ANSWERS: Mapping[ErrorCode, Answer] = {
     ErrorCode.INVALID_REQUEST: Answer(400, "invalid_request_error"),
     ErrorCode.CONTEXT_EXCEEDED: Answer(400, "exceed_context_size_error"),
+    ErrorCode.TOO_LARGE: Answer(413, "invalid_request_error"),
     ErrorCode.NOT_FOUND: Answer(404, "not_found_error"),
     ErrorCode.NOT_SUPPORTED: Answer(501, "not_supported_error"),
     # A full pool is healthy: a 5xx would make proxies eject it (nginx max_fails, Envoy outliers).
     ErrorCode.OVERLOADED: Answer(429, "rate_limit_error", is_transient=True),
     ErrorCode.UNAVAILABLE: Answer(503, "unavailable_error", is_transient=True),
+    ErrorCode.LOST: Answer(503, "unavailable_error"),
     ErrorCode.INTERNAL: Answer(500, "server_error"),
 }
 
@@ -71,7 +73,10 @@ def task_error_body(error: TaskError) -> dict[str, Any]:
     """Return the JSON value for a failed task, also used for the event in a stream."""
     answer = ANSWERS[error.code]
     fields: dict[str, Any]
-    if error.code is ErrorCode.UNAVAILABLE:  # llama-server says this one from its middleware
+    if error.code in (
+        ErrorCode.UNAVAILABLE,
+        ErrorCode.LOST,
+    ):  # llama-server says this one from its middleware
         fields = {"message": error.message, "type": answer.kind, "code": answer.status}
     else:
         fields = {"code": answer.status, "message": error.message, "type": answer.kind}

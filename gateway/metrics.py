@@ -55,6 +55,7 @@ class Metrics:
         self.routes: Counter[tuple[str, str]] = Counter()
         self.expected: Counter[tuple[str]] = Counter()
         self.found: Counter[tuple[str]] = Counter()
+        self.faults: Counter[tuple[str]] = Counter()
         self.n_late = 0
         self.latencies: dict[str, ModelLatencies] = {}
         self.http: dict[str, Histogram] = {}
@@ -88,6 +89,10 @@ class Metrics:
     def dropped(self, n: int) -> None:
         """Count messages that came for nobody."""
         self.n_late += n
+
+    def fault(self, place: str) -> None:
+        """Count an exception that was survived."""
+        self.faults[(place,)] += 1
 
     def beat(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
         """Take the counters of a heartbeat."""
@@ -218,6 +223,14 @@ class _Own(Collector):
                 labels=("route", "status"),
             ),
             metrics.http_statuses.items(),
+        )
+        yield _labelled(
+            CounterMetricFamily(
+                "llamapool_gateway_faults",
+                "Exceptions that ended one task or request and nothing else.",
+                labels=("place",),
+            ),
+            metrics.faults.items(),
         )
         yield CounterMetricFamily(
             "llamapool_late_messages",

@@ -13,7 +13,9 @@ from typing import Protocol
 
 from gateway.wire import RouterSocket
 from protocol import WIRE_VERSION, codec
+from protocol.errors import TaskError
 from protocol.messages import Bye, Hello, Message, Ping, Welcome
+from protocol.wire.frames import pack
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +54,14 @@ class Owner(Protocol):
     def lost(self, peer: Peer, reason: str, *, died: bool) -> None:
         """Act on a connection that is no more."""
 
+    def refused(self, peer: Peer, message: Message, error: TaskError) -> None:
+        """End the task of a message that could not be sent."""
+
     def dropped(self, n: int) -> None:
         """Count messages that nobody wants."""
+
+    def failed(self, place: str) -> None:
+        """Log and count the exception that is being handled."""
 
 
 class Peers:
@@ -104,8 +112,8 @@ class Peers:
         while self._dirty:
             _, peer = self._dirty.popitem()
             messages, peer.outbox = peer.outbox, []
-            if self._peers.get(peer.identity) is peer and not self._send(peer, messages):
-                self._lose_unreachable(peer)
+            if self._peers.get(peer.identity) is peer:
+                self._reach(peer, messages)
 
     def sweep(self, now: float) -> None:
         """Lose the connections that were silent for too long."""
@@ -114,14 +122,37 @@ class Peers:
         limit_s = max(_SILENT_MIN_S, _SILENT_BEATS * self._heartbeat_s)
         for peer in list(self._peers.values()):
             if now - peer.seen_at > limit_s:
-                self._break(peer, f"was silent for {limit_s:g} s")
+                try:
+                    self._break(peer, f"was silent for {limit_s:g} s")
+                except Exception:
+                    self._owner.failed("sweep")
+
+    def _reach(self, peer: Peer, messages: Sequence[Message]) -> None:
+        """Send messages; a peer to which they do not get is lost, and nothing else."""
+        try:
+            if not self._send(peer, messages):
+                self._lose_unreachable(peer)
+        except Exception:
+            self._owner.failed("send")
+            self._break(peer, "could not be sent to", died=False)
 
     def _send(self, peer: Peer, messages: Sequence[Message]) -> bool:
-        data = codec.encode(peer.sent, messages)
-        peer.sent += 1
-        return self._socket.send(peer.identity, data)
+        packed = pack(peer.sent, messages)
+        for data in packed.frames:
+            peer.sent += 1
+            if not self._socket.send(peer.identity, data):
+                return False
+        for message, error in packed.refused:
+            self._owner.refused(peer, message, error)
+        return True
 
     def _on_frame(self, identity: bytes, data: bytes) -> None:
+        try:
+            self._hear(identity, data)
+        except Exception:
+            self._owner.failed("frame")
+
+    def _hear(self, identity: bytes, data: bytes) -> None:
         now = asyncio.get_running_loop().time()
         peer = self._peers.get(identity)
         try:
@@ -209,5 +240,4 @@ class Peers:
         if is_second:
             self._look = None
         for peer in list(self._peers.values()):
-            if not self._send(peer, [Ping()]):
-                self._lose_unreachable(peer)
+            self._reach(peer, [Ping()])

@@ -261,7 +261,10 @@ class Pool:
         shortest = min(self._config.heartbeat_s, self._config.queue_timeout_s)
         # First the next tick: a fault in this one must not stop the clock.
         self._timer = loop.call_later(min(_MAX_TICK_S, shortest / 2), self._tick)
-        self._courier.sweep(loop.time())
+        try:
+            self._courier.sweep(loop.time())
+        except Exception:
+            self._courier.failed("tick")
         if self._dispatcher.workers:
             self._alone_since = loop.time()
 

@@ -80,5 +80,7 @@ class Task:
             text = f"{self.n_deaths} workers died with this request; it is not tried again"
             return TaskError(ErrorCode.INTERNAL, text)
         if self.state is TaskState.STARTED or self.spec.is_bound:
-            return TaskError(ErrorCode.UNAVAILABLE, "The worker was lost while it answered")
+            # After a death the client is not to send again what may have caused it.
+            code = ErrorCode.LOST if self.n_deaths else ErrorCode.UNAVAILABLE
+            return TaskError(code, "The worker was lost while it answered")
         return None

@@ -63,10 +63,16 @@ _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """No honest frame comes near it; a larger one is refused before it is parsed."""
+_SAME = 1
+"""Code of the msgpack extension that stands for a field of an earlier message of the frame."""
 
 
 class ProtocolError(Exception):
     """The bytes are not a frame of this protocol."""
+
+
+class EncodeError(Exception):
+    """A message holds a value that msgpack cannot write."""
 
 
 class Frame(typing.NamedTuple):
@@ -76,12 +82,49 @@ class Frame(typing.NamedTuple):
     messages: tuple[m.Message, ...]
 
 
+_UNWRITABLE = (OverflowError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
+
+
 def encode(seq: int, messages: Sequence[m.Message]) -> bytes:
-    """Pack messages into the bytes of one frame."""
-    packed: bytes = msgpack.packb(
-        [seq, [(_TAG_OF[type(message)], _pack_fields(message)) for message in messages]]
-    )
+    """Pack messages into the bytes of one frame; raises `EncodeError`."""
+    try:
+        packed: bytes = msgpack.packb(
+            [seq, [(_TAG_OF[type(message)], _pack_fields(message)) for message in messages]]
+        )
+    except _UNWRITABLE as error:
+        raise EncodeError(f"{error!r:.200}") from error
     return packed
+
+
+def parts(message: m.Message) -> tuple[str, dict[str, Any]]:
+    """Return the tag of a message and the map of its fields; raises `EncodeError`."""
+    try:
+        return _TAG_OF[type(message)], _pack_fields(message)
+    except _UNWRITABLE as error:
+        raise EncodeError(f"{type(message).__name__}: {error!r:.200}") from error
+
+
+def write(tag: str, body: dict[str, Any]) -> bytes:
+    """Pack one message for `join`; raises `EncodeError` for what msgpack has no bytes for."""
+    try:
+        packed: bytes = msgpack.packb((tag, body))
+    except _UNWRITABLE as error:
+        raise EncodeError(f"{tag}: {error!r:.200}") from error
+    return packed
+
+
+def same_as(place: int) -> msgpack.ExtType:
+    """Return what stands for the value that this field has in the frame's message at `place`."""
+    return msgpack.ExtType(_SAME, place.to_bytes(4, "big"))
+
+
+def join(seq: int, packed: Sequence[bytes]) -> bytes:
+    """Put messages that were written one by one, as `(tag, fields)`, into one frame."""
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_array_header(2)
+    packer.pack(seq)
+    packer.pack_array_header(len(packed))
+    return b"".join((packer.bytes(), *packed))
 
 
 def decode(data: bytes) -> Frame:
@@ -109,8 +152,32 @@ def _messages(items: tuple[Any, ...]) -> tuple[m.Message, ...]:
         cls: Any = TAGS.get(tag)
         if cls is None:
             raise ProtocolError(f"unknown message '{tag}'")
-        messages.append(_unpacker(cls)(body))
+        try:
+            if cls is m.Generate:
+                _restore_shared(body, items[: len(messages)])
+            messages.append(_unpacker(cls)(body))
+        except ProtocolError as error:
+            messages.append(_malformed(cls, body, error))
     return tuple(messages)
+
+
+def _restore_shared(body: dict[str, Any], before: tuple[Any, ...]) -> None:
+    """Put the values in that the frame's earlier messages have in the same fields."""
+    for name, value in body.items():
+        if type(value) is not msgpack.ExtType:
+            continue
+        place = int.from_bytes(value.data, "big")
+        if value.code != _SAME or place >= len(before):
+            raise ProtocolError(f"{name}: refers to no earlier message of the frame")
+        body[name] = before[place][1].get(name)
+
+
+def _malformed(cls: Any, body: dict[str, Any], error: ProtocolError) -> m.Malformed:
+    """Blame the task alone, if the message still says whose it is."""
+    task_id, attempt = body.get("task_id"), body.get("attempt", 0)
+    if not issubclass(cls, m.TaskMessage) or type(task_id) is not int or type(attempt) is not int:
+        raise error
+    return m.Malformed(task_id=task_id, attempt=attempt, reason=str(error))
 
 
 def _pack(value: Any) -> Any:

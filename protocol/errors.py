@@ -15,6 +15,8 @@ class ErrorCode(StrEnum):
     """The client must change the request."""
     CONTEXT_EXCEEDED = "context_exceeded"
     """The prompt does not fit; `detail` holds `n_prompt_tokens` and `n_ctx`."""
+    TOO_LARGE = "too_large"
+    """The request, or its answer, does not fit into one message between two processes."""
     NOT_FOUND = "not_found"
     """The model or the path does not exist."""
     NOT_SUPPORTED = "not_supported"
@@ -23,6 +25,8 @@ class ErrorCode(StrEnum):
     """The queue is full, or the task waited too long in it."""
     UNAVAILABLE = "unavailable"
     """No worker can take it now: loading, draining, or lost."""
+    LOST = "lost"
+    """The worker died while it answered: the same request may well kill the next one."""
     INTERNAL = "internal"
     """A fault of ours; retrying the same request may well fail again."""
 

@@ -9,6 +9,7 @@ order. Invariants, property-tested on both sides:
 - whatever belongs to a task carries `task_id` and `attempt`; a receiver drops and counts messages
   of an attempt that it has given up.
 
+A message that its receiver cannot read is that task's misfortune alone: it becomes `Malformed`.
 Adding a field with a default is compatible; anything else raises `WIRE_VERSION`.
 """
 
@@ -48,6 +49,13 @@ class TaskMessage(Message):
 
     task_id: int
     attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Malformed(TaskMessage):
+    """Never travels: what a receiver makes of a task's message that it cannot read."""
+
+    reason: str
 
 
 # ---- gateway -> worker ------------------------------------------------------------------------

@@ -55,6 +55,8 @@ class Channel:
                 await self._converse()
             except OSError as error:
                 log.error("no way to the supervisor path=%s error=%s", self._path, error)
+            except Exception:
+                log.exception("control channel broke path=%s", self._path)
             await asyncio.sleep(_AGAIN_S)
 
     async def _converse(self) -> None:
@@ -74,4 +76,7 @@ class Channel:
         except ControlError as error:
             log.error("control: %s", error)
             return
-        self._on_line(line)
+        try:
+            self._on_line(line)
+        except Exception:
+            log.exception("control line=%s was not acted upon", type(line).__name__)

@@ -266,7 +266,7 @@ def test_what_has_started_fails_with_its_worker() -> None:
     pool = dispatcher("a")
     pool.submit(task(1), 0.0)
     assert pool.started("a", started(1), 0.5)
-    assert failures(pool.worker_lost("a", 1.0)) == {1: ErrorCode.UNAVAILABLE}
+    assert failures(pool.worker_lost("a", 1.0)) == {1: ErrorCode.LOST}
     assert pool.n_tasks == 0
 
 

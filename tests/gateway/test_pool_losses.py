@@ -31,7 +31,7 @@ async def test_a_dead_worker_is_noticed_at_once_and_its_streams_fail(rig: Rig) -
         await fake.die()
         with pytest.raises(TaskError, match="lost") as caught:
             await stream.receive()
-        assert caught.value.code is ErrorCode.UNAVAILABLE
+        assert caught.value.code is ErrorCode.LOST
         assert loop.time() - died_at < 0.5
     assert rig.metrics.losses["w0", "fake"] == 1
 

@@ -1,6 +1,7 @@
 """The wire: whatever goes in comes out, and whatever else comes in is a `ProtocolError`."""
 
 import dataclasses
+import re
 import typing
 from typing import Any
 
@@ -81,7 +82,7 @@ def accepted_or_refused(data: bytes) -> None:
     except codec.ProtocolError:
         return
     assert isinstance(frame.seq, int)
-    assert all(type(message) in codec.TAGS.values() for message in frame.messages)
+    assert all(type(message) in (*codec.TAGS.values(), m.Malformed) for message in frame.messages)
 
 
 @pytest.mark.parametrize("cls", codec.TAGS.values(), ids=codec.TAGS)
@@ -148,12 +149,6 @@ def test_unknown_fields_are_ignored(message: m.Message, value: Any) -> None:
         ([0, [["cancel", {}]]], "Cancel: missing task_id"),
         ([0, [["cancel", {"task_id": "1"}]]], r"Cancel\.task_id: expected int, got str"),
         ([0, [["cancel", {"task_id": True}]]], r"Cancel\.task_id: expected int, got bool"),
-        ([0, [["done", {"task_id": 1, "finish": "?"}]]], r"Done\.finish"),
-        ([0, [["detokenize", {"task_id": 1, "tokens": 5}]]], "expected an array, got int"),
-        ([0, [["delta", {"task_id": 1, "tokens": [5, True]}]]], "tokens: expected int, got bool"),
-        ([0, [["delta", {"task_id": 1, "text": []}]]], r"Delta\.text: expected str, got tuple"),
-        ([0, [["delta", {"task_id": 1, "probs": [1]}]]], r"probs: TokenProb: expected a map"),
-        ([0, [["generate", {"task_id": 1, "prompt": [1, None]}]]], r"Generate\.prompt"),
         ([0, [[["delta"], {}]]], "a message must be"),
         ([0, [[{}, {}]]], "a message must be"),
         ([0, [["delta", {}, 1]]], "a message must be"),
@@ -163,6 +158,25 @@ def test_unknown_fields_are_ignored(message: m.Message, value: Any) -> None:
 def test_the_reason_names_what_is_wrong(value: Any, reason: str) -> None:
     with pytest.raises(codec.ProtocolError, match=reason):
         codec.decode(msgpack.packb(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([0, [["done", {"task_id": 1, "finish": "?"}]]], r"Done\.finish"),
+        ([0, [["detokenize", {"task_id": 1, "tokens": 5}]]], "expected an array, got int"),
+        ([0, [["delta", {"task_id": 1, "tokens": [5, True]}]]], "tokens: expected int, got bool"),
+        ([0, [["delta", {"task_id": 1, "text": []}]]], r"Delta\.text: expected str, got tuple"),
+        ([0, [["delta", {"task_id": 1, "probs": [1]}]]], r"probs: TokenProb: expected a map"),
+        ([0, [["generate", {"task_id": 1, "prompt": [1, None]}]]], r"Generate\.prompt"),
+    ],
+)
+def test_what_is_wrong_in_a_tasks_message_is_that_tasks_alone(value: Any, reason: str) -> None:
+    value[1] += [["cancel", {"task_id": 2}]]
+    broken, cancel = codec.decode(msgpack.packb(value)).messages
+    assert isinstance(broken, m.Malformed) and broken.task_id == 1
+    assert re.search(reason, broken.reason)
+    assert cancel == m.Cancel(task_id=2)
 
 
 def test_whole_numbers_are_numbers_too() -> None:

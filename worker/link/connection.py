@@ -12,7 +12,10 @@ import zmq
 
 from protocol import codec
 from protocol.codec import ProtocolError
-from protocol.messages import Message
+from protocol.messages import Failed, Message, TaskMessage, Terminal
+from protocol.wire.frames import Refusal, pack
+
+TaskKey = tuple[int, int]
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,8 @@ class Connection:
         self._n_opened = 0
         self._n_sent = 0
         self._n_received = 0
+        self._failed: set[TaskKey] = set()
+        """Tasks that were ended because one of their messages could not be sent."""
         self.dealer: zmq.Socket[bytes] = None  # type: ignore[assignment] # set by open()
         self._monitor: zmq.Socket[bytes] = None  # type: ignore[assignment] # set by open()
         self.monitor_fd = -1
@@ -50,6 +55,7 @@ class Connection:
         self.dealer.connect(self._endpoint)
         self._n_opened += 1
         self._n_sent = self._n_received = 0
+        self._failed.clear()
 
     def close(self, *, linger_ms: int = 0) -> None:
         """Hang up; `linger_ms` lets the last frames leave."""
@@ -57,10 +63,43 @@ class Connection:
         self._monitor.close()
         self.dealer.close(linger=linger_ms)
 
-    def send(self, messages: Sequence[Message]) -> None:
-        """Send messages in one frame."""
-        self.dealer.send(codec.encode(self._n_sent, messages), zmq.NOBLOCK)
-        self._n_sent += 1
+    def send(self, messages: Sequence[Message]) -> Sequence[TaskKey]:
+        """Send messages, in one frame if they fit; return the tasks that this has ended.
+
+        A message that cannot be sent ends its own task with `Failed`; nothing follows that.
+        """
+        if self._failed:
+            messages = self._without_failed(messages)
+        packed = pack(self._n_sent, messages)
+        for data in packed.frames:
+            self.dealer.send(data, zmq.NOBLOCK)
+            self._n_sent += 1
+        return self._fail(packed.refused) if packed.refused else ()
+
+    def _fail(self, refused: Sequence[Refusal]) -> list[TaskKey]:
+        ended: dict[TaskKey, Failed] = {}
+        goes_on: set[TaskKey] = set()
+        for message, error in refused:
+            logger.error("message=%s not sent reason=%s", type(message).__name__, error.message)
+            if isinstance(message, TaskMessage):
+                task_id, attempt = key = (message.task_id, message.attempt)
+                code, text = error.code, error.message
+                ended[key] = Failed(task_id=task_id, attempt=attempt, code=code, message=text)
+                if not isinstance(message, Terminal):
+                    goes_on.add(key)
+        self.send(list(ended.values()))
+        self._failed |= goes_on
+        return list(ended)
+
+    def _without_failed(self, messages: Sequence[Message]) -> list[Message]:
+        wanted: list[Message] = []
+        for message in messages:
+            key = (message.task_id, message.attempt) if isinstance(message, TaskMessage) else None
+            if key not in self._failed:
+                wanted.append(message)
+            elif isinstance(message, Terminal):
+                self._failed.discard(key)
+        return wanted
 
     def receive(self) -> tuple[Message, ...] | None:
         """Return the messages of the next frame, or None if there is none.

@@ -197,7 +197,8 @@ class Link:
             running.difference_update(ended)
             if self._engine is not None:
                 said.append(self._engine.heartbeat())
-        self._connection.send(said)
+        for key in self._connection.send(said):
+            self._cancel(key)
 
     def _hear(self) -> None:
         with self._checked():
@@ -248,6 +249,9 @@ class Link:
                 self.drain()
             case m.Ping():
                 pass
+            case m.Malformed():
+                error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {message.reason}")
+                self._connection.send([failed(message, error)])
             case m.TaskMessage():
                 self._take_task(message)
             case _:

@@ -1,0 +1,1 @@
+"""How messages become frames, and what the values of a request look like. Imported by all sides."""

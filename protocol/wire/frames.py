@@ -1,0 +1,114 @@
+"""Messages to the frames that carry them, so that one bad message costs only its own task.
+
+Nearly always everything fits into one frame and is packed in one call. Where that fails, or the
+frame becomes large, each message is packed by itself: what cannot be written is handed back with
+the reason, and the rest goes out in as many frames as its bytes need.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from protocol import codec
+from protocol.errors import ErrorCode, TaskError
+from protocol.messages import Generate, Message
+
+FRAME_BYTES = 16 * 1024 * 1024
+"""Messages share a frame up to this size; a larger message has a frame of its own."""
+_ROOM = 64
+"""Bytes of a frame around its messages."""
+_SHARED = ("prompt", "chat", "infill", "media", "schema")
+"""Fields of a generation that its choices have in common, written once a frame."""
+
+
+class Refusal(NamedTuple):
+    """A message that stays behind, and what its task ends with."""
+
+    message: Message
+    error: TaskError
+
+
+@dataclass(slots=True)
+class Packed:
+    """Frames in the order of their messages, and what is in none of them."""
+
+    frames: list[bytes] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+
+def pack(seq: int, messages: Sequence[Message], *, limit: int = codec.MAX_FRAME_BYTES) -> Packed:
+    """Write messages into frames numbered from `seq`; never raises for what they hold."""
+    if sum(type(message) is Generate for message in messages) < 2:
+        try:
+            data = codec.encode(seq, messages)
+        except codec.EncodeError:
+            data = b""
+        if data and len(data) <= min(FRAME_BYTES, limit):
+            return Packed([data])
+    writer = _Writer(seq, limit)
+    for message in messages:
+        writer.add(message)
+    return writer.finish()
+
+
+class _Writer:
+    """Fills one frame after the other."""
+
+    def __init__(self, seq: int, limit: int) -> None:
+        self._seq = seq
+        self._limit = limit
+        self._bodies: list[bytes] = []
+        self._size = 0
+        self._places: dict[tuple[str, int], int] = {}
+        """Field and identity of a shared value -> the message of this frame that has it."""
+        self._packed = Packed()
+
+    def add(self, message: Message) -> None:
+        try:
+            body = self._write(message)
+            if self._bodies and self._size + len(body) > min(FRAME_BYTES, self._limit) - _ROOM:
+                self._flush()
+                body = self._write(message)
+        except codec.EncodeError as error:
+            text = f"the request holds a value that cannot be passed on: {error}"
+            self._refuse(message, TaskError(ErrorCode.INVALID_REQUEST, text))
+            return
+        if len(body) > self._limit - _ROOM:
+            text = f"{len(body)} bytes are more than the {self._limit} of one message"
+            self._refuse(message, TaskError(ErrorCode.TOO_LARGE, text))
+            return
+        self._note(message)
+        self._bodies.append(body)
+        self._size += len(body)
+
+    def finish(self) -> Packed:
+        if self._bodies:
+            self._flush()
+        return self._packed
+
+    def _write(self, message: Message) -> bytes:
+        tag, fields = codec.parts(message)
+        for name, value in _shared(message):
+            if (place := self._places.get((name, id(value)))) is not None:
+                fields[name] = codec.same_as(place)
+        return codec.write(tag, fields)
+
+    def _note(self, message: Message) -> None:
+        for name, value in _shared(message):
+            self._places.setdefault((name, id(value)), len(self._bodies))
+
+    def _refuse(self, message: Message, error: TaskError) -> None:
+        self._packed.refused.append(Refusal(message, error))
+
+    def _flush(self) -> None:
+        self._packed.frames.append(codec.join(self._seq, self._bodies))
+        self._seq += 1
+        self._bodies, self._size = [], 0
+        self._places.clear()
+
+
+def _shared(message: Message) -> list[tuple[str, Any]]:
+    if type(message) is not Generate:
+        return []
+    values = [(name, getattr(message, name)) for name in _SHARED]
+    return [(name, value) for name, value in values if value]

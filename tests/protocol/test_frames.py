@@ -1,0 +1,119 @@
+"""Frames: one bad or huge message costs its own task, and everything else arrives in order."""
+
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import codec
+from protocol import messages as m
+from protocol.errors import ErrorCode
+from protocol.sampling import SamplingParams
+from protocol.wire import frames
+from tests.protocol.test_codec import MESSAGES
+
+HOSTILE = st.one_of(
+    st.integers(min_value=2**64),
+    st.integers(max_value=-(2**63) - 1),
+    st.sampled_from(["\ud800", "\udfff tail", object(), {1, 2}, 1j]),
+    st.sampled_from([math.nan, math.inf, "\0", "", 0, None, True, b"", "x" * 5000]),
+)
+
+
+def generate(task_id: int, **fields: Any) -> m.Generate:
+    return m.Generate(task_id=task_id, params=SamplingParams(), **fields)
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def received(packed: frames.Packed, seq: int) -> list[m.Message]:
+    """Decode all frames, which must follow each other without a gap."""
+    found: list[m.Message] = []
+    for i, data in enumerate(packed.frames):
+        frame = codec.decode(data)
+        assert frame.seq == seq + i
+        found += frame.messages
+    return found
+
+
+@given(
+    seq=st.integers(0, 2**32),
+    good=st.lists(MESSAGES, max_size=4),
+    bad=st.lists(st.tuples(st.integers(0, 4), HOSTILE), min_size=1, max_size=3),
+)
+def test_hostile_values_keep_no_other_message_back(
+    seq: int, good: list[m.Message], bad: list[tuple[int, Any]]
+) -> None:
+    messages = list(good)
+    for at, value in bad:
+        fields = [{"prompt": value}, {"media": (value,)}, {"chat": m.Chat(kwargs={"a": value})}]
+        messages.insert(at, generate(7, **fields[at % 3]))
+    packed = frames.pack(seq, messages)
+    refused = [message for message, _ in packed.refused]
+    arrived = received(packed, seq)
+    assert len(arrived) + len(refused) == len(messages)
+    hostile = [one for one in messages if not any(one is ours for ours in good)]
+    assert all(any(one is bad_one for bad_one in hostile) for one in refused)
+    kept = iter(arrived)
+    assert all(any(one == other for other in kept) for one in good)
+
+
+def test_a_token_beyond_64_bits_ends_its_own_task_only() -> None:
+    bad = m.Generate(task_id=2, prompt="hi", params=SamplingParams(logit_bias=((2**64, 1.0),)))
+    packed = frames.pack(3, [generate(1, prompt="a"), bad, m.Cancel(task_id=9)])
+    assert [one.task_id for one in received(packed, 3)] == [1, 9]  # type: ignore[attr-defined]
+    ((message, error),) = packed.refused
+    assert message is bad and error.code is ErrorCode.INVALID_REQUEST
+
+
+def test_nesting_that_cannot_be_written_ends_its_own_task_only() -> None:
+    bad = generate(2, chat=m.Chat(kwargs={"a": nested(5000)}))
+    packed = frames.pack(0, [bad, m.Cancel(task_id=9)])
+    assert received(packed, 0) == [m.Cancel(task_id=9)]
+    assert [message for message, _ in packed.refused] == [bad]
+
+
+def test_large_messages_are_split_over_frames_in_order() -> None:
+    text = "x" * (frames.FRAME_BYTES // 2)
+    tasks = [m.Tokenize(task_id=i, content=text + str(i)) for i in range(5)]
+    packed = frames.pack(10, tasks)
+    assert len(packed.frames) == 5 and not packed.refused
+    assert received(packed, 10) == tasks
+
+
+def test_what_no_frame_can_hold_is_too_large_and_says_so() -> None:
+    big = m.Tokenize(task_id=1, content="x" * 5000)
+    small = m.Cancel(task_id=2)
+    packed = frames.pack(0, [small, big, small], limit=4096)
+    assert received(packed, 0) == [small, small]
+    ((message, error),) = packed.refused
+    assert message is big and error.code is ErrorCode.TOO_LARGE and "4096" in error.message
+
+
+def test_choices_of_one_prompt_share_its_bytes() -> None:
+    prompt, media = "y" * 1_000_000, (b"z" * 1_000_000,)
+    tasks = [generate(i, prompt=prompt, media=media) for i in range(128)]
+    packed = frames.pack(0, tasks)
+    assert sum(map(len, packed.frames)) < 2_100_000
+    arrived = received(packed, 0)
+    assert arrived == tasks
+    assert len({id(one.prompt) for one in arrived if isinstance(one, m.Generate)}) == 1
+
+
+def test_a_reference_to_nothing_is_its_tasks_misfortune() -> None:
+    body = {"task_id": 1, "params": {}, "prompt": codec.same_as(0)}
+    data = codec.join(0, [codec.write("generate", body), codec.write("ping", {})])
+    broken, ping = codec.decode(data).messages
+    assert isinstance(broken, m.Malformed) and "no earlier message" in broken.reason
+    assert ping == m.Ping()
+
+
+def test_an_ordinary_turn_is_one_frame() -> None:
+    deltas = [m.Delta(task_id=i, text="a", tokens=(1,), n_predicted=1) for i in range(8)]
+    assert frames.pack(4, deltas).frames == [codec.encode(4, deltas)]
