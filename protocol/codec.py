@@ -144,7 +144,7 @@ def decode(data: bytes) -> Frame:
 
 
 def _messages(items: tuple[Any, ...]) -> tuple[m.Message, ...]:
-    messages = []
+    messages: list[m.Message] = []
     for item in items:
         tag, body = item if type(item) is tuple and len(item) == 2 else (None, None)
         if type(tag) is not str or type(body) is not dict:

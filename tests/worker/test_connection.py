@@ -9,7 +9,7 @@ import zmq
 from protocol import messages as m
 from protocol.errors import ErrorCode
 from tests.worker.router import Gateway
-from worker.connection import Connection
+from worker.link.connection import Connection
 
 
 @pytest.fixture
