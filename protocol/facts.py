@@ -114,6 +114,10 @@ class Stats:
     """Drafts that were judged."""
     accepted_at: tuple[int, ...] = ()
     """Accepted tokens by their position in the draft."""
+    n_faults: int = 0
+    """Tasks that ended by an exception that no task should cause."""
+    link_lag_s: float = 0.0
+    """The longest that anything waited for the link's thread since the last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

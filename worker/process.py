@@ -126,7 +126,7 @@ class WorkerProcess:
                 self._become(Phase.AWAKE)
                 self._attach(self._thread.engine)
             case Phase.AWAKE if self._idle.is_over(
-                self._clock(), n_tasks=self._link.n_taken, is_idle=self._link.is_idle
+                self._clock(), n_tasks=self._link.tasks.n_taken, is_idle=self._link.is_idle
             ):
                 self._become(Phase.CLOSING)
                 self._fall_asleep()
@@ -226,6 +226,10 @@ class WorkerProcess:
                 logger.critical("engine stuck in=%.1fs limit=%.1fs", stalled_s, limit_s)
                 sys.stderr.flush()
                 os._exit(EXIT_STUCK)  # the engine thread holds the library: nothing can be freed
+        if (job := self._link.preparation.stuck(self._config.stall_s)) is not None:
+            logger.critical("preparing stuck job=%r limit=%.1fs", job.label, job.limit_s)
+            sys.stderr.flush()
+            os._exit(EXIT_STUCK)
         self._feed_watchdog()
 
     def _feed_watchdog(self) -> None:

@@ -22,7 +22,7 @@ CHATML = (
 )
 """What llama-server takes for a model without a template."""
 
-_FAULTS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
+_MAX_REASON = 500
 
 
 class _Nothing(jinja2.ChainableUndefined):
@@ -98,7 +98,11 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
     ) -> str:
-        """Write a conversation as the text that the model continues."""
+        """Write a conversation as the text that the model continues; raises `InvalidRequest`.
+
+        Whatever a template stumbles over in a conversation, endless recursion included, is that
+        conversation's end and nobody else's.
+        """
         known = {
             "bos_token": self._card.bos_token,
             "eos_token": self._card.eos_token,
@@ -112,8 +116,9 @@ class ChatTemplate:
         }
         try:
             return self._template.render(messages=list(messages), **known)
-        except _FAULTS as error:
-            message = f"The chat template cannot render these messages: {error}"
+        except Exception as error:
+            reason = str(error)[:_MAX_REASON] or type(error).__name__
+            message = f"The chat template cannot render these messages: {reason}"
             raise InvalidRequest(message, param="messages") from error
 
 

@@ -1,43 +1,55 @@
 """The parsers of the chats that run: text becomes content, thoughts and tool calls."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from protocol.messages import Delta, Done, Message, Terminal
-from worker.engine.task import Task
+from protocol.messages import Delta, Done, Failed, Message, TaskMessage, Terminal
 from worker.output.chat.parser import ChatParser
 
 _Key = tuple[int, int]
+Fault = Callable[[TaskMessage, Exception], Failed]
+"""Ends the task of a message that its parser cannot read."""
 
 
 class Answers:
     """Keeps one parser a chat, from its submission to its terminal message."""
 
-    def __init__(self) -> None:
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
         self._parsers: dict[_Key, ChatParser] = {}
 
-    def open(self, task: Task) -> None:
-        """Begin to parse what is said of a task, if its prompt wants that."""
-        if task.expected is not None:
-            # llama-server repeats what the client began in whole answers, not in streams.
-            parser = ChatParser(task.expected, repeats=not task.params.stream)
-            self._parsers[task.key] = parser
+    def open(self, key: _Key, parser: ChatParser) -> None:
+        """Begin to parse what is said of a task."""
+        self._parsers[key] = parser
 
     def clear(self) -> None:
         """Forget all: nobody waits for them any more."""
         self._parsers.clear()
 
     def parse(self, messages: list[Message]) -> list[Message]:
-        """Take texts apart; what was held back goes out before the end."""
+        """Take texts apart; what was held back goes out before the end.
+
+        A parser that fails ends its own task; nothing of that follows.
+        """
         if not self._parsers:
             return messages
         out: list[Message] = []
+        failed: set[_Key] = set()
         for message in messages:
-            if type(message) is Delta:
-                out.append(self._delta(message))
-            elif isinstance(message, Terminal):
-                out += self._end(message)
-            else:
-                out.append(message)
+            if failed and isinstance(message, TaskMessage) and _key(message) in failed:
+                continue
+            try:
+                if type(message) is Delta:
+                    out.append(self._delta(message))
+                elif isinstance(message, Terminal):
+                    out += self._end(message)
+                else:
+                    out.append(message)
+            except Exception as error:
+                assert isinstance(message, TaskMessage)
+                self._parsers.pop(_key(message), None)
+                failed.add(_key(message))
+                out.append(self._fault(message, error))
         return out
 
     def _delta(self, delta: Delta) -> Delta:
@@ -67,3 +79,7 @@ class Answers:
             n_predicted=message.n_predicted,
         )
         return [rest, message]
+
+
+def _key(message: TaskMessage) -> _Key:
+    return message.task_id, message.attempt

@@ -6,7 +6,7 @@ from protocol.side_tasks import SetLora, SetSystemPrompt
 
 TaskKey = tuple[int, int]
 
-_ORDERS = (SetLora, SetSystemPrompt)
+ORDERS = (SetLora, SetSystemPrompt)
 """They are for the worker, not for whoever waits for the answer: a cancel does not undo them."""
 
 
@@ -29,10 +29,10 @@ class Parking:
     def cancel(self, key: TaskKey) -> Done | None:
         """Give a task up; return its end, or None if it does not wait here or must be done."""
         task = self._tasks.get(key)
-        if task is None or isinstance(task, _ORDERS):
+        if task is None or isinstance(task, ORDERS):
             return None
         del self._tasks[key]
-        return Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.CANCELLED)
+        return cancelled(key)
 
     def take(self) -> list[TaskMessage]:
         """Hand all of them out, in order."""
@@ -43,6 +43,11 @@ class Parking:
     def fail(self, error: TaskError) -> list[Terminal]:
         """End all of them."""
         return [failed(task, error) for task in self.take()]
+
+
+def cancelled(key: TaskKey) -> Done:
+    """Make the terminal message of a task that was cancelled before it ran."""
+    return Done(task_id=key[0], attempt=key[1], finish=Finish.CANCELLED)
 
 
 def failed(task: TaskMessage, error: TaskError) -> Failed:

@@ -1,21 +1,30 @@
 """From what a client wrote to the tokens that a slot reads: template, tokenizing, limits.
 
-Runs on the link's thread: it reads the vocabulary only.
+Runs on the threads of `worker.link.preparation`, several at once: it reads the vocabulary only.
 """
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.facts import ModelCard
-from protocol.messages import Generate, Tokenize
+from protocol.messages import (
+    Detokenize,
+    Detokenized,
+    Generate,
+    TaskMessage,
+    Terminal,
+    Tokenize,
+    Tokenized,
+)
 from protocol.sampling import SamplingParams
 from protocol.side_tasks import Render, Rendered, SetSystemPrompt, SystemPromptSet
 from worker.chat.conversation import ChatPrompt, ConversationReader
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.task import Task
+from worker.output.chat.parser import ChatParser
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
 from worker.prompt.structured import with_grammar
 from worker.prompt.system_prompt import SystemPrefix
@@ -23,6 +32,15 @@ from worker.prompt.system_prompt import SystemPrefix
 logger = logging.getLogger(__name__)
 
 IS_ENCODER = "This model is an encoder: it makes embeddings and does not generate"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A generation that the engine can begin."""
+
+    task: Task
+    parser: ChatParser | None
+    """What takes its answer apart, if anything does."""
 
 
 class PromptReader:
@@ -40,6 +58,36 @@ class PromptReader:
         self._conversations = ConversationReader(self._card)
         self._shown = shown_tokens(backend, self._conversations.markers)
         self._longest_piece = max(len(piece) for piece in backend.vocabulary.special_pieces)
+
+    def prepare(self, message: TaskMessage) -> Prepared | Terminal:
+        """Do all of a task that needs no engine; raises `TaskError` for what cannot be done."""
+        match message:
+            case Generate():
+                task = self.task(message)
+                return Prepared(task, parser_of(task))
+            case Render():
+                return self.render(message)
+            case SetSystemPrompt():
+                return self.set_system_prompt(message)
+            case Tokenize():
+                return self._tokenized(message)
+            case Detokenize():
+                tokens = self.valid_tokens(message.tokens)
+                content = self._backend.vocabulary.render(tokens)
+                return Detokenized(
+                    task_id=message.task_id, attempt=message.attempt, content=content
+                )
+        raise AssertionError(f"{type(message).__name__} needs no preparation")
+
+    def _tokenized(self, message: Tokenize) -> Tokenized:
+        tokens = self.tokenize(message)
+        pieces = self._backend.vocabulary.special_pieces if message.with_pieces else ()
+        return Tokenized(
+            task_id=message.task_id,
+            attempt=message.attempt,
+            tokens=tuple(tokens),
+            pieces=tuple([pieces[token] for token in tokens]) if pieces else (),
+        )
 
     def _settled(self, message: Generate) -> Generate:
         """Add what this server says beside the request: its own limit, and the stop of its chats.
@@ -282,6 +330,14 @@ def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:
         reasoning_budget_end_tags=tuple(ends),
         generation_prompt=chat.begun,
     )
+
+
+def parser_of(task: Task) -> ChatParser | None:
+    """Make the parser of a task's answer; it has read what the client began of that already."""
+    if task.expected is None:
+        return None
+    # llama-server repeats what the client began in whole answers, not in streams.
+    return ChatParser(task.expected, repeats=not task.params.stream)
 
 
 def shown_tokens(backend: Backend, markers: Sequence[str]) -> frozenset[int]:

@@ -1,0 +1,81 @@
+"""What a task is to be prepared: which go together, how long that may take, and the work itself."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from protocol import messages as m
+from protocol import side_tasks as s
+from worker.link.parking import ORDERS
+from worker.link.preparation import Job
+from worker.prompt.prompt import Prepared, PromptReader
+
+TaskKey = tuple[int, int]
+Outcome = m.Terminal | Prepared | Exception
+
+_LIMIT_S, _LIMIT_PER_MIB_S, _LONGEST_S = 5.0, 2.0, 60.0
+"""Time to prepare tasks, and more of it for each MiB of their texts and media."""
+_LARGE = 64 * 1024
+"""From this size on a task may take long to prepare."""
+
+
+def job_of(reader: PromptReader, messages: Sequence[m.TaskMessage]) -> Job:
+    """Return the job that prepares tasks; its outcome maps their keys to what became of each."""
+    first = messages[0]
+    size = sum(_size(message) for message in messages)
+    return Job(
+        label=f"{type(first).__name__} task={first.task_id} n={len(messages)}",
+        work=partial(_outcomes, reader, tuple(messages)),
+        limit_s=min(_LONGEST_S, _LIMIT_S + size / 2**20 * _LIMIT_PER_MIB_S),
+        is_large=size > _LARGE,
+        is_alone=isinstance(first, ORDERS),
+    )
+
+
+def _outcomes(reader: PromptReader, messages: Sequence[m.TaskMessage]) -> dict[TaskKey, Outcome]:
+    """Prepare tasks one after the other; on a thread of `Preparation`."""
+    found: dict[TaskKey, Outcome] = {}
+    for message in messages:
+        try:
+            found[message.task_id, message.attempt] = reader.prepare(message)
+        except Exception as error:
+            found[message.task_id, message.attempt] = error
+    return found
+
+
+def shares_prompt(one: m.Generate, other: m.Generate) -> bool:
+    """Tell whether two generations read the same."""
+    return (
+        one.prompt == other.prompt
+        and one.chat == other.chat
+        and one.infill == other.infill
+        and one.media == other.media
+    )
+
+
+def _size(message: m.TaskMessage) -> int:
+    """Estimate what a task has to be read, in bytes, from the outermost values alone."""
+    match message:
+        case m.Generate(prompt=prompt, chat=chat, media=media):
+            return _length(prompt) + _chat_length(chat) + sum(map(len, media))
+        case s.Render(chat=chat, media=media):
+            return _chat_length(chat) + sum(map(len, media))
+        case m.Tokenize(content=content):
+            return _length(content)
+        case m.Detokenize(tokens=tokens):
+            return len(tokens)
+        case _:
+            return 0
+
+
+def _length(prompt: str | tuple[int | str, ...] | None) -> int:
+    if prompt is None or isinstance(prompt, str):
+        return len(prompt or "")
+    return len(prompt) + sum(len(part) for part in prompt if isinstance(part, str))
+
+
+def _chat_length(chat: m.Chat | None) -> int:
+    if chat is None:
+        return 0
+    contents = (message.get("content") for message in chat.messages)
+    n_words = sum(len(one) for one in contents if isinstance(one, str))
+    return n_words + len(chat.schema or "") + 512 * (len(chat.messages) + len(chat.tools))

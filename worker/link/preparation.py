@@ -1,0 +1,208 @@
+"""Threads for what takes long before a task can run: rendering, tokenizing, media, grammars.
+
+The link's thread hands out jobs and collects what became of them; the books are its own and need no
+lock, the threads only work. A job that overruns its time is answered for at once, and its thread is
+told to end: Python code does so within microseconds, a call into C when it returns. Another thread
+takes its place meanwhile.
+"""
+
+import ctypes
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
+
+N_THREADS = 2
+"""Large jobs occupy all but one of them, so that a small one never waits for a large one."""
+
+
+class Overrun(BaseException):
+    """Raised inside a job that has had its time; no code of a template can catch it."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One piece of work for a thread."""
+
+    label: str
+    """What it is for, with the task's id: for the log."""
+    work: Callable[[], object]
+    limit_s: float
+    is_large: bool = False
+    is_alone: bool = False
+    """All before it must have ended, and nothing begins until it has."""
+    outcome: object = None
+    """What `work` returned, or the exception that it ended with."""
+    started_s: float = 0.0
+
+    def run(self) -> object:
+        """Do the work; whatever it raises is its outcome."""
+        try:
+            return self.work()
+        except BaseException as error:
+            return error
+
+
+Result = tuple["Hand", Job, object]
+
+
+class Hand:
+    """One thread, and the job that it was given last."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, results: "queue.SimpleQueue[Result]", wake: Callable[[], None]) -> None:
+        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._results = results
+        self._wake = wake
+        name = f"prepare-{next(self._numbers)}"
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread.start()
+
+    def give(self, job: Job) -> None:
+        """Let it do a job."""
+        job.started_s = time.monotonic()
+        self._inbox.put(job)
+
+    def dismiss(self) -> None:
+        """Let the thread end once it has done what it was given."""
+        self._inbox.put(None)
+
+    def interrupt(self) -> None:
+        """Raise `Overrun` in the thread, as soon as it runs Python code again."""
+        ident = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Overrun))
+
+    @property
+    def is_alive(self) -> bool:
+        """The thread has not ended."""
+        return self._thread.is_alive()
+
+    def _live(self) -> None:
+        try:
+            while (job := self._inbox.get()) is not None:
+                self._results.put((self, job, job.run()))
+                del job  # it refers to the model, which may be freed while the thread waits
+                self._wake()
+        except Overrun:  # it came when the job had just ended
+            return
+
+
+class Preparation:
+    """Hands jobs to threads, in their order; belongs to the link's thread."""
+
+    def __init__(self, wake: Callable[[], None], n_threads: int = N_THREADS) -> None:
+        """`wake` is called on another thread when `take` has something to return."""
+        self._wake = wake
+        self._n_threads = n_threads
+        self._waiting: deque[Job] = deque()
+        self._running: dict[Hand, Job] = {}
+        self._idle: list[Hand] = []
+        self._condemned: dict[Hand, Job] = {}
+        """Threads whose jobs have been given up, and that have not ended yet."""
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+
+    def __bool__(self) -> bool:
+        """Tell whether a thread may still use the model, or is about to."""
+        return bool(self._waiting or self._running or self._condemned)
+
+    def __repr__(self) -> str:
+        return f"<Preparation running={len(self._running)} waiting={len(self._waiting)}>"
+
+    def submit(self, job: Job) -> None:
+        """Let a job be done as soon as a thread is free."""
+        self._waiting.append(job)
+        self._hand_out()
+
+    def discard(self, job: Job) -> None:
+        """Forget a job that has not begun; one that has is done to its end or its time."""
+        if job in self._waiting:
+            self._waiting.remove(job)
+            self._hand_out()
+
+    def clear(self) -> None:
+        """Forget all that has not begun."""
+        self._waiting.clear()
+
+    @property
+    def has_results(self) -> bool:
+        """A job has ended."""
+        return not self._results.empty()
+
+    def take(self) -> list[Job]:
+        """Return the jobs that have ended since the last time, and begin others."""
+        ended: list[Job] = []
+        while self.has_results:
+            hand, job, job.outcome = self._results.get()
+            if self._running.pop(hand, None) is not None:
+                self._idle.append(hand)
+                ended.append(job)
+            else:
+                self._condemned.pop(hand, None)
+        if ended:
+            self._hand_out()
+        return ended
+
+    def overdue(self) -> list[Job]:
+        """Give up the jobs that have had their time, and return them."""
+        now = time.monotonic()
+        for hand in [hand for hand in self._condemned if not hand.is_alive]:
+            del self._condemned[hand]
+        for hand in self._condemned:
+            hand.interrupt()
+        found = {
+            hand: job for hand, job in self._running.items() if now - job.started_s > job.limit_s
+        }
+        for hand, job in found.items():
+            del self._running[hand]
+            self._condemned[hand] = job
+            job.outcome = Overrun()
+            hand.dismiss()
+            hand.interrupt()
+        if found:
+            self._hand_out()
+        return list(found.values())
+
+    def stuck(self, limit_s: float) -> Job | None:
+        """Return a job that was given up this long ago and still holds its thread."""
+        now = time.monotonic()
+        for hand, job in self._condemned.items():
+            if hand.is_alive and now - job.started_s > job.limit_s + limit_s:
+                return job
+        return None
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self.clear()
+        for hand in (*self._idle, *self._running):
+            hand.dismiss()
+        self._idle.clear()
+
+    # -------------------------------------------------------------------------------------------
+
+    def _hand_out(self) -> None:
+        while len(self._running) < self._n_threads and (job := self._next()) is not None:
+            self._waiting.remove(job)
+            hand = self._idle.pop() if self._idle else Hand(self._results, self._wake)
+            self._running[hand] = job
+            hand.give(job)
+
+    def _next(self) -> Job | None:
+        """Return the oldest job that may begin; a small one may pass large ones."""
+        running = self._running.values()
+        if any(job.is_alone for job in running):
+            return None
+        n_large = sum(job.is_large for job in running)
+        for job in self._waiting:
+            if job.is_alone:
+                is_first = job is self._waiting[0] and not running
+                return job if is_first else None
+            if not job.is_large or n_large < max(1, self._n_threads - 1):
+                return job
+        return None

@@ -1,0 +1,277 @@
+"""All tasks of a worker from their arrival to their end; belongs to the link's thread.
+
+A task waits for the model (`Parking`), is prepared on another thread (`Preparation`), runs in the
+engine, and has ended with its one terminal message. Whatever goes wrong with one of them is its own
+end: logged with its id, counted, and no other task's business.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from protocol import messages as m
+from protocol import side_tasks as s
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from worker.embedding import Desk
+from worker.engine.engine import Engine
+from worker.engine.task import Abort, AbortAll, Report, Submit, Task
+from worker.link.answers import Answers
+from worker.link.jobs import Outcome, TaskKey, job_of, shares_prompt
+from worker.link.parking import Parking, cancelled, failed
+from worker.link.preparation import Job, Overrun, Preparation
+from worker.link.side_tasks import SideTasks
+from worker.prompt.prompt import Prepared, PromptReader
+from worker.thoughts import end_thoughts
+
+logger = logging.getLogger(__name__)
+
+
+class Tasks:
+    """Knows of each task where it is, and begins what comes next."""
+
+    def __init__(self, preparation: Preparation) -> None:
+        self._preparation = preparation
+        self._engine: Engine | None = None
+        self._reader: PromptReader | None = None
+        self._side: SideTasks | None = None
+        self._desk: Desk | None = None
+        self._parking = Parking()
+        self._fresh: list[m.Generate] = []
+        """Generations of the frame that is being heard, which share one prompt."""
+        self._preparing: dict[TaskKey, Job] = {}
+        self.running: set[TaskKey] = set()
+        """What the engine has been given and not ended."""
+        self._answers = Answers(self._parser_failed)
+        self.n_taken = 0
+        """Tasks that ever came."""
+        self.n_faults = 0
+        """Tasks that ended by an exception which no task should cause."""
+
+    def __repr__(self) -> str:
+        n = (len(self._parking), len(self._preparing), len(self.running))
+        return "<Tasks parked={} preparing={} running={}>".format(*n)
+
+    # ---- the model ----------------------------------------------------------------------------
+
+    def embed_with(self, desk: Desk) -> None:
+        """Take embeddings and rerankings too."""
+        self._desk = desk
+
+    def attach(
+        self, engine: Engine, reader: PromptReader, side: SideTasks | None
+    ) -> list[m.Message]:
+        """Begin what waits for the model; return what is to be said at once."""
+        self._engine, self._reader, self._side = engine, reader, side
+        said: list[m.Message] = []
+        for task in self._parking.take():
+            said += self._begin(task)
+        return said + self.flush()
+
+    def detach(self) -> None:
+        """Let go of the engine, which is idle; what comes waits until it is back."""
+        assert self.is_idle, f"{self!r} cannot let go"
+        if self._side is not None:
+            self._side.close()
+        self._engine = self._reader = self._side = self._desk = None
+
+    def give_up(self, error: TaskError) -> list[m.Terminal]:
+        """End the tasks that wait for the model: it will not come."""
+        return self._parking.fail(error)
+
+    @property
+    def n_parked(self) -> int:
+        """Tasks that wait for the model."""
+        return len(self._parking)
+
+    @property
+    def n_preparing(self) -> int:
+        """Tasks that are on their way to the engine."""
+        return len(self._preparing)
+
+    @property
+    def is_idle(self) -> bool:
+        """No task is here at all, and no thread works for one that was."""
+        here = self.running or self._preparing or self._parking or self._fresh
+        return not (here or self._preparation)
+
+    # ---- in -----------------------------------------------------------------------------------
+
+    def take(self, message: m.TaskMessage) -> list[m.Message]:
+        """Take a task in; return what is to be said at once. `flush` ends the frame."""
+        self.n_taken += 1
+        if self._engine is None:
+            self._parking.add(message)
+            return []
+        return self._begin(message)
+
+    def flush(self) -> list[m.Message]:
+        """Begin the generations that share a prompt together."""
+        fresh, self._fresh = self._fresh, []
+        if fresh:
+            self._prepare(fresh)
+        return []
+
+    def cancel(self, key: TaskKey) -> list[m.Message]:
+        """End a task as soon as that can be, wherever it is."""
+        if (ended := self._parking.cancel(key)) is not None:
+            return [ended]
+        self.flush()
+        if key in self.running:
+            self._abort(key)
+            return []
+        job = self._preparing.get(key)
+        if job is None or job.is_alone:  # an order, which must be carried out
+            return []
+        del self._preparing[key]
+        if job not in self._preparing.values():
+            self._preparation.discard(job)
+        return [cancelled(key)]
+
+    def clear(self) -> None:
+        """Forget all: the gateway that wanted them is gone."""
+        self._parking.take()
+        self._fresh.clear()
+        self._preparing.clear()
+        self._preparation.clear()
+        self.running.clear()
+        self._answers.clear()
+        if self._desk is not None:
+            self._desk.drop()
+        if self._engine is not None:
+            self._engine.submit(AbortAll())
+
+    def _begin(self, message: m.TaskMessage) -> list[m.Message]:
+        """Begin a task; return its end if that has come already."""
+        try:
+            self._start(message)
+        except TaskError as error:
+            return [failed(message, error)]
+        except Exception as error:
+            return [self._faulty(message, error)]
+        return []
+
+    def _start(self, message: m.TaskMessage) -> None:
+        assert self._engine is not None
+        match message:
+            case m.Generate():
+                if self._fresh and not shares_prompt(self._fresh[0], message):
+                    self.flush()
+                self._fresh.append(message)
+                return
+            case s.Render() | s.SetSystemPrompt() | m.Tokenize() | m.Detokenize():
+                self.flush()
+                self._prepare([message])
+                return
+            case m.Inspect():
+                self._engine.submit(Report(message.task_id, message.attempt))
+            case s.EndThoughts():
+                self._engine.submit(end_thoughts(self._engine, message))
+            case s.SlotAction() | s.SetLora() if self._side is not None:
+                self._side.start(message)
+            case s.Embed() | s.Rerank():
+                if self._desk is None:
+                    raise TaskError(ErrorCode.NOT_SUPPORTED, "this worker makes no embeddings")
+                self._desk.open(message)
+            case _:
+                what = f"unexpected task {type(message).__name__}"
+                raise TaskError(ErrorCode.NOT_SUPPORTED, what)
+        self.running.add((message.task_id, message.attempt))
+
+    # ---- preparing ----------------------------------------------------------------------------
+
+    def _prepare(self, messages: Sequence[m.TaskMessage]) -> None:
+        """Let a thread do what takes long; `prepared` goes on with it."""
+        assert self._reader is not None
+        job = job_of(self._reader, messages)
+        for message in messages:
+            self._preparing[message.task_id, message.attempt] = job
+        self._preparation.submit(job)
+
+    def prepared(self) -> list[m.Message]:
+        """Hand what has been prepared to the engine; return what has ended instead."""
+        said: list[m.Message] = []
+        ready: list[Task] = []
+        for job in self._preparation.take():
+            for key, outcome in self._results(job):
+                said += self._settle(key, outcome, ready)
+        if ready:
+            assert self._engine is not None
+            self._engine.submit(Submit(ready[0], tuple(ready[1:])))
+        return said
+
+    def overdue(self) -> list[m.Message]:
+        """End the tasks whose preparation takes too long."""
+        said: list[m.Message] = []
+        for job in self._preparation.overdue():
+            logger.error("given up preparing=%r after_s=%.1f", job.label, job.limit_s)
+            for key, outcome in self._results(job):
+                said += self._settle(key, outcome, [])
+        return said
+
+    def _results(self, job: Job) -> list[tuple[TaskKey, Outcome]]:
+        """Return what became of each task of a job, but for those that were cancelled."""
+        keys = [key for key, one in self._preparing.items() if one is job]
+        for key in keys:
+            del self._preparing[key]
+        found = job.outcome
+        if isinstance(found, dict):
+            return [(key, found[key]) for key in keys]
+        if isinstance(found, Overrun):
+            what = f"This request takes more than {job.limit_s:.0f} s to be prepared"
+            return [(key, InvalidRequest(what)) for key in keys]
+        error = found if isinstance(found, Exception) else RuntimeError(repr(found))
+        return [(key, error) for key in keys]
+
+    def _settle(self, key: TaskKey, outcome: Outcome, ready: list[Task]) -> list[m.Message]:
+        if isinstance(outcome, Prepared):
+            self.running.add(key)
+            if outcome.parser is not None:
+                self._answers.open(key, outcome.parser)
+            ready.append(outcome.task)
+            return []
+        if isinstance(outcome, m.Terminal):
+            return [outcome]
+        message = m.TaskMessage(task_id=key[0], attempt=key[1])
+        if isinstance(outcome, TaskError):
+            return [failed(message, outcome)]
+        return [self._faulty(message, outcome)]
+
+    # ---- out ----------------------------------------------------------------------------------
+
+    def tell(self, messages: Sequence[m.Message]) -> tuple[list[m.Message], bool]:
+        """Return what the gateway is to hear of what the engine said, and whether a task ended."""
+        running = self.running
+        wanted: list[m.Message] = []
+        ended: list[TaskKey] = []
+        for message in messages:
+            # What the engine still says about tasks of a connection that is gone is dropped.
+            if not isinstance(message, m.TaskMessage):
+                wanted.append(message)
+            elif (key := (message.task_id, message.attempt)) in running:
+                wanted.append(message)
+                if isinstance(message, m.Terminal):
+                    ended.append(key)
+        running.difference_update(ended)
+        return self._answers.parse(wanted), bool(ended)
+
+    def _parser_failed(self, message: m.TaskMessage, error: Exception) -> m.Failed:
+        """End a task whose answer cannot be taken apart."""
+        key = (message.task_id, message.attempt)
+        if key in self.running:
+            self.running.discard(key)
+            self._abort(key)
+        return self._faulty(message, error)
+
+    # -------------------------------------------------------------------------------------------
+
+    def _abort(self, key: TaskKey) -> None:
+        assert self._engine is not None
+        if self._desk is not None:
+            self._desk.drop(key)
+        self._engine.submit(Abort(*key))
+
+    def _faulty(self, message: m.TaskMessage, error: Exception) -> m.Failed:
+        """End a task that met a fault of ours."""
+        self.n_faults += 1
+        logger.error("task=%d failed by a fault of the worker", message.task_id, exc_info=error)
+        what = f"internal error: {type(error).__name__}"
+        return failed(message, TaskError(ErrorCode.INTERNAL, what))
