@@ -10,7 +10,7 @@ from itertools import zip_longest
 
 from protocol.facts import Stats
 
-_LATEST = ("n_kv_used", "n_kv", "n_branches", "n_host_bytes")
+_LATEST = ("n_kv_used", "n_kv", "n_branches", "n_host_bytes", "link_lag_s")
 _LARGEST, _LISTED = "n_tokens_max", "accepted_at"
 SUMMED = tuple(f.name for f in fields(Stats) if f.name not in (*_LATEST, _LARGEST, _LISTED))
 """Fields of `Stats` that only grow within one start of a worker and add up over all of them."""

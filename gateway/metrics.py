@@ -23,6 +23,8 @@ _HTTP_S = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 
+_LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
@@ -59,6 +61,7 @@ class Metrics:
         self.n_late = 0
         self.latencies: dict[str, ModelLatencies] = {}
         self.http: dict[str, Histogram] = {}
+        self.link_lag: dict[str, Histogram] = {}
         self.http_statuses: Counter[tuple[str, str]] = Counter()
         self._scraped: dict[str, float] = {}
 
@@ -97,6 +100,10 @@ class Metrics:
     def beat(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
         """Take the counters of a heartbeat."""
         self.stats.beat(worker, model, epoch, stats)
+        lag = self.link_lag.get(worker)
+        if lag is None:
+            lag = self.link_lag[worker] = Histogram(_LAG_S)
+        lag.observe(stats.link_lag_s)
 
     def http_request(self, route: str, status: int, seconds: float) -> None:
         """Count an answered request under the pattern of its route."""
@@ -198,6 +205,12 @@ class _Own(Collector):
             "From the head of a request to the end of its answer.",
             "route",
             self._metrics.http,
+        )
+        yield _histograms(
+            "llamapool_link_loop_lag_seconds",
+            "The longest wait for a worker's main thread in each heartbeat.",
+            "worker",
+            self._metrics.link_lag,
         )
 
     def _counters(self) -> Iterator[Metric]:

@@ -227,6 +227,17 @@ def test_counters_outlive_their_worker_and_the_state_of_its_cache_does_not() -> 
     assert found["llamapool_cache_used_cells", ("m", "a")] == 8
 
 
+def test_the_longest_waits_for_the_main_thread_of_a_worker_are_counted() -> None:
+    one = Metrics()
+    for lag_s in (0.002, 0.02, 0.3):
+        one.beat("a", "m", 1, Stats(link_lag_s=lag_s))
+    found = samples(one)
+    name = "llamapool_link_loop_lag_seconds"
+    counts = [found[f"{name}_bucket", (le, "a")] for le in ("0.001", "0.0025", "0.25", "0.5")]
+    assert counts == [0, 1, 2, 3]
+    assert found[f"{name}_count", ("a",)] == 3
+
+
 def test_two_gateways_in_one_process_share_nothing() -> None:
     one, other = Metrics(), Metrics()
     one.task_ended("m", "eos")

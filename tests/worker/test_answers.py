@@ -1,25 +1,36 @@
 """What the engine says of a chat, on its way out of the worker."""
 
+import pytest
+
 from protocol.config import WorkerConfig
 from protocol.errors import ErrorCode
-from protocol.messages import Delta, Done, Failed, Finish, Heartbeat
+from protocol.messages import Delta, Done, Failed, Finish, Heartbeat, TaskMessage
 from protocol.sampling import SamplingParams
 from tests.worker.chat_cases import HERMES, expect
 from worker.engine.backend import Vocabulary
 from worker.engine.fake import FakeBackend
 from worker.engine.task import Task
 from worker.link.answers import Answers
-from worker.prompt.prompt import shown_tokens
+from worker.output.chat.parser import ChatParser
+from worker.output.chat.sink import Parsed
+from worker.prompt.prompt import parser_of, shown_tokens
 
 DONE = Done(task_id=1, attempt=0, finish=Finish.EOS, n_predicted=9)
 
 
 def answers(*ids: int) -> Answers:
     """Parsers of tasks with these ids."""
-    found = Answers()
+    found = Answers(fault)
     for task_id in ids:
-        found.open(Task(task_id, 0, [1], SamplingParams(), expected=expect("hermes")))
+        parser = parser_of(Task(task_id, 0, [1], SamplingParams(), expected=expect("hermes")))
+        assert parser is not None
+        found.open((task_id, 0), parser)
     return found
+
+
+def fault(message: TaskMessage, error: Exception) -> Failed:
+    """What ends a task whose parser failed."""
+    return Failed(task_id=message.task_id, code=ErrorCode.INTERNAL, message=repr(error))
 
 
 def delta(text: str, task_id: int = 1) -> Delta:
@@ -63,6 +74,22 @@ def test_parsers_are_forgotten_with_their_gateway() -> None:
     found = answers(1, 2)
     found.clear()
     assert found.parse([delta(HERMES)]) == [delta(HERMES)]
+
+
+def test_a_parser_that_fails_ends_its_task_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = ChatParser.feed
+
+    def fail(parser: ChatParser, text: str) -> Parsed:
+        if text == "bad":
+            raise RecursionError
+        return feed(parser, text)
+
+    monkeypatch.setattr(ChatParser, "feed", fail)
+    found = answers(1, 2)
+    said = [delta("good"), delta("bad"), delta("more"), DONE, delta("words", 2)]
+    failed = Failed(task_id=1, code=ErrorCode.INTERNAL, message="RecursionError()")
+    assert found.parse(said) == [delta("good"), failed, delta("words", 2)]
+    assert found.parse([delta("words", 2)]) == [delta("words", 2)]
 
 
 def test_control_tokens_in_markers_are_shown() -> None:

@@ -216,7 +216,7 @@ class Tasks:
         if isinstance(found, dict):
             return [(key, found[key]) for key in keys]
         if isinstance(found, Overrun):
-            what = f"This request takes more than {job.limit_s:.0f} s to be prepared"
+            what = f"This request takes more than {job.limit_s:.1f} s to be prepared"
             return [(key, InvalidRequest(what)) for key in keys]
         error = found if isinstance(found, Exception) else RuntimeError(repr(found))
         return [(key, error) for key in keys]

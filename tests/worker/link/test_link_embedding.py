@@ -9,7 +9,7 @@ from protocol import messages as m
 from protocol.config import WorkerConfig
 from protocol.errors import ErrorCode
 from protocol.side_tasks import Embed, Embedded, Rerank
-from tests.worker.test_link import Pair, generate
+from tests.worker.link.pair import Pair, generate
 from worker.embedding import Desk
 from worker.engine.fake import FakeBackend
 

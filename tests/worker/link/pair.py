@@ -1,0 +1,77 @@
+"""A gateway in the test, and a link with an engine over the fake backend."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from protocol import messages as m
+from protocol.config import WorkerConfig
+from protocol.sampling import SamplingParams
+from tests.worker.router import Gateway
+from worker.engine.engine import Engine, EngineConfig
+from worker.engine.fake import FakeBackend
+from worker.engine.task import Stop
+from worker.link.connection import Connection
+from worker.link.link import Link
+from worker.link.outlet import Outlet
+from worker.prompt.prompt import PromptReader
+
+
+class Pair:
+    """A gateway and a link with its engine thread."""
+
+    def __init__(self, endpoint: str, **settings: Any) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.gateway = Gateway(self.context, endpoint)
+        config = WorkerConfig(backend="fake", n_slots=2, n_ctx=512, **settings)
+        self.backend = FakeBackend(config)
+        self.outlet = Outlet()
+        engine_config = EngineConfig(n_slots=2, n_ctx=256)
+        self.engine = Engine(self.backend, engine_config, self.outlet.put)
+        self.thread = threading.Thread(target=self.engine.run)
+        self.thread.start()
+        hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
+        self.link = Link(Connection(self.context, endpoint, "w:1"), self.outlet, hello)
+        self.link.open()
+
+    def attach(self) -> None:
+        """Open the slots."""
+        reader = PromptReader(self.backend, cuts_long=False)
+        self.link.attach(self.engine, reader, self.backend.card)
+
+    def until(self, kind: type[m.Message], n: int = 1) -> list[m.Message]:
+        """Let both sides work until the gateway has heard `n` of a kind."""
+        self.turn_until(lambda: len(self.gateway.of(kind)) >= n)
+        return self.gateway.of(kind)
+
+    def turn_until(self, holds: Callable[[], bool]) -> None:
+        """Let both sides work until something is so."""
+        deadline = time.monotonic() + 10
+        while not holds():
+            assert time.monotonic() < deadline, self.gateway.heard[-5:]
+            self.outlet.wake()  # do not wait out the heartbeat
+            self.link.turn()
+            self.gateway.poll()
+
+    @property
+    def beats(self) -> list[m.Heartbeat]:
+        """The heartbeats that came."""
+        return [one for one in self.gateway.heard if isinstance(one, m.Heartbeat)]
+
+    def close(self) -> None:
+        """End everything."""
+        self.engine.submit(Stop())
+        self.thread.join()
+        self.link.close("test is over")
+        self.gateway.close()
+        self.outlet.close()
+        self.context.term()
+
+
+def generate(task_id: int, prompt: str, n_predict: int = 4) -> m.Generate:
+    """A short greedy generation."""
+    params = SamplingParams(n_predict=n_predict, temperature=0.0)
+    return m.Generate(task_id=task_id, prompt=prompt, params=params)
