@@ -4,7 +4,7 @@ import pytest
 
 from protocol.config import WorkerConfig
 from protocol.errors import ErrorCode
-from protocol.messages import Delta, Done, Failed, Finish, Heartbeat, TaskMessage
+from protocol.messages import Delta, Done, Failed, Finish, Heartbeat, Message, TaskMessage
 from protocol.sampling import SamplingParams
 from tests.worker.chat_cases import HERMES, expect
 from worker.engine.backend import Vocabulary
@@ -86,7 +86,7 @@ def test_a_parser_that_fails_ends_its_task_and_no_other(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ChatParser, "feed", fail)
     found = answers(1, 2)
-    said = [delta("good"), delta("bad"), delta("more"), DONE, delta("words", 2)]
+    said: list[Message] = [delta("good"), delta("bad"), delta("more"), DONE, delta("words", 2)]
     failed = Failed(task_id=1, code=ErrorCode.INTERNAL, message="RecursionError()")
     assert found.parse(said) == [delta("good"), failed, delta("words", 2)]
     assert found.parse([delta("words", 2)]) == [delta("words", 2)]

@@ -139,7 +139,8 @@ class Preparation:
         """Return the jobs that have ended since the last time, and begin others."""
         ended: list[Job] = []
         while self.has_results:
-            hand, job, job.outcome = self._results.get()
+            hand, job, outcome = self._results.get()
+            job.outcome = outcome
             if self._running.pop(hand, None) is not None:
                 self._idle.append(hand)
                 ended.append(job)
