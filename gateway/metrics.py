@@ -142,6 +142,7 @@ _PER_WORKER = (
     ("llamapool_evicted_prompts", "Texts that left the prefix cache.", "n_evicted"),
     ("llamapool_restored_tokens", "Prompt tokens brought back from the host's RAM.", "n_restored"),
     ("llamapool_parked_tasks", "Tasks that gave their cells up for a while.", "n_parked"),
+    ("llamapool_worker_faults", "Tasks that ended by a fault of their worker.", "n_faults"),
 )
 
 _LATEST = (

@@ -205,6 +205,7 @@ def test_every_counter_of_an_engine_is_shown_for_its_worker() -> None:
         "llamapool_evicted_prompts_total": {"n_evicted": 8},
         "llamapool_restored_tokens_total": {"n_restored": 9},
         "llamapool_parked_tasks_total": {"n_parked": 10},
+        "llamapool_worker_faults_total": {"n_faults": 10.5},
         "llamapool_cache_used_cells": {"n_kv_used": 11},
         "llamapool_cache_cells": {"n_kv": 12},
         "llamapool_cache_branches": {"n_branches": 13},

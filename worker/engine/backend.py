@@ -1,7 +1,7 @@
 """The seam between the engine and whatever computes: llama.cpp, or the deterministic fake.
 
 The engine speaks in sequences, positions and tokens; a backend owns the memory behind them. All
-methods belong to the engine thread, except `tokenize`, which only reads the vocabulary.
+methods belong to the engine thread, except those that only read the vocabulary and say so.
 """
 
 from collections.abc import Sequence
@@ -190,20 +190,20 @@ class Backend(Protocol):
         """None where embeddings are not configured."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Turn text into tokens. The one method that any thread may call."""
+        """Turn text into tokens. Any thread may call it."""
 
     def open_sampler(
-        self,
-        params: SamplingParams,
-        prompt: Sequence[int],
-        triggers: Sequence[str] = (),
-        seq: int = -1,
+        self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
     ) -> Sampler:
         """Build the sampler of a task; raises `TaskError` for what the client got wrong.
 
-        With triggers the grammar holds only from where one of these texts comes. `seq` is the
-        sequence of all rows that it will choose from, but for the last of the prompt.
+        It tokenizes texts, reads grammars and looks at the end of the prompt. Any thread may call
+        it: who reads prompts does, so that the engine's thread need not (`Task.sampler`). With
+        triggers the grammar holds only from where one of these texts comes.
         """
+
+    def seat(self, seq: int, sampler: Sampler) -> None:
+        """Note the sequence of all rows that a sampler will choose from, but the prompt's last."""
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Compute one batch; raises `CacheFull` or `DecodeFailed`."""

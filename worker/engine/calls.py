@@ -1,41 +1,63 @@
-"""Work that needs the backend but is no generation, and when its turn is. Pure."""
+"""Work that needs the backend but is no generation, and when its turn is."""
 
+import time
 from collections import deque
 from collections.abc import Sequence
 
+from protocol.errors import TaskError
+from protocol.messages import Terminal
 from worker.engine.slot import Slot
-from worker.engine.task import Call
+from worker.engine.stats import Counters, Progress
+from worker.engine.task import Call, failure
 
 
 class Calls:
-    """Calls that cannot be done as they come: for a busy slot, or as long as a step."""
+    """Does calls as they come, and keeps those for a busy slot, or that take as long as a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, counters: Counters, progress: Progress) -> None:
+        self._counters = counters
+        self._progress = progress
         self._for_slots: list[Call] = []
         self._heavy: deque[Call] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._for_slots or self._heavy)
 
-    def keep(self, call: Call) -> bool:
-        """Keep a call for its turn; false if that is now."""
+    def take(self, call: Call) -> list[Terminal]:
+        """Keep a call for its turn, or do it if that is now."""
         if call.slot >= 0:
             self._for_slots.append(call)
         elif call.is_heavy:
             self._heavy.append(call)
         else:
-            return False
-        return True
+            return self._do(call)
+        return []
 
-    def for_idle(self, slots: Sequence[Slot]) -> list[Call]:
-        """Take the calls whose slots are idle now; they come before tasks that want the slots."""
+    def do_for_idle(self, slots: Sequence[Slot]) -> list[Terminal]:
+        """Do the calls whose slots are idle now; they come before tasks that want the slots."""
         found = [call for call in self._for_slots if slots[call.slot].run is None]
         self._for_slots = [call for call in self._for_slots if call not in found]
-        return found
+        return [answer for call in found for answer in self._do(call)]
 
-    def heavy(self) -> Call | None:
-        """Take the oldest of the calls that take as long as a step."""
-        return self._heavy.popleft() if self._heavy else None
+    def do_heavy(self) -> list[Terminal]:
+        """Do the oldest of the calls that take as long as a step."""
+        if not self._heavy:
+            return []
+        start = time.monotonic()
+        answers = self._do(self._heavy.popleft())
+        self._progress.took(time.monotonic() - start)
+        return answers
+
+    def _do(self, call: Call) -> list[Terminal]:
+        self._progress.begin()
+        try:
+            answer = call.work()
+        except TaskError as error:
+            answer = failure(call.task_id, call.attempt, error)
+        except Exception as error:
+            fault = self._counters.fault(call.task_id, error)
+            answer = failure(call.task_id, call.attempt, fault)
+        return [] if answer is None else [answer]
 
     def abort(self, key: tuple[int, int]) -> bool:
         """Drop the heavy call of an attempt; tell whether there was one."""
@@ -44,7 +66,7 @@ class Calls:
         return len(self._heavy) < n
 
     def drop(self) -> list[Call]:
-        """Take all of them."""
+        """Forget all of them; return what they were."""
         found = [*self._heavy, *self._for_slots]
         self._heavy.clear()
         self._for_slots.clear()

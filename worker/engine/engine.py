@@ -11,14 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import (
-    Done,
-    Evicted,
-    Finish,
-    Heartbeat,
-    Inspected,
-    Started,
-)
+from protocol.messages import Done, Evicted, Finish, Heartbeat, Inspected, Started
 from worker.engine.adapters import choose_scales
 from worker.engine.admission import Admission
 from worker.engine.anticipation import Anticipation
@@ -47,8 +40,6 @@ from worker.engine.task import (
     failed,
     failure,
 )
-from worker.output.generation import Generation
-from worker.output.unsaid import Unsaid
 
 logger = logging.getLogger(__name__)
 
@@ -93,11 +84,7 @@ class Engine:
         self.cache = PrefixCache(backend, self.slots, self.counters, is_on=not extends, host=host)
         self.rent = Rent(backend, self.cache, host)
         self._admission = Admission(
-            self.rent,
-            config.n_ctx,
-            self.counters.n_kv,
-            config.similarity,
-            cuts=not extends,
+            self.rent, config.n_ctx, self.counters.n_kv, config.similarity, cuts=not extends
         )
         budget = self._budget = Budget(
             config.step_target_s,
@@ -110,7 +97,8 @@ class Engine:
         self._step = Step(backend, self.rent, budget, rules, self._flush_ahead)
         self._drafter = drafter
         self._results = self._step.results
-        self._calls = Calls()
+        self._progress = self._step.progress
+        self._calls = Calls(self.counters, self._progress)
         self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
         """Of the adapters, for tasks that ask for nothing else; the engine thread's own."""
         self.failure: str | None = None
@@ -139,18 +127,18 @@ class Engine:
 
     @property
     def busy_since(self) -> float:
-        """Start of the step in progress (monotonic), or 0 between steps."""
-        return self._step.started_s
+        """Start of the piece of work in progress (monotonic), or 0 while there is none."""
+        return self._progress.started_s
 
     @property
     def slowest_step_s(self) -> float:
-        """Longest step so far."""
-        return self._step.slowest_s
+        """Longest step or heavy call so far."""
+        return self._progress.slowest_s
 
     def heartbeat(self) -> Heartbeat:
         """Describe the progress: `step` grows while the engine works."""
         return Heartbeat(
-            step=self._step.number,
+            step=self._progress.number,
             busy=self.n_busy,
             waiting=self.n_waiting,
             stats=self.counters.snapshot(),
@@ -166,20 +154,19 @@ class Engine:
         except Exception as error:
             logger.exception("engine failed")
             self.failure = f"{type(error).__name__}: {error}"
-        self._fail_everything(self.failure or "the worker stops")
+        self._end(self.failure or "the worker stops")
         self._flush()
 
     def turn(self) -> None:
         """Do one turn of the loop; blocks for a command when there is nothing to compute.
 
         What a step said leaves when the next one computes: the thread that takes it needs the
-        interpreter, which this one holds until then.
+        interpreter, which this one holds until then. All of it is watched, but the waiting.
         """
         self._take_commands()
         if self._anticipation.is_on:
             self._anticipate()
         if self._calls:
-            self._flush()
             self._do_calls()
         if self._waiting:
             self._admit()
@@ -187,18 +174,18 @@ class Engine:
             said = self._step.run()  # which empties the outbox meanwhile
             self._outbox += said
             self._release_finished()
-            if self._step.is_broken:
-                self.failure = "llama.cpp failed to compute twice in a row"
+            self.failure = "computing failed twice in a row" if self._step.is_broken else None
         if not self.n_busy:
             self._flush()
+        self._progress.rest()
 
     def _take_commands(self) -> None:
         if not self._has_work():
             self._step.pause()
             self._anticipation.rest()
-            self._apply(self._commands.get())
+            self._obey(self._commands.get())
         while not self._commands.empty():
-            self._apply(self._commands.get_nowait())
+            self._obey(self._commands.get_nowait())
 
     def _anticipate(self) -> None:
         """Wait for tasks that follow those that ended, if they are likely to come at once."""
@@ -218,7 +205,7 @@ class Engine:
         n_missing = self._anticipation.n_missing
         while self._n_accepted < n_missing and not (self._calls or self._stopping):
             try:
-                self._apply(self._commands.get(timeout=max(0.0, until_s - time.monotonic())))
+                self._obey(self._commands.get(timeout=max(0.0, until_s - time.monotonic())))
             except queue.Empty:
                 return
 
@@ -239,6 +226,19 @@ class Engine:
         """Tell whether a turn has anything to do without a new command."""
         return bool(self.n_busy or self._waiting or self._calls)
 
+    def _obey(self, command: Command) -> None:
+        """Carry a command out; what goes wrong with it is told to who sent it."""
+        self._progress.begin()
+        try:
+            self._apply(command)
+        except Exception as error:
+            match command:
+                case Report(task_id, attempt) | Abort(task_id, attempt):
+                    fault = self.counters.fault(task_id, error)
+                    self._outbox.append(failure(task_id, attempt, fault))
+                case _:
+                    logger.exception("command=%s failed", type(command).__name__)
+
     def _apply(self, command: Command) -> None:
         match command:
             case Submit(task, more):
@@ -254,31 +254,22 @@ class Engine:
             case Report(task_id, attempt):
                 self._outbox.append(self._report(task_id, attempt))
             case Call():
-                if not self._calls.keep(command):
-                    self._call(command)
+                self._outbox += self._calls.take(command)
             case Stop():
                 self._stopping = True
 
     def _report(self, task_id: int, attempt: int) -> Inspected:
-        speculates = self._drafter is not None
-        reports = tuple(slot.report(is_speculative=speculates) for slot in self.slots)
+        guesses = self._drafter is not None
+        reports = tuple(slot.report(is_speculative=guesses) for slot in self.slots)
         return Inspected(task_id=task_id, attempt=attempt, slots=reports)
 
     def _do_calls(self) -> None:
         """Do what waits for slots that are idle now, and one call that takes as long as a step."""
-        for call in self._calls.for_idle(self.slots):
-            self._call(call)
-        if not self._stopping and (heavy := self._calls.heavy()):
-            with self._step.watched():
-                self._call(heavy)
-
-    def _call(self, call: Call) -> None:
-        try:
-            answer = call.work()
-        except TaskError as error:
-            answer = failure(call.task_id, call.attempt, error)
-        if answer is not None:
-            self._outbox.append(answer)
+        self._flush()
+        self._outbox += self._calls.do_for_idle(self.slots)
+        if not self._stopping:
+            self._outbox += self._calls.do_heavy()
+            self._step.pause()
 
     def _accept(self, *tasks: Task) -> None:
         self._waiting += [task for task in tasks if task.prompt]
@@ -311,30 +302,40 @@ class Engine:
     def _admit(self) -> None:
         """Give waiting tasks their slots, oldest first; who waits for a certain one is passed."""
         for task in list(self._waiting):
-            slot = self._admission.choose(task, self._space(task))
-            if slot is None:
-                if task.slot < 0:
-                    return
-                continue
-            self._waiting.remove(task)
+            self._progress.begin()
             try:
+                slot = self._admission.choose(task, self._space(task))
+                if slot is None:
+                    if task.slot < 0:
+                        return
+                    continue
+                self._waiting.remove(task)
                 self._start(task, slot)
             except TaskError as error:
                 self._outbox.append(failed(task, error))
+            except Exception as error:
+                self._drop(task, self.counters.fault(task.task_id, error))
+
+    def _drop(self, task: Task, error: TaskError) -> None:
+        """End a task whose admission went wrong, however far it came."""
+        if task in self._waiting:
+            self._waiting.remove(task)
+        self._outbox.append(failed(task, error))
+        for slot in self.slots:
+            if slot.run is not None and slot.run.task is task:
+                self.cache.cut(slot, 0)
+                self._release(slot)
 
     def _start(self, task: Task, slot: Slot) -> None:
         known = without_placeholders(task.prompt)
-        sampler = self._backend.open_sampler(task.params, known, task.triggers, slot.id)
+        sampler = task.sampler or self._backend.open_sampler(task.params, known, task.triggers)
         space = self._space(task)
         n_known = self._admission.n_known(task, space)
         is_alone = not (self.n_busy or self._waiting)
         n_cached = self._admission.clear(slot, task, space, is_alone=is_alone)
+        self._backend.seat(slot.id, sampler)
         self._n_admitted += 1
-        generation = Generation.start(task.params)
-        generation.truncated = task.truncated
-        run = Run(task, sampler, generation, time.perf_counter(), n_cached, order=self._n_admitted)
-        run.unsaid = Unsaid() if task.is_held else None
-        slot.begin(run)
+        slot.begin(Run.of(task, sampler, n_cached, order=self._n_admitted))
         self._n_busy += 1
         self.counters.n_cached += n_cached
         self._outbox.append(
@@ -358,17 +359,28 @@ class Engine:
         self._results.finished.clear()
 
     def _release(self, slot: Slot) -> None:
-        if self._drafter is not None:
-            self._drafter.learn(slot.id, slot.tokens)
-        slot.end(self.cache.tick())
+        """Free a slot; it is idle afterwards, whatever goes wrong with what it leaves."""
+        task_id = slot.active.task.task_id
         self._n_busy -= 1
-        self.cache.leave(slot)
+        try:
+            slot.end(self.cache.tick())
+            if self._drafter is not None:
+                self._drafter.learn(slot.id, slot.tokens)
+            self.cache.leave(slot)
+        except Exception as error:
+            self.counters.fault(task_id, error)
 
-    def _fail_everything(self, reason: str) -> None:
+    def _end(self, reason: str) -> None:
+        """Fail what is left; a broken engine says nothing of what it never began.
+
+        The gateway gives such tasks to another worker when it has lost this one.
+        """
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
-        self._outbox += [failed(task, error) for task in self._waiting]
+        unbegun = [(task.task_id, task.attempt) for task in self._waiting]
+        unbegun += [(call.task_id, call.attempt) for call in self._calls.drop()]
         self._waiting.clear()
-        self._outbox += [failure(call.task_id, call.attempt, error) for call in self._calls.drop()]
+        if self.failure is None:
+            self._outbox += [failure(*key, error) for key in unbegun]
         for slot in self.slots:
             if slot.run is not None:
                 self._outbox.append(failed(slot.run.task, error))

@@ -49,10 +49,10 @@ class FakeSampler:
 
     open_count = 0
 
-    def __init__(self, params: SamplingParams, seq: int = -1) -> None:
+    def __init__(self, params: SamplingParams) -> None:
         self.params = params
-        self.seq = seq
-        self.backend_sampling = params.backend_sampling and seq >= 0 and not params.grammar
+        self.seq = -1
+        self.backend_sampling = False
         self.was_ended = False
         self.is_open = True
         FakeSampler.open_count += 1
@@ -149,14 +149,16 @@ class FakeBackend:
         return [BOS] * add_special + list(text.encode(errors="replace"))
 
     def open_sampler(
-        self,
-        params: SamplingParams,
-        prompt: Sequence[int],
-        triggers: Sequence[str] = (),
-        seq: int = -1,
+        self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
     ) -> Sampler:
         """Make a sampler that remembers only its parameters."""
-        return FakeSampler(params, seq)
+        return FakeSampler(params)
+
+    def seat(self, seq: int, sampler: Sampler) -> None:
+        """Pretend that the device could choose whatever needs no grammar."""
+        assert isinstance(sampler, FakeSampler)
+        sampler.seq = seq
+        sampler.backend_sampling = sampler.params.backend_sampling and not sampler.params.grammar
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Append rows to their sequences, as strict about positions as llama.cpp."""

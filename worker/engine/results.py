@@ -218,7 +218,8 @@ class Results:
             )
         )
         self._cache.cut(slot, 0)
-        self.finished.append(slot)
+        if slot not in self.finished:
+            self.finished.append(slot)
 
     def finish(self, slot: Slot, finish: Finish) -> list[Message]:
         """End a slot's task: what was held back, and the terminal message."""

@@ -4,6 +4,7 @@ Invariant: `tokens` are exactly the tokens whose cells sequence `id` holds, inde
 self-extend lets tokens share positions.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -68,6 +69,15 @@ class Run:
     """Where the answer leaves in one piece: what is held of it. Its first token always leaves."""
     is_undecided: bool = True
     """The task has not begun to read: another slot may have, or be about to have, its prompt."""
+
+    @classmethod
+    def of(cls, task: Task, sampler: Sampler, n_cached: int, *, order: int) -> "Run":
+        """Begin a task of whose prompt `n_cached` tokens need not be read."""
+        generation = Generation.start(task.params)
+        generation.truncated = task.truncated
+        run = cls(task, sampler, generation, time.perf_counter(), n_cached, order=order)
+        run.unsaid = Unsaid() if task.is_held else None
+        return run
 
     @property
     def n_to_read(self) -> int:

@@ -1,8 +1,45 @@
-"""Counters of the engine as plain numbers; whoever wants a format makes it elsewhere."""
+"""Counters of the engine as plain numbers, and what the watchdogs see of its work.
 
+Whoever wants a format makes it elsewhere.
+"""
+
+import logging
+import time
 from dataclasses import asdict, dataclass, field
 
+from protocol.errors import ErrorCode, TaskError
 from protocol.facts import Stats
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the engine's thread works on: written by that thread, read by any.
+
+    A piece of work is a command, an admission, a call or a step. Each begins anew, so that the time
+    since `started_s` is the time of one piece.
+    """
+
+    number: int = 0
+    """Pieces of work that were begun."""
+    started_s: float = 0.0
+    """Start of the piece in progress (monotonic), or 0 while the thread waits for commands."""
+    slowest_s: float = 0.0
+    """The longest step or long call so far."""
+
+    def begin(self) -> None:
+        """Begin a piece of work."""
+        self.number += 1
+        self.started_s = time.monotonic()
+
+    def rest(self) -> None:
+        """Note that nothing runs."""
+        self.started_s = 0.0
+
+    def took(self, elapsed_s: float) -> None:
+        """Note how long a step or a long call took."""
+        self.slowest_s = max(self.slowest_s, elapsed_s)
 
 
 @dataclass(slots=True)
@@ -33,6 +70,13 @@ class Counters:
     n_draft_accepted: int = 0
     n_drafts: int = 0
     accepted_at: list[int] = field(default_factory=list)
+    n_faults: int = 0
+
+    def fault(self, task_id: int, error: Exception) -> TaskError:
+        """Log and count an exception that no task should cause; return what its client is told."""
+        self.n_faults += 1
+        logger.error("task=%d failed by a fault of the worker", task_id, exc_info=error)
+        return TaskError(ErrorCode.INTERNAL, f"internal error: {type(error).__name__}")
 
     def judged(self, n_guessed: int, n_accepted: int) -> None:
         """Count a draft of which the first `n_accepted` tokens were right."""

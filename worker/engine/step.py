@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
@@ -18,6 +17,7 @@ from worker.engine.scheduler import MIN_CHUNK, TILE, Budget
 from worker.engine.selfextend import SelfExtend
 from worker.engine.sharing import Sharing
 from worker.engine.slot import Slot, SlotState
+from worker.engine.stats import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -70,10 +70,13 @@ class Step:
         self._turns = Turns()
         self._able: list[Slot] = []
         """Slots whose tasks take part in this step."""
+        self._said: list[Message] = []
+        """Of the step that runs now."""
+        self._n_faults = 0
+        """Steps in a row that ended in an exception."""
         self.results = Results(backend, cache, self._shifts)
-        self.number = 0
-        self.started_s = 0.0
-        self.slowest_s = 0.0
+        self.progress = Progress()
+        self._n_steps = 0
         self.is_broken = False
         self.due_s = 0.0
         """When what the last step said may leave (monotonic); 0 is at once."""
@@ -82,24 +85,30 @@ class Step:
         """Say that no step follows at once, so that idle time is not counted as overhead."""
         self._last_end = self._last_decode_end = 0.0
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Let work between two steps be missed by the watchdog if it does not end, as a step is."""
-        self.started_s = start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.slowest_s = max(self.slowest_s, time.monotonic() - start)
-            self.started_s = 0.0
-            self.pause()
-
     def run(self) -> list[Message]:
-        """Do one step; return its messages."""
-        self.started_s = time.monotonic()
+        """Do one step; return its messages. What raises an exception ends all tasks of the step."""
+        self.progress.begin()
+        self._said = []
+        try:
+            self._run(self._said)
+            self._n_faults = 0
+        except Exception as error:
+            self._abandon(error)
+        return self._said
+
+    def _abandon(self, error: Exception) -> None:
+        """Fail every task of a step that no single one can be blamed for."""
+        self._n_faults += 1
+        self.is_broken = self._n_faults > 1
+        for slot in self._running():
+            if slot not in self.results.finished:
+                fault = self._counters.fault(slot.active.task.task_id, error)
+                self.results.fail(slot, fault, self._said)
+
+    def _run(self, messages: list[Message]) -> None:
         if not self._last_end:
             self._begin()
         start, copied_s = self._last_end, self._copied_s
-        messages: list[Message] = []
         is_reading = any(slot.state is SlotState.PREFILL for slot in self._slots)
         if is_reading:  # most steps only decode, and have nobody who is parked or undecided
             self._unpark()
@@ -116,13 +125,11 @@ class Step:
         if len(rows) > 1:
             self._sample_ahead(rows)
         for index, row in enumerate(rows):
-            messages += self._take(self._slots[row.seq], index, row)
-        self.number += 1
+            self._take(self._slots[row.seq], index, row, messages)
+        self._n_steps += 1
         self._begin()
         copying_s = self._copied_s - copied_s  # which says nothing of what computing takes
         self._account(rows, self._last_end - start, copying_s)
-        self.started_s = 0.0
-        return messages
 
     def _begin(self) -> None:
         """Let the time of a step begin: at the end of the one before, or now."""
@@ -204,15 +211,21 @@ class Step:
 
     # ---- decoding -----------------------------------------------------------------------------
 
-    def _take(self, slot: Slot, index: int, row: Row) -> list[Message]:
+    def _take(self, slot: Slot, index: int, row: Row, messages: list[Message]) -> None:
         """Hand a decoded row over, also for those that waited for the same prompt."""
         if slot.state is SlotState.DECODE or not row.wants_logits:
-            return self.results.take(slot, index, row)
-        twins = self._sharing.twins(slot, self._slots)
-        messages = self.results.take(slot, index, row)
-        for twin in twins:
-            messages += self.results.take(twin, index, row)
-        return messages
+            self._judge(slot, index, row, messages)
+            return
+        for one in (slot, *self._sharing.twins(slot, self._slots)):
+            self._judge(one, index, row, messages)
+
+    def _judge(self, slot: Slot, index: int, row: Row, messages: list[Message]) -> None:
+        """Take one task's next token; what goes wrong with it is that task's alone."""
+        try:
+            messages += self.results.take(slot, index, row)
+        except Exception as error:
+            fault = self._counters.fault(slot.active.task.task_id, error)
+            self.results.fail(slot, fault, messages)
 
     def _sample_ahead(self, rows: Sequence[Row]) -> None:
         """Let tokens of several slots be chosen at the same time, where that is faster."""
@@ -317,11 +330,11 @@ class Step:
         counters, cache = self._counters, self._cache
         self._budget.observe(n_decoding, n_prompt, elapsed_s - copying_s, counters.n_kv_used)
         counters.step_s += elapsed_s
-        self.slowest_s = max(self.slowest_s, elapsed_s)
+        self.progress.took(elapsed_s)
         # A CPU's tiles ask for each row and cell whether one may see the other: 0.16 us.
         looks = self._backend.cell_share > 0.0 or n_prompt < TILE
         self._n_looking += n_decoding + n_prompt * looks
-        if not (prompts or self.results.finished) and self.number % _COUNT_EVERY:
+        if not (prompts or self.results.finished) and self._n_steps % _COUNT_EVERY:
             return
         self._rent.expire(self._n_looking, self._budget.cell_s, self._budget.token_s)
         self._n_looking = 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from protocol.errors import TaskError
 from protocol.messages import Failed, Terminal
 from protocol.sampling import SamplingParams
+from worker.engine.backend import Sampler
 from worker.engine.media import Media
 from worker.output.chat.parser import Expected
 
@@ -36,6 +37,8 @@ class Task:
     """Namespace of the cache: what it leaves there is for tasks of the same one only."""
     echo_from: int = -1
     """The first prompt token that is told with the first delta; -1 is none."""
+    sampler: Sampler | None = field(default=None, compare=False)
+    """Made ahead by the thread that read the prompt; without it the engine's thread makes one."""
 
     @property
     def is_held(self) -> bool:

@@ -85,16 +85,15 @@ class LlamaBackend:
         return self._vocab.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def open_sampler(
-        self,
-        params: SamplingParams,
-        prompt: Sequence[int],
-        triggers: Sequence[str] = (),
-        seq: int = -1,
+        self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
     ) -> Sampler:
-        """Build the sampler of a task."""
-        sampler = open_sampler(params, self._model, self._scratch, prompt, triggers)
-        sampler.backend_sampling = seq >= 0 and self._board.offer(seq, sampler, params)
-        return sampler
+        """Build the sampler of a task; any thread may call it."""
+        return open_sampler(params, self._model, self._scratch, prompt, triggers)
+
+    def seat(self, seq: int, sampler: Sampler) -> None:
+        """Let the device choose a task's later tokens, if it can."""
+        assert isinstance(sampler, LlamaSampler)
+        sampler.backend_sampling = self._board.offer(seq, sampler, sampler.params)
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Compute one batch."""

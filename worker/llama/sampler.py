@@ -51,7 +51,7 @@ class Scratch:
 
 
 class LlamaSampler:
-    """Sampler state of one task; used by the engine thread alone."""
+    """Sampler state of one task; any thread may make it, the engine's alone uses it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LlamaSampler:
         scratch: Scratch,
         triggers: Sequence[str] = (),
     ) -> None:
-        self._params = params
+        self.params = params
         self._n_probs = params.n_probs
         self._scratch = scratch
         self._grammar: Any = None
@@ -124,7 +124,7 @@ class LlamaSampler:
             return Sampled(token, self._raw_prob(token, read(index)) if self._n_probs else None)
         logits = read(index)
         token = self._choose(self._forced(logits))
-        if self._params.post_sampling_probs:
+        if self.params.post_sampling_probs:
             prob = self._final_prob(token)
         else:
             prob = self._raw_prob(token, logits)
@@ -146,6 +146,10 @@ class LlamaSampler:
             if grammar:
                 lib.llama_sampler_free(grammar)
         self._grammar = self._lazy = None
+
+    def __del__(self) -> None:
+        # A task that was made ready and never began has nobody who would close its sampler.
+        self.close()
 
     def end_thoughts(self) -> bool:
         """Let the thoughts that are under way end now; false if none are."""

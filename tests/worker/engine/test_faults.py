@@ -1,0 +1,170 @@
+"""No exception of one task ends the engine's loop: the task fails, is logged and counted."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages import Detokenized, Finish
+from tests.worker.engines import Rig
+from worker.engine.fake import FakeSampler
+from worker.engine.slot import Slot
+from worker.engine.task import Call, Report
+
+
+def poison(rig: Rig, name: str, task_id: int) -> None:
+    """Let a method of the fake backend raise what nobody expects, for one task only."""
+    whole: Callable[..., Any] = getattr(rig.backend, name)
+
+    def raising(*args: Any, **named: Any) -> Any:
+        runs = [slot.run for slot in rig.engine.slots if slot.run is not None]
+        samplers = [run.sampler for run in runs if run.task.task_id == task_id]
+        if any(one in args for one in samplers):
+            raise KeyError("a fault of ours")
+        return whole(*args, **named)
+
+    setattr(rig.backend, name, raising)
+
+
+def test_a_fault_while_a_token_is_chosen_fails_that_task_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig(n_slots=2)
+    bad, good = rig.submit("one", n_predict=20), rig.submit("two", n_predict=20)
+    rig.turn()
+    poison(rig, "sample", bad)
+    with caplog.at_level(logging.ERROR):
+        rig.finish()
+    assert rig.failed(bad).code is ErrorCode.INTERNAL
+    assert rig.terminals(bad) == 1
+    assert rig.done(good).finish is Finish.LIMIT
+    assert rig.engine.failure is None
+    assert rig.engine.counters.n_faults == 1
+    assert f"task={bad}" in caplog.text
+    again = rig.submit("three")
+    rig.finish()
+    assert rig.done(again).finish is Finish.LIMIT
+
+
+def test_a_fault_while_a_sampler_is_made_fails_that_task_only() -> None:
+    rig = Rig(n_slots=1)
+    whole = rig.backend.open_sampler
+
+    def raising(params: Any, *args: Any, **named: Any) -> Any:
+        if params.n_predict == 13:
+            raise ZeroDivisionError
+        return whole(params, *args, **named)
+
+    rig.backend.open_sampler = raising  # type: ignore[method-assign]
+    bad, good = rig.submit("one", n_predict=13), rig.submit("two")
+    rig.finish()
+    assert rig.failed(bad).code is ErrorCode.INTERNAL
+    assert rig.done(good).finish is Finish.LIMIT
+    assert rig.engine.counters.n_faults == 1
+
+
+def test_a_fault_of_admission_fails_that_task_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(n_slots=1)
+    bad, good = rig.submit("one", n_predict=13), rig.submit("two")
+    whole = rig.engine.cache.cut
+
+    def raising(slot: Slot, n_kept: int) -> int:
+        if not rig.of(good):
+            monkeypatch.undo()
+            raise IndexError("a fault of ours")
+        return whole(slot, n_kept)
+
+    monkeypatch.setattr(rig.engine.cache, "cut", raising)
+    rig.finish()
+    assert rig.failed(bad).code is ErrorCode.INTERNAL
+    assert rig.done(good).finish is Finish.LIMIT
+
+
+def test_a_fault_while_a_slot_is_given_back_leaves_it_free() -> None:
+    rig = Rig(n_slots=1)
+    bad = rig.submit("one")
+    rig.turn()
+    sampler = rig.engine.slots[0].active.sampler
+    assert isinstance(sampler, FakeSampler)
+    sampler.close()  # so that the second time asserts
+    rig.finish()
+    assert rig.done(bad).finish is Finish.LIMIT
+    good = rig.submit("two")
+    rig.finish()
+    assert rig.done(good).finish is Finish.LIMIT
+    assert rig.engine.n_busy == 0 and rig.engine.counters.n_faults == 1
+
+
+def test_a_fault_of_a_call_fails_that_call_only() -> None:
+    rig = Rig(n_slots=1)
+
+    def raising() -> Detokenized:
+        raise RuntimeError("a fault of ours")
+
+    rig.engine.submit(Call(7, 0, raising))
+    rig.turn()
+    rig.engine.submit(Call(8, 0, raising, is_heavy=True))
+    rig.turn()
+    assert [rig.failed(task_id).code for task_id in (7, 8)] == [ErrorCode.INTERNAL] * 2
+    good = rig.submit("two")
+    rig.finish()
+    assert rig.done(good).finish is Finish.LIMIT
+
+
+def test_a_fault_of_a_report_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(n_slots=1)
+
+    def raising(_slot: Slot, **_named: bool) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(Slot, "report", raising)
+    rig.engine.submit(Report(7, 0))
+    rig.turn()
+    assert rig.failed(7).code is ErrorCode.INTERNAL
+
+
+def test_a_fault_of_a_whole_step_fails_its_tasks_and_the_next_step_goes_on() -> None:
+    rig = Rig(n_slots=2)
+    first, second = rig.submit("one"), rig.submit("two")
+    rig.turn()
+    whole = rig.backend.decode
+
+    def raising(_rows: object) -> None:
+        rig.backend.decode = whole  # type: ignore[method-assign]
+        raise MemoryError
+
+    rig.backend.decode = raising  # type: ignore[method-assign]
+    rig.turn()
+    assert [rig.failed(one).code for one in (first, second)] == [ErrorCode.INTERNAL] * 2
+    assert rig.engine.failure is None
+    third = rig.submit("three")
+    rig.finish()
+    assert rig.done(third).finish is Finish.LIMIT
+
+
+def test_steps_that_fail_without_end_are_a_broken_backend() -> None:
+    rig = Rig(n_slots=1)
+
+    def raising(_rows: object) -> None:
+        raise MemoryError
+
+    rig.backend.decode = raising  # type: ignore[method-assign]
+    ids = [rig.submit(f"task {i}") for i in range(4)]
+    rig.engine.run()
+    assert rig.engine.failure is not None
+    assert [rig.failed(one).code for one in ids[:2]] == [ErrorCode.INTERNAL] * 2
+
+
+def test_a_broken_engine_keeps_silent_about_tasks_that_never_started() -> None:
+    """The gateway gives them to another worker once this one is gone."""
+    rig = Rig(n_slots=1)
+
+    def raising(_rows: object) -> None:
+        raise MemoryError
+
+    rig.backend.decode = raising  # type: ignore[method-assign]
+    ids = [rig.submit(f"task {i}") for i in range(5)]
+    rig.engine.run()
+    assert [rig.terminals(one) for one in ids] == [1, 1, 0, 0, 0]
