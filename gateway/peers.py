@@ -7,6 +7,7 @@ counted and answered with a gap in the sequence, upon which a living worker conn
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,13 +15,15 @@ from typing import Protocol
 from gateway.wire import RouterSocket
 from protocol import WIRE_VERSION, codec
 from protocol.errors import TaskError
-from protocol.messages import Bye, Hello, Message, Ping, Welcome
+from protocol.messages import Bye, Heartbeat, Hello, Message, Ping, Welcome
 from protocol.wire.frames import pack
 
 _log = logging.getLogger(__name__)
 
 _SILENT_BEATS = 5
 _SILENT_MIN_S = 3.0
+_STALL_FACTOR, _STALL_MORE_S = 1.5, 5.0
+"""A worker ends itself when its engine stands still: the gateway gives it time to."""
 _SECOND_LOOK_S = 0.05
 _MAX_REFUSED = 1024
 _RESET = codec.encode(-1, [Ping()])
@@ -37,9 +40,21 @@ class Peer:
     epoch: int
     model: str
     seen_at: float
+    moved_at: float
+    """When its engine was last seen to work, or to have nothing to do."""
+    step: int = -1
+    stall_s: float = math.inf
+    """How long its engine may stand still, busy, before it is given up."""
     expected: int = 1
     sent: int = 0
     outbox: list[Message] = field(default_factory=list)
+
+    def beat(self, beat: Heartbeat, now: float) -> None:
+        """Note whether the engine moves."""
+        has_work = (beat.busy or beat.waiting) and not beat.is_sleeping
+        if not has_work or beat.step != self.step:
+            self.step, self.moved_at = beat.step, now
+        self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if has_work else math.inf
 
 
 class Owner(Protocol):
@@ -121,11 +136,16 @@ class Peers:
         self._socket.drain_all()
         limit_s = max(_SILENT_MIN_S, _SILENT_BEATS * self._heartbeat_s)
         for peer in list(self._peers.values()):
+            reason = ""
             if now - peer.seen_at > limit_s:
-                try:
-                    self._break(peer, f"was silent for {limit_s:g} s")
-                except Exception:
-                    self._owner.failed("sweep")
+                reason = f"was silent for {limit_s:g} s"
+            elif now - peer.moved_at > peer.stall_s:
+                reason = f"is stuck: busy in step {peer.step} for {now - peer.moved_at:.1f} s"
+            try:
+                if reason:
+                    self._break(peer, reason)
+            except Exception:
+                self._owner.failed("sweep")
 
     def _reach(self, peer: Peer, messages: Sequence[Message]) -> None:
         """Send messages; a peer to which they do not get is lost, and nothing else."""
@@ -174,7 +194,8 @@ class Peers:
         peer.seen_at = now
         self._owner.received(peer, frame.messages, now)
         if frame.messages and isinstance(frame.messages[-1], Bye):
-            self._lose(peer, f"said bye: {frame.messages[-1].reason}", died=False)
+            bye = frame.messages[-1]
+            self._lose(peer, f"said bye: {bye.reason}", died=bye.is_failure)
 
     def _greet(self, identity: bytes, frame: codec.Frame, now: float) -> None:
         hello = frame.messages[0] if frame.seq == 0 and frame.messages else None
@@ -196,6 +217,7 @@ class Peers:
             epoch=hello.epoch,
             model=hello.model,
             seen_at=now,
+            moved_at=now,
         )
         self._peers[identity] = peer
         self._owner.joined(peer)

@@ -207,6 +207,8 @@ class Heartbeat(Message):
     stats: Stats = Stats()
     is_sleeping: bool = False
     """The model is not loaded: the next task waits until it is."""
+    stall_s: float = 10.0
+    """While tasks are here, `step` grows at least this often, or the worker ends itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,3 +336,5 @@ class Bye(Message):
     """The worker leaves by its own will; its running tasks have ended before."""
 
     reason: str
+    is_failure: bool = False
+    """It cannot go on: a death in good order. Tasks that it never began are for others."""

@@ -147,6 +147,7 @@ def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
         self_extend=self_extend(config, backend),
         anticipates=bool(config.anticipate),
         emit_s=config.emit_ms / 1e3,
+        stall_s=config.stall_s,
     )
 
 

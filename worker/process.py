@@ -36,9 +36,6 @@ logger = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_ERROR, EXIT_STUCK, EXIT_CONFIG = 0, 1, 75, 78
 
-STALL_FACTOR = 20
-"""A busy engine that is silent for this many times its slowest step is stuck."""
-
 
 class WorkerProcess:
     """Holds the parts together; `run` is the process's whole life."""
@@ -83,7 +80,9 @@ class WorkerProcess:
             while (code := self.turn()) is None:
                 pass
             self._notifier.stopping()
-            self._link.close("drained" if code == EXIT_OK else "failed")
+            self._link.close(
+                "drained" if code == EXIT_OK else self._why(), is_failure=code != EXIT_OK
+            )
             return code
         finally:
             self.close()
@@ -220,7 +219,7 @@ class WorkerProcess:
         engine = self._thread.engine
         since = engine.busy_since if engine is not None else 0.0
         if engine is not None and since:
-            limit_s = max(self._config.stall_s, STALL_FACTOR * engine.slowest_step_s)
+            limit_s = engine.stall_s
             stalled_s = time.monotonic() - since
             if stalled_s > limit_s:
                 logger.critical("engine stuck in=%.1fs limit=%.1fs", stalled_s, limit_s)
@@ -238,6 +237,12 @@ class WorkerProcess:
         if interval_s is not None and now >= self._next_watchdog:
             self._next_watchdog = now + interval_s / 2
             self._notifier.watchdog()
+
+    def _why(self) -> str:
+        """Say why the process ends by itself."""
+        engine, error = self._thread.engine, self._thread.error
+        broken = engine.failure if engine is not None else None
+        return broken or (f"{type(error).__name__}: {error}" if error else "failed")
 
     def _exit_code(self) -> int:
         """Say why the engine's thread has ended; the tasks that wait for it end with it."""

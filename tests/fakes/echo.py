@@ -40,6 +40,8 @@ class FakeOptions:
     step_s: float = 0.0
     ready: bool = True
     """False: the test says `await worker.ready()` itself."""
+    stall_s: float = 10.0
+    """How long it may stand still, as it tells the gateway."""
     wire_version: int = WIRE_VERSION
     defaults: SamplingParams = SamplingParams()
     saves_slots: bool = False
@@ -212,6 +214,7 @@ class FakeEngine:
             waiting=len(self.waiting),
             stats=stats,
             is_sleeping=self.is_sleeping,
+            stall_s=self.options.stall_s,
         )
 
     def reports(self) -> tuple[facts.SlotReport, ...]:

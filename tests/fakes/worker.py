@@ -31,7 +31,7 @@ class FakeWorker:
         self.engine = FakeEngine(self.options)
         self.epoch = next(_EPOCHS)
         self.received: list[m.Message] = []
-        self.n_connections = 0
+        self.n_connections = self.n_beats = 0
         self._context = zmq.asyncio.Context(io_threads=1)
         self._socket: zmq.asyncio.Socket | None = None
         self._sent = 0
@@ -144,9 +144,9 @@ class FakeWorker:
         self._silent = False
         await self._connect()
 
-    async def leave(self) -> None:
+    async def leave(self, reason: str = "drained", *, is_failure: bool = False) -> None:
         """Say `Bye`."""
-        await self.send(m.Bye(reason="drained"))
+        await self.send(m.Bye(reason=reason, is_failure=is_failure))
 
     async def die(self) -> None:
         """Close the socket at once, without a word, and stop."""
@@ -171,6 +171,11 @@ class FakeWorker:
     async def got(self, kind: type[m.Message], n: int = 1) -> None:
         """Wait until n messages of this kind have come."""
         await self.until(lambda w: sum(isinstance(one, kind) for one in w.received) >= n)
+
+    async def beaten(self, n: int) -> None:
+        """Wait until n more heartbeats have left."""
+        wanted = self.n_beats + n
+        await self.until(lambda w: w.n_beats >= wanted)
 
     async def _read(self) -> None:
         while self._socket is not None:
@@ -206,6 +211,8 @@ class FakeWorker:
     async def _beat(self) -> None:
         while True:
             await self.send(self.engine.heartbeat())
+            self.n_beats += 1
+            self._changed.set()
             await asyncio.sleep(self._heartbeat_s)
 
 

@@ -113,6 +113,55 @@ async def test_a_worker_of_another_wire_version_is_refused(rig: Rig) -> None:
         assert rig.pool.health().n_workers == 0
 
 
+async def test_a_worker_that_is_busy_and_stands_still_is_given_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It beats, so nothing but its step tells: its tasks are handled as if it had died."""
+    monkeypatch.setattr("gateway.peers._STALL_MORE_S", 0.2)
+    one = FakeOptions(name="a", n_slots=1, n_prefetch=1, free_running=False, stall_s=0.1)
+    async with rig.workers(one) as [stuck]:
+        running = rig.generate("never ends")
+        await stuck.got(m.Generate)
+        await stuck.step()
+        await reach(running, m.Delta)
+        waiting = rig.generate("second life")
+        async with one_more(rig, "b"):
+            with pytest.raises(TaskError, match="lost"):
+                await text_of(running)
+            assert await text_of(waiting) == "second life"
+    await rig.logged("worker=a model=fake lost reason=is stuck: busy in step 1")
+    assert rig.metrics.losses["a", "fake"] >= 1
+
+
+async def test_a_worker_that_is_busy_and_moves_is_kept(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.peers._STALL_MORE_S", 0.2)
+    one = FakeOptions(name="a", n_slots=1, free_running=False, stall_s=0.1)
+    async with rig.workers(one) as [slow]:
+        stream = rig.generate("a b c d e f g h")
+        await slow.got(m.Generate)
+        for _ in range(8):
+            await slow.step()
+            await reach(stream, m.Delta)
+            await slow.beaten(2)
+        assert rig.pool.health().n_workers == 1
+
+
+async def test_a_broken_worker_counts_as_a_loss_and_what_it_never_began_goes_to_another(
+    rig: Rig,
+) -> None:
+    one = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
+    async with rig.workers(one) as [broken]:
+        stream = rig.generate("second life")
+        await broken.got(m.Generate)
+        async with one_more(rig, "b"):
+            await broken.leave("llama.cpp failed to compute", is_failure=True)
+            assert await text_of(stream) == "second life"
+    await rig.logged("worker=a model=fake lost reason=said bye: llama.cpp failed to compute")
+    assert rig.metrics.losses["a", "fake"] == 1
+
+
 async def test_a_worker_that_says_bye_is_no_loss(rig: Rig) -> None:
     async with rig.workers(FakeOptions()) as [fake]:
         await fake.leave()

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Done, Evicted, Finish, Heartbeat, Inspected, Started
+from protocol.messages import Done, Evicted, Finish, Heartbeat, Inspected
 from worker.engine.adapters import choose_scales
 from worker.engine.admission import Admission
 from worker.engine.anticipation import Anticipation
@@ -62,6 +62,8 @@ class EngineConfig:
     """Wait a moment for the next task of a client whose last one has just ended."""
     emit_s: float = 0.0
     """Tokens of steps that are quicker than this leave together."""
+    stall_s: float = 10.0
+    """No piece of work is taken for stuck before this."""
 
 
 class Engine:
@@ -98,6 +100,7 @@ class Engine:
         self._drafter = drafter
         self._results = self._step.results
         self._progress = self._step.progress
+        self._progress.least_stall_s = config.stall_s
         self._calls = Calls(self.counters, self._progress)
         self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
         """Of the adapters, for tasks that ask for nothing else; the engine thread's own."""
@@ -131,9 +134,9 @@ class Engine:
         return self._progress.started_s
 
     @property
-    def slowest_step_s(self) -> float:
-        """Longest step or heavy call so far."""
-        return self._progress.slowest_s
+    def stall_s(self) -> float:
+        """How long a piece of work may take before the engine is stuck."""
+        return self._progress.stall_s
 
     def heartbeat(self) -> Heartbeat:
         """Describe the progress: `step` grows while the engine works."""
@@ -142,6 +145,7 @@ class Engine:
             busy=self.n_busy,
             waiting=self.n_waiting,
             stats=self.counters.snapshot(),
+            stall_s=self.stall_s,
         )
 
     # ---- the engine thread --------------------------------------------------------------------
@@ -174,7 +178,7 @@ class Engine:
             said = self._step.run()  # which empties the outbox meanwhile
             self._outbox += said
             self._release_finished()
-            self.failure = "computing failed twice in a row" if self._step.is_broken else None
+            self.failure = self._step.failure
         if not self.n_busy:
             self._flush()
         self._progress.rest()
@@ -252,16 +256,14 @@ class Engine:
                     if slot.run is not None:
                         self._release(slot)
             case Report(task_id, attempt):
-                self._outbox.append(self._report(task_id, attempt))
+                guesses = self._drafter is not None
+                reports = tuple(slot.report(is_speculative=guesses) for slot in self.slots)
+                told = Inspected(task_id=task_id, attempt=attempt, slots=reports)
+                self._outbox.append(told)
             case Call():
                 self._outbox += self._calls.take(command)
             case Stop():
                 self._stopping = True
-
-    def _report(self, task_id: int, attempt: int) -> Inspected:
-        guesses = self._drafter is not None
-        reports = tuple(slot.report(is_speculative=guesses) for slot in self.slots)
-        return Inspected(task_id=task_id, attempt=attempt, slots=reports)
 
     def _do_calls(self) -> None:
         """Do what waits for slots that are idle now, and one call that takes as long as a step."""
@@ -331,22 +333,15 @@ class Engine:
         sampler = task.sampler or self._backend.open_sampler(task.params, known, task.triggers)
         space = self._space(task)
         n_known = self._admission.n_known(task, space)
-        is_alone = not (self.n_busy or self._waiting)
-        n_cached = self._admission.clear(slot, task, space, is_alone=is_alone)
+        n_cached = self._admission.clear(
+            slot, task, space, is_alone=not (self.n_busy or self._waiting)
+        )
         self._backend.seat(slot.id, sampler)
         self._n_admitted += 1
         slot.begin(Run.of(task, sampler, n_cached, order=self._n_admitted))
         self._n_busy += 1
         self.counters.n_cached += n_cached
-        self._outbox.append(
-            Started(
-                task_id=task.task_id,
-                attempt=task.attempt,
-                slot=slot.id,
-                n_prompt=len(task.prompt),
-                n_cached=max(n_cached, n_known),
-            )
-        )
+        self._outbox.append(slot.started(n_known))
         self._outbox += self._results.progress(slot)
 
     def _space(self, task: Task) -> Space:

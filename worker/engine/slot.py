@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from protocol.facts import SlotReport, Timings, TokenProb
+from protocol.messages import Started
 from protocol.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
@@ -136,6 +137,17 @@ class Slot:
         on_device = run.sampler.backend_sampling
         self.last_params = replace(run.task.params, backend_sampling=on_device)
         self.last_task_id = run.task.task_id
+
+    def started(self, n_known: int) -> Started:
+        """Tell that the task has the slot; `n_known` tokens of its prompt lie in some sequence."""
+        run = self.active
+        return Started(
+            task_id=run.task.task_id,
+            attempt=run.task.attempt,
+            slot=self.id,
+            n_prompt=len(run.task.prompt),
+            n_cached=max(run.n_cached, n_known),
+        )
 
     def end(self, release: int) -> Run:
         """Give the task back and keep its tokens as cache."""

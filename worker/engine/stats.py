@@ -12,6 +12,11 @@ from protocol.facts import Stats
 
 logger = logging.getLogger(__name__)
 
+_STALL_FACTOR = 20
+"""A piece of work that takes this many times the slowest step is stuck."""
+_MOST_STALL_S = 120.0
+"""Unless the configuration says more, nothing takes longer than this."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -27,6 +32,8 @@ class Progress:
     """Start of the piece in progress (monotonic), or 0 while the thread waits for commands."""
     slowest_s: float = 0.0
     """The longest step or long call so far."""
+    least_stall_s: float = 10.0
+    """No piece of work counts as stuck before it took this long."""
 
     def begin(self) -> None:
         """Begin a piece of work."""
@@ -36,6 +43,16 @@ class Progress:
     def rest(self) -> None:
         """Note that nothing runs."""
         self.started_s = 0.0
+
+    @property
+    def stall_s(self) -> float:
+        """How long a piece of work may take before the engine is stuck.
+
+        What was slow once may be slow again, but not without bound: else one slow step after the
+        other would let each take twenty times as long.
+        """
+        known_s = min(_STALL_FACTOR * self.slowest_s, _MOST_STALL_S)
+        return max(self.least_stall_s, known_s)
 
     def took(self, elapsed_s: float) -> None:
         """Note how long a step or a long call took."""

@@ -62,9 +62,8 @@ class Step:
         self._sharing = Sharing(cache)
         self._extend = rules.self_extend
         self._shifts = rules.context_shift and backend.can_shift and self._extend is None
-        self._last_end = self._copied_s = 0.0
-        self._last_decode_end = 0.0
-        self._n_failures = 0
+        self._last_end = self._last_decode_end = self._copied_s = 0.0
+        self._n_steps = self._n_failures = 0
         self._n_looking = 0
         """Rows since the rent of idle texts was counted."""
         self._turns = Turns()
@@ -76,8 +75,8 @@ class Step:
         """Steps in a row that ended in an exception."""
         self.results = Results(backend, cache, self._shifts)
         self.progress = Progress()
-        self._n_steps = 0
-        self.is_broken = False
+        self.failure: str | None = None
+        """Why no further step makes sense: the backend cannot be trusted any more."""
         self.due_s = 0.0
         """When what the last step said may leave (monotonic); 0 is at once."""
 
@@ -99,7 +98,8 @@ class Step:
     def _abandon(self, error: Exception) -> None:
         """Fail every task of a step that no single one can be blamed for."""
         self._n_faults += 1
-        self.is_broken = self._n_faults > 1
+        if self._n_faults > 1:
+            self.failure = f"two steps in a row failed: {type(error).__name__}"
         for slot in self._running():
             if slot not in self.results.finished:
                 fault = self._counters.fault(slot.active.task.task_id, error)
@@ -317,7 +317,8 @@ class Step:
 
     def _give_up(self, rows: Sequence[Row], error: DecodeFailed, messages: list[Message]) -> None:
         self._n_failures += 1
-        self.is_broken = error.fatal and self._n_failures >= 2
+        if error.fatal and self._n_failures >= 2:
+            self.failure = "llama.cpp failed to compute twice in a row"
         logger.error("decode failed rows=%d error=%s", len(rows), error)
         for row in rows:
             self.results.fail(

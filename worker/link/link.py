@@ -72,10 +72,11 @@ class Link:
         if self._card is not None:
             self._connection.send([m.Ready(card=self._card)])
 
-    def close(self, reason: str) -> None:
-        """Say good-bye and hang up."""
+    def close(self, reason: str, *, is_failure: bool = False) -> None:
+        """Send what the engine said last, say good-bye and hang up."""
         self.preparation.close()
-        self._connection.send([m.Bye(reason=reason)])
+        self._forward(self._outlet.take())
+        self._connection.send([m.Bye(reason=reason, is_failure=is_failure)])
         # Without a gateway nobody would ever take the last frames.
         self._connection.close(linger_ms=1000 if self._is_welcome else 0)
 

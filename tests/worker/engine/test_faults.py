@@ -131,7 +131,7 @@ def test_a_fault_of_a_whole_step_fails_its_tasks_and_the_next_step_goes_on() -> 
     rig.turn()
     whole = rig.backend.decode
 
-    def raising(_rows: object) -> None:
+    def raising(rows: Any) -> None:
         rig.backend.decode = whole  # type: ignore[method-assign]
         raise MemoryError
 
@@ -147,7 +147,7 @@ def test_a_fault_of_a_whole_step_fails_its_tasks_and_the_next_step_goes_on() -> 
 def test_steps_that_fail_without_end_are_a_broken_backend() -> None:
     rig = Rig(n_slots=1)
 
-    def raising(_rows: object) -> None:
+    def raising(rows: Any) -> None:
         raise MemoryError
 
     rig.backend.decode = raising  # type: ignore[method-assign]
@@ -161,7 +161,7 @@ def test_a_broken_engine_keeps_silent_about_tasks_that_never_started() -> None:
     """The gateway gives them to another worker once this one is gone."""
     rig = Rig(n_slots=1)
 
-    def raising(_rows: object) -> None:
+    def raising(rows: Any) -> None:
         raise MemoryError
 
     rig.backend.decode = raising  # type: ignore[method-assign]
