@@ -278,7 +278,7 @@ class Courier:
                 self._dispatcher.worker_leaves(peer.key)
                 _log.info("worker=%s model=%s draining", peer.name, peer.model)
             case m.Heartbeat():
-                peer.beat(message, now)
+                peer.beat(message, self._now())
                 self._dispatcher.worker_sleeps(peer.key, message.is_sleeping)
                 self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
 
