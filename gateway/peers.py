@@ -51,10 +51,9 @@ class Peer:
 
     def beat(self, beat: Heartbeat, now: float) -> None:
         """Note whether the engine moves."""
-        has_work = (beat.busy or beat.waiting) and not beat.is_sleeping
-        if not has_work or beat.step != self.step:
+        if not beat.busy or beat.step != self.step:
             self.step, self.moved_at = beat.step, now
-        self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if has_work else math.inf
+        self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if beat.busy else math.inf
 
 
 class Owner(Protocol):

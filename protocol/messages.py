@@ -208,7 +208,7 @@ class Heartbeat(Message):
     is_sleeping: bool = False
     """The model is not loaded: the next task waits until it is."""
     stall_s: float = 10.0
-    """While tasks are here, `step` grows at least this often, or the worker ends itself."""
+    """While it is busy, `step` grows at least this often, or the worker ends itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ def test_the_making_of_a_sampler_is_watched() -> None:
 
     def spying(*args: Any, **named: Any) -> Any:
         seen.append(rig.engine.busy_since)
+        assert rig.engine.heartbeat().busy == 1
         return whole(*args, **named)
 
     rig.backend.open_sampler = spying  # type: ignore[method-assign]
