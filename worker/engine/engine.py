@@ -142,7 +142,7 @@ class Engine:
         """Describe the progress: `step` grows while the engine works."""
         return Heartbeat(
             step=self._progress.number,
-            busy=max(self.n_busy, self.busy_since > 0),
+            busy=max(self.n_busy, int(self.busy_since > 0)),
             waiting=self.n_waiting,
             stats=self.counters.snapshot(),
             stall_s=self.stall_s,
