@@ -27,6 +27,16 @@ _ITL_S = (
 )
 
 
+@dataclass(slots=True)
+class ConnectionCounts:
+    """Connections of HTTP clients."""
+
+    n_open: int = 0
+    n_closed_idle: int = 0
+    """Closed while they had no request, to let a new one in."""
+    n_refused: int = 0
+
+
 class Histogram:
     """Counts of durations by upper bound. `observe` costs 0.2 us: it is called for every token."""
 

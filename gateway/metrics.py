@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.counters import Histogram, ModelLatencies, StatsBook
+from gateway.counters import ConnectionCounts, Histogram, ModelLatencies, StatsBook
 from gateway.legacy_metrics import Snapshot, legacy_text
 from protocol.facts import Stats
 
@@ -59,6 +59,7 @@ class Metrics:
         self.found: Counter[tuple[str]] = Counter()
         self.faults: Counter[tuple[str]] = Counter()
         self.n_late = 0
+        self.connections = ConnectionCounts()
         self.latencies: dict[str, ModelLatencies] = {}
         self.http: dict[str, Histogram] = {}
         self.link_lag: dict[str, Histogram] = {}
@@ -167,6 +168,7 @@ class _Own(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._latencies()
         yield from self._counters()
+        yield from self._connections()
         yield from self._routes()
         yield from self._gauges()
         for name, text, source in _PER_WORKER:
@@ -251,6 +253,19 @@ class _Own(Collector):
             "Messages of attempts or workers that had been given up.",
             value=metrics.n_late,
         )
+
+    def _connections(self) -> Iterator[Metric]:
+        counts = self._metrics.connections
+        yield GaugeMetricFamily(
+            "llamapool_http_connections", "Open connections of clients.", value=counts.n_open
+        )
+        family = CounterMetricFamily(
+            "llamapool_http_connections_refused",
+            "Connections beyond the limit: idle ones that were closed, new ones that were refused.",
+            labels=("which",),
+        )
+        rows = {("idle",): counts.n_closed_idle, ("new",): counts.n_refused}
+        yield _labelled(family, rows.items())
 
     def _routes(self) -> Iterator[Metric]:
         metrics = self._metrics

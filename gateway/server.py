@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import hypercorn
 import uvloop
 from hypercorn.asyncio import serve
 from starlette.types import ASGIApp
 
 from gateway.app import build_app
+from gateway.counters import ConnectionCounts
+from gateway.http.connections import Connections, ServerConfig, install
 from gateway.listener import close_unix, is_local, listen, url_of
 from gateway.metrics import Metrics
 from gateway.pool import Pool
@@ -122,7 +123,7 @@ async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: 
     everywhere = " ".join(url_of(sock, config) for sock in socks)
     _warn_if_open(config, url)
     stop = asyncio.Event()
-    server = asyncio.create_task(_serve(app, config, socks, stop))
+    server = asyncio.create_task(_serve(app, config, socks, stop, metrics))
     beat = asyncio.create_task(_beat(notifier))
     log.info("listening url=%s", everywhere)
     notifier.send(X_URL=url)
@@ -166,15 +167,28 @@ async def _until_told(
 
 
 async def _serve(
-    app: ASGIApp, config: GatewayConfig, socks: Sequence[socket.socket], stop: asyncio.Event
+    app: ASGIApp,
+    config: GatewayConfig,
+    socks: Sequence[socket.socket],
+    stop: asyncio.Event,
+    metrics: Metrics,
 ) -> None:
     own: Any = app  # Hypercorn's ASGI types are its own
-    await serve(own, hypercorn_config(config, socks), shutdown_trigger=stop.wait)
+    settings = hypercorn_config(config, socks, metrics.connections)
+    await serve(own, settings, shutdown_trigger=stop.wait)
 
 
-def hypercorn_config(config: GatewayConfig, socks: Sequence[socket.socket]) -> hypercorn.Config:
+def hypercorn_config(
+    config: GatewayConfig, socks: Sequence[socket.socket], counts: ConnectionCounts
+) -> ServerConfig:
     """Return Hypercorn's settings; it takes the sockets over."""
-    result = hypercorn.Config()
+    install()
+    result = ServerConfig()
+    result.connections = Connections(
+        counts,
+        limit=config.limits.connections,
+        head_s=min(config.limits.head_s, config.timeout_s),
+    )
     result.bind = [f"fd://{sock.detach()}" for sock in socks]
     result.backlog = _BACKLOG
     result.keep_alive_timeout = _KEEP_ALIVE_S

@@ -13,6 +13,15 @@ from protocol.schema import param
 class LimitsConfig:
     """Bounds of a request; whatever is beyond them is a 4xx that names the field."""
 
+    connections: int = param(
+        0,
+        "Open connections; 0 is as many as the process may open descriptors, less 128.",
+        low=0,
+        high=1_000_000,
+    )
+    head_s: float = param(
+        10.0, "Time for the head of a request, from its first byte; at most `timeout_s`.", low=0.1
+    )
     headers: int = param(100, "Number of headers.", low=8, high=1000)
     header_kib: int = param(32, "Size of all headers.", low=4, high=32)
     body_patience_s: float = param(

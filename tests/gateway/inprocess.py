@@ -82,7 +82,7 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
     app: Any = build_app(config, pool, metrics, parts.router)
     await parts.start()
     stop = asyncio.Event()
-    hypercorn = hypercorn_config(config, socks)
+    hypercorn = hypercorn_config(config, socks, metrics.connections)
     hypercorn.graceful_timeout = 0.2
     server = asyncio.create_task(serve(app, hypercorn, shutdown_trigger=stop.wait))
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S) as client:

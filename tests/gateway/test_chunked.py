@@ -11,6 +11,7 @@ from hypercorn.asyncio import serve
 from starlette.types import Receive, Scope, Send
 
 from gateway.chunked import CHUNKS, Chunks, ChunksMiddleware
+from gateway.counters import ConnectionCounts
 from gateway.eventstream import EventStream
 from gateway.listener import listen, url_of
 from gateway.server import hypercorn_config
@@ -61,7 +62,7 @@ async def serving(app: Any) -> AsyncIterator[tuple[str, int]]:
     socks = listen(config)
     parts = urlsplit(url_of(socks[0], config))
     stop = asyncio.Event()
-    settings = hypercorn_config(config, socks)
+    settings = hypercorn_config(config, socks, ConnectionCounts())
     settings.graceful_timeout = 0.2
     server = asyncio.create_task(serve(app, settings, shutdown_trigger=stop.wait))
     yield str(parts.hostname), int(parts.port or 0)

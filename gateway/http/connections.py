@@ -1,0 +1,161 @@
+"""How many connections there may be, and how long each may take for the head of a request.
+
+Hypercorn bounds neither, and keeps a connection whose client has left until its keep-alive time is
+over. It has no interface for this: `install` puts `BoundedConnection` in the place of its class, if
+it is the Hypercorn that this was written for.
+"""
+
+import asyncio
+import logging
+import resource
+from collections import OrderedDict
+from ssl import SSLError
+from typing import Any
+
+import hypercorn
+import orjson
+from hypercorn.asyncio import run
+from hypercorn.asyncio.tcp_server import MAX_RECV, TCPServer
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
+
+from gateway.counters import ConnectionCounts
+from gateway.errors import task_error_body
+from protocol.errors import ErrorCode, TaskError
+
+logger = logging.getLogger(__name__)
+
+_RESERVED = 128
+"""Descriptors for everything else: listeners, workers, logs, files, fetched media."""
+_BODY = orjson.dumps(
+    task_error_body(TaskError(ErrorCode.UNAVAILABLE, "Too many connections are open"))
+)
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n"
+    b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+)
+
+
+class Connections:
+    """The open connections of one server; those without a request are the first to go."""
+
+    def __init__(self, counts: ConnectionCounts, *, limit: int, head_s: float) -> None:
+        self.head_s = head_s
+        """Longest time from the first byte of a request to the end of its head."""
+        self._counts = counts
+        self._limit = limit or descriptors() - _RESERVED
+        self._idle: OrderedDict[BoundedConnection, None] = OrderedDict()
+        """In the order in which they became idle."""
+
+    def __repr__(self) -> str:
+        return f"<Connections {self._counts.n_open}/{self._limit} idle={len(self._idle)}>"
+
+    def enter(self, connection: "BoundedConnection") -> bool:
+        """Count a new connection; false if it has no place."""
+        counts = self._counts
+        if counts.n_open >= self._limit:
+            if not self._idle:
+                counts.n_refused += 1
+                return False
+            oldest, _ = self._idle.popitem(last=False)
+            counts.n_closed_idle += 1
+            oldest.writer.close()
+        counts.n_open += 1
+        self._idle[connection] = None
+        return True
+
+    def leave(self, connection: "BoundedConnection") -> None:
+        """Forget a connection that was let in."""
+        self._counts.n_open -= 1
+        self._idle.pop(connection, None)
+
+    def became(self, connection: "BoundedConnection", *, idle: bool) -> None:
+        """Note whether a connection waits for a request or has one."""
+        self._idle.pop(connection, None)
+        if idle:
+            self._idle[connection] = None
+
+
+class BoundedConnection(TCPServer):
+    """Hypercorn's connection, counted and with a deadline for the head of each request."""
+
+    _connections: Connections | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    _is_idle = True
+    _has_left = False
+
+    async def run(self) -> None:
+        """Serve the connection to its end, or refuse it."""
+        connections = self._connections = getattr(self.config, "connections", None)
+        if connections is None:
+            await super().run()
+            return
+        if not connections.enter(self):
+            self.writer.write(_FULL)
+            self.writer.close()
+            return
+        try:
+            await super().run()
+        finally:
+            self._end_deadline()
+            connections.leave(self)
+
+    async def protocol_send(self, event: Event) -> None:
+        """Do what the protocol wants, and note whether there is a request."""
+        if isinstance(event, Updated):
+            self._is_idle = event.idle
+            self._end_deadline()
+            if self._connections is not None:
+                self._connections.became(self, idle=event.idle)
+            if self._has_left:
+                return  # the time for the next request would begin: it never comes
+        await super().protocol_send(event)
+
+    async def _read_data(self) -> None:
+        while not self.reader.at_eof():
+            try:
+                data = await self.reader.read(MAX_RECV)
+            except (OSError, SSLError):
+                break
+            if data and self._is_idle and self._deadline is None:
+                self._begin_deadline()
+            await self.protocol.handle(RawData(data))
+        self._has_left = True
+        await self.protocol.handle(Closed())
+        await self.idle_task.stop()
+
+    def _begin_deadline(self) -> None:
+        # A connection of HTTP/2 has no request for most of its life, but much to say.
+        if self._connections is not None and isinstance(self.protocol.protocol, H11Protocol):
+            self._deadline = self.loop.call_later(self._connections.head_s, self.writer.close)
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class ServerConfig(hypercorn.Config):
+    """Hypercorn's settings, and the connections of the server that has them."""
+
+    connections: Connections
+
+
+def install() -> None:
+    """Let Hypercorn serve by `BoundedConnection`; says so if this Hypercorn is another one."""
+    is_known = all(hasattr(TCPServer, name) for name in ("_read_data", "protocol_send", "run"))
+    if getattr(run, "TCPServer", None) not in (TCPServer, BoundedConnection) or not is_known:
+        logger.warning("connections are not bounded: this Hypercorn is not known")
+        return
+    server: Any = run  # its class is looked up here at each connection
+    server.TCPServer = BoundedConnection
+
+
+def descriptors() -> int:
+    """Return how many descriptors the process may open, after asking for all it can get."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 65_536 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return most if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,101 @@
+"""Connections of clients: how many there may be, and how long one may go without a request."""
+
+import asyncio
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from protocol import messages as m
+from protocol.limits import LimitsConfig
+from tests.fakes.echo import FakeOptions
+from tests.gateway.inprocess import LIMIT_S, Running, running, until
+
+HEALTH = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+STREAM = b'{"prompt": "x", "stream": true}'
+POST = b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(STREAM)
+
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(gateway: Running, data: bytes = b"") -> Pair:
+    parts = urlsplit(gateway.url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(data)
+    return reader, writer
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(LIMIT_S):
+        return await reader.read()
+
+
+async def hang_up(*pairs: Pair) -> None:
+    for _, writer in pairs:
+        writer.close()
+        await writer.wait_closed()
+
+
+def open_connections(gateway: Running) -> int:
+    return gateway.metrics.connections.n_open
+
+
+async def test_a_client_that_leaves_holds_no_connection(gateway: Running) -> None:
+    pair = await connect(gateway, HEALTH)
+    assert await pair[0].readline() == b"HTTP/1.1 200 \r\n"
+    assert open_connections(gateway) == 1
+    await hang_up(pair)
+    # Without a bound of ours it stays for the keep-alive time, which is far beyond this wait.
+    await until(lambda: open_connections(gateway) == 0)
+
+
+@pytest.mark.parametrize("begun", [b"G", b"GET /livez HTTP/1.1\r\nHost: loc", HEALTH + b"GET /"])
+async def test_half_a_head_is_closed(tmp_path: Path, begun: bytes) -> None:
+    async with running(tmp_path, limits=LimitsConfig(head_s=0.1)) as gateway:
+        reader, writer = await connect(gateway, begun[: len(HEALTH)])
+        if len(begun) > len(HEALTH):
+            assert await reader.readuntil(b"\r\n\r\n")
+            writer.write(begun[len(HEALTH) :])
+        await rest(reader)
+        await hang_up((reader, writer))
+        await until(lambda: open_connections(gateway) == 0)
+
+
+async def test_a_slow_answer_is_no_slow_head(tmp_path: Path) -> None:
+    async with running(tmp_path, limits=LimitsConfig(head_s=0.1)) as gateway:
+        worker = await gateway.add_worker(FakeOptions(free_running=False))
+        reader, writer = await connect(gateway, POST + STREAM)
+        await worker.got(m.Generate)
+        half = await connect(gateway, b"GET")  # whose time is over first
+        await rest(half[0])
+        await worker.step(32)
+        async with asyncio.timeout(LIMIT_S):
+            assert await reader.readuntil(b"0\r\n\r\n")
+        await hang_up((reader, writer), half)
+
+
+async def test_the_longest_idle_makes_room_for_a_new_one(tmp_path: Path) -> None:
+    async with running(tmp_path, limits=LimitsConfig(connections=2)) as gateway:
+        first, second = await connect(gateway, HEALTH), await connect(gateway, HEALTH)
+        for reader, _ in (first, second):
+            await reader.readuntil(b"\r\n\r\n")
+        third = await connect(gateway, HEALTH)
+        assert (await third[0].readline()).startswith(b"HTTP/1.1 200")
+        await rest(first[0])
+        assert gateway.metrics.connections.n_closed_idle == 1
+        assert not second[0].at_eof()
+        await hang_up(first, second, third)
+
+
+async def test_with_none_idle_a_new_one_is_told_to_come_back(tmp_path: Path) -> None:
+    async with running(tmp_path, limits=LimitsConfig(connections=1)) as gateway:
+        worker = await gateway.add_worker(FakeOptions(free_running=False))
+        busy = await connect(gateway, POST + STREAM)
+        await worker.got(m.Generate)
+        refused = await connect(gateway)
+        answer = await rest(refused[0])
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in answer
+        assert b'"code":503' in answer
+        assert gateway.metrics.connections.n_refused == 1
+        await hang_up(busy, refused)
