@@ -14,7 +14,7 @@ from starlette.types import Send
 
 from gateway.body import ClientGone
 from gateway.chunked import Chunks
-from gateway.sse import PING
+from gateway.sse import END, PING
 
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -57,10 +57,18 @@ class EventStream:
                 await self._send({**start, "headers": [*_HEADERS, *own]})
                 self.is_open = True
 
-    async def write(self, frame: bytes) -> None:
-        """Send a frame; an empty one sends nothing."""
-        if not frame:
-            return
+    async def write(self, frames: bytes) -> None:
+        """Send events, each as a chunk of its own: some clients read one event a chunk."""
+        end = frames.find(END) + len(END)
+        while len(END) <= end < len(frames):
+            await self._write(frames[:end])
+            await asyncio.sleep(0)  # what is written in one turn of the loop leaves in one packet
+            frames = frames[end:]
+            end = frames.find(END) + len(END)
+        if frames:
+            await self._write(frames)
+
+    async def _write(self, frame: bytes) -> None:
         if not self.is_open:
             await self.open()
         now = self._clock()

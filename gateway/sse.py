@@ -1,5 +1,8 @@
 """Server-sent events as bytes: framing only, no words of any API and no I/O."""
 
+END = b"\n\n"
+"""Ends an event; no JSON text holds it."""
+
 PING = b":\n\n"
 """A comment: clients skip it, proxies see life."""
 

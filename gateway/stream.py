@@ -14,7 +14,7 @@ from protocol.facts import TokenProb
 from protocol.messages import Delta, Failed, Message, TaskMessage, Terminal
 
 _FEW = 8
-"""So many pending deltas are fetched one by one: the tokens of quick steps come together."""
+"""Up to this many pending deltas are fetched one by one; more are merged into one."""
 _COMPACT_AT = 64
 """Pending deltas that are merged into one: an object per token would outweigh its text."""
 
@@ -117,28 +117,21 @@ class TaskStream:
         while True:
             if self._mail:
                 return self._mail.pop(0)
-            if (delta := self.pending_delta()) is not None:
-                return delta
+            if self._deltas:
+                if len(self._deltas) <= _FEW:
+                    return self._deltas.pop(0)
+                pending, self._deltas = self._deltas, []
+                return merge(pending)
             if self._error is not None:
                 raise self._error
             assert not (self._ended or self._closed), "nothing follows the terminal message"
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    def pending_delta(self) -> Delta | None:
-        """Return the next message if it is a delta that has come already."""
-        if self._mail:
-            first = self._mail[0]
-            if type(first) is not Delta:
-                return None
-            del self._mail[0]
-            return first
-        if not self._deltas:
-            return None
-        if len(self._deltas) <= _FEW:
-            return self._deltas.pop(0)
-        pending, self._deltas = self._deltas, []
-        return merge(pending)
+    @property
+    def has_mail(self) -> bool:
+        """Whether the next message has come already."""
+        return bool(self._mail or self._deltas)
 
     async def result(self) -> Terminal:
         """Skip everything up to the terminal message and return that."""

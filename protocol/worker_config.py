@@ -61,12 +61,6 @@ class WorkerConfig:
         "Wait a moment for the next task of a client whose last one has ended, if it is likely "
         "to come; unset, where one worker computes on all cores.",
     )
-    emit_ms: float = param(
-        16.0,
-        "Milliseconds within which the tokens of quick steps leave together; 0 sends each at once.",
-        low=0,
-        high=1000,
-    )
     cache_branches: int = param(32, "Prompts kept beside those of the slots.", low=0, high=255)
     cache_ram: int = param(
         8192, "MiB of RAM for prompts that leave the context; -1 is any.", low=-1

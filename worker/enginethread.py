@@ -146,7 +146,6 @@ def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
         host_bytes=host_bytes(config.cache_ram),
         self_extend=self_extend(config, backend),
         anticipates=bool(config.anticipate),
-        emit_s=config.emit_ms / 1e3,
         stall_s=config.stall_s,
     )
 

@@ -1,5 +1,6 @@
 """The generating endpoints: the only place where stream and non-stream part."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +25,9 @@ from protocol.messages import Delta, Done, Progress, Started, ToolCallDelta
 Planner = Callable[[Mapping[str, Any], ModelCard], Plan]
 
 _QUEUE_AT_LEAST = 16
+_APART_S = 0.003
+"""Time between two events that came together: there are clients that read one event a chunk, and
+libraries that join what has come before their reader looks."""
 
 
 class Exchange(NamedTuple):
@@ -130,10 +134,9 @@ async def pump(index: int, stream: TaskStream, reply: Reply, events: EventStream
         message = await stream.receive()
         match message:
             case Delta():
-                told = reply.delta(index, message)
-                while (delta := stream.pending_delta()) is not None:
-                    told += reply.delta(index, delta)
-                await events.write(told)
+                await events.write(reply.delta(index, message))
+                if stream.has_mail:
+                    await asyncio.sleep(_APART_S)
             case Started():
                 reply.started(index, message)
                 await events.open()

@@ -54,7 +54,6 @@ WORKER_OPTIONS: tuple[Option, ...] = (
         env="KV_UNIFIED",
     ),
     option("worker.anticipate", "--anticipate", "--no-anticipate"),
-    option("worker.emit_ms", "--emit-ms"),
     option("worker.cache_branches", "--cache-branches"),
     option("worker.cache_ram", "-cram --cache-ram", env="CACHE_RAM"),
     option("worker.offload_kqv", "-kvo --kv-offload", "-nkvo --no-kv-offload", env="KV_OFFLOAD"),

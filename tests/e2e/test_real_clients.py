@@ -266,6 +266,35 @@ def test_nodes_fetch_sends_plain_text(pool: Served) -> None:
     assert answer.stdout.strip()
 
 
+NODE_STREAM = """
+const body = { prompt: process.argv[2], n_predict: 24, temperature: 0.2, stream: true }
+let answers = 0
+for (let i = 0; i < 12; i++) {
+    const response = await fetch(process.argv[1] + "/completion", {
+        method: 'POST', body: JSON.stringify({ ...body, prompt: i + body.prompt })
+    })
+    for await (const chunk of response.body) {
+        const text = Buffer.from(chunk).toString('utf8')
+        if (text.startsWith('data: ')) {
+            const message = JSON.parse(text.substring(6))  // fails if a chunk holds two events
+            if (message.stop) { answers += 1; break }
+        }
+    }
+}
+console.log(answers)
+"""
+
+
+def test_a_node_client_may_read_one_event_a_chunk(pool: Served) -> None:
+    """As the documents' chat.mjs does, which joins nothing and splits nothing."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("Node.js is not installed")
+    command = [node, "--input-type=module", "-e", NODE_STREAM, pool.url, PROMPT]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert answer.stdout.strip() == "12"
+
+
 @pytest.mark.parametrize("kind", ["text/plain;charset=UTF-8", "application/octet-stream", None])
 def test_the_content_type_does_not_matter(pool: Served, kind: str | None) -> None:
     response = pool.client.post(

@@ -15,6 +15,7 @@ from gateway.counters import ConnectionCounts
 from gateway.eventstream import EventStream
 from gateway.listener import listen, url_of
 from gateway.server import hypercorn_config
+from gateway.sse import PING
 from protocol.config import GatewayConfig
 
 FRAMES = [b"data: 1\n\n", b"data: " + b"x" * 300 + b"\n\n", b":\n\n"]
@@ -122,6 +123,23 @@ async def test_what_has_to_wait_or_has_nobody_takes_the_long_way(transport: Tran
     assert transport.written == b"1\r\nb\r\n" and len(sent) == 2
     await events.finish()
     assert sent[-1]["more_body"] is False
+
+
+@pytest.mark.parametrize("has_short_way", [True, False])
+async def test_each_event_of_a_write_is_a_chunk_of_its_own(has_short_way: bool) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body"))
+
+    transport = Transport()
+    events = EventStream(send, 0, 30, chunks=Chunks(transport) if has_short_way else None)
+    await events.write(b"data: 1\n\n" + PING + b"event: x\ndata: 2\n\ndata: a line\n")
+    frames = [b"data: 1\n\n", PING, b"event: x\ndata: 2\n\n", b"data: a line\n"]
+    if has_short_way:
+        assert transport.written == b"".join(b"%x\r\n%b\r\n" % (len(f), f) for f in frames)
+    else:
+        assert sent == [None, *frames]
 
 
 async def test_another_server_has_no_short_way() -> None:

@@ -43,9 +43,9 @@ async def test_many_deltas_that_nobody_fetched_are_merged(is_over: bool) -> None
         one.push(DONE)
     tokens = tuple(range(1, 10))
     assert await one.receive() == Delta(task_id=1, text=text, tokens=tokens, n_predicted=9)
-    assert one.pending_delta() is None
     one.push(DONE)
     assert await one.receive() is DONE
+    assert not one.has_mail
 
 
 @pytest.mark.parametrize("is_over", [False, True])
@@ -55,8 +55,9 @@ async def test_few_deltas_that_came_together_are_fetched_one_by_one(is_over: boo
         one.push_delta(delta(letter, n), 11.0)
     if is_over:
         one.push(DONE)
-    got = [await one.receive(), one.pending_delta(), one.pending_delta(), one.pending_delta()]
-    assert got == [delta("a", 1), delta("b", 2), delta("c", 3), None]
+    got = [await one.receive() for _ in range(3)]
+    assert got == [delta("a", 1), delta("b", 2), delta("c", 3)]
+    assert one.has_mail == is_over
     one.push(DONE)
     assert await one.receive() is DONE
 
@@ -194,10 +195,13 @@ class Frames:
         return b"end"
 
 
-async def test_tokens_that_came_together_are_events_of_their_own_in_one_write() -> None:
+async def test_tokens_that_came_together_are_written_one_by_one_and_apart() -> None:
     one, frames = stream(), Frames()
     one.push_delta(delta("a", 1), 11.0)
     one.push_delta(delta("b", 2), 11.0)
     one.push(DONE)
-    await pump(0, one, cast(Reply, frames), cast(EventStream, frames))
-    assert frames.written == [event(b"a") + event(b"b"), b"end"]
+    pumping = asyncio.create_task(pump(0, one, cast(Reply, frames), cast(EventStream, frames)))
+    await asyncio.sleep(0)
+    assert frames.written == [event(b"a")]
+    await pumping
+    assert frames.written == [event(b"a"), event(b"b"), b"end"]

@@ -33,7 +33,6 @@ class Rig:
     spec_slots: int = 8
     self_extend: SelfExtend | None = None
     anticipates: bool = False
-    emit_s: float = 0.0
     step_ms: float = 0.0
     lora: tuple[str, ...] = ()
     emitted: list[Message] = field(default_factory=list)
@@ -64,7 +63,6 @@ class Rig:
                 spec_slots=self.spec_slots,
                 self_extend=self.self_extend,
                 anticipates=self.anticipates,
-                emit_s=self.emit_s,
             ),
             self._emit,
             self.drafter,

@@ -60,8 +60,6 @@ class EngineConfig:
     self_extend: SelfExtend | None = None
     anticipates: bool = False
     """Wait a moment for the next task of a client whose last one has just ended."""
-    emit_s: float = 0.0
-    """Tokens of steps that are quicker than this leave together."""
     stall_s: float = 10.0
     """No piece of work is taken for stuck before this."""
 
@@ -75,7 +73,7 @@ class Engine:
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[Task] = deque()
-        self._outbox = Outbox(emit, config.emit_s)
+        self._outbox = Outbox(emit)
         self._n_admitted = self._n_accepted = self._n_busy = 0
         self._anticipation = Anticipation(config.anticipates)
         self._stopping = False
@@ -96,7 +94,7 @@ class Engine:
             takes_turns=not backend.is_gpu,
         )
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
-        self._step = Step(backend, self.rent, budget, rules, self._flush_ahead)
+        self._step = Step(backend, self.rent, budget, rules, self._flush)
         self._drafter = drafter
         self._results = self._step.results
         self._progress = self._step.progress
@@ -380,11 +378,6 @@ class Engine:
             if slot.run is not None:
                 self._outbox.append(failed(slot.run.task, error))
                 self._release(slot)
-
-    def _flush_ahead(self) -> None:
-        """Send what steps said before another one computes, unless more tokens can go with it."""
-        if not self._outbox.can_wait or self._is_reading():
-            self._flush()
 
     def _flush(self) -> None:
         if lost := self.cache.take_lost():
