@@ -155,6 +155,7 @@ def _gets(service: Service) -> dict[str, _Endpoint]:
         "/readyz": admin.readyz,
         "/v1/models": admin.models,
         "/models": admin.models,
+        "/v1/models/{id:path}": admin.model,
         "/props": admin.props,
         "/slots": admin.slots,
         "/lora-adapters": LoraAdapters(service, reads=True),

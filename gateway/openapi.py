@@ -127,9 +127,10 @@ def _error() -> Schema:
 def _paths(routes: Iterable[Route]) -> Schema:
     paths: Schema = {}
     for route in routes:
+        path = re.sub(r":\w+}", "}", route.path)
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            operations = paths.setdefault(route.path, {})
-            operations[method.lower()] = _operation(route.path, method)
+            operations = paths.setdefault(path, {})
+            operations[method.lower()] = _operation(path, method)
     return paths
 
 
@@ -158,7 +159,7 @@ def _identifier(method: str, path: str) -> str:
 def _parameters(path: str, method: str) -> list[Schema]:
     named = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"\{(\w+)(?::\w+)?\}", path)
+        for name in re.findall(r"\{(\w+)\}", path)
     ]
     queries = QUERIES.get((method, path), {})
     return named + [

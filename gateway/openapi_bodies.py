@@ -273,6 +273,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     **_reading("/livez", "Say that the process runs"),
     **_reading("/readyz", "Say whether work would be taken"),
     **_reading("/v1/models /models", "List the models"),
+    **_reading("/v1/models/{id}", "Describe a model"),
     **_aliases("/models/load", "ModelOrder", "Load a model"),
     **_aliases("/models/unload", "ModelOrder", "Unload a model"),
     **_reading("/models/sse", "Tell of every change of a model", kinds=("text/event-stream",)),
@@ -290,6 +291,11 @@ _INCLUDE: Mapping[str, Schema] = {"include_slots": {"type": "string"}}
 QUERIES: Mapping[tuple[str, str], Mapping[str, Schema]] = {
     ("GET", "/health"): {**_FULL, **_INCLUDE},
     ("GET", "/v1/health"): {**_FULL, **_INCLUDE},
+    ("GET", "/v1/models"): {
+        "limit": {"type": "integer", "description": "With the header `anthropic-version`."},
+        "after_id": {"type": "string"},
+        "before_id": {"type": "string"},
+    },
     ("GET", "/models"): {"reload": {"type": "string"}},
     ("DELETE", "/models"): _BY_MODEL,
     ("GET", "/props"): _BY_MODEL,

@@ -80,7 +80,10 @@ def usage(done: Done, n_reasoning: int) -> dict[str, Any]:
         "input_tokens": done.n_prompt,
         "output_tokens": done.n_predicted,
         "total_tokens": done.n_prompt + done.n_predicted,
-        "input_tokens_details": {"cached_tokens": done.n_cached},
+        "input_tokens_details": {
+            "cached_tokens": done.n_cached,
+            "cache_write_tokens": done.n_prompt - done.n_cached,
+        },
         "output_tokens_details": {"reasoning_tokens": n_reasoning},
     }
 

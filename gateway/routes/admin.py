@@ -6,6 +6,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.anthropic.models import VERSION_HEADER, page
+from gateway.anthropic.models import model as claude_model
 from gateway.errors import Headers, json_response
 from gateway.llamacpp.views import Offers, models, props, router_props, slot
 from gateway.overview import Health, ModelState
@@ -97,13 +99,28 @@ class Admin:
     async def models(self, request: Request) -> Response:
         """List the models."""
         router = self._service.router
-        if router is not None:
-            if request.query_params.get("reload"):
-                await guarded(router.reload(), disconnected(request.receive))
-            return json_response(router.listing())
+        if router is not None and request.query_params.get("reload"):
+            await guarded(router.reload(), disconnected(request.receive))
+        listing = self._listing()
+        if VERSION_HEADER in request.headers:
+            listing = page(listing["data"], request.query_params)
+        return json_response(listing)
+
+    async def model(self, request: Request) -> Response:
+        """Describe the model of this name or alias as the list does."""
+        name = request.path_params["id"]
+        for listed in self._listing()["data"]:
+            if name == listed["id"] or name in listed["aliases"]:
+                is_anthropic = VERSION_HEADER in request.headers
+                return json_response(claude_model(listed) if is_anthropic else listed)
+        raise TaskError(ErrorCode.NOT_FOUND, f"model '{name}' not found", param="model")
+
+    def _listing(self) -> dict[str, Any]:
+        if self._service.router is not None:
+            return self._service.router.listing()
         cards, pool = self._service.ready_cards(), self._service.pool
         states = {card.name: pool.state(card) for card in cards}
-        return json_response(models(cards, self._service.created, states))
+        return models(cards, self._service.created, states)
 
     async def metrics(self, request: Request) -> Response:
         """Write the metrics for Prometheus."""

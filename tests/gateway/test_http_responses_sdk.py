@@ -22,8 +22,10 @@ SCRIPT = (
 
 @pytest.fixture
 async def sdk(gateway: Running) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The asynchronous client."""
-    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
+    """The asynchronous client, strict about what it gets."""
+    async with openai.AsyncOpenAI(
+        base_url=f"{gateway.url}/v1", api_key="none", _strict_response_validation=True
+    ) as client:
         yield client
 
 
