@@ -31,6 +31,7 @@ from gateway.routes.control import ChatControl
 from gateway.routes.counting import ANTHROPIC, OPENAI, Counting
 from gateway.routes.generate import Generation
 from gateway.routes.models import ModelEvents, ModelOrders, ModelRemoval
+from gateway.routes.predictions import Predictions
 from gateway.routes.rendering import Rendering
 from gateway.routes.slots import SlotActions
 from gateway.routes.tokens import Detokenization, Tokenization
@@ -40,6 +41,7 @@ from gateway.routes.vectors import Embedding, Reranking
 from gateway.routes.wrapped import WrappedCompletion
 from gateway.service import Service
 from protocol.config import GatewayConfig
+from protocol.errors import ConfigError
 from protocol.version import version
 
 _Endpoint = Callable[..., Any]
@@ -54,6 +56,7 @@ def build_app(
     ring = key_ring(config.api_key, config.api_key_file)
     pages = open_pages(config)
     routes = [*_routes(service), *unsupported_routes()]
+    routes += _added(service, routes)
     routes.append(_description(routes, config))
     app = Starlette(
         routes=[*routes, *pages.routes()],
@@ -68,6 +71,20 @@ def build_app(
     )
     app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect
     return ChunksMiddleware(app)
+
+
+def _added(service: Service, routes: Sequence[Route]) -> list[Route]:
+    """Return the routes that the configuration names; raises `ConfigError` if one is taken."""
+    config, added = service.config, []
+    if config.predict_route:
+        endpoint = Predictions(service, routes)
+        added.append(Route(config.predict_route, endpoint, methods=["POST"]))
+    if config.health_route:
+        added.append(Route(config.health_route, Admin(service).health, methods=["GET"]))
+    for route in added:
+        if any(route.path == one.path for one in routes):
+            raise ConfigError(f"{route.path}: this path has an endpoint already")
+    return added
 
 
 def _description(routes: list[Route], config: GatewayConfig) -> Route:

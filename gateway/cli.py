@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gateway import server
+from gateway.routes.predictions import for_vertex
 from protocol import config as configs
 from protocol import logs
 from protocol.config import GatewayConfig, PoolConfig
@@ -74,6 +75,7 @@ def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
     config = replace(config, verbose=config.verbose or pool.log.verbosity >= _VERBOSE)
+    config = for_vertex(config, os.environ)
     return config if config.bind else replace(config, bind=(_local_endpoint(pool),))
 
 

@@ -82,6 +82,8 @@ class GatewayConfig:
     ssl_cert_file: str = param("", "TLS certificate (PEM).")
     reuse_port: bool = param(False, "Let other processes listen on the same port.")
     api_prefix: str = param("", "Path before every endpoint, without a slash at its end.")
+    predict_route: str = param("", "Path of Vertex AI's predictions; empty is none.")
+    health_route: str = param("", "One more path of GET /health; empty is none.")
     verbose: bool = param(False, "Add `__verbose`, the native answer, to OpenAI's answers.")
     ui: bool = param(True, "Serve the built-in page at /.")
     static_path: str = param("", "Directory served at / instead of the built-in page.")

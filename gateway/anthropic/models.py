@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id} in the shape of Anthropic's clients: pages, and its own fields.
+"""GET /v1/models and /v1/models/{id} as Anthropic's clients know them: pages, and its own fields.
 
 Its clients send `anthropic-version`, by which they are told from OpenAI's.
 """

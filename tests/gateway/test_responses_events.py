@@ -145,7 +145,7 @@ def test_the_object_counts_tokens_and_says_whether_it_was_cut() -> None:
         "input_tokens": 4,
         "output_tokens": 2,
         "total_tokens": 6,
-        "input_tokens_details": {"cached_tokens": 1},
+        "input_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 3},
         "output_tokens_details": {"reasoning_tokens": 0},
     }
     (item,) = cut["output"]

@@ -1,0 +1,143 @@
+"""POST on Vertex AI's prediction route: several requests of other endpoints in one body.
+
+Google Cloud tells a container by its environment where to listen and under which paths
+(`AIP_MODE=PREDICTION`, `AIP_PREDICT_ROUTE`, `AIP_HEALTH_ROUTE`, `AIP_HTTP_PORT`), as llama-server
+reads it too. Each instance names its endpoint in `@requestFormat`: a path, or its words in camel
+case without `/v1` (`chatCompletions`).
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from gateway.body import read_json
+from gateway.chunked import CHUNKS
+from gateway.errors import Refused, json_response, refused_response, task_error_response
+from gateway.race import disconnected, guarded, together
+from gateway.service import Service
+from protocol.config import GatewayConfig
+from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
+
+_MOST = 128
+_FORMAT = "@requestFormat"
+
+
+def for_vertex(config: GatewayConfig, environ: Mapping[str, str]) -> GatewayConfig:
+    """Return the configuration that Vertex AI asks for, if it is there; raises `ConfigError`."""
+    if environ.get("AIP_MODE") != "PREDICTION":
+        return config
+    port = environ.get("AIP_HTTP_PORT") or "8080"
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
+        raise ConfigError(f"AIP_HTTP_PORT {port}: must be a port")
+    return replace(
+        config,
+        port=int(port),
+        predict_route=_route(environ.get("AIP_PREDICT_ROUTE") or "/predict"),
+        health_route=_route(environ.get("AIP_HEALTH_ROUTE") or ""),
+    )
+
+
+def _route(path: str) -> str:
+    return path if not path or path.startswith("/") else f"/{path}"
+
+
+class Predictions:
+    """Answers `{"instances": [...]}` with `{"predictions": [...]}`, in their order."""
+
+    def __init__(self, service: Service, routes: Sequence[Route]) -> None:
+        """Make the endpoint; the first of several `routes` of one name is meant by it."""
+        self._service = service
+        self._routes: dict[str, Route] = {}
+        for route in routes:
+            if "{" not in route.path:
+                self._routes.setdefault(route.path, route)
+                self._routes.setdefault(format_of(route.path), route)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        body = await read_json(scope, receive, self._service.body_limits)
+        instances = body.get("instances")
+        if not isinstance(instances, list):
+            message = "request body must include an array field named instances"
+            raise InvalidRequest(message, param="instances")
+        if len(instances) > _MOST:
+            message = f"instances array exceeds maximum size of {_MOST}"
+            raise InvalidRequest(message, param="instances")
+        answers = together(self._predict(one, scope) for one in instances)
+        predictions = await guarded(answers, disconnected(receive))
+        await json_response({"predictions": predictions})(scope, receive, send)
+
+    async def _predict(self, instance: Any, scope: Scope) -> Any:
+        """Answer one instance; what is wrong with it is its own answer."""
+        answer = _Answer()
+        try:
+            route, body = self._read(instance)
+            inner = {**scope, "path": route.path, "raw_path": route.path.encode(), CHUNKS: None}
+            inner["method"] = "POST" if "POST" in (route.methods or ()) else "GET"
+            await route.app(inner, _said(body), answer.send)
+        except TaskError as error:
+            return _value(bytes(task_error_response(error).body))
+        except Refused as error:
+            return _value(bytes(refused_response(error).body))
+        return _value(answer.body)
+
+    def _read(self, instance: Any) -> tuple[Route, bytes]:
+        if not isinstance(instance, dict):
+            raise InvalidRequest("each instance must be a JSON object", param="instances")
+        name = instance.get(_FORMAT)
+        if not isinstance(name, str):
+            raise InvalidRequest(f"each instance must include a string {_FORMAT}", param=_FORMAT)
+        route = self._routes.get(name)
+        if route is None:
+            message = f"no handler registered for {_FORMAT}: {name}"
+            raise InvalidRequest(message, param=_FORMAT)
+        body = {key: value for key, value in instance.items() if key != _FORMAT}
+        if "stream" in body:  # there are no streams within an answer
+            body["stream"] = False
+        return route, orjson.dumps(body)
+
+
+class _Answer:
+    """Keeps the body of one inner answer."""
+
+    def __init__(self) -> None:
+        self.body = b""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            kinds = [value for name, value in message["headers"] if name == b"content-type"]
+            if kinds and kinds[0].startswith(b"text/event-stream"):
+                text = "predict route does not support streaming responses"
+                raise TaskError(ErrorCode.INVALID_REQUEST, text, param=_FORMAT)
+        self.body += message.get("body", b"")
+
+
+def format_of(path: str) -> str:
+    """Return the name of a path: `/v1/chat/completions` is `chatCompletions`."""
+    words = re.split("[/_-]", path.removeprefix("/v1").removeprefix("/"))
+    return words[0] + "".join(word[:1].upper() + word[1:] for word in words[1:])
+
+
+def _said(body: bytes) -> Receive:
+    """Return what receives this body, and then waits for ever: the outer request watches."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop()
+
+    return receive
+
+
+def _value(body: bytes) -> Any:
+    try:
+        return orjson.loads(body) if body else None
+    except orjson.JSONDecodeError:
+        return body.decode(errors="replace")
