@@ -44,6 +44,8 @@ class Submission:
     """Hash of what it names as its session, which shares a prompt; 0 is none."""
     label: int = 0
     """Hash of a weaker hint of the same kind; 0 is none."""
+    is_whole: bool = False
+    """Its client sees nothing of the answer before all of it is there."""
     is_bound: bool = False
     """It means what the worker holds now: with the worker it is lost, and goes to no other."""
 

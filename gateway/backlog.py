@@ -35,6 +35,23 @@ class Backlog:
         """Count the waiting tasks of every known model."""
         return {model: len(queue) for model, queue in self._queues.items()}
 
+    def depth(self, model: str) -> int:
+        """Count the waiting tasks of one model."""
+        return len(self._queues[model])
+
+    def displaced_by(self, spec: Submission) -> Submission | None:
+        """Find the task that gives its place in a full queue to this one; None if none has to.
+
+        It is the newest of the tenant with most waiting tasks, if that tenant has at least two
+        more than the one that asks (longest queue drop): who waits alone may fill the queue, and
+        who comes late still gets an equal share of it.
+        """
+        shares = self._queues[spec.model].shares()
+        longest = max(shares, key=lambda tenant: shares[tenant], default=None)
+        if longest is None or shares[longest] < shares.get(spec.tenant, 0) + 2:
+            return None
+        return self._waiting[self._queues[spec.model].newest(longest)][0]
+
     def open(self, model: str) -> None:
         """Make a model known: its tasks may wait from now on."""
         self._queues.setdefault(model, FairQueue())
@@ -89,7 +106,7 @@ class Backlog:
             self.remove(spec)
         return over
 
-    def charge(self, spec: Submission, tokens: int) -> None:
+    def charge(self, spec: Submission, tokens: float) -> None:
         """Count tokens that the task's tenant was served."""
         self._queues[spec.model].charge(spec.tenant, tokens)
 

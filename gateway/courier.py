@@ -117,6 +117,7 @@ class Courier:
         """End the task of an action that raised, and give its credit back: it was not sent."""
         task_id = action.message.task_id if isinstance(action, Deliver) else action.task_id
         self.failed("action", task_id)
+        self._break(task_id)
         if isinstance(action, Assign):
             lost = m.Failed(
                 task_id=task_id,
@@ -125,7 +126,6 @@ class Courier:
                 message=BROKEN.message,
             )
             self._perform(self._dispatcher.ended(action.worker, lost, self._now()))
-        self._break(task_id)
 
     def _break(self, task_id: int) -> None:
         """End a task whose message or action raised; its worker is told to stop."""
@@ -138,9 +138,8 @@ class Courier:
 
     def _send_task(self, action: Assign) -> None:
         stream = self._streams[action.task_id]
-        stream.peer, stream.attempt = action.worker, action.attempt
         stream.worker = self._dispatcher.workers[action.worker].name
-        stream.assigned(self._now())
+        stream.assigned(action.worker, action.attempt, self._now())
         task = dataclasses.replace(stream.task, attempt=action.attempt)
         if isinstance(task, m.Generate):
             task = dataclasses.replace(task, slot=action.slot)
@@ -217,7 +216,7 @@ class Courier:
                 if type(message) is m.Delta:
                     stream = streams.get(message.task_id)
                     if stream is None or stream.attempt != message.attempt or stream.peer != key:
-                        self._metrics.dropped(1)
+                        self._drop(key, message)
                     else:
                         if not stream.first_at:
                             self._dispatcher.prompt_read(key, message, now)
@@ -256,10 +255,9 @@ class Courier:
                 if isinstance(message, m.Failed):
                     _log.error("worker=%s order failed: %s", peer.name, message.message)
             case m.Terminal():
-                actions = self._dispatcher.ended(peer.key, message, now)
-                if not any(isinstance(action, Deliver) for action in actions):
+                if not self._dispatcher.awaits(peer.key, message):
                     self._metrics.dropped(1)
-                self._perform(actions)
+                self._perform(self._dispatcher.ended(peer.key, message, now))
             case m.Malformed():
                 raise ValueError(f"unreadable message: {message.reason}")  # ends its task
             case m.Started() | m.Progress():
@@ -291,17 +289,11 @@ class Courier:
 
     def _advance(self, peer: Peer, message: m.Started | m.Progress, now: float) -> None:
         stream = self._streams.get(message.task_id)
-        fresh = isinstance(message, m.Progress) or self._dispatcher.started(peer.key, message, now)
-        if (
-            not fresh
-            or stream is None
-            or (stream.peer, stream.attempt)
-            != (
-                peer.key,
-                message.attempt,
-            )
-        ):
-            self._metrics.dropped(1)
+        is_fresh = isinstance(message, m.Progress) or self._dispatcher.started(
+            peer.key, message, now
+        )
+        if stream is None or not is_fresh or not stream.is_at(peer.key, message.attempt):
+            self._drop(peer.key, message)
             return
         if isinstance(message, m.Started):
             base = self._dispatcher.slots.base(peer.name)
@@ -309,4 +301,11 @@ class Courier:
             stream.slot, stream.n_prompt = message.slot, message.n_prompt
             stream.n_cached = message.n_cached
             self._metrics.reused(stream.model, expected=stream.n_expected, found=message.n_cached)
+        else:
+            self._dispatcher.shown(message.task_id)
         stream.push(message)
+
+    def _drop(self, key: str, message: m.TaskMessage) -> None:
+        """Count a message that nobody wants, unless its task was given up a moment ago."""
+        if not self._dispatcher.was_cancelled(key, message):
+            self._metrics.dropped(1)

@@ -6,21 +6,33 @@ also long after the task was given up.
 """
 
 import math
+from collections.abc import Collection
 
 from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
 from gateway.backlog import Backlog
 from gateway.patience import Patience
 from gateway.roster import SlotMap, Worker, WorkerState, least_asked
 from gateway.routing import Choice, Router
-from gateway.task import Task, TaskState
+from gateway.task import MAX_FAULTS, Task, TaskState, prompt_cost
 from protocol.errors import ErrorCode, TaskError
 from protocol.facts import ModelCard
-from protocol.messages import Delta, Done, Evicted, Started, Terminal
+from protocol.messages import (
+    Delta,
+    Done,
+    Evicted,
+    Failed,
+    Finish,
+    Started,
+    TaskMessage,
+    Terminal,
+)
 
 _MAX_RETRY_AFTER_S = 60
 """The OpenAI SDK gives up on a `Retry-After` above 120 s."""
-_SERVICE_WEIGHT = 0.15
-"""Of the newest task in the mean duration: the last dozen or so count."""
+_QUEUE_AT_LEAST = 16
+_QUEUE_PER_SLOT = 4
+_FAULTS = (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE)
+"""What a worker says of itself rather than of the task: another may well do better."""
 
 
 class Dispatcher:
@@ -44,7 +56,6 @@ class Dispatcher:
         self._tasks: dict[int, Task] = {}
         self._patience = Patience(self.router, timeout_s=queue_timeout_s)
         self._n_assigned = 0
-        self._service_s = 1.0
 
     def __repr__(self) -> str:
         leases = sum(len(worker.leases) for worker in self.workers.values())
@@ -63,15 +74,21 @@ class Dispatcher:
         """Tasks that have not ended."""
         return len(self._tasks)
 
-    @property
-    def queue_limit(self) -> int:
-        """Tasks that may wait; one that comes back from a lost worker is let in beyond it."""
-        return self._queue_size or max(16, 4 * self.slots.n_slots)
+    def queue_limit(self, model: str) -> int:
+        """Tasks of a model that may wait; one that a lost worker gives back is let in beyond it."""
+        return self._queue_size or max(_QUEUE_AT_LEAST, _QUEUE_PER_SLOT * self.slots.n_slots(model))
 
     @property
     def models(self) -> dict[str, int]:
         """Waiting tasks of every known model."""
         return self._backlog.depths()
+
+    def deferred(self) -> dict[str, int]:
+        """Count the tasks of every known model that have no slot yet, those sent ahead too."""
+        depths = self.models
+        for worker in self.workers.values():
+            depths[worker.model] = depths.get(worker.model, 0) + worker.n_ahead
+        return depths
 
     def kept(self, task_id: int) -> Task | None:
         """Return a task that waits for one worker though others are free."""
@@ -85,15 +102,27 @@ class Dispatcher:
             )
         if spec.model not in self._backlog:
             raise TaskError(ErrorCode.NOT_FOUND, f"model '{spec.model}' not found", param="model")
-        is_full = self.n_waiting >= self.queue_limit
-        if is_full and self._place(spec, now) is None:
-            raise self._overloaded("The queue is full")
-        self._tasks[spec.task_id] = Task(spec, now, is_patient=not is_full)
+        is_full = self._backlog.depth(spec.model) >= self.queue_limit(spec.model)
+        if is_full and self._place(spec, now) is not None:
+            actions, is_patient = [], False  # it goes at once, or not at all
+        else:
+            actions, is_patient = self._make_room(spec) if is_full else [], True
+        self._tasks[spec.task_id] = Task(spec, now, is_patient=is_patient)
         self._backlog.push(spec, now)
-        return self._pump(spec.model, now)
+        return actions + self._pump(spec.model, now)
+
+    def _make_room(self, spec: Submission) -> list[Action]:
+        """Take a place in a full queue from who holds most of it; raises `TaskError`."""
+        last = self._backlog.displaced_by(spec)
+        if last is None:
+            raise self._overloaded(spec.model, "The queue is full")
+        self._backlog.remove(last)
+        self._forget(self._tasks[last.task_id])
+        message = "The queue is full, and others have fewer requests in it"
+        return [Fail(last.task_id, self._overloaded(spec.model, message))]
 
     def cancel(self, task_id: int) -> list[Action]:
-        """Forget a task; its credit comes back with its terminal message."""
+        """Give a task up; its terminal message returns its credit and says what it has cost."""
         task = self._tasks.get(task_id)
         if task is None:
             return []
@@ -102,7 +131,16 @@ class Dispatcher:
         self._forget(task)
         if not task.worker:
             return []
+        self.workers[task.worker].cancelled[task_id, task.attempt] = task
         return [CancelTask(task.worker, task_id, task.attempt)]
+
+    def was_cancelled(self, key: str, message: TaskMessage) -> bool:
+        """Tell whether a message belongs to an attempt that was given up and has not ended yet."""
+        return (message.task_id, message.attempt) in self.workers[key].cancelled
+
+    def awaits(self, key: str, message: Terminal) -> bool:
+        """Tell whether an end is news: of a live task, or of one that was just given up."""
+        return self._live(key, message) is not None or self.was_cancelled(key, message)
 
     def worker_hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
@@ -136,18 +174,17 @@ class Dispatcher:
             worker.turn(WorkerState.LEAVING)
 
     def worker_lost(self, key: str, now: float, *, died: bool = True) -> list[Action]:
-        """Move what has not started to the front of the queue; what has started fails."""
+        """Move what its client has seen nothing of to the front of the queue; the rest fails."""
         worker = self.workers.pop(key)
         self.router.lost(key)
         actions: list[Action] = []
         for task in [self._tasks[task_id] for task_id in worker.tasks]:
-            task.n_deaths += died
-            error = task.verdict()
-            if error is None:
+            task.n_faults += died
+            if task.may_move:
                 self._requeue(task, now)
             else:
                 self._forget(task)
-                actions.append(Fail(task.spec.task_id, error))
+                actions.append(Fail(task.spec.task_id, task.verdict()))
         return actions + self._pump(worker.model, now)
 
     def started(self, key: str, message: Started, now: float) -> bool:
@@ -157,16 +194,23 @@ class Dispatcher:
         lease = (message.task_id, message.attempt)
         if worker.leases.get(lease) == -1:  # a slot once known stays: its place is counted on
             worker.leases[lease] = message.slot
-        task = self._live(key, message)
+        task = self._live(key, message) or worker.cancelled.get(lease)
         if task is None or task.state is not TaskState.ASSIGNED:
             return False
         task.turn(TaskState.STARTED, now)
-        self._charge(task, message.n_prompt - task.charged)
-        return True
+        self._charge(task, prompt_cost(message.n_prompt, message.n_cached) - task.charged)
+        return lease not in worker.cancelled
 
     def prompt_read(self, key: str, message: Delta, now: float) -> None:
         """Note that the prompt of a task is read: its first delta has come."""
         self.router.read(key, (message.task_id, message.attempt), now)
+        self.shown(message.task_id)
+
+    def shown(self, task_id: int) -> None:
+        """Note that the client of a task may have seen a part of its answer."""
+        task = self._tasks.get(task_id)
+        if task is not None:
+            task.is_shown = not task.spec.is_whole
 
     def evicted(self, key: str, message: Evicted) -> None:
         """Note that the worker's cache has lost what these tasks left there."""
@@ -174,23 +218,40 @@ class Dispatcher:
 
     def ended(self, key: str, message: Terminal, now: float) -> list[Action]:
         """Take the credit back and hand the result on, if somebody still waits for it."""
-        worker = self.workers[key]
-        worker.leases.pop((message.task_id, message.attempt), None)
+        worker, lease = self.workers[key], (message.task_id, message.attempt)
+        worker.leases.pop(lease, None)
         self.router.ended(key, message, now)
+        actions: list[Action | None] = []
         task = self._live(key, message)
-        actions: list[Action] = []
         if task is not None:
-            self._settle(task, message, now)
-            actions.append(Deliver(message))
-        return actions + self._pump(worker.model, now)
+            actions.append(self._conclude(task, message, now))
+        elif (gone := worker.cancelled.pop(lease, None)) is not None:
+            self._settle(gone, message)
+        return [one for one in actions if one is not None] + self._pump(worker.model, now)
+
+    def _conclude(self, task: Task, message: Terminal, now: float) -> Action | None:
+        """Hand a result on, or let another worker try what this one has failed."""
+        if isinstance(message, Failed) and message.code in _FAULTS:
+            task.n_faults += 1
+            task.tried.add(task.worker)
+            if task.may_move and self._able(task.spec, task.tried, is_ready=True):
+                self.workers[task.worker].tasks.pop(task.spec.task_id)
+                self._requeue(task, now)
+                return None
+            if task.n_faults >= MAX_FAULTS:
+                self._forget(task)
+                return Fail(task.spec.task_id, task.verdict(message.message))
+        self._settle(task, message)
+        self._forget(task)
+        return Deliver(message)
 
     def expire(self, now: float) -> list[Action]:
         """Fail the tasks that waited too long; let those go that were kept for a busy worker."""
         actions: list[Action] = []
         for spec in self._backlog.expired(now):
             self._forget(self._tasks[spec.task_id])
-            error = self._overloaded(f"No slot became free within {self._backlog.timeout_s:g} s")
-            actions.append(Fail(spec.task_id, error))
+            message = f"No slot became free within {self._backlog.timeout_s:g} s"
+            actions.append(Fail(spec.task_id, self._overloaded(spec.model, message)))
         for model in self._patience.released(now):
             actions += self._pump(model, now)
         return actions
@@ -213,9 +274,8 @@ class Dispatcher:
 
     def _place(self, spec: Submission, now: float) -> Choice | None:
         """Find the worker that should take the task if it is to go now."""
-        able = [worker for worker in self.workers.values() if worker.model == spec.model]
-        if spec.worker:
-            able = [worker for worker in able if worker.name == spec.worker]
+        task = self._tasks.get(spec.task_id)
+        able = self._able(spec, task.tried if task is not None else ())
         if not spec.takes_credit:
             asked = least_asked(able)
             return Choice(asked) if asked is not None else None
@@ -223,6 +283,20 @@ class Dispatcher:
             owner = next((worker for worker in able if worker.can_run_in(spec.slot)), None)
             return self.router.pinned(spec, owner, now) if owner is not None else None
         return self.router.choose(spec, able, now)
+
+    def _able(
+        self, spec: Submission, tried: Collection[str], *, is_ready: bool = False
+    ) -> list[Worker]:
+        """List the workers that may run a task; those that failed it only if they are all."""
+        found = [
+            worker
+            for worker in self.workers.values()
+            if worker.model == spec.model and spec.worker in ("", worker.name)
+        ]
+        if not tried and not is_ready:
+            return found
+        others = [worker for worker in found if worker.is_ready and worker.key not in tried]
+        return others or ([] if is_ready else found)
 
     def _admit(self, spec: Submission, now: float) -> Choice | None:
         """Find the worker for a task from the queue; none if it has to wait, or had better."""
@@ -284,11 +358,15 @@ class Dispatcher:
         task.worker = ""
         self._backlog.push(task.spec, now)
 
-    def _settle(self, task: Task, message: Terminal, now: float) -> None:
+    def _settle(self, task: Task, message: Terminal) -> None:
+        """Charge what a task has cost in the end; one that never began has cost nothing."""
         if isinstance(message, Done):
             self._charge(task, message.n_predicted)
-            self._service_s += _SERVICE_WEIGHT * (now - task.since - self._service_s)
-        self._forget(task)
+            is_void = message.finish is Finish.CANCELLED
+        else:
+            is_void = isinstance(message, Failed)
+        if is_void and task.state is TaskState.ASSIGNED:
+            self._charge(task, -task.charged)
 
     def _forget(self, task: Task) -> None:
         del self._tasks[task.spec.task_id]
@@ -297,7 +375,7 @@ class Dispatcher:
         if worker is not None:
             worker.tasks.pop(task.spec.task_id, None)
 
-    def _charge(self, task: Task, tokens: int) -> None:
+    def _charge(self, task: Task, tokens: float) -> None:
         task.charged += tokens
         self._backlog.charge(task.spec, tokens)
 
@@ -307,9 +385,10 @@ class Dispatcher:
             return None
         return task
 
-    def _overloaded(self, message: str) -> TaskError:
+    def _overloaded(self, model: str, message: str) -> TaskError:
         """Build the refusal with the time in which a slot for one more should become free."""
-        slots = sum(worker.n_slots for worker in self.workers.values())
-        wait_s = math.ceil((self.n_waiting + 1) * self._service_s / max(1, slots))
+        slots = sum(worker.n_slots for worker in self.workers.values() if worker.model == model)
+        n_before = self._backlog.depth(model) + 1
+        wait_s = math.ceil(n_before * self.router.service_s(model) / max(1, slots))
         retry_after_s = min(max(1, wait_s), _MAX_RETRY_AFTER_S)
         return TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": retry_after_s})

@@ -6,21 +6,32 @@ comes back after a pause starts at the level of those who waited, so idling save
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
-_MAX_COUNTERS = 4096
-"""Tenants remembered while idle; beyond it those without a debt are forgotten."""
+MAX_IDLE = 4096
+"""Tenants remembered while none of their tasks waits; the one unused longest is forgotten first."""
 
 _MAX_DEFERRED = 16
 """Tasks of a tenant that may let a later one go first."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """The waiting tasks of one tenant, and the tokens it was served."""
+
+    level: float
+    ids: list[int] = field(default_factory=list)
 
 
 class FairQueue:
     """Task ids by tenant; a smaller id was submitted earlier."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[int]] = {}
-        self._served: dict[str, float] = {}
+        self._waiting: dict[str, _Line] = {}
+        self._idle: OrderedDict[str, float] = OrderedDict()
+        """Levels of tenants without a waiting task, the one used longest ago first."""
         self._floor = 0.0
         self._n_waiting = 0
 
@@ -28,17 +39,29 @@ class FairQueue:
         return self._n_waiting
 
     def __repr__(self) -> str:
-        waiting = " ".join(f"{name or '-'}:{len(ids)}" for name, ids in self._waiting.items())
+        waiting = " ".join(f"{name or '-'}:{len(one.ids)}" for name, one in self._waiting.items())
         return f"<FairQueue {self._n_waiting} waiting {waiting}>".replace(" >", ">")
+
+    @property
+    def n_idle(self) -> int:
+        """Count the tenants that are remembered without a waiting task."""
+        return len(self._idle)
+
+    def shares(self) -> Mapping[str, int]:
+        """Count the waiting tasks of each tenant that has any."""
+        return {tenant: len(line.ids) for tenant, line in self._waiting.items()}
+
+    def newest(self, tenant: str) -> int:
+        """Return the task that a waiting tenant submitted last."""
+        return self._waiting[tenant].ids[-1]
 
     def push(self, tenant: str, task_id: int) -> None:
         """Add a task at its place in the tenant's order; one that comes back is first again."""
-        ids = self._waiting.get(tenant)
-        if ids is None:
-            self._lift(tenant)
-            self._waiting[tenant] = [task_id]
-        else:
-            insort(ids, task_id)
+        line = self._waiting.get(tenant)
+        if line is None:
+            floor = min((one.level for one in self._waiting.values()), default=self._floor)
+            line = self._waiting[tenant] = _Line(max(self._idle.pop(tenant, 0.0), floor))
+        insort(line.ids, task_id)
         self._n_waiting += 1
 
     def pop(
@@ -48,38 +71,37 @@ class FairQueue:
 
         One that defers lets the next few of its own tenant go before it, but goes if none does.
         """
-        for tenant in sorted(self._waiting, key=self._level):
-            task_id = _first(self._waiting[tenant], eligible, defers)
+        for tenant, line in sorted(self._waiting.items(), key=lambda item: item[1].level):
+            task_id = _first(line.ids, eligible, defers)
             if task_id is not None:
-                self._floor = max(self._floor, self._level(tenant))
+                self._floor = max(self._floor, line.level)
                 self.remove(tenant, task_id)
                 return task_id
         return None
 
     def remove(self, tenant: str, task_id: int) -> None:
         """Take out a task that waits."""
-        ids = self._waiting[tenant]
-        ids.remove(task_id)
+        line = self._waiting[tenant]
+        line.ids.remove(task_id)
         self._n_waiting -= 1
-        if not ids:
+        if not line.ids:
             del self._waiting[tenant]
+            self._rest(tenant, line.level)
 
     def charge(self, tenant: str, tokens: float) -> None:
         """Count tokens that a tenant was served; negative gives some back."""
-        self._served[tenant] = self._level(tenant) + tokens
+        line = self._waiting.get(tenant)
+        if line is not None:
+            line.level += tokens
+        else:
+            self._rest(tenant, self._idle.get(tenant, 0.0) + tokens)
 
-    def _level(self, tenant: str) -> float:
-        return self._served.get(tenant, 0.0)
-
-    def _lift(self, tenant: str) -> None:
-        floor = min(map(self._level, self._waiting), default=self._floor)
-        if len(self._served) >= _MAX_COUNTERS:
-            self._served = {
-                name: level
-                for name, level in self._served.items()
-                if level > floor or name in self._waiting
-            }
-        self._served[tenant] = max(self._level(tenant), floor)
+    def _rest(self, tenant: str, level: float) -> None:
+        """Remember an idle tenant, and forget another for it if there are too many."""
+        self._idle[tenant] = level
+        self._idle.move_to_end(tenant)
+        if len(self._idle) > MAX_IDLE:
+            self._idle.popitem(last=False)
 
 
 def _first(

@@ -86,7 +86,7 @@ def health(dispatcher: Dispatcher, *, given_up: bool) -> Health:
         status=status,
         slots_idle=idle,
         slots_processing=sum(worker.n_busy for worker in dispatcher.workers.values()),
-        n_deferred=dispatcher.n_waiting,
+        n_deferred=sum(dispatcher.deferred().values()),
         n_workers=len(ready),
         draining=dispatcher.draining,
     )

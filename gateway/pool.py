@@ -74,9 +74,18 @@ class Pool:
         self._courier.close()
 
     def submit(
-        self, task: m.TaskMessage, *, model: str, tenant: str = "", origin: Origin | None = None
+        self,
+        task: m.TaskMessage,
+        *,
+        model: str,
+        tenant: str = "",
+        origin: Origin | None = None,
+        is_whole: bool = False,
     ) -> TaskStream:
-        """Give a task to a worker or to the queue; raises `TaskError` if neither takes it."""
+        """Give a task to a worker or to the queue; raises `TaskError` if neither takes it.
+
+        `is_whole` says that its client sees nothing of the answer before all of it is there.
+        """
         name, slot, prefix = "", -1, Prefix()
         origin = origin or Origin(tenant=tenant)
         if isinstance(task, m.Generate):
@@ -96,6 +105,7 @@ class Pool:
                 prefix=prefix,
                 session=origin.session_key(model),
                 label=origin.label_key(model),
+                is_whole=is_whole,
             ),
         )
 
@@ -185,8 +195,12 @@ class Pool:
         return tuple(map(overview.view, self._dispatcher.workers.values()))
 
     def queue_depths(self) -> Mapping[str, int]:
-        """Count the waiting tasks of each model, for the metrics."""
-        return self._dispatcher.models
+        """Count the tasks of each model that have no slot yet, for the metrics."""
+        return self._dispatcher.deferred()
+
+    def queue_limit(self, card: facts.ModelCard) -> int:
+        """Return how many tasks of a model may wait."""
+        return self._dispatcher.queue_limit(card.name)
 
     async def slots(
         self, model: str | None = None, *, wakes: bool = True

@@ -4,9 +4,11 @@ Pure bookkeeping for the dispatcher. A credit is a slot (or a place for a prefet
 gateway counts it: taken when a task is assigned, returned by its terminal message and nothing else.
 """
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 
+from gateway.task import Task
 from protocol.facts import ModelCard
 
 LeaseKey = tuple[int, int]
@@ -33,7 +35,7 @@ class Worker:
     """One connection of one worker."""
 
     __slots__ = (
-        *("card", "is_sleeping", "key", "last_used", "leases"),
+        *("cancelled", "card", "is_sleeping", "key", "last_used", "leases"),
         *("model", "name", "state", "tasks"),
     )
 
@@ -49,6 +51,8 @@ class Worker:
         """Credits taken, with the slot each runs in, -1 until that is known."""
         self.tasks: dict[int, None] = {}
         """Live tasks here, in order of assignment; those without a credit too."""
+        self.cancelled: dict[LeaseKey, Task] = {}
+        """Given up and not ended yet: their terminal messages say what they cost."""
         self.last_used = 0
 
     def __repr__(self) -> str:
@@ -78,6 +82,11 @@ class Worker:
         return min(len(self.leases), self.n_slots)
 
     @property
+    def n_ahead(self) -> int:
+        """Tasks that were sent ahead and wait here for a slot."""
+        return len(self.leases) - self.n_busy
+
+    @property
     def n_free(self) -> int:
         """Free slots."""
         return self.n_slots - self.n_busy
@@ -104,30 +113,34 @@ def least_asked(workers: Iterable[Worker]) -> Worker | None:
 
 
 class SlotMap:
-    """Pool-wide slot ids: a range for each worker name, kept over the worker's restarts."""
+    """Pool-wide slot ids: a range for each worker that ever was ready, in the order of their names.
+
+    They follow from the names alone, so that they are the same at every gateway and after every
+    restart, in whatever order the workers come.
+    """
 
     def __init__(self) -> None:
         self._ranges: dict[str, range] = {}
+        """In the order of their names."""
         self._models: dict[str, str] = {}
-        self._end = 0
 
     def __repr__(self) -> str:
         ranges = " ".join(f"{n}:{r.start}-{r.stop - 1}" for n, r in self._ranges.items())
         return f"<SlotMap {ranges}>".replace(" >", ">")
 
-    @property
-    def n_slots(self) -> int:
-        """Slots of all workers ever ready."""
-        return sum(map(len, self._ranges.values()))
+    def n_slots(self, model: str) -> int:
+        """Slots of all workers of a model that ever were ready."""
+        return sum(len(ids) for name, ids in self._ranges.items() if self._models[name] == model)
 
     def reserve(self, name: str, card: ModelCard) -> None:
-        """Give a worker its range; it moves only if it has grown and others follow it."""
-        old = self._ranges.get(name, range(self._end, self._end))
-        fits = card.n_slots <= len(old) or old.stop == self._end
-        start = old.start if fits else self._end
-        self._ranges[name] = range(start, start + card.n_slots)
+        """Give a worker its range; those of later names move if it is new or has changed."""
+        sizes = {one: len(ids) for one, ids in self._ranges.items()} | {name: card.n_slots}
         self._models[name] = card.name
-        self._end = max(self._end, start + card.n_slots)
+        self._ranges.clear()
+        start = 0
+        for one in sorted(sizes, key=_natural):
+            self._ranges[one] = range(start, start + sizes[one])
+            start += sizes[one]
 
     def base(self, name: str) -> int:
         """Return the id of the worker's slot 0."""
@@ -148,3 +161,11 @@ class SlotMap:
                 return name, slot_id - ids.start
         places = [(name, i) for name, ids in own for i in range(len(ids))]
         return places[slot_id % len(places)] if places else ("", -1)
+
+
+def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Order names with numbers as people do: w-2 before w-10."""
+    parts = re.split(r"([0-9]+)", name)
+    digits = [part.lstrip("0") for part in parts]
+    ranks = [(len(digits[i]), digits[i]) if i % 2 else (-1, part) for i, part in enumerate(parts)]
+    return ranks, name

@@ -64,6 +64,7 @@ class Router:
         self._index_bytes = index_bytes
         self._sites: dict[str, Site] = {}
         self._models: dict[str, Pace] = {}
+        self._unknown = Pace()
         self._paces: dict[tuple[str, str], Pace] = {}
         """By model and name: a worker that comes back is as fast as it was."""
         self._sessions = SessionMap(_MAX_SESSIONS)
@@ -91,6 +92,10 @@ class Router:
         """Forget a worker with all that it held."""
         if self._sites.pop(key, None) is not None:
             self._sessions.lost(key)
+
+    def service_s(self, model: str) -> float:
+        """Return how long a task of a model has its slot, in the mean of recent ones."""
+        return self._models.get(model, self._unknown).service.value
 
     def choose(self, spec: Submission, workers: Iterable[Worker], now: float) -> Choice | None:
         """Choose a worker that has a credit.

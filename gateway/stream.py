@@ -151,11 +151,20 @@ class TaskStream:
             self._on_close(self)
         self._wake()
 
-    def assigned(self, now: float) -> None:
+    def assigned(self, peer: str, attempt: int, now: float) -> None:
         """Note that the task goes to a worker; only the first wait is the queue's."""
         if not self.assigned_at:
             self.latencies.queue.observe(now - self.submitted_at)
-        self.assigned_at = now
+        self.peer, self.attempt, self.assigned_at = peer, attempt, now
+        if attempt:  # it begins anew: what came of it was seen by nobody
+            self._deltas.clear()
+            self._mail.clear()
+            self.first_at = self.last_at = 0.0
+            self.n_predicted = 0
+
+    def is_at(self, peer: str, attempt: int) -> bool:
+        """Tell whether this attempt at this connection is the one that counts."""
+        return self.peer == peer and self.attempt == attempt
 
     def push_delta(self, delta: Delta, now: float) -> None:
         """Add what one step gave; the hot path, called for every token of the pool."""

@@ -6,8 +6,11 @@ from enum import StrEnum
 from gateway.actions import Submission
 from protocol.errors import ErrorCode, TaskError
 
-MAX_DEATHS = 2
-"""Workers that may die under one task before it is taken for the cause."""
+MAX_FAULTS = 2
+"""Workers that may die or fail under one task before it is taken for the cause."""
+
+CACHED_COST = 0.1
+"""Of a prompt's token that was found in a cache, beside one that had to be computed."""
 
 
 class TaskState(StrEnum):
@@ -21,7 +24,7 @@ class TaskState(StrEnum):
 _NEXT: dict[TaskState, frozenset[TaskState]] = {
     TaskState.WAITING: frozenset({TaskState.ASSIGNED}),
     TaskState.ASSIGNED: frozenset({TaskState.STARTED, TaskState.WAITING}),
-    TaskState.STARTED: frozenset(),
+    TaskState.STARTED: frozenset({TaskState.WAITING}),
 }
 
 
@@ -35,11 +38,13 @@ class Task:
         "held_for",
         "held_until",
         "is_patient",
+        "is_shown",
         "knower",
-        "n_deaths",
+        "n_faults",
         "since",
         "spec",
         "state",
+        "tried",
         "worker",
     )
 
@@ -49,10 +54,15 @@ class Task:
         self.attempt = 0
         self.worker = ""
         """Key of the connection that has it; empty while it waits."""
-        self.n_deaths = 0
+        self.n_faults = 0
+        """Workers that died or failed under it."""
+        self.tried: set[str] = set()
+        """Keys of those that failed it and live on: it goes to another while there is one."""
+        self.is_shown = False
+        """Whether its client may have seen a byte of the answer: then it cannot begin anew."""
         self.since = now
         """When it entered its state."""
-        self.charged = 0
+        self.charged = 0.0
         """Tokens counted for its tenant so far."""
         self.is_patient = is_patient
         """Whether it may wait for a better worker than the one that is free."""
@@ -74,13 +84,21 @@ class Task:
         self.state = state
         self.since = now
 
-    def verdict(self) -> TaskError | None:
-        """Say how the task ends now that its worker is lost; None if it may go elsewhere."""
-        if self.n_deaths >= MAX_DEATHS:
-            text = f"{self.n_deaths} workers died with this request; it is not tried again"
-            return TaskError(ErrorCode.INTERNAL, text)
-        if self.state is TaskState.STARTED or self.spec.is_bound:
-            # After a death the client is not to send again what may have caused it.
-            code = ErrorCode.LOST if self.n_deaths else ErrorCode.UNAVAILABLE
-            return TaskError(code, "The worker was lost while it answered")
-        return None
+    @property
+    def may_move(self) -> bool:
+        """Whether another worker may begin it anew."""
+        return self.n_faults < MAX_FAULTS and not (self.is_shown or self.spec.is_bound)
+
+    def verdict(self, reason: str = "") -> TaskError:
+        """Say how the task ends now that its worker is lost or has failed and it may not move."""
+        if self.n_faults >= MAX_FAULTS:
+            text = f"{self.n_faults} workers failed with this request; it is not tried again"
+            return TaskError(ErrorCode.INTERNAL, f"{text}: {reason}" if reason else text)
+        # After a death the client is not to send again what may have caused it.
+        code = ErrorCode.LOST if self.n_faults else ErrorCode.UNAVAILABLE
+        return TaskError(code, "The worker was lost while it answered")
+
+
+def prompt_cost(n_prompt: int, n_cached: int) -> float:
+    """Return what a prompt counts for its tenant, in computed tokens."""
+    return n_prompt - (1 - CACHED_COST) * min(n_cached, n_prompt)

@@ -333,7 +333,7 @@ class Draining(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bye(Message):
-    """The worker leaves by its own will; its running tasks have ended before."""
+    """The worker leaves; its running tasks have ended before."""
 
     reason: str
     is_failure: bool = False

@@ -24,7 +24,6 @@ from protocol.messages import Delta, Done, Progress, Started, ToolCallDelta
 
 Planner = Callable[[Mapping[str, Any], ModelCard], Plan]
 
-_QUEUE_AT_LEAST = 16
 _APART_S = 0.003
 """Time between two events that came together: there are clients that read one event a chunk, and
 libraries that join what has come before their reader looks."""
@@ -74,10 +73,9 @@ class Generation:
 
     def _check_number(self, plan: Plan, card: ModelCard) -> None:
         """Refuse what could never find room at once: a full queue would only say try again."""
-        health = self._service.pool.health()
-        n_slots = health.slots_idle + health.slots_processing
-        queue_size = self._service.config.queue_size or max(_QUEUE_AT_LEAST, 4 * n_slots)
-        n, limit = len(plan.tasks), max(n_slots, card.n_slots) + queue_size
+        pool = self._service.pool
+        limit = max(pool.n_slots(card), card.n_slots) + pool.queue_limit(card)
+        n = len(plan.tasks)
         if n > limit:
             message = f"Field 'n': Value must be between 1 <= value <= {limit}, but got {n}"
             raise InvalidRequest(message, param="n")
@@ -90,7 +88,9 @@ class Generation:
         try:
             for task in plan.tasks:
                 salted = replace(task, salt=origin.salt)
-                stream = self._service.pool.submit(salted, model=card.name, origin=origin)
+                stream = self._service.pool.submit(
+                    salted, model=card.name, origin=origin, is_whole=not plan.stream
+                )
                 streams.append(stream)
             with self._service.live.holding(plan.chat_id, streams):
                 yield streams
@@ -167,6 +167,9 @@ async def collect(stream: TaskStream) -> Outcome:
                 tokens += message.tokens
                 probs += message.probs
                 prompt = prompt or message.prompt
+            case Started():  # perhaps anew: another worker begins again
+                texts, thoughts, calls, tokens, probs = [], [], [], [], []
+                n_reasoning, prompt = 0, ()
             case Done():
                 return Outcome(
                     text="".join(texts),

@@ -1,70 +1,12 @@
 """The dispatcher's decisions, one rule a test."""
 
-from collections.abc import Sequence
-
 import pytest
 
-from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
+from gateway.actions import Assign, CancelTask, Deliver
 from gateway.dispatcher import Dispatcher
 from protocol.errors import ErrorCode, TaskError
-from protocol.facts import ModelCard
-from protocol.messages import Done, Finish, Started, Tokenized
-
-
-def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
-    return ModelCard(
-        name=name,
-        path="/m.gguf",
-        n_slots=n_slots,
-        n_prefetch=n_prefetch,
-        n_ctx=512,
-        n_ctx_total=512 * n_slots,
-    )
-
-
-def dispatcher(
-    *workers: str, n_slots: int = 1, n_prefetch: int = 0, queue_size: int = 0
-) -> Dispatcher:
-    """A dispatcher with these workers ready; a worker's key is its name."""
-    one = Dispatcher(queue_size=queue_size, queue_timeout_s=10.0)
-    for name in workers:
-        one.worker_hello(name, name, "m")
-        one.worker_ready(name, card(n_slots, n_prefetch), 0.0)
-    return one
-
-
-def task(
-    task_id: int,
-    *,
-    tenant: str = "",
-    n_tokens: int = 1,
-    worker: str = "",
-    slot: int = -1,
-    model: str = "m",
-) -> Submission:
-    return Submission(
-        task_id=task_id, model=model, tenant=tenant, n_tokens=n_tokens, worker=worker, slot=slot
-    )
-
-
-def call(task_id: int, worker: str = "") -> Submission:
-    return Submission(task_id=task_id, model="m", takes_credit=False, worker=worker)
-
-
-def done(task_id: int, attempt: int = 0, n_predicted: int = 0) -> Done:
-    return Done(task_id=task_id, attempt=attempt, finish=Finish.EOS, n_predicted=n_predicted)
-
-
-def started(task_id: int, *, attempt: int = 0, slot: int = 0, n_prompt: int = 1) -> Started:
-    return Started(task_id=task_id, attempt=attempt, slot=slot, n_prompt=n_prompt)
-
-
-def places(actions: Sequence[Action]) -> list[tuple[int, str]]:
-    return [(action.task_id, action.worker) for action in actions if isinstance(action, Assign)]
-
-
-def failures(actions: Sequence[Action]) -> dict[int, ErrorCode]:
-    return {a.task_id: a.error.code for a in actions if isinstance(a, Fail)}
+from protocol.messages import Tokenized
+from tests.gateway.dispatching import call, card, dispatcher, done, failures, places, started, task
 
 
 def test_a_free_slot_takes_the_task_at_once() -> None:
@@ -132,9 +74,9 @@ def test_cancel_of_a_waiting_task_needs_nobody() -> None:
 def test_a_full_queue_refuses_with_a_measured_time() -> None:
     pool = dispatcher("a", queue_size=1)
     for i in range(20):
-        pool.submit(task(i), 0.0)
-        pool.started("a", started(i), 0.0)
-        pool.ended("a", done(i), 8.0)
+        pool.submit(task(i), 1.0)
+        pool.started("a", started(i), 1.0)
+        pool.ended("a", done(i, n_predicted=1), 9.0)
     pool.submit(task(100), 0.0)
     pool.submit(task(101), 0.0)
     with pytest.raises(TaskError) as caught:
@@ -145,8 +87,10 @@ def test_a_full_queue_refuses_with_a_measured_time() -> None:
 
 
 def test_the_queue_grows_with_the_slots() -> None:
-    assert dispatcher("a").queue_limit == 16
-    assert dispatcher("a", "b", n_slots=8).queue_limit == 64
+    assert dispatcher("a").queue_limit("m") == 16
+    assert dispatcher("a", "b", n_slots=8).queue_limit("m") == 64
+    assert dispatcher("a", "b", n_slots=8).queue_limit("another") == 16
+    assert dispatcher("a", n_slots=8, queue_size=3).queue_limit("m") == 3
 
 
 def test_a_task_that_waited_too_long_is_failed() -> None:
@@ -157,39 +101,6 @@ def test_a_task_that_waited_too_long_is_failed() -> None:
     assert pool.expire(10.9) == []
     assert failures(pool.expire(11.0)) == {2: ErrorCode.OVERLOADED}
     assert places(pool.ended("a", done(1), 12.0)) == [(3, "a")]
-
-
-def test_tasks_of_a_tenant_are_served_in_order() -> None:
-    pool = dispatcher("a")
-    for i in range(4):
-        pool.submit(task(i, tenant="t"), 0.0)
-    order = [places(pool.ended("a", done(i), 1.0)) for i in range(3)]
-    assert order == [[(1, "a")], [(2, "a")], [(3, "a")]]
-
-
-def test_tenants_are_served_alike_by_tokens() -> None:
-    pool = dispatcher("a")
-    pool.submit(task(0), 0.0)
-    for i in range(1, 5):
-        pool.submit(task(i, tenant="big", n_tokens=100), 0.0)
-    for i in range(5, 9):
-        pool.submit(task(i, tenant="small", n_tokens=10), 0.0)
-    order: list[int] = []
-    running = 0
-    for _ in range(8):
-        [(running, _)] = places(pool.ended("a", done(running), 1.0))
-        order.append(running)
-    assert order == [1, 5, 6, 7, 8, 2, 3, 4]
-
-
-def test_what_a_task_generated_counts_against_its_tenant() -> None:
-    pool = dispatcher("a")
-    pool.submit(task(1, tenant="x"), 0.0)
-    pool.submit(task(2, tenant="x"), 0.0)
-    pool.submit(task(3, tenant="y"), 0.0)
-    pool.submit(task(4, tenant="y"), 0.0)
-    assert places(pool.ended("a", done(1, n_predicted=500), 1.0)) == [(3, "a")]
-    assert places(pool.ended("a", done(3, n_predicted=5), 1.0)) == [(4, "a")]
 
 
 def test_idling_saves_up_no_share() -> None:
@@ -227,12 +138,19 @@ def test_slot_ids_are_stable_over_a_restart_and_wrap_beyond_the_last() -> None:
     assert [pool.slots.locate("m", i) for i in (0, 3, 5)] == [("a", 0), ("b", 1), ("a", 1)]
 
 
-def test_a_worker_that_grew_moves_behind_the_others() -> None:
+def test_slot_ids_follow_from_the_names_in_whatever_order_workers_come() -> None:
+    orders = [("w-1", "w-2", "w-10"), ("w-10", "w-2", "w-1"), ("w-2", "w-10", "w-1")]
+    shown = {repr(dispatcher(*names, n_slots=2).slots) for names in orders}
+    assert shown == {"<SlotMap w-1:0-1 w-2:2-3 w-10:4-5>"}
+    assert repr(dispatcher("w-01", "w-1").slots) == repr(dispatcher("w-1", "w-01").slots)
+
+
+def test_a_worker_that_grew_moves_those_behind_it() -> None:
     pool = dispatcher("a", "b", n_slots=2)
     pool.worker_lost("a", 0.0)
     pool.worker_hello("a2", "a", "m")
     pool.worker_ready("a2", card(3), 0.0)
-    assert repr(pool.slots) == "<SlotMap a:4-6 b:2-3>"
+    assert repr(pool.slots) == "<SlotMap a:0-2 b:3-4>"
 
 
 def test_ids_wrap_within_the_slots_of_their_model() -> None:
@@ -241,48 +159,6 @@ def test_ids_wrap_within_the_slots_of_their_model() -> None:
     pool.worker_ready("b", card(2, name="other"), 0.0)
     assert pool.slots.locate("other", 0) == ("b", 0)
     assert pool.slots.locate("nobody", 0) == ("", -1)
-
-
-def test_what_has_not_started_moves_to_another_worker_unseen() -> None:
-    pool = dispatcher("a", "b")
-    pool.submit(task(1), 0.0)
-    pool.submit(task(2), 0.0)
-    pool.submit(task(3), 0.0)
-    pool.ended("b", done(2), 0.0)
-    assert pool.worker_lost("a", 1.0) == []
-    assert pool.ended("b", done(3), 2.0)[1:] == [Assign("b", 1, 1, -1)]
-
-
-def test_what_comes_back_goes_before_what_waited() -> None:
-    pool = dispatcher("a", n_slots=2)
-    for i in range(4):
-        pool.submit(task(i), 0.0)
-    pool.worker_lost("a", 1.0)
-    pool.worker_hello("b", "b", "m")
-    assert places(pool.worker_ready("b", card(4), 2.0)) == [(i, "b") for i in range(4)]
-
-
-def test_what_has_started_fails_with_its_worker() -> None:
-    pool = dispatcher("a")
-    pool.submit(task(1), 0.0)
-    assert pool.started("a", started(1), 0.5)
-    assert failures(pool.worker_lost("a", 1.0)) == {1: ErrorCode.LOST}
-    assert pool.n_tasks == 0
-
-
-def test_a_task_that_two_workers_died_with_is_not_passed_on() -> None:
-    pool = dispatcher("a", "b", "c")
-    pool.submit(task(1), 0.0)
-    assert places(pool.worker_lost("a", 1.0)) == [(1, "b")]
-    assert failures(pool.worker_lost("b", 2.0)) == {1: ErrorCode.INTERNAL}
-    assert pool.workers["c"].leases == {}
-
-
-def test_a_worker_that_left_by_its_own_will_killed_nobody() -> None:
-    pool = dispatcher("a", "b", "c")
-    pool.submit(task(1), 0.0)
-    assert places(pool.worker_lost("a", 1.0, died=False)) == [(1, "b")]
-    assert places(pool.worker_lost("b", 2.0)) == [(1, "c")]
 
 
 def test_a_draining_worker_finishes_what_it_has_and_gets_no_more() -> None:

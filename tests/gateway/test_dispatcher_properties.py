@@ -1,5 +1,6 @@
 """Whatever happens in whatever order: no task is lost, ends twice or jumps its tenant's queue."""
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +20,7 @@ from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submissio
 from gateway.dispatcher import Dispatcher
 from protocol.errors import ErrorCode, TaskError
 from protocol.facts import ModelCard
-from protocol.messages import Done, Failed, Finish, Started
+from protocol.messages import Delta, Done, Failed, Finish, Started
 
 QUEUE_SIZE = 4
 TIMEOUT_S = 10.0
@@ -56,6 +57,9 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.waiting: set[int] = set()
         self.running: dict[int, tuple[str, int]] = {}
         self.attempts: dict[int, int] = {}
+        self.faults: Counter[int] = Counter()
+        self.tried: dict[int, set[str]] = defaultdict(set)
+        self.shown: set[int] = set()
 
     # ---- what the pool is told to do ------------------------------------------------------
 
@@ -95,7 +99,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def is_ahead(self, task_id: int, spec: Submission) -> bool:
         other = self.specs[task_id]
         alike = (other.tenant, other.model, other.worker) == (spec.tenant, spec.model, "")
-        return alike and task_id < spec.task_id
+        return alike and task_id < spec.task_id and not self.tried[task_id]
 
     def holding(self) -> list[tuple[SimWorker, int, int]]:
         return [(w, *lease) for w in self.workers.values() for lease in w.held]
@@ -141,15 +145,33 @@ class DispatcherMachine(RuleBasedStateMachine):
         actions = self.pool.worker_lost(worker.key, self.now, died=died)
         del self.workers[worker.key]
         failed = {action.task_id for action in actions if isinstance(action, Fail)}
-        for task_id, (key, attempt) in list(self.running.items()):
+        for task_id, (key, _) in list(self.running.items()):
             if key != worker.key:
                 continue
+            self.faults[task_id] += died
+            assert (task_id in failed) == (task_id in self.shown or self.faults[task_id] > 1)
             if task_id not in failed:
-                assert not worker.held[task_id, attempt], "a started task moved"
-                del self.running[task_id]
-                self.waiting.add(task_id)
-                self.attempts[task_id] += 1
+                self.moved(task_id)
         self.perform(actions)
+
+    def moved(self, task_id: int) -> None:
+        """A task waits again, to begin anew with another worker."""
+        del self.running[task_id]
+        self.waiting.add(task_id)
+        self.attempts[task_id] += 1
+
+    @rule(data=st.data())
+    @precondition(
+        lambda self: any(started for w in self.workers.values() for started in w.held.values())
+    )
+    def read(self, data: st.DataObject) -> None:
+        """The first delta of a task comes: its client may see it."""
+        started = [(w, *lease) for w in self.workers.values() for lease in w.held if w.held[lease]]
+        worker, task_id, attempt = data.draw(st.sampled_from(started))
+        if self.running.get(task_id) == (worker.key, attempt):
+            self.pool.prompt_read(worker.key, Delta(task_id=task_id, attempt=attempt), self.now)
+            if not self.specs[task_id].is_whole:
+                self.shown.add(task_id)
 
     @rule(
         target=tasks,
@@ -157,8 +179,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         tenant=st.sampled_from("xyz"),
         n_tokens=st.integers(1, 50),
         pin=st.sampled_from((None, None, None, 0, 1, 7)),
+        is_whole=st.booleans(),
     )
-    def submit(self, model: str, tenant: str, n_tokens: int, pin: int | None) -> object:
+    def submit(
+        self, model: str, tenant: str, n_tokens: int, pin: int | None, is_whole: bool
+    ) -> object:
         worker, slot = ("", -1) if pin is None else self.pool.slots.locate(model, pin)
         self.n_ids += 1
         spec = Submission(
@@ -168,20 +193,41 @@ class DispatcherMachine(RuleBasedStateMachine):
             n_tokens=n_tokens,
             worker=worker,
             slot=slot,
+            is_whole=is_whole,
         )
+        shares = self.shares(model)
         try:
             actions = self.pool.submit(spec, self.now)
         except TaskError as error:
             known = model in self.pool.models
             assert error.code is (ErrorCode.OVERLOADED if known else ErrorCode.NOT_FOUND)
-            assert not known or self.pool.n_waiting >= QUEUE_SIZE
+            assert not known or shares.total() >= QUEUE_SIZE
+            # Nobody holds so much more of a full queue that there should have been room.
+            assert max(shares.values(), default=0) <= shares[tenant] + 1
             return multiple()
+        displaced = [action.task_id for action in actions if isinstance(action, Fail)]
+        if displaced:
+            (last,) = displaced
+            longest = self.specs[last].tenant
+            assert shares.total() >= QUEUE_SIZE
+            assert shares[longest] == max(shares.values()) >= shares[tenant] + 2
+            assert last == max(i for i in self.waiting if self.is_of(i, model, longest))
         self.specs[spec.task_id] = spec
         self.attempts[spec.task_id] = 0
         self.waiting.add(spec.task_id)
         self.perform(actions)
-        assert spec.task_id not in self.waiting or self.pool.n_waiting <= QUEUE_SIZE
+        if spec.task_id in self.waiting:
+            assert self.shares(model).total() <= max(QUEUE_SIZE, shares.total())
         return spec.task_id
+
+    def is_of(self, task_id: int, model: str, tenant: str) -> bool:
+        spec = self.specs[task_id]
+        return spec.model == model and spec.tenant == tenant
+
+    def shares(self, model: str) -> Counter[str]:
+        """Count the waiting tasks of each tenant."""
+        waiting = (self.specs[task_id] for task_id in self.waiting)
+        return Counter(spec.tenant for spec in waiting if spec.model == model)
 
     @rule(task_id=consumes(tasks))
     def cancel(self, task_id: int) -> None:
@@ -218,7 +264,29 @@ class DispatcherMachine(RuleBasedStateMachine):
         )
         if fails:
             message = Failed(task_id=task_id, attempt=attempt, code=ErrorCode.INTERNAL, message="")
-        self.perform(self.pool.ended(worker.key, message, self.now))
+            if self.running.get(task_id) == (worker.key, attempt):
+                self.failed(worker, task_id)
+        actions = self.pool.ended(worker.key, message, self.now)
+        if fails and self.faults[task_id] > 1:
+            assert not any(
+                isinstance(action, Assign) and action.task_id == task_id for action in actions
+            )
+        self.perform(actions)
+
+    def failed(self, worker: SimWorker, task_id: int) -> None:
+        """What nobody has seen goes to another worker, if there is one; but not to a third."""
+        self.faults[task_id] += 1
+        self.tried[task_id].add(worker.key)
+        spec = self.specs[task_id]
+        others = [
+            one
+            for one in self.workers.values()
+            if (one.model == spec.model and one.is_ready and not one.is_leaving)
+            and spec.worker in ("", one.name)
+            and one.key not in self.tried[task_id]
+        ]
+        if others and self.faults[task_id] < 2 and task_id not in self.shown:
+            self.moved(task_id)
 
     @rule(data=st.data())
     @precondition(lambda self: self.workers)
@@ -256,7 +324,11 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_beside_a_free_credit(self) -> None:
-        plain = {self.specs[i].model for i in self.waiting if not self.specs[i].worker}
+        plain = {
+            self.specs[i].model
+            for i in self.waiting
+            if not self.specs[i].worker and not self.tried[i]
+        }
         assert not [w for w in self.pool.workers.values() if w.has_credit and w.model in plain], (
             repr(self.pool)
         )

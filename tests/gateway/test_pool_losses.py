@@ -184,6 +184,25 @@ async def test_a_draining_worker_finishes_and_gets_nothing_new(rig: Rig) -> None
             assert await text_of(stream) == "last words"
 
 
+async def test_a_worker_that_leaves_because_it_failed_is_a_loss(rig: Rig) -> None:
+    async with rig.workers(FakeOptions()) as [fake]:
+        await fake.leave("failed", is_failure=True)
+        await rig.until(0)
+    assert rig.metrics.losses["w0", "fake"] == 1
+    assert "worker=w0 model=fake lost reason=said bye: failed" in rig.bell.lines
+
+
+async def test_what_a_broken_worker_fails_unseen_another_answers(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(name="a", free_running=False)) as [broken]:
+        broken.engine.fail_next = m.Failed(task_id=0, code=ErrorCode.INTERNAL, message="no memory")
+        stream = rig.generate("second try")
+        await broken.got(m.Generate)
+        async with one_more(rig, "b"):
+            await broken.step()
+            assert await text_of(stream) == "second try"
+            assert (stream.worker, stream.attempt) == ("b", 1)
+
+
 async def test_late_messages_are_dropped_and_counted(rig: Rig) -> None:
     async with rig.workers(FakeOptions(free_running=False)) as [fake]:
         stream = rig.generate()
@@ -193,7 +212,11 @@ async def test_late_messages_are_dropped_and_counted(rig: Rig) -> None:
         stream.close()
         await fake.got(m.Cancel)
         await fake.step()
-        await fake.send(m.Delta(task_id=stream.task_id, text="late"))
+        assert rig.metrics.n_late == 0  # what ends a cancelled task is no surprise
+        await fake.send(
+            m.Delta(task_id=stream.task_id, text="late"),
+            m.Done(task_id=stream.task_id, finish=m.Finish.EOS),
+        )
         answer = await rig.pool.submit(m.Tokenize(task_id=0, content="x"), model="fake").result()
         assert isinstance(answer, m.Tokenized)
         assert rig.metrics.n_late == 2

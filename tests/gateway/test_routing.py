@@ -122,7 +122,7 @@ def test_what_the_worker_evicted_is_forgotten() -> None:
 def test_what_failed_or_was_never_read_is_not_taken_for_cached() -> None:
     pool = Pool("a", "b")
     pool.submit(task(1, "history"))
-    failed = Failed(task_id=1, code=ErrorCode.INTERNAL, message="")
+    failed = Failed(task_id=1, code=ErrorCode.INVALID_REQUEST, message="")
     pool.dispatcher.ended("a", failed, pool.now)
     assert pool.run(task(2, "history!"))[1] is Branch.LOAD
     pool.submit(task(3, "something"))

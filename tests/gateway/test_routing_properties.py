@@ -109,7 +109,9 @@ class RoutedMachine(DispatcherMachine):
         self.time_passes(seconds)
         if (task_id, attempt) in worker.held:
             delta = Delta(task_id=task_id, attempt=attempt)
-            self.pool.prompt_read(worker.key, delta, self.now)
+            if self.running.get(task_id) == (worker.key, attempt):
+                self.pool.prompt_read(worker.key, delta, self.now)
+                self.shown.add(task_id)
 
     @rule(data=st.data(), task_id=st.integers(0, 30))
     @precondition(lambda self: self.workers)
@@ -123,7 +125,8 @@ class RoutedMachine(DispatcherMachine):
         for task_id in self.waiting:
             spec = self.specs[task_id]
             owners = [w for w in self.pool.workers.values() if w.model == spec.model]
-            if spec.worker or not any(worker.has_credit for worker in owners):
+            tried = self.tried[task_id]
+            if spec.worker or tried or not any(worker.has_credit for worker in owners):
                 continue
             kept = self.pool.kept(task_id)
             assert kept is not None, f"{task_id} waits without a reason"

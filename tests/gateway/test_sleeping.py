@@ -12,8 +12,8 @@ from gateway.overview import ModelState, model_state
 from protocol.messages import Heartbeat, Inspect
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
+from tests.gateway.dispatching import card
 from tests.gateway.inprocess import Running, running, until
-from tests.gateway.test_dispatcher import card
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ async def test_close_keeps_nothing() -> None:
 def test_times_are_measured_from_the_submission() -> None:
     one = stream()
     assert (one.queued_s, one.ttft_s, one.itl_s) == (0.0, 0.0, 0.0)
-    one.assigned(10.5)
+    one.assigned("w0:1", 0, 10.5)
     one.push_delta(delta("a", 1), 11.0)
     one.push_delta(delta("b", 2), 11.25)
     one.push_delta(delta("c", 3), 11.5)

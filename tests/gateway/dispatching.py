@@ -1,0 +1,69 @@
+"""A dispatcher with ready workers, and the tasks and messages that its tests need."""
+
+from collections.abc import Sequence
+
+from gateway.actions import Action, Assign, Fail, Submission
+from gateway.dispatcher import Dispatcher
+from protocol.errors import ErrorCode
+from protocol.facts import ModelCard
+from protocol.messages import Done, Failed, Finish, Started
+
+
+def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
+    return ModelCard(
+        name=name,
+        path="/m.gguf",
+        n_slots=n_slots,
+        n_prefetch=n_prefetch,
+        n_ctx=512,
+        n_ctx_total=512 * n_slots,
+    )
+
+
+def dispatcher(
+    *workers: str, n_slots: int = 1, n_prefetch: int = 0, queue_size: int = 0
+) -> Dispatcher:
+    """A dispatcher with these workers ready; a worker's key is its name."""
+    one = Dispatcher(queue_size=queue_size, queue_timeout_s=10.0)
+    for name in workers:
+        one.worker_hello(name, name, "m")
+        one.worker_ready(name, card(n_slots, n_prefetch), 0.0)
+    return one
+
+
+def task(
+    task_id: int,
+    *,
+    tenant: str = "",
+    n_tokens: int = 1,
+    worker: str = "",
+    slot: int = -1,
+    model: str = "m",
+) -> Submission:
+    return Submission(
+        task_id=task_id, model=model, tenant=tenant, n_tokens=n_tokens, worker=worker, slot=slot
+    )
+
+
+def call(task_id: int, worker: str = "") -> Submission:
+    return Submission(task_id=task_id, model="m", takes_credit=False, worker=worker)
+
+
+def done(task_id: int, attempt: int = 0, n_predicted: int = 0) -> Done:
+    return Done(task_id=task_id, attempt=attempt, finish=Finish.EOS, n_predicted=n_predicted)
+
+
+def broken(task_id: int, attempt: int = 0, code: ErrorCode = ErrorCode.INTERNAL) -> Failed:
+    return Failed(task_id=task_id, attempt=attempt, code=code, message="it is broken")
+
+
+def started(task_id: int, *, attempt: int = 0, slot: int = 0, n_prompt: int = 1) -> Started:
+    return Started(task_id=task_id, attempt=attempt, slot=slot, n_prompt=n_prompt)
+
+
+def places(actions: Sequence[Action]) -> list[tuple[int, str]]:
+    return [(action.task_id, action.worker) for action in actions if isinstance(action, Assign)]
+
+
+def failures(actions: Sequence[Action]) -> dict[int, ErrorCode]:
+    return {a.task_id: a.error.code for a in actions if isinstance(a, Fail)}

@@ -1,0 +1,139 @@
+"""Shares of tenants: of the queue, of the slots, and what each is charged."""
+
+import pytest
+
+from gateway.actions import CancelTask
+from protocol.errors import ErrorCode, TaskError
+from protocol.messages import Done, Finish, Started
+from tests.gateway.dispatching import card, dispatcher, done, failures, places, started, task
+
+
+def test_tasks_of_a_tenant_are_served_in_order() -> None:
+    pool = dispatcher("a")
+    for i in range(4):
+        pool.submit(task(i, tenant="t"), 0.0)
+    order = [places(pool.ended("a", done(i), 1.0)) for i in range(3)]
+    assert order == [[(1, "a")], [(2, "a")], [(3, "a")]]
+
+
+def test_tenants_are_served_alike_by_tokens() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(0), 0.0)
+    for i in range(1, 5):
+        pool.submit(task(i, tenant="big", n_tokens=100), 0.0)
+    for i in range(5, 9):
+        pool.submit(task(i, tenant="small", n_tokens=10), 0.0)
+    order: list[int] = []
+    running = 0
+    for _ in range(8):
+        [(running, _)] = places(pool.ended("a", done(running), 1.0))
+        order.append(running)
+    assert order == [1, 5, 6, 7, 8, 2, 3, 4]
+
+
+def test_what_a_task_generated_counts_against_its_tenant() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1, tenant="x"), 0.0)
+    pool.submit(task(2, tenant="x"), 0.0)
+    pool.submit(task(3, tenant="y"), 0.0)
+    pool.submit(task(4, tenant="y"), 0.0)
+    assert places(pool.ended("a", done(1, n_predicted=500), 1.0)) == [(3, "a")]
+    assert places(pool.ended("a", done(3, n_predicted=5), 1.0)) == [(4, "a")]
+
+
+def test_a_full_queue_gives_a_place_of_who_has_most_to_who_has_less() -> None:
+    pool = dispatcher("a", queue_size=4)
+    for i in range(5):
+        pool.submit(task(i, tenant="greedy"), 0.0)
+    assert failures(pool.submit(task(5, tenant="late"), 1.0)) == {4: ErrorCode.OVERLOADED}
+    assert failures(pool.submit(task(6, tenant="late"), 1.0)) == {3: ErrorCode.OVERLOADED}
+    for tenant in ("late", "greedy"):
+        with pytest.raises(TaskError, match="The queue is full"):
+            pool.submit(task(7, tenant=tenant), 1.0)
+
+
+def test_a_full_queue_of_one_model_is_not_anothers() -> None:
+    pool = dispatcher("a", queue_size=1)
+    pool.worker_hello("b", "b", "other")
+    pool.worker_ready("b", card(1, name="other"), 0.0)
+    for i in range(2):
+        pool.submit(task(i), 0.0)
+        pool.submit(task(10 + i, model="other"), 0.0)
+    assert pool.models == {"m": 1, "other": 1}
+
+
+def test_the_time_to_retry_is_that_of_the_model_alone() -> None:
+    pool = dispatcher("a", queue_size=1)
+    pool.worker_hello("b", "b", "fast")
+    pool.worker_ready("b", card(1, name="fast"), 0.0)
+    for i in range(20):
+        for key, model, n_s in (("a", "m", 20.0), ("b", "fast", 0.1)):
+            one = task(2 * i + (model == "m"), model=model)
+            pool.submit(one, 1.0)
+            pool.started(key, started(one.task_id), 1.0)
+            pool.ended(key, done(one.task_id, n_predicted=1), 1.0 + n_s)
+    waits: dict[str, int] = {}
+    for model, first in (("m", 100), ("fast", 200)):
+        with pytest.raises(TaskError) as caught:
+            for i in range(3):
+                pool.submit(task(first + i, model=model), 2.0)
+        waits[model] = caught.value.detail["retry_after_s"]
+    assert waits["m"] >= 20
+    assert waits["fast"] == 1
+
+
+def test_who_hangs_up_is_charged_for_what_was_generated() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1, tenant="x", n_tokens=10), 0.0)
+    pool.started("a", started(1, n_prompt=10), 0.0)
+    for i, tenant in ((2, "x"), (3, "y")):
+        pool.submit(task(i, tenant=tenant, n_tokens=100), 0.0)
+    assert pool.cancel(1) == [CancelTask("a", 1, 0)]
+    gone = Done(task_id=1, finish=Finish.CANCELLED, n_predicted=5000)
+    assert pool.awaits("a", gone)
+    assert places(pool.ended("a", gone, 1.0)) == [(3, "a")]
+    assert not pool.awaits("a", gone)
+
+
+def test_who_hangs_up_before_it_began_pays_nothing() -> None:
+    pool = dispatcher("a", n_prefetch=1)
+    pool.submit(task(1, tenant="z"), 0.0)
+    pool.submit(task(2, tenant="x", n_tokens=1000), 0.0)
+    pool.submit(task(3, tenant="y", n_tokens=10), 0.0)
+    pool.submit(task(4, tenant="x", n_tokens=10), 0.0)
+    pool.submit(task(5, tenant="y", n_tokens=10), 0.0)
+    pool.cancel(2)
+    void = Done(task_id=2, finish=Finish.CANCELLED)
+    assert places(pool.ended("a", void, 1.0)) == [(3, "a")]
+    assert places(pool.ended("a", done(3), 1.0)) == [(4, "a")]
+
+
+def test_a_start_that_comes_after_the_client_has_gone_is_still_charged() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1, tenant="x"), 0.0)
+    for i, tenant in ((2, "x"), (3, "y")):
+        pool.submit(task(i, tenant=tenant, n_tokens=100), 0.0)
+    pool.cancel(1)
+    assert not pool.started("a", started(1, n_prompt=400), 0.5)
+    gone = Done(task_id=1, finish=Finish.CANCELLED)
+    assert places(pool.ended("a", gone, 1.0)) == [(3, "a")]
+
+
+def test_cached_tokens_of_a_prompt_are_cheap() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(0, tenant="z"), 0.0)
+    for i, tenant in enumerate("xyxy", start=1):
+        pool.submit(task(i, tenant=tenant), 0.0)
+    assert places(pool.ended("a", done(0), 1.0)) == [(1, "a")]
+    pool.started("a", Started(task_id=1, slot=0, n_prompt=1000, n_cached=990), 1.0)
+    assert places(pool.ended("a", done(1), 2.0)) == [(2, "a")]
+    pool.started("a", Started(task_id=2, slot=0, n_prompt=500), 2.0)
+    assert places(pool.ended("a", done(2), 3.0)) == [(3, "a")]
+
+
+def test_what_waits_in_a_worker_is_counted_as_deferred() -> None:
+    pool = dispatcher("a", n_slots=2, n_prefetch=1)
+    for i in range(4):
+        pool.submit(task(i), 0.0)
+    assert pool.models == {"m": 1}
+    assert pool.deferred() == {"m": 2}

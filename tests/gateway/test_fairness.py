@@ -1,0 +1,48 @@
+"""The fair queue's own promises: bounded memory, and no gain from being forgotten."""
+
+import pytest
+
+from gateway import fairness
+from gateway.fairness import FairQueue
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fairness, "MAX_IDLE", 8)
+
+
+def test_idle_tenants_are_forgotten_the_longest_unused_first() -> None:
+    queue = FairQueue()
+    for i in range(100):
+        queue.push(f"t{i}", i)
+        queue.pop(lambda _: True)
+        queue.charge(f"t{i}", 10**9)
+    assert queue.n_idle == 8
+
+
+def test_charges_of_strangers_are_bounded_too() -> None:
+    queue = FairQueue()
+    for i in range(100):
+        queue.charge(f"t{i}", 1)
+    assert queue.n_idle == 8
+
+
+def test_a_waiting_tenant_keeps_its_debt_whoever_comes_by() -> None:
+    queue = FairQueue()
+    queue.charge("debtor", 1000)
+    queue.push("debtor", 1)
+    for i in range(2, 100):
+        queue.push(f"t{i}", i)
+        queue.remove(f"t{i}", i)
+    queue.push("other", 100)
+    queue.charge("debtor", 1)
+    assert queue.pop(lambda _: True) == 100
+
+
+def test_a_forgotten_tenant_starts_at_the_level_of_those_who_wait() -> None:
+    queue = FairQueue()
+    queue.push("steady", 1)
+    queue.charge("steady", 500)
+    queue.push("new", 2)
+    queue.charge("new", 1)
+    assert queue.pop(lambda _: True) == 1
