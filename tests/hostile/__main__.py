@@ -58,8 +58,8 @@ def _run(pool: TargetPool, chosen: argparse.Namespace) -> int:
     left = leaks(pool, before)
     harm = harm_in_log(pool)
     print(f"{n_sent} sent, {n_bad} bad; leaks: {left or 'none'}; harm in the log: {harm or 'none'}")
-    for name, value in loop_lag(pool).items():
-        print(f"{name} {value}")
+    for name, lag in loop_lag(pool).items():
+        print(f"{name}: {lag}")
     is_well = not (n_bad or left or harm or neighbours.faults or neighbours.longest_gap_s > 1)
     print("all is well" if is_well else "HARM WAS DONE")
     return 0 if is_well else 1
