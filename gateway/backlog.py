@@ -56,6 +56,11 @@ class Backlog:
         """Make a model known: its tasks may wait from now on."""
         self._queues.setdefault(model, FairQueue())
 
+    def close(self, model: str) -> None:
+        """Forget a model, unless a task waits for it."""
+        if not self._queues.get(model):
+            self._queues.pop(model, None)
+
     def push(self, spec: Submission, now: float) -> None:
         """Let a task wait; one that comes back stands where it stood among its tenant's."""
         self._queues[spec.model].push(spec.tenant, spec.task_id)

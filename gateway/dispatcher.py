@@ -185,7 +185,11 @@ class Dispatcher:
             else:
                 self._forget(task)
                 actions.append(Fail(task.spec.task_id, task.verdict()))
-        return actions + self._pump(worker.model, now)
+        actions += self._pump(worker.model, now)
+        is_loading = any(one.model == worker.model for one in self.workers.values())
+        if worker.model not in self.cards and not is_loading:
+            self._backlog.close(worker.model)  # it never was ready: nothing is known of it
+        return actions
 
     def started(self, key: str, message: Started, now: float) -> bool:
         """Note the slot of a task and what its prompt costs; false if nobody wants it any more."""

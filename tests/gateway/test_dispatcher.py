@@ -263,3 +263,15 @@ def test_draining_takes_nothing_new_and_serves_the_queue() -> None:
     assert caught.value.code is ErrorCode.UNAVAILABLE
     assert places(pool.ended("a", done(1), 1.0)) == [(2, "a")]
     assert repr(pool) == "<Dispatcher workers=1 tasks=1 waiting=0 leases=1 draining>"
+
+
+def test_a_model_that_never_was_ready_is_forgotten_with_its_last_worker() -> None:
+    pool = dispatcher("a")
+    pool.worker_hello("b", "b", "other")
+    pool.worker_hello("c", "c", "other")
+    pool.worker_lost("b", 0.0)
+    assert set(pool.models) == {"m", "other"}
+    pool.worker_lost("c", 0.0)
+    assert set(pool.models) == {"m"}
+    pool.worker_lost("a", 0.0)
+    assert set(pool.models) == {"m"}  # its tasks wait for the next one
