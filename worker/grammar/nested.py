@@ -5,8 +5,9 @@ from typing import Any
 
 from worker.grammar import nodes as n
 from worker.grammar.builder import GrammarBuilder
+from worker.grammar.limits import MAX_NODES, SchemaError
 from worker.grammar.literals import literal, until
-from worker.grammar.parameters import parameters, target, texts, value_types
+from worker.grammar.parameters import TypeReader, parameters, refusing, target, texts
 from worker.output.chat.tool_format import Nested
 
 _MAX_DEPTH = 8
@@ -16,7 +17,8 @@ _MAX_DEPTH = 8
 def nested_arguments(builder: GrammarBuilder, function: Mapping[str, Any], nested: Nested) -> str:
     """Write all arguments and the tag after them: first what is required, then the rest."""
     document, found = parameters(function)
-    text = _Writer(builder, document, nested).members(found, f"tool-{function['name']}-arg", 0)
+    with refusing():
+        text = _Writer(builder, document, nested).members(found, f"tool-{function['name']}-arg", 0)
     return f"space {text} space {literal(nested.close)}"
 
 
@@ -27,6 +29,8 @@ class _Writer:
         self._builder = builder
         self._document = document
         self._mark = nested.mark
+        self._types = TypeReader(document.refs)
+        self._n_values = 0
 
     def members(self, found: Sequence[n.Property], stem: str, depth: int) -> str:
         """Write the members of an object."""
@@ -44,11 +48,14 @@ class _Writer:
 
     def _value(self, schema: n.Node, name: str, close: str, depth: int) -> str:
         """Write a value and the tag after it."""
+        self._n_values += 1
+        if self._n_values > MAX_NODES:
+            raise SchemaError(f"more than {MAX_NODES} values after references are followed")
         refs = self._document.refs
         listed = texts(schema, refs)
         if listed and not any(close in text for text in listed):
             return f"({' | '.join(map(literal, listed))}) {literal(close)}"
-        if "string" in value_types(schema, refs):
+        if "string" in self._types.of(schema):
             return f"{until(self._builder, close)} {literal(close)}"
         node = target(schema, refs)
         match node:

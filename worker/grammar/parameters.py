@@ -1,6 +1,7 @@
 """The arguments of a tool one by one, for formats that write each in its own tags."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from typing import Any
 
 from protocol.errors import InvalidRequest
@@ -16,42 +17,65 @@ ANY_TYPE = frozenset({"string", "number", "boolean", "null", "array", "object"})
 
 def parameters(function: Mapping[str, Any]) -> tuple[n.Document, tuple[n.Property, ...]]:
     """Read what a tool takes; as in llama.cpp, only what its schema names."""
-    try:
+    with refusing():
         document = read_schema(function.get("parameters") or {"type": "object"})
         root = target(document.root, document.refs)
+    return document, root.properties if isinstance(root, n.Members) else ()
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Refuse the tools whose schemas cannot be read inside the block."""
+    try:
+        yield
     except (SchemaError, RecursionError, UnicodeError) as error:
         text = f"Field 'tools': JSON schema conversion failed:\n{str(error)[:500]}"
         raise InvalidRequest(text, param="tools") from error
-    return document, root.properties if isinstance(root, n.Members) else ()
 
 
 def argument_types(function: Mapping[str, Any]) -> dict[str, Set[str]]:
     """Tell which types of JSON each argument may have."""
     document, found = parameters(function)
-    return {one.name: value_types(one.schema, document.refs) for one in found}
+    types = TypeReader(document.refs)
+    with refusing():
+        return {one.name: types.of(one.schema) for one in found}
 
 
 def whole_part(function: Mapping[str, Any]) -> Part:
     """Tell what a tool's schema says of its arguments, and of what is in them."""
     document, found = parameters(function)
-    members = {one.name: _part(one.schema, document.refs, _MAX_DEPTH) for one in found}
+    parts = _PartReader(document.refs)
+    with refusing():
+        members = {one.name: parts.of(one.schema, _MAX_DEPTH) for one in found}
     return Part(frozenset({"object"}), members)
 
 
-def _part(node: n.Node, refs: Mapping[str, n.Node], depth: int) -> Part:
-    types = value_types(node, refs)
-    inside = target(node, refs)
-    if isinstance(inside, n.Members) and depth:
-        members = {one.name: _part(one.schema, refs, depth - 1) for one in inside.properties}
-        return Part(types, members)
-    if isinstance(inside, n.Array) and depth:
-        return Part(types, item=_part(inside.items, refs, depth - 1))
-    return Part(types)
+class _PartReader:
+    """Reads parts of one document; what is referred to is read once a level, and shared."""
 
+    def __init__(self, refs: Mapping[str, n.Node]) -> None:
+        self._refs = refs
+        self._types = TypeReader(refs)
+        self._known: dict[tuple[str, int], Part] = {}
 
-def value_types(node: n.Node, refs: Mapping[str, n.Node]) -> frozenset[str]:
-    """Name the types of JSON that a schema allows."""
-    return _types(node, refs, frozenset())
+    def of(self, node: n.Node, depth: int) -> Part:
+        """Tell what a schema says of a value, and of what is in it for so many levels."""
+        if not isinstance(node, n.Ref):
+            return self._read(node, depth)
+        key = (node.ref, depth)
+        if key not in self._known:
+            self._known[key] = self._read(node, depth)
+        return self._known[key]
+
+    def _read(self, node: n.Node, depth: int) -> Part:
+        types = self._types.of(node)
+        inside = target(node, self._refs)
+        if isinstance(inside, n.Members) and depth:
+            members = {one.name: self.of(one.schema, depth - 1) for one in inside.properties}
+            return Part(types, members)
+        if isinstance(inside, n.Array) and depth:
+            return Part(types, item=self.of(inside.items, depth - 1))
+        return Part(types)
 
 
 def texts(node: n.Node, refs: Mapping[str, n.Node]) -> tuple[str, ...] | None:
@@ -76,26 +100,60 @@ def target(node: n.Node, refs: Mapping[str, n.Node]) -> n.Node:
     return node
 
 
-def _types(node: n.Node, refs: Mapping[str, n.Node], seen: frozenset[str]) -> frozenset[str]:
-    found = frozenset[str]()
+class TypeReader:
+    """Names the types of JSON that the schemas of one document allow.
+
+    Each reference is followed once, however many lead to it. In a circle of references a first
+    guess grows until it holds: the types can only become more, and there are six.
+    """
+
+    def __init__(self, refs: Mapping[str, n.Node]) -> None:
+        self._refs = refs
+        self._known: dict[str, frozenset[str]] = {}
+        """What is certain."""
+        self._guessed: dict[str, frozenset[str]] = {}
+
+    def of(self, node: n.Node) -> frozenset[str]:
+        """Name the types that a schema allows."""
+        self._guessed = {}
+        while True:
+            before = dict(self._guessed)
+            found = self._types(node, set())
+            if self._guessed == before:
+                self._known |= before
+                return found
+
+    def _types(self, node: n.Node, seen: set[str]) -> frozenset[str]:
+        match node:
+            case n.AnyValue():
+                return ANY_TYPE
+            case n.Ref(ref):
+                return self._referred(ref, seen)
+            case n.AnyOf(children):
+                return frozenset().union(*(self._types(child, seen) for child in children))
+            case n.AllOf(children):
+                return ANY_TYPE.intersection(*(self._types(child, seen) for child in children))
+        return _own_types(node)
+
+    def _referred(self, ref: str, seen: set[str]) -> frozenset[str]:
+        if ref in self._known:
+            return self._known[ref]
+        if ref not in seen:
+            seen.add(ref)
+            self._guessed.setdefault(ref, frozenset())
+            self._guessed[ref] = self._types(self._refs[ref], seen)
+        return self._guessed[ref]
+
+
+def _own_types(node: n.Node) -> frozenset[str]:
     match node:
-        case n.AnyValue():
-            found = ANY_TYPE
-        case n.Ref(ref) if ref not in seen:
-            found = _types(refs[ref], refs, seen | {ref})
-        case n.AnyOf(children):
-            found = frozenset().union(*(_types(child, refs, seen) for child in children))
-        case n.AllOf(children):
-            found = ANY_TYPE.intersection(*(_types(child, refs, seen) for child in children))
         case n.Const(value):
-            found = frozenset({_type(value)})
+            return frozenset({_type(value)})
         case n.Choice(values):
-            found = frozenset(map(_type, values))
+            return frozenset(map(_type, values))
         case n.Primitive(name):
-            found = frozenset({name})
-        case _:
-            found = frozenset(name for kind, name in _BY_NODE.items() if isinstance(node, kind))
-    return found
+            return frozenset({name})
+    return frozenset(name for kind, name in _BY_NODE.items() if isinstance(node, kind))
 
 
 _BY_NODE: Mapping[type, str] = {

@@ -6,7 +6,7 @@ from typing import Any
 from worker.grammar import nodes as n
 from worker.grammar.builder import GrammarBuilder
 from worker.grammar.literals import literal, until
-from worker.grammar.parameters import parameters, texts, value_types
+from worker.grammar.parameters import TypeReader, parameters, refusing, texts
 from worker.output.chat.tool_format import Tagged
 
 _MAX_PERMUTED = 6
@@ -17,10 +17,11 @@ def tagged_arguments(builder: GrammarBuilder, function: Mapping[str, Any], tagge
     """Write all arguments and the tag after them: first what is required, then the rest."""
     document, found = parameters(function)
     stem = f"tool-{function['name']}-arg"
-    rules = {
-        one.name: builder.add_rule(f"{stem}-{one.name}", _argument(builder, one, document, tagged))
-        for one in found
-    }
+    writer = _Writer(builder, document, tagged)
+    with refusing():
+        rules = {
+            one.name: builder.add_rule(f"{stem}-{one.name}", writer.argument(one)) for one in found
+        }
     required = [rules[one.name] for one in found if one.is_required]
     optional = [rules[one.name] for one in found if not one.is_required]
     text = _permuted(builder, f"{stem}s", required)
@@ -29,31 +30,41 @@ def tagged_arguments(builder: GrammarBuilder, function: Mapping[str, Any], tagge
     return f"{'' if tagged.is_block else 'space '}{text} {literal(tagged.close)}"
 
 
-def _argument(
-    builder: GrammarBuilder, one: n.Property, document: n.Document, tagged: Tagged
-) -> str:
-    head = literal(f"{tagged.key_open}{one.name}{tagged.key_close}")
-    if tagged.value_open:
-        head += f" space {literal(tagged.value_open)}"
-    value = _value(builder, one, document, tagged)
-    if tagged.is_block:
-        return f'{head} "\\n" {value}'
-    return f"{head} {value} space"
+class _Writer:
+    """Knows one tool's schema."""
 
+    def __init__(self, builder: GrammarBuilder, document: n.Document, tagged: Tagged) -> None:
+        self._builder = builder
+        self._document = document
+        self._tagged = tagged
+        self._types = TypeReader(document.refs)
 
-def _value(builder: GrammarBuilder, one: n.Property, document: n.Document, tagged: Tagged) -> str:
-    """Write a value and the tag after it."""
-    close = f"\n{tagged.value_close}\n" if tagged.is_block else tagged.value_close
-    listed = texts(one.schema, document.refs)
-    if listed and not any(tagged.value_close in text for text in listed):
-        return f"({' | '.join(map(literal, listed))}) {literal(close)}"
-    if "string" not in value_types(one.schema, document.refs):
-        return f"{builder.add_node(document, one.schema, f'value-{one.name}')} {literal(close)}"
-    text = until(builder, close)
-    if tagged.is_block:
-        # The line break before the value may be that before the tag.
-        return f"({text}-01 {literal(close)} | {literal(close[1:])})"
-    return f"{text} {literal(close)}"
+    def argument(self, one: n.Property) -> str:
+        """Write an argument with its tags."""
+        tagged = self._tagged
+        head = literal(f"{tagged.key_open}{one.name}{tagged.key_close}")
+        if tagged.value_open:
+            head += f" space {literal(tagged.value_open)}"
+        value = self._value(one)
+        if tagged.is_block:
+            return f'{head} "\\n" {value}'
+        return f"{head} {value} space"
+
+    def _value(self, one: n.Property) -> str:
+        """Write a value and the tag after it."""
+        builder, tagged = self._builder, self._tagged
+        close = f"\n{tagged.value_close}\n" if tagged.is_block else tagged.value_close
+        listed = texts(one.schema, self._document.refs)
+        if listed and not any(tagged.value_close in text for text in listed):
+            return f"({' | '.join(map(literal, listed))}) {literal(close)}"
+        if "string" not in self._types.of(one.schema):
+            value = builder.add_node(self._document, one.schema, f"value-{one.name}")
+            return f"{value} {literal(close)}"
+        text = until(builder, close)
+        if tagged.is_block:
+            # The line break before the value may be that before the tag.
+            return f"({text}-01 {literal(close)} | {literal(close[1:])})"
+        return f"{text} {literal(close)}"
 
 
 def _permuted(builder: GrammarBuilder, name: str, rules: Sequence[str]) -> str:

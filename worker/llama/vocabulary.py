@@ -3,17 +3,21 @@
 import ctypes
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cached_property
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
 from worker.engine.backend import SpecialTokens, Vocabulary
+from worker.llama.text_pieces import split
 
 _HIDDEN = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
 
-_DEEP_TEXT = 64 * 1024
-_DEEP_STACK = 512 * 1024 * 1024
-"""std::regex recurses once a character in some pre-tokenizers; unused pages cost nothing."""
+_SHORT_TEXT = 4 * 1024
+"""Bytes that any stack and any pre-tokenizer can take."""
+_DEEP_STACK = 256 * 1024 * 1024
+"""For the longest piece in one match; unused pages cost nothing."""
 
 
 class LlamaVocabulary:
@@ -79,11 +83,46 @@ class LlamaVocabulary:
         return [tokens[i] for i in range(n.value)] if tokens else []
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Turn text into tokens; safe in any thread."""
+        """Turn text into tokens; safe in any thread.
+
+        A long text is tokenized piece by piece, so that each call is short. Pieces after the first
+        begin where no token crosses, unless a run of more than 48 KiB had to be cut.
+        """
         data = text.encode(errors="replace")
-        if len(data) < _DEEP_TEXT:
+        if len(data) <= _SHORT_TEXT:
+            return self._tokenize(data, add_special, parse_special)
+        pieces = split(data, adds_space=self._adds_space, has_regex=self._has_regex)
+        first = next(pieces)
+        if len(first) == len(data):
+            return self._tokenize_piece(first, add_special, parse_special)
+        before, after = self._around() if add_special else ([], [])
+        tokens = before + self._tokenize_piece(first, False, parse_special)
+        for piece in pieces:
+            own = piece.removeprefix(b" ") if self._adds_space else piece
+            tokens += self._tokenize_piece(own, False, parse_special)
+        return tokens + after
+
+    def _tokenize_piece(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
+        if not self._has_regex or len(data) <= _SHORT_TEXT:
             return self._tokenize(data, add_special, parse_special)
         return _with_deep_stack(lambda: self._tokenize(data, add_special, parse_special))
+
+    @cached_property
+    def _has_regex(self) -> bool:
+        return int(lib.llama_vocab_type(self.handle)) == int(lib.LLAMA_VOCAB_TYPE_BPE)
+
+    @cached_property
+    def _adds_space(self) -> bool:
+        """Whether every text is taken as if a space stood before it."""
+        first = self._tokenize(b"a", False, False)[:1]
+        return bool(first) and self._piece(first[0], special=True).startswith(b" ")
+
+    def _around(self) -> tuple[list[int], list[int]]:
+        """Return the special tokens that stand before and after a text."""
+        plain = self._tokenize(b"a", False, False)
+        marked = self._tokenize(b"a", True, False)
+        n = next((i for i in range(len(marked)) if marked[i : i + len(plain)] == plain), 0)
+        return marked[:n], marked[n + len(plain) :]
 
     def _tokenize(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
         room = len(data) + 8
@@ -111,11 +150,18 @@ _stack_size_lock = threading.Lock()
 
 def _with_deep_stack(work: Callable[[], list[int]]) -> list[int]:
     """Run `work` on a thread whose stack survives deep recursion in C++."""
-    result: list[list[int]] = []
+    result: Future[list[int]] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
     with _stack_size_lock:  # the size is a setting of the process, read when a thread starts
         before = threading.stack_size(_DEEP_STACK)
-        thread = threading.Thread(target=lambda: result.append(work()), name="tokenize")
-        thread.start()
-        threading.stack_size(before)
-    thread.join()
-    return result[0]
+        try:
+            threading.Thread(target=run, name="tokenize", daemon=True).start()
+        finally:
+            threading.stack_size(before)
+    return result.result()
