@@ -52,7 +52,7 @@ class InputReader:
 
     def _tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         n_least = len(text) // self._longest_piece
-        if n_least > 4 * max(self._embedder.n_batch, self._embedder.n_ctx):
+        if n_least > max(self._embedder.n_batch, self._embedder.n_ctx):
             raise self._too_long(n_least)  # without reading what could not fit in any case
         return self._backend.tokenize(text, add_special=add_special, parse_special=parse_special)
 

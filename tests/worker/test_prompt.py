@@ -6,7 +6,7 @@ import pytest
 
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.messages import Chat, Generate, Tokenize
+from protocol.messages import Chat, Detokenize, Generate, Tokenize
 from protocol.sampling import SamplingParams
 from tests.worker.chat_templates import OPENER
 from worker.chat.template import CHATML
@@ -209,3 +209,57 @@ def test_a_budget_for_thoughts_without_marks_is_refused() -> None:
 def test_a_chat_without_thoughts_takes_any_budget() -> None:
     params = reader().task(budgeted(5, chat=Chat(messages=(USER,)))).params
     assert not params.reasoning_budget_start_tag
+
+
+# ---- what cannot fit is not read ---------------------------------------------------------------
+
+
+class Counting(FakeBackend):
+    """Counts the characters that it has to tokenize."""
+
+    n_chars = 0
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Count, and tokenize."""
+        self.n_chars += len(text)
+        return super().tokenize(text, add_special=add_special, parse_special=parse_special)
+
+
+LONGEST = 5
+"""Of the fake's tokens: `<bos>`."""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "x" * (64 * LONGEST + 1),
+        ("x",) * 65,
+        tuple(range(65)),
+        ("x" * 32 * LONGEST, "y" * 32 * LONGEST, 1),
+    ],
+)
+def test_what_the_whole_context_could_not_hold_is_refused_before_it_is_tokenized(
+    content: str | tuple[int | str, ...],
+) -> None:
+    backend = Counting(WorkerConfig(backend="fake", n_ctx=64))
+    one = PromptReader(backend, cuts_long=False)
+    backend.n_chars = 0
+    for message in (generate(prompt=content), Tokenize(task_id=1, content=content)):
+        with pytest.raises(TaskError) as caught:
+            one.prepare(message)
+        assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
+    assert backend.n_chars == 0
+    fits = content[:-1]
+    assert one.prepare(Tokenize(task_id=1, content=fits))
+
+
+def test_more_tokens_than_the_context_holds_are_not_written_as_text() -> None:
+    with pytest.raises(TaskError) as caught:
+        reader(n_ctx=64).prepare(Detokenize(task_id=1, tokens=(97,) * 65))
+    assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
+
+
+def test_a_template_that_calls_itself_without_end_is_a_refusal() -> None:
+    template = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}"
+    with pytest.raises(InvalidRequest, match="recursion"):
+        reader(template=template).task(chat(("user", "hi")))

@@ -31,6 +31,8 @@ from worker.prompt.system_prompt import SystemPrefix
 
 logger = logging.getLogger(__name__)
 
+_CUT_FROM = 4
+"""Contexts that a prompt may be long whose middle is cut out."""
 IS_ENCODER = "This model is an encoder: it makes embeddings and does not generate"
 
 
@@ -108,6 +110,7 @@ class PromptReader:
 
     def set_system_prompt(self, message: SetSystemPrompt) -> SystemPromptSet:
         """Let every plain prompt begin with a text; raises `TaskError`."""
+        self._check_length(message.prompt)
         return self._system.set(message)
 
     @property
@@ -200,6 +203,7 @@ class PromptReader:
             text = self._without_bos(chat.text)
         if not isinstance(text, str):
             raise InvalidRequest("media need a prompt that is text", param="prompt")
+        self._check_length(text)
         tokens, media = self._backend.read_media(text, message.media)
         if message.chat is None:
             tokens, media = self._system.lead_media(tokens, media)
@@ -219,6 +223,7 @@ class PromptReader:
     def render(self, message: Render) -> Rendered:
         """Write a conversation as text, and count its tokens; the context need not hold them."""
         text = self._without_bos(self._conversations.read(message.chat).text)
+        self._check_length(text)
         if message.media:
             tokens, _ = self._backend.read_media(text, message.media)
         else:
@@ -232,34 +237,31 @@ class PromptReader:
 
     def tokenize(self, message: Tokenize) -> list[int]:
         """Tokenize a text, or texts and tokens mixed."""
-        parts = (message.content,) if isinstance(message.content, str) else message.content
-        tokens: list[int] = []
-        for i, part in enumerate(parts):
-            if isinstance(part, str):
-                self._check_length(part)
-                tokens += self._backend.tokenize(
-                    part,
-                    add_special=message.add_special and i == 0,
-                    parse_special=message.parse_special,
-                )
-            else:
-                tokens.append(self._valid(part))
-        return tokens
+        return self._read(
+            message.content, add_special=message.add_special, parse_special=message.parse_special
+        )
 
     def valid_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Return tokens that the vocabulary has; llama.cpp aborts on others."""
+        self._check_length(*tokens)
         return tuple(self._valid(token) for token in tokens)
 
     def _tokens(
         self, prompt: str | tuple[int | str, ...], *, add_special: bool = True
     ) -> list[int]:
+        return self._read(prompt, add_special=add_special, parse_special=True)
+
+    def _read(
+        self, prompt: str | tuple[int | str, ...], *, add_special: bool, parse_special: bool
+    ) -> list[int]:
+        """Tokenize a prompt; only a leading text gets the model's special tokens."""
         parts = (prompt,) if isinstance(prompt, str) else prompt
+        self._check_length(*parts)
         tokens: list[int] = []
         for i, part in enumerate(parts):
             if isinstance(part, str):
-                self._check_length(part)
                 tokens += self._backend.tokenize(
-                    part, add_special=add_special and i == 0, parse_special=True
+                    part, add_special=add_special and i == 0, parse_special=parse_special
                 )
             else:
                 tokens.append(self._valid(part))
@@ -270,10 +272,15 @@ class PromptReader:
             raise InvalidRequest("Prompt contains invalid tokens", param="prompt")
         return token
 
-    def _check_length(self, text: str) -> None:
-        """Refuse a text before tokenizing that could not fit however it is tokenized."""
-        n_least = len(text) // self._longest_piece
-        if n_least > 4 * self._card.n_ctx_total:
+    def _check_length(self, *parts: str | int) -> None:
+        """Refuse before tokenizing what the whole context could not hold however it is read.
+
+        Where the middle of a long prompt is cut out, it may be four times as long.
+        """
+        n_least = sum(
+            -(-len(part) // self._longest_piece) if isinstance(part, str) else 1 for part in parts
+        )
+        if n_least > self._card.n_ctx_total * (_CUT_FROM if self._cuts_long else 1):
             raise self._too_long(n_least)
 
     def _fit(self, tokens: list[int], n_keep: int) -> tuple[list[int], bool]:

@@ -14,7 +14,7 @@ from worker.engine.media import Media
 
 
 class SystemPrefix:
-    """Owns the tokens and the anti-prompt; belongs to the link's thread."""
+    """Owns the tokens and the anti-prompt; `set` comes when nothing else is read."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
