@@ -6,7 +6,7 @@ import pytest
 
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.messages import Chat, Detokenize, Generate, Tokenize
+from protocol.messages import Chat, Detokenize, Generate, Tokenize, Tokenized
 from protocol.sampling import SamplingParams
 from tests.worker.chat_templates import OPENER
 from worker.chat.template import CHATML
@@ -250,7 +250,7 @@ def test_what_the_whole_context_could_not_hold_is_refused_before_it_is_tokenized
         assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
     assert backend.n_chars == 0
     fits = content[:-1]
-    assert one.prepare(Tokenize(task_id=1, content=fits))
+    assert isinstance(one.prepare(Tokenize(task_id=1, content=fits)), Tokenized)
 
 
 def test_more_tokens_than_the_context_holds_are_not_written_as_text() -> None:
