@@ -163,4 +163,10 @@ class SlotReport:
     has_next_token: bool = False
     has_new_line: bool = False
     is_speculative: bool = False
+    finish: str = ""
+    """How its last task ended; empty while one runs."""
+    stopping_word: str = ""
     params: SamplingParams | None = None
+    prompt: str | None = None
+    """The texts of the task, only where a worker is told to show them."""
+    generated: str = ""

@@ -129,6 +129,8 @@ class Generate(TaskMessage):
     """Namespace of the cache: a prompt is reused only by tasks of the same one."""
     echo: bool = False
     """The first delta tells the prompt's own tokens; with `n_probs` also how likely they were."""
+    tells_prompt: bool = False
+    """`Done` tells the text that a chat became; that of a `prompt` is told in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ task comes; what clients have set and what was counted goes over from one to the
 import gc
 import logging
 import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from protocol.config import WorkerConfig
@@ -133,6 +134,12 @@ def open_backend(config: WorkerConfig, on_load: Progress) -> Backend:
     return LlamaBackend(config, on_load)
 
 
+def _is_debugged(environ: Mapping[str, str]) -> bool:
+    """Tell whether the slots are to show what clients wrote: a number, as llama-server reads it."""
+    number = re.match(r"\s*[-+]?\d+", environ.get("LLAMA_SERVER_SLOTS_DEBUG", ""))
+    return number is not None and int(number[0]) != 0
+
+
 def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
     """Fill what depends on the loaded model into the engine's configuration."""
     default = GPU_STEP_TARGET_S if backend.is_gpu else CPU_STEP_TARGET_S
@@ -146,6 +153,7 @@ def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
         host_bytes=host_bytes(config.cache_ram),
         self_extend=self_extend(config, backend),
         anticipates=bool(config.anticipate),
+        shows_texts=_is_debugged(os.environ),
         stall_s=config.stall_s,
     )
 

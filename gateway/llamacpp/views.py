@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.llamacpp.settings import legacy_settings, metric_settings
+from gateway.llamacpp.settings import legacy_settings, metric_settings, settings
 from protocol.facts import ModelCard, SlotReport, SystemPrompt
+from protocol.messages import Finish
+from protocol.sampling import SamplingParams
 
 CHATML = (
     "{%- for message in messages -%}{{- '<|im_start|>' + message.role + '\\n' + message.content + "
@@ -31,17 +33,30 @@ def slot(report: SlotReport, card: ModelCard, *, legacy: bool = False) -> dict[s
         following = _next_token(report)
         shown |= {
             "id_task": report.task_id,
-            "n_prompt_tokens": report.n_prompt,
+            "n_prompt_tokens": report.n_past,
             "n_prompt_tokens_processed": report.n_prompt_processed,
             "n_prompt_tokens_cache": report.n_cached,
-            "params": metric_settings(params),
+            "params": metric_settings(params) if report.prompt is None else settings(params),
             "next_token": following if legacy else [following],
         }
         shown |= metric_settings(params)
         shown |= legacy_settings(params, n_ctx=card.n_ctx, model=card.name)
-        shown |= {"task_id": report.task_id, "prompt": ""}
+        shown |= {"task_id": report.task_id, **_texts(report, params)}
     shown["state"] = int(report.is_processing)
     return shown
+
+
+def _texts(report: SlotReport, params: SamplingParams) -> dict[str, Any]:
+    """Return what a client wrote, or nothing of it under the same keys.
+
+    llama-server shows it with LLAMA_SERVER_SLOTS_DEBUG only; the servers of 2023 and 2024 did.
+    """
+    if report.prompt is None:
+        hidden = {"grammar": "", "stop": [], "logit_bias": [], "penalty_prompt_tokens": []}
+        return {"prompt": "", **hidden}
+    told = settings(params)
+    shown = {key: told[key] for key in ("grammar", "stop", "logit_bias")}
+    return {"prompt": report.prompt, "generated": report.generated, **shown}
 
 
 def _next_token(report: SlotReport) -> dict[str, Any]:
@@ -51,6 +66,10 @@ def _next_token(report: SlotReport) -> dict[str, Any]:
         "n_remain": report.n_remain,
         "n_decoded": report.n_decoded,
         "num_tokens_predicted": report.n_decoded,
+        "stopped_eos": report.finish == Finish.EOS,
+        "stopped_limit": report.finish == Finish.LIMIT,
+        "stopped_word": report.finish == Finish.WORD,
+        "stopping_word": "" if report.prompt is None else report.stopping_word,
     }
 
 

@@ -56,11 +56,18 @@ def _plan(body: Mapping[str, Any], card: ModelCard, *, names_functions: bool = F
     params = replace(read_params(native, card), chat_format=_CHAT_FORMAT)
     if chat.tools:
         check_tools(body, chat.tool_choice, stream=params.stream)
-    task = Generate(task_id=0, chat=chat, params=params, media=tuple(media.pieces))
+    is_verbose = read_flag(body, "verbose")
+    task = Generate(
+        task_id=0,
+        chat=chat,
+        params=params,
+        media=tuple(media.pieces),
+        tells_prompt=is_verbose,
+    )
     tasks, each = fan_out([task], params)
     wishes = Wishes(
         include_usage=read_flag(read_object(body, "stream_options"), "include_usage"),
-        verbose=read_flag(body, "verbose"),
+        verbose=is_verbose,
         n_top=n_top if n_top is not None else params.n_probs or -1,
         names_functions=names_functions,
     )

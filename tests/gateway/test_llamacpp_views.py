@@ -2,8 +2,56 @@
 
 from gateway.llamacpp.views import Offers, models, props, router_props, slot
 from protocol.facts import SlotReport
+from protocol.messages import Finish
 from tests.gateway.cards import CARD, params
 
+SEEDS = {
+    "dynatemp_exponent",
+    "dynatemp_range",
+    "frequency_penalty",
+    "grammar",
+    "id",
+    "ignore_eos",
+    "logit_bias",
+    "min_p",
+    "mirostat",
+    "mirostat_eta",
+    "mirostat_tau",
+    "model",
+    "n_ctx",
+    "n_keep",
+    "n_predict",
+    "n_probs",
+    "next_token",
+    "penalize_nl",
+    "penalty_prompt_tokens",
+    "presence_penalty",
+    "prompt",
+    "repeat_last_n",
+    "repeat_penalty",
+    "samplers",
+    "seed",
+    "state",
+    "stop",
+    "stream",
+    "task_id",
+    "temperature",
+    "tfs_z",
+    "top_k",
+    "top_p",
+    "typical_p",
+    "use_penalty_prompt_tokens",
+}
+"""Keys of a slot in the documents of 2024."""
+SEEDS_NEXT = {
+    "has_next_token",
+    "n_remain",
+    "num_tokens_predicted",
+    "stopped_eos",
+    "stopped_limit",
+    "stopped_word",
+    "stopping_word",
+}
 OFFERS = Offers(slots=True, metrics=False)
 
 
@@ -20,15 +68,38 @@ def test_a_slot_tells_nothing_of_tasks_until_it_ran_one() -> None:
 
 def test_a_used_slot_has_todays_keys_and_the_seeds() -> None:
     report = SlotReport(
-        id=1, is_processing=True, task_id=7, n_prompt=4, n_decoded=2, params=params(stop=("x",))
+        id=1, is_processing=True, task_id=7, n_past=4, n_decoded=2, params=params(stop=("x",))
     )
     shown = slot(report, CARD)
+    assert shown["n_prompt_tokens"] == 4
+    assert set(shown) >= SEEDS
+    assert set(slot(report, CARD, legacy=True)["next_token"]) >= SEEDS_NEXT
+    assert (shown["prompt"], shown["stop"], shown["grammar"]) == ("", [], "")
     assert shown["id_task"] == shown["task_id"] == 7
     assert shown["next_token"][0]["n_decoded"] == 2
     assert shown["params"]["temperature"] == shown["temperature"] == shown["temp"]
     assert (shown["state"], shown["n_ctx"], shown["model"]) == (1, 512, "tiny")
     assert "stop" not in shown["params"]
     assert slot(report, CARD, legacy=True)["next_token"]["num_tokens_predicted"] == 2
+
+
+def test_a_worker_that_is_debugged_shows_what_clients_wrote() -> None:
+    report = SlotReport(
+        id=1,
+        is_processing=False,
+        finish=Finish.WORD,
+        stopping_word="x",
+        params=params(stop=("x",), grammar="root ::= [a-z]", logit_bias=((5, 1.0),)),
+        prompt="Hi",
+        generated=" you",
+    )
+    shown = slot(report, CARD)
+    assert (shown["prompt"], shown["generated"], shown["stop"]) == ("Hi", " you", ("x",))
+    assert shown["params"]["grammar"] == shown["grammar"] == "root ::= [a-z]"
+    assert shown["logit_bias"] == [{"bias": 1.0, "token": 5}]
+    (following,) = shown["next_token"]
+    assert (following["stopped_word"], following["stopping_word"]) == (True, "x")
+    assert not following["stopped_eos"] and not following["stopped_limit"]
 
 
 def test_props_have_every_key_of_llama_server() -> None:

@@ -33,6 +33,7 @@ class Rig:
     spec_slots: int = 8
     self_extend: SelfExtend | None = None
     anticipates: bool = False
+    shows_texts: bool = False
     step_ms: float = 0.0
     lora: tuple[str, ...] = ()
     emitted: list[Message] = field(default_factory=list)
@@ -63,6 +64,7 @@ class Rig:
                 spec_slots=self.spec_slots,
                 self_extend=self.self_extend,
                 anticipates=self.anticipates,
+                shows_texts=self.shows_texts,
             ),
             self._emit,
             self.drafter,

@@ -114,7 +114,7 @@ def test_ids_are_as_long_as_the_template_wants_them(name: str) -> None:
 
 def test_what_the_client_began_is_repeated_in_whole_answers_only() -> None:
     expected = Expected(thoughts=THINK, begun="<think>\na\n</think>\n\nHello", is_continued=True)
-    parsed = ChatParser(expected, repeats=True).feed(" world")
+    parsed = ChatParser(expected, is_whole=True).feed(" world")
     assert (parsed.reasoning, parsed.content) == ("a\n", "Hello world")
     assert ChatParser(expected).feed(" world").content == " world"
 

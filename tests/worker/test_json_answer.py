@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.worker.chat_cases import THINK
 from tests.worker.test_chat_parse import JSON, parse
-from worker.output.chat.parser import Expected
+from worker.output.chat.parser import ChatParser, Expected
 
 EXPECTED = Expected(is_json=True)
 WAYS = ["{}", " {} ", "```json{}```", "\n```json\n{}\n``` \n", "```json {}"]
@@ -41,3 +41,15 @@ def test_thoughts_may_come_before_the_json() -> None:
 def test_an_answer_that_the_limit_cut_is_as_long_as_it_is() -> None:
     assert parse(EXPECTED, ['```json\n{"a": "b ']).content == '{"a": "b '
     assert parse(EXPECTED, ["``"]).content == ""
+    assert parse(EXPECTED, list('{\n  "a": 1,\n \n')).content == '{\n  "a": 1,\n \n'
+    assert parse(EXPECTED, list('{"a": 1}\n \n')).content == '{"a": 1}'
+
+
+@pytest.mark.parametrize("text", ["\n", " \n ", "```json\n", "``"])
+def test_a_whole_answer_that_was_cut_before_the_json_is_what_was_written(text: str) -> None:
+    """As in llama-server, which sends nothing of it in a stream."""
+    for parts in ([text], list(text)):
+        whole, stream = ChatParser(EXPECTED, is_whole=True), ChatParser(EXPECTED)
+        for parser, content in ((whole, text), (stream, "")):
+            parsed = [*(parser.feed(part) for part in parts), parser.finish()]
+            assert "".join(one.content for one in parsed) == content

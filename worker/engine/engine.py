@@ -60,6 +60,8 @@ class EngineConfig:
     self_extend: SelfExtend | None = None
     anticipates: bool = False
     """Wait a moment for the next task of a client whose last one has just ended."""
+    shows_texts: bool = False
+    """Tell what clients wrote in the reports of slots."""
     stall_s: float = 10.0
     """No piece of work is taken for stuck before this."""
 
@@ -96,6 +98,7 @@ class Engine:
         rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
         self._step = Step(backend, self.rent, budget, rules, self._flush)
         self._drafter = drafter
+        self._shows_texts = config.shows_texts
         self._results = self._step.results
         self._progress = self._step.progress
         self._progress.least_stall_s = config.stall_s
@@ -254,10 +257,7 @@ class Engine:
                     if slot.run is not None:
                         self._release(slot)
             case Report(task_id, attempt):
-                guesses = self._drafter is not None
-                reports = tuple(slot.report(is_speculative=guesses) for slot in self.slots)
-                told = Inspected(task_id=task_id, attempt=attempt, slots=reports)
-                self._outbox.append(told)
+                self._outbox.append(self._inspected(task_id, attempt))
             case Call():
                 self._outbox += self._calls.take(command)
             case Stop():
@@ -378,6 +378,13 @@ class Engine:
             if slot.run is not None:
                 self._outbox.append(failed(slot.run.task, error))
                 self._release(slot)
+
+    def _inspected(self, task_id: int, attempt: int) -> Inspected:
+        """Tell what each slot does."""
+        render = self._backend.vocabulary.render if self._shows_texts else None
+        guesses = self._drafter is not None
+        reports = [slot.report(is_speculative=guesses, render=render) for slot in self.slots]
+        return Inspected(task_id=task_id, attempt=attempt, slots=tuple(reports))
 
     def _flush(self) -> None:
         if lost := self.cache.take_lost():

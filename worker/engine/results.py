@@ -138,6 +138,8 @@ class Results:
         run = slot.active
         if not run.task.params.return_progress:
             return []
+        # Before anything was computed no time has gone into it, as llama-server has it.
+        elapsed_s = time.perf_counter() - run.started_s if len(slot.tokens) > run.n_cached else 0.0
         return [
             Progress(
                 task_id=run.task.task_id,
@@ -145,7 +147,7 @@ class Results:
                 total=len(run.task.prompt),
                 cached=run.n_cached,
                 processed=len(slot.tokens),
-                time_ms=(time.perf_counter() - run.started_s) * 1e3,
+                time_ms=elapsed_s * 1e3,
             )
         ]
 

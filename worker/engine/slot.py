@@ -5,7 +5,7 @@ self-extend lets tokens share positions.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -14,6 +14,7 @@ from protocol.messages import Started
 from protocol.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
+from worker.engine.media import without_placeholders
 from worker.engine.task import Task
 from worker.output.generation import Generation
 from worker.output.unsaid import Unsaid
@@ -122,6 +123,11 @@ class Slot:
     """Leading tokens whose cells other sequences may hold too; never too low."""
     last_params: SamplingParams | None = None
     last_task_id: int = -1
+    _last: SlotReport = field(init=False, repr=False)
+    """What is told of it while it is idle."""
+
+    def __post_init__(self) -> None:
+        self._last = SlotReport(id=self.id, is_processing=False)
 
     def move(self, state: SlotState) -> None:
         """Change the state; an illegal step is a fault of ours."""
@@ -152,6 +158,8 @@ class Slot:
     def end(self, release: int) -> Run:
         """Give the task back and keep its tokens as cache."""
         assert self.run is not None
+        told = self._told(self.run)
+        self._last = replace(told, is_processing=False, has_next_token=False)
         run, self.run = self.run, None
         self.move(SlotState.IDLE)
         self.last_used = release
@@ -209,32 +217,41 @@ class Slot:
             draft_n_accepted=run.n_draft_accepted,
         )
 
-    def report(self, *, is_speculative: bool = False) -> SlotReport:
-        """Describe the slot for `/slots`."""
-        run = self.run
-        if run is None:
-            return SlotReport(
-                id=self.id,
-                is_processing=False,
-                task_id=self.last_task_id,
-                n_past=len(self.tokens),
-                is_speculative=is_speculative,
-                params=self.last_params,
-            )
+    def report(
+        self, *, is_speculative: bool = False, render: Callable[[Sequence[int]], str] | None = None
+    ) -> SlotReport:
+        """Describe the slot for `/slots`; what it ran last is told until it runs something else.
+
+        `render` writes tokens as text, where the texts of clients may be shown.
+        """
+        known = self._last if self.run is None else self._told(self.run)
+        report = replace(known, n_past=len(self.tokens), is_speculative=is_speculative)
+        if render is None or report.params is None:
+            return report
+        prompt = self.tokens if self.run is None else self.run.task.prompt
+        return replace(
+            report,
+            prompt=render(without_placeholders(prompt[: report.n_prompt])),
+            generated=render(self.tokens[report.n_prompt :]),
+        )
+
+    def _told(self, run: Run) -> SlotReport:
         generation = run.generation
+        finish = generation.finish
+        n_read = len(run.task.prompt) - run.n_cached - self.n_prompt_left
         return SlotReport(
             id=self.id,
             is_processing=True,
             task_id=run.task.task_id,
             n_prompt=len(run.task.prompt),
-            n_prompt_processed=max(0, len(run.task.prompt) - run.n_cached - self.n_prompt_left),
+            n_prompt_processed=max(0, n_read),
             n_cached=run.n_cached,
-            n_past=len(self.tokens),
             n_decoded=generation.n_predicted,
             n_remain=run.n_left,
-            has_next_token=True,
+            has_next_token=finish is None,
             has_new_line=generation.has_new_line,
-            is_speculative=is_speculative,
+            finish=finish or "",
+            stopping_word=generation.text.stopping_word,
             params=self.last_params,
         )
 

@@ -104,8 +104,8 @@ class Link:
         """Let go of the engine, which is idle: it falls asleep. Tasks wait until it is back."""
         assert self._engine is not None
         beat = self._engine.heartbeat()
-        stats = replace(beat.stats, n_kv_used=0)
-        self._away = m.Heartbeat(step=beat.step, busy=0, stats=stats, is_sleeping=True)
+        # The figures stay what they were before, as llama-server's do.
+        self._away = m.Heartbeat(step=beat.step, busy=0, stats=beat.stats, is_sleeping=True)
         self.tasks.detach()
         self._engine = None
         self._beat()

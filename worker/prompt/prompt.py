@@ -134,6 +134,7 @@ class PromptReader:
         text, echo_from = "", -1
         if chat is not None:
             tokens = self._tokens(self._without_bos(chat.text))
+            text = self._backend.vocabulary.render(tokens) if message.tells_prompt else ""
         else:
             own = self._plain_tokens(message)
             text = self._backend.vocabulary.render(own)
@@ -343,8 +344,7 @@ def parser_of(task: Task) -> ChatParser | None:
     """Make the parser of a task's answer; it has read what the client began of that already."""
     if task.expected is None:
         return None
-    # llama-server repeats what the client began in whole answers, not in streams.
-    return ChatParser(task.expected, repeats=not task.params.stream)
+    return ChatParser(task.expected, is_whole=not task.params.stream)
 
 
 def shown_tokens(backend: Backend, markers: Sequence[str]) -> frozenset[int]:

@@ -13,6 +13,8 @@ class JsonAnswer:
         self._is_open = False
         """The JSON has begun."""
         self._held: list[str] = []
+        self._depth = 0
+        """Brackets that are open: white space between them is part of the answer."""
         self._in_string = False
         self._is_escaped = False
 
@@ -30,11 +32,13 @@ class JsonAnswer:
         return "".join(map(self._take, text))
 
     def _take(self, char: str) -> str:
-        if not self._in_string and (char == "`" or char in _SPACE):
+        if not (self._in_string or self._depth) and (char == "`" or char in _SPACE):
             self._held.append(char)
             return ""
         if char == '"' and not self._is_escaped:
             self._in_string = not self._in_string
+        elif not self._in_string:
+            self._depth += (char in "{[") - (char in "}]")
         self._is_escaped = self._in_string and char == "\\" and not self._is_escaped
         held, self._held = self._held, []
         return "".join(held) + char

@@ -68,8 +68,12 @@ class _State(Enum):
 class ChatParser:
     """One answer; `feed` what is generated, `finish` at its end."""
 
-    def __init__(self, expected: Expected, *, repeats: bool = False) -> None:
-        """`repeats`: what the client began is part of the answer, as llama-server has it."""
+    def __init__(self, expected: Expected, *, is_whole: bool = False) -> None:
+        """`is_whole`: the answer is not streamed.
+
+        As in llama-server, what the client began is then part of it; and one that was cut before
+        anything was made out (space before JSON, half of a mark) is content as it stands.
+        """
         self._expected = expected
         tools = expected.tools
         answer = JsonAnswer() if expected.is_json else None
@@ -77,6 +81,8 @@ class ChatParser:
         self._state = _State.START
         self._text = ""
         """Not decided yet."""
+        self._raw: list[str] | None = [] if is_whole else None
+        """All of a whole answer, as long as nothing of it was made out."""
         self._held: list[str] = []
         """A call that may turn out to be none."""
         thoughts = expected.thoughts
@@ -102,14 +108,19 @@ class ChatParser:
         if expected.begun:
             self._text = expected.begun
             self._advance()
-            if expected.is_continued and not repeats:
+            if expected.is_continued and not is_whole:
                 self._sink.take()
 
     def feed(self, text: str) -> Parsed:
         """Take text; return what it is now known to be."""
         self._text += text
         self._advance()
-        return self._sink.take()
+        parsed = self._sink.take()
+        if self._raw is not None:
+            self._raw.append(text)
+            if parsed:
+                self._raw = None
+        return parsed
 
     def finish(self) -> Parsed:
         """Return what was held back in vain."""
@@ -128,7 +139,7 @@ class ChatParser:
             self._sink.content(self._text)
         self._text = ""
         self._held.clear()
-        return self._sink.take()
+        return self._sink.take() or Parsed("".join(self._raw or ()))
 
     def _advance(self) -> None:
         while self._text and self._STEPS[self._state](self):
