@@ -38,7 +38,7 @@ from gateway.routes.tokens import Detokenization, Tokenization
 from gateway.routes.tuning import GlobalProps, LoraAdapters
 from gateway.routes.unsupported import unsupported_routes
 from gateway.routes.vectors import Embedding, Reranking
-from gateway.routes.wrapped import WrappedCompletion
+from gateway.routes.wrapped import WrappedGeneration
 from gateway.service import Service
 from protocol.config import GatewayConfig
 from protocol.errors import ConfigError
@@ -114,7 +114,7 @@ def _routes(service: Service) -> list[Route]:
 
 def _chats(service: Service) -> dict[str, _Endpoint]:
     """Return what takes a conversation, in the words of each API."""
-    chatting = Generation(service, chat.plan)
+    chatting = WrappedGeneration(service, chat.plan)
     responding = Generation(service, responses.plan)
     counting = Counting(service, responses.plan, OPENAI)
     chat_counting = Counting(service, chat.plan, OPENAI)
@@ -136,11 +136,10 @@ def _chats(service: Service) -> dict[str, _Endpoint]:
 
 def _generating(service: Service) -> dict[str, _Endpoint]:
     """Return what takes a prompt."""
-    native = Generation(service, completion.plan)
     return {
-        "/v1/completions": Generation(service, completions.plan),
-        "/completion": native,
-        "/completions": WrappedCompletion(service, native),
+        "/v1/completions": WrappedGeneration(service, completions.plan),
+        "/completion": Generation(service, completion.plan),
+        "/completions": WrappedGeneration(service, completion.plan),
         "/infill": Generation(service, infill.plan),
     }
 

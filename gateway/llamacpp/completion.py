@@ -15,13 +15,20 @@ from protocol.facts import ModelCard
 from protocol.messages import Generate
 from protocol.system_prompt import read_system_prompt
 
+_LENGTHS = ("n_predict", "max_tokens", "max_completion_tokens")
+
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     """Plan a native completion; raises `InvalidRequest` naming the field."""
     refuse_unsupported(body, besides=("system_prompt",))
+    system = body.get("system_prompt")
+    if system is not None and body.get("prompt") is None:
+        # Alone it only sets the system prompt, which is read into the cache.
+        body = {**body, "prompt": ""}
+        if all(body.get(name) is None for name in _LENGTHS):
+            body["n_predict"] = 0
     params = read_params(body, card)
     schema = read_json_schema(body)
-    system = body.get("system_prompt")
     prompts = []
     for i, plain in enumerate(read_prompts(body, card.n_vocab)):
         prompt, media = place_media(body, i, plain, card)

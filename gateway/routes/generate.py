@@ -52,7 +52,11 @@ class Generation:
             body.setdefault("verbose", True)
         exchange = Exchange(scope, receive, send, read_origin(scope, body))
         card = await self._service.card(body.get("model"), scope, receive)
-        await self.respond(self._planner(body, card), card, exchange)
+        await self.respond(await self.plan(body, card, exchange), card, exchange)
+
+    async def plan(self, body: Mapping[str, Any], card: ModelCard, exchange: Exchange) -> Plan:
+        """Plan a request; raises `TaskError`."""
+        return self._planner(body, card)
 
     async def respond(self, plan: Plan, card: ModelCard, exchange: Exchange) -> None:
         """Run a plan and answer with it."""

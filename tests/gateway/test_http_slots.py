@@ -182,6 +182,14 @@ async def test_a_system_prompt_reaches_every_worker_and_those_to_come(pair: Runn
     assert late.engine.system == "A dialog.\nUser:"
 
 
+async def test_a_system_prompt_may_come_alone(pair: Running) -> None:
+    response = await pair.post("/completion", {"system_prompt": DIALOG})
+    assert response.status_code == 200, response.text
+    assert response.json()["tokens_predicted"] == 0
+    assert (await pair.client.get("/props")).json()["assistant_name"] == DIALOG["assistant_name"]
+    assert (await pair.post("/completion", {"n_predict": 1})).status_code == 400
+
+
 async def test_an_empty_system_prompt_takes_it_away(pair: Running) -> None:
     for prompt in (DIALOG, {"prompt": ""}, None):
         await pair.post("/completion", {"prompt": "a b", "system_prompt": prompt})

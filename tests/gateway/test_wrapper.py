@@ -49,8 +49,35 @@ async def test_it_answers_one_prompt_once(gateway: Running, fields: dict[str, An
     assert response.json()["error"]["param"] == "tokenize"
 
 
-@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
-async def test_elsewhere_it_is_refused(gateway: Running, path: str) -> None:
-    response = await gateway.post(path, BODY)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "tokenize"
+CHAT: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "one two"}],
+    "tokenize": True,
+}
+
+
+async def test_openais_endpoint_answers_as_the_wrapper_too(gateway: Running) -> None:
+    ours, theirs = [
+        (await gateway.post(path, {**BODY, "max_tokens": 2})).json()
+        for path in ("/completions", "/v1/completions")
+    ]
+    assert ours | {"created": 0} == theirs | {"created": 0}
+
+
+async def test_a_chat_of_the_wrapper(gateway: Running) -> None:
+    answer = (await gateway.post("/v1/chat/completions", CHAT)).json()
+    assert (answer["id"], answer["object"]) == ("chatcmpl", "chat.completion")
+    assert answer["promptToken"] == [token_of("one"), token_of(" two")]
+    message = {"role": "assistant", "content": "one two"}
+    assert answer["choices"] == [{"index": 0, "message": message, "finish_reason": "stop"}]
+    response = await gateway.post("/chat/completions", {**CHAT, "stream": True})
+    chunks = [json.loads(line.removeprefix("data: ")) for line in response.text.splitlines()]
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant"}
+    assert "".join(delta["content"] for delta in deltas[1:]) == "one two"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_the_native_endpoint_never_had_it(gateway: Running) -> None:
+    answer = (await gateway.post("/completion", BODY)).json()
+    assert answer["content"] == "one two three" and "promptToken" not in answer

@@ -126,12 +126,12 @@ class PromptReader:
             raise TaskError(ErrorCode.NOT_SUPPORTED, IS_ENCODER)
         _check_budget(message, self._card)
         message = self._settled(message)
-        chat = self._conversations.read(message.chat) if message.chat is not None else None
+        chat = None if message.chat is None else self._conversations.read(message.chat)
         if chat is not None:
             message = replace(message, params=_chat_params(message.params, chat))
         if message.media:
             return self._answered(self._media_task(message, chat), chat)
-        text, echo_from = "", -1
+        echo_from = -1
         if chat is not None:
             tokens = self._tokens(self._without_bos(chat.text))
             text = self._backend.vocabulary.render(tokens) if message.tells_prompt else ""
@@ -141,9 +141,7 @@ class PromptReader:
             tokens = self._system.lead(message, own)
             if message.echo:
                 echo_from = len(tokens) - len(own) + self._has_bos(message, own)
-        if self._logs_prompts:
-            shown = text or self._backend.vocabulary.render(tokens)
-            logger.info("prompt task=%d tokens=%d text=%r", message.task_id, len(tokens), shown)
+        self._log(message, tokens, text)
         tokens, truncated = self._fit(tokens, message.params.n_keep)
         if truncated and message.echo:
             raise self._too_long(len(tokens))
@@ -159,6 +157,11 @@ class PromptReader:
             echo_from=echo_from,
         )
         return self._answered(task, chat)
+
+    def _log(self, message: Generate, tokens: list[int], text: str) -> None:
+        if self._logs_prompts:
+            shown = text or self._backend.vocabulary.render(tokens)
+            logger.info("prompt task=%d tokens=%d text=%r", message.task_id, len(tokens), shown)
 
     def _has_bos(self, message: Generate, tokens: list[int]) -> bool:
         """Tell whether the tokens of a prompt begin with a BOS that the client did not write."""

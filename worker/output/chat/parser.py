@@ -50,6 +50,11 @@ class Expected:
     """The client wrote what is begun."""
 
 
+def _closers(tools: ToolFormat | None) -> list[Marker]:
+    ends = [*tools.closers, tools.end] if tools else []
+    return [Marker(Kind.CLOSER, (text,)) for text in ends if text]
+
+
 _MAX_SPACE = 64
 """More space than this is not held back for what may follow it: models can write it for ever."""
 
@@ -69,10 +74,9 @@ class ChatParser:
     """One answer; `feed` what is generated, `finish` at its end."""
 
     def __init__(self, expected: Expected, *, is_whole: bool = False) -> None:
-        """`is_whole`: the answer is not streamed.
+        """`is_whole`: it is not streamed, and holds what the client began, as in llama-server.
 
-        As in llama-server, what the client began is then part of it; and one that was cut before
-        anything was made out (space before JSON, half of a mark) is content as it stands.
+        If it is cut before anything was made out (space, half of a mark) it is content as it is.
         """
         self._expected = expected
         tools = expected.tools
@@ -92,8 +96,7 @@ class ChatParser:
         self._reader: CallReader | TaggedReader | NestedReader | None = None
         self._openers = openers(tools, expected.names) if tools else []
         self._dropped = [Marker(Kind.DROPPED, (text,)) for text in expected.dropped]
-        ends = [*tools.closers, tools.end] if tools else []
-        self._closers = [Marker(Kind.CLOSER, (text,)) for text in ends if text]
+        self._closers = _closers(tools)
         self._bare = [Marker(Kind.BARE, ("{",))] if tools and tools.is_bare else []
         self._later = self._bare if tools and tools.has_words_first else []
         self._first: list[Marker] = []
