@@ -176,7 +176,9 @@ class WorkerConfig:
     embeddings: bool = param(False, "Serve embeddings, beside generation where the model can.")
     reranking: bool = param(False, "Serve reranking; sets embeddings, and pooling to rank.")
     pooling: str = param(
-        "", "Pooling of embeddings; empty is the model's.", choices=("", *POOLINGS)
+        "",
+        "Pooling of embeddings; empty is the model's, and mean where it has none.",
+        choices=("", *POOLINGS),
     )
     attention_type: str = param(
         "",

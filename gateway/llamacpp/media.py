@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.llamacpp.options import wrong_type
 from gateway.llamacpp.prompt import Prompt
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.facts import ModelCard
@@ -82,8 +83,10 @@ def _read_image_data(body: Mapping[str, Any]) -> dict[int, bytes]:
     images = {}
     for i, item in enumerate(items):
         key = f"image_data[{i}]"
-        if not isinstance(item, dict) or type(item.get("id")) is not int:
+        if not isinstance(item, dict) or not {"data", "id"} <= item.keys():
             raise InvalidRequest(f"Field '{key}': must have 'data' and 'id'", param=key)
+        if type(item["id"]) is not int:
+            raise wrong_type(f"{key}.id", "number", item["id"])
         images[item["id"]] = read_base64(item.get("data"), f"{key}.data")
     return images
 

@@ -91,12 +91,12 @@ class CompletionReply:
         self._params = params
         self._heads = [b'data: {"index":%d,"content":' % i for i in range(len(params))]
         self._middles = [_middle(-1)] * len(params)
-        self._tails = [_tail(0)] * len(params)
+        self._tails = [self._tail(0)] * len(params)
 
     def started(self, index: int, message: Started) -> None:
         """Note slot and prompt length: every chunk repeats them."""
         self._middles[index] = _middle(message.slot)
-        self._tails[index] = _tail(message.n_prompt)
+        self._tails[index] = self._tail(message.n_prompt)
 
     def progress(self, index: int, message: Progress) -> bytes:
         """Frame an empty chunk with `prompt_progress`."""
@@ -131,6 +131,10 @@ class CompletionReply:
             )
         )
 
+    def _tail(self, n_prompt: int) -> bytes:
+        is_multimodal = b"true" if self._card.media_marker else b"false"
+        return b',"tokens_evaluated":%d,"multimodal":%b' % (n_prompt, is_multimodal)
+
     def done(self, index: int, message: Done) -> bytes:
         """Frame the final object; the text has gone out before."""
         outcome = Outcome(text="", tokens=(), probs=(), done=message)
@@ -151,7 +155,3 @@ class CompletionReply:
 
 def _middle(slot: int) -> bytes:
     return b',"stop":false,"id_slot":%d,"slot_id":%d,"tokens_predicted":' % (slot, slot)
-
-
-def _tail(n_prompt: int) -> bytes:
-    return b',"tokens_evaluated":%d,"multimodal":false' % n_prompt

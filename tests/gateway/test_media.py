@@ -4,6 +4,7 @@ import base64
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.anthropic.messages import plan as plan_message
@@ -12,6 +13,7 @@ from gateway.llamacpp.links import Link
 from gateway.openai.chat import plan as plan_chat
 from gateway.openai.responses import plan as plan_response
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.messages import Delta
 from tests.gateway.cards import CARD
 
 SEEING = replace(CARD, media_marker="<M>", has_vision=True)
@@ -136,3 +138,17 @@ def test_a_model_that_hears_nothing_says_so() -> None:
     part = {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}}
     with pytest.raises(TaskError, match="audio input is not supported"):
         plan_chat(chat(part), SEEING)
+
+
+def test_an_image_is_named_by_a_number() -> None:
+    body = {"prompt": "[img-1]", "image_data": [{"data": DATA, "id": "1"}]}
+    with pytest.raises(InvalidRequest, match="type must be number, but is string") as caught:
+        plan_completion(body, SEEING)
+    assert caught.value.param == "image_data[0].id"
+
+
+def test_the_events_of_a_model_that_sees_say_so() -> None:
+    for card, told in ((SEEING, True), (CARD, False)):
+        reply = plan_completion({"prompt": "x", "stream": True}, card).reply
+        frame = reply.delta(0, Delta(task_id=1, text="a"))
+        assert orjson.loads(frame.removeprefix(b"data: "))["multimodal"] is told

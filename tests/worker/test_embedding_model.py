@@ -225,3 +225,11 @@ def test_norms_are_llama_cpps(kind: int, wanted: list[float]) -> None:
     vector = np.array([3.0, -4.0, 0.0], np.float32)
     assert np.allclose(normalized(vector, kind), wanted, rtol=1e-5)
     assert not normalized(np.zeros(3, np.float32), kind).any()
+
+
+@pytest.mark.parametrize(("pooling", "found"), [("", "mean"), ("none", "none")])
+def test_a_model_without_a_pooling_is_pooled_by_the_mean(
+    tmp_path: Path, pooling: str, found: str
+) -> None:
+    with loaded(write_llama(tmp_path / "plain.gguf"), pooling=pooling) as (_, embedder):
+        assert embedder.pooling == found

@@ -81,3 +81,15 @@ def test_a_prompt_that_would_be_cut_is_not_told() -> None:
     reader = PromptReader(FakeBackend(WorkerConfig(backend="fake", n_ctx=64)), cuts_long=True)
     with pytest.raises(TaskError, match="exceeds the available context"):
         reader.task(Generate(task_id=1, prompt="x" * 99, params=SamplingParams(), echo=True))
+
+
+@pytest.mark.parametrize(("adds_space", "text"), [(True, b"ha S"), (False, b" ha S")])
+def test_a_space_that_the_tokenizer_put_is_no_part_of_the_prompt(
+    adds_space: bool, text: bytes
+) -> None:
+    rig = Rig(n_slots=1)
+    rig.backend.vocabulary = replace(rig.backend.vocabulary, adds_space=adds_space)
+    task_id = ask(rig, " ha S", echo_from=1)
+    rig.finish()
+    (delta,) = prompt_of(rig, task_id)
+    assert b"".join(one.piece for one in delta.prompt) == text

@@ -121,6 +121,8 @@ class Vocabulary:
     is_eog: Sequence[bool]
     add_bos: bool
     special: SpecialTokens = SpecialTokens()
+    adds_space: bool = False
+    """Texts are tokenized as if a space stood before them, which is none of their text."""
 
     def render(self, tokens: Sequence[int]) -> str:
         """Write tokens as text, control tokens included."""

@@ -6,6 +6,7 @@ small pieces, from its first token on.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from protocol.facts import TokenProb
 from worker.engine.backend import Backend, Row, Vocabulary
@@ -38,7 +39,10 @@ def echo(run: Run, vocabulary: Vocabulary) -> tuple[TokenProb, ...]:
     if task.echo_from < 0:
         return ()
     known = [None, *run.probed] if run.probed else [None] * len(task.prompt)
-    return tuple(
+    told = [
         one or TokenProb(id=token, piece=vocabulary.special_pieces[token], p=math.nan)
         for token, one in list(zip(task.prompt, known, strict=True))[task.echo_from :]
-    )
+    ]
+    if vocabulary.adds_space and told:
+        told[0] = replace(told[0], piece=told[0].piece.removeprefix(b" "))
+    return tuple(told)

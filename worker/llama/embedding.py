@@ -164,7 +164,7 @@ def _context(loaded: Loaded, config: WorkerConfig, params: Any) -> Any:
 
 def _params(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Any:
     params = context_params(config)
-    pooling = "rank" if config.reranking else config.pooling
+    pooling = _pooling(loaded.model, config)
     n_batch = config.n_ubatch
     params.embeddings = True
     params.pooling_type = POOLINGS.index(pooling) if pooling else -1
@@ -176,13 +176,24 @@ def _params(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Any:
     return params
 
 
+def _pooling(model: Any, config: WorkerConfig) -> str:
+    """Return what is set, or empty for the model's own; one that has none is pooled by its mean."""
+    if config.reranking:
+        return "rank"
+    return config.pooling or ("" if _stored_pooling(model) != "none" else "mean")
+
+
+def _stored_pooling(model: Any) -> str:
+    stored = _meta(model, f"{_meta(model, 'general.architecture')}.pooling_type")
+    return POOLINGS[int(stored)] if stored in ("0", "1", "2", "3", "4") else "none"
+
+
 def _may_split(model: Any, config: WorkerConfig, pooling: str) -> bool:
     """Guess from the file what only the finished context tells for certain."""
     arch = _meta(model, "general.architecture")
-    stored = _meta(model, f"{arch}.pooling_type")
     is_causal = config.attention_type != "non-causal"
     return _can_split(
-        pooling or (POOLINGS[int(stored)] if stored in ("0", "1", "2", "3", "4") else "none"),
+        pooling or _stored_pooling(model),
         is_causal=is_causal and _meta(model, f"{arch}.attention.causal") != "false",
         has_memory=True,
     )

@@ -40,7 +40,7 @@ class LlamaVocabulary:
                 plain[token] = self._piece(token, special=False)
         is_eog = [bool(lib.llama_vocab_is_eog(self.handle, t)) for t in range(self.n_tokens)]
         add_bos = bool(lib.llama_vocab_get_add_bos(self.handle))
-        return Vocabulary(plain, special, is_eog, add_bos, self.special())
+        return Vocabulary(plain, special, is_eog, add_bos, self.special(), self._adds_space)
 
     def special(self) -> SpecialTokens:
         """Name the tokens with a meaning of their own."""
