@@ -46,7 +46,8 @@ def configuration() -> str:
         "# Configuration file\n",
         NOTE,
         "TOML (or JSON). An unknown key is an error that names its path."
-        " Relative paths of models are relative to the working directory.\n",
+        " Relative paths in a file are relative to its folder; those of the command line and the"
+        " environment are relative to the working directory.\n",
     ]
     sections: tuple[tuple[str, type], ...] = (
         ("Top level", PoolConfig),
@@ -73,13 +74,15 @@ def options() -> str:
         NOTE,
         "llama-server's names; underscores may stand for dashes. A flag beats its environment"
         " variable, which beats the configuration file, which beats the default.\n",
-        "| option | environment | sets | meaning |",
-        "|---|---|---|---|",
+        "| option | environment | sets | default | meaning |",
+        "|---|---|---|---|---|",
     ]
     for option in OPTIONS:
         flags = ", ".join(f"`{flag}`" for flag in (*option.flags, *option.off))
         env = f"`{option.env}`" if option.env else ""
-        lines.append(f"| {flags} | {env} | `{option.field}` | {_cell(option.row.spec.doc)} |")
+        default = _value(option.row.default) if option.value is None else ""
+        text = _cell(option.text)
+        lines.append(f"| {flags} | {env} | `{option.field}` | {default} | {text} |")
     lines += _unused("Without effect", "Taken; a warning says why where it matters.", IDLE)
     lines += _unused("Refused", "What was asked could not be given: the start ends.", REFUSED)
     lines += _unused("Of other programs", "Taken; one warning names all that were given.", FOREIGN)

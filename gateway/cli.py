@@ -1,5 +1,6 @@
 """The command line of the gateway: which configuration, and what stands above it."""
 
+import json
 import logging
 import os
 from dataclasses import replace
@@ -74,9 +75,20 @@ def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
         config = read(pool.gateway, given)
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
+    _check_settings(config.ui_config)
     config = replace(config, verbose=config.verbose or pool.log.verbosity >= _VERBOSE)
     config = for_vertex(config, os.environ)
     return config if config.bind else replace(config, bind=(_local_endpoint(pool),))
+
+
+def _check_settings(text: str) -> None:
+    """Refuse settings of pages that are no JSON object; raises `ConfigError`."""
+    try:
+        is_object = not text or isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise ConfigError("--ui-config must be a JSON object")
 
 
 def _anchored(config: GatewayConfig, folder: Path) -> GatewayConfig:

@@ -69,9 +69,15 @@ def _named(dispatcher: Dispatcher, model: str) -> str:
     """Return the name of the model that goes by this one."""
     if model not in dispatcher.models:
         for name, card in dispatcher.cards.items():
-            if model in card.aliases:
+            if model in card.aliases or _is_file(model, card.path):
                 return name
     return model
+
+
+def _is_file(name: str, path: str) -> bool:
+    """Tell whether a name is the model's file: llama-server's clients may send what -m was."""
+    file = name.removeprefix("./")
+    return file.endswith(".gguf") and f"/{path.lstrip('/')}".endswith(f"/{file.lstrip('/')}")
 
 
 def health(dispatcher: Dispatcher, *, given_up: bool) -> Health:

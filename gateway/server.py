@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,9 +107,16 @@ def run(config: GatewayConfig, notifier: Notifier) -> int:
     socks = listen(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            limit_threads(runner.get_loop(), config.n_threads)
             return runner.run(_run(config, socks, notifier))
     finally:
         close_unix(config)
+
+
+def limit_threads(loop: asyncio.AbstractEventLoop, n_threads: int) -> None:
+    """Give the work beside a loop this many threads; 0 and less leave it to Python."""
+    if n_threads > 0:
+        loop.set_default_executor(ThreadPoolExecutor(n_threads))
 
 
 async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: Notifier) -> int:

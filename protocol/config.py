@@ -86,6 +86,10 @@ class GatewayConfig:
     health_route: str = param("", "One more path of GET /health; empty is none.")
     verbose: bool = param(False, "Add `__verbose`, the native answer, to OpenAI's answers.")
     ui: bool = param(True, "Serve the built-in page at /.")
+    ui_config: str = param("", "Settings that pages begin with, a JSON object; in /props.")
+    n_threads: int = param(
+        0, "Threads for work beside the event loop; 0 is chosen.", low=-1, high=512
+    )
     static_path: str = param("", "Directory served at / instead of the built-in page.")
     media_path: str = param("", "Folder of the files that file:// URLs may name; empty is none.")
     media_url_allow: tuple[str, ...] = param(

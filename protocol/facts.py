@@ -1,6 +1,7 @@
 """What the messages tell: models, counters, times, probabilities, slots. Plain values."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from protocol.sampling import SamplingParams
 
@@ -41,6 +42,12 @@ class ModelCard:
     chat_template: str = ""
     reasoning_format: str = "auto"
     """What a chat takes that does not say."""
+    template_kwargs: dict[str, Any] | None = None
+    """Variables of the template that a chat has, unless it says otherwise."""
+    jinja: bool = True
+    """Otherwise the built-in form of the template is written: no tools, no thoughts."""
+    parses_chats: bool = True
+    """Otherwise a chat's answer is what the model writes, thoughts and calls of tools included."""
     prefill_assistant: bool = True
     """An assistant's message at the end of a chat is gone on with, unless it says otherwise."""
     media_marker: str = ""

@@ -43,7 +43,10 @@ _SAMPLER_ALIASES: Mapping[str, str] = {
     "adaptive-p": "adaptive_p",
 }
 
-GUESSERS = ("none", "draft-simple", "ngram-simple", "ngram-cache")
+GUESSERS = (
+    *("none", "draft-simple", "ngram-simple", "ngram-cache"),
+    *("ngram-map-k", "ngram-map-k4v", "ngram-mod"),
+)
 """Who may guess ahead (llama.cpp common/speculative.cpp, as far as it is here)."""
 
 DEFAULT_SAMPLERS = (

@@ -19,6 +19,7 @@ from protocol.options.table import OPTIONS, UNUSED, Option, Unused
 Command = TypeVar("Command", bound=click.Command)
 
 _ESCAPE = "escape"
+_WORDS = f"{__name__}.words"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,9 @@ class OptionCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Join such values before click counts them."""
-        return super().parse_args(ctx, paired(args))
+        words = paired(args)
+        ctx.meta[_WORDS] = frozenset(word.partition("=")[0].replace("_", "-") for word in words)
+        return super().parse_args(ctx, words)
 
 
 def paired(args: Sequence[str]) -> list[str]:
@@ -101,7 +104,7 @@ def _metavar(option: Option) -> str:
 def _declared(option: Option, index: int) -> click.Option:
     """Make the click option of one row; its value arrives as parameter `option_<index>`."""
     names = [f"option_{index}", *option.flags]
-    text = option.row.spec.doc + (f" [env: {option.env}]" if option.env else "")
+    text = option.text + _default(option) + (f" [env: {option.env}]" if option.env else "")
     if option.is_switch:
         if option.off:
             # click pairs them by position: the first holds the slash, the rest are synonyms.
@@ -114,6 +117,17 @@ def _declared(option: Option, index: int) -> click.Option:
     if option.bare:
         extra |= {"is_flag": False, "flag_value": option.bare}
     return click.Option(names, type=FieldType(option), help=text, **extra)
+
+
+def _default(option: Option) -> str:
+    """Say what holds where nobody says anything."""
+    value = option.row.default
+    if option.value is not None or value in ("", (), None):
+        return ""
+    if isinstance(value, bool):
+        return f" [default: {'on' if value else 'off'}]"
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return f" [default: {text}]"
 
 
 def _declared_unused(row: Unused, index: int) -> click.Option:
@@ -156,20 +170,25 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> Given:
     settings = dict(options.named_in(os.environ, sections))
     for index, option in enumerate(OPTIONS):
         value = values.get(f"option_{index}")
-        if value is None or value == () or (option.value is not None and not value):
+        if value is None or value == () or (option.value is not None and not (value or option.off)):
             continue
         if option.repeats and not option.is_switch:
             value = tuple(item for part in value for item in part)
         origin = option.off[0] if value is False and option.off else option.flags[-1]
-        value = value if option.value is None else option.value
-        fields = filter(None, (option.field, option.also))
-        settings |= dict.fromkeys(fields, (value, origin))
+        settings |= {field: (one, origin) for field, one in option.settings(value).items()}
     return Given(settings, [*options.unused_in(os.environ), *_unused(values)])
 
 
 def _unused(values: Mapping[str, Any]) -> list[tuple[Unused, str, str]]:
     texts = ((row, values.get(f"unused_{index}")) for index, row in enumerate(UNUSED))
-    return [(row, row.flags[-1], str(text)) for row, text in texts if text is not None]
+    return [(row, _as_given(row), str(text)) for row, text in texts if text is not None]
+
+
+def _as_given(row: Unused) -> str:
+    """Return the name under which an option was given."""
+    context = click.get_current_context(silent=True)
+    words = context.meta.get(_WORDS, ()) if context is not None else ()
+    return next((flag for flag in row.flags if flag in words), row.flags[-1])
 
 
 def warnings(found: Iterable[tuple[Unused, str, str]]) -> list[str]:

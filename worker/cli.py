@@ -21,16 +21,16 @@ from protocol.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
 from protocol.notify import Notifier
 from protocol.options import table as options
-from protocol.version import version
 from worker import launch, resolve
 from worker.arguments import Given, OptionCommand, given, warnings, with_options
 from worker.control import ControlServer
-from worker.download import located
 from worker.models.catalog import open_catalog
 from worker.ondemand import OnDemand
 from worker.placement import describe
 from worker.respawn import EXIT_CONFIG
 from worker.rundir import runtime_directory
+from worker.settings.download import located
+from worker.settings.told import telling_options, version_option
 from worker.show import Origins, numbers, places_in, toml
 from worker.supervisor import Settings, Supervisor
 from worker.terminal import Console, stderr_console
@@ -103,12 +103,6 @@ def _broken(name: str, error: ImportError) -> click.Command:
     return click.Command(name, callback=fail, help=f"(cannot start: {error})")
 
 
-def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        click.echo(f"llamapool {version()}")
-        ctx.exit()
-
-
 _SETTABLE = tuple(options.SECTIONS)
 
 
@@ -128,9 +122,11 @@ _config_option = click.option(
 
 
 @click.group(cls=LazyGroup, context_settings=_CONTEXT)
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version)
 def main() -> None:
     """Serve GGUF models from many GPUs behind one address."""
+
+
+main.params.append(version_option())
 
 
 @with_options(*_SETTABLE)
@@ -154,6 +150,9 @@ def serve(config: Path | None, **values: Any) -> None:
     except ConfigError as error:
         raise SystemExit(_refuse(error)) from None
     raise SystemExit(code)
+
+
+serve.params += telling_options()
 
 
 def _on_this_host(pool: PoolConfig, folder: Path) -> PoolConfig:

@@ -61,16 +61,15 @@ def _ngram(tokens: Sequence[int]) -> Ngram:
     return tuple(tokens[:size])
 
 
-def read_cache(path: str, n_vocab: int, *, may_be_new: bool) -> Cache:
-    """Load a file; raises `ConfigError` that names it. A dynamic one need not exist yet."""
+def read_cache(path: str, n_vocab: int) -> Cache:
+    """Load a file; raises `ConfigError` that names it. One that is not there is an empty cache."""
     if not path:
         return {}
     try:
         return unpack(Path(path).read_bytes(), n_vocab)
-    except FileNotFoundError as error:
-        if may_be_new:
-            return {}
-        raise ConfigError(f"lookup cache {path} does not exist: check -lcs") from error
+    except FileNotFoundError:
+        logger.warning("lookup cache %s does not exist: it begins empty", path)
+        return {}
     except OSError as error:
         raise ConfigError(f"cannot read lookup cache {path}: {error.strerror}") from error
     except ValueError as error:
@@ -103,7 +102,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def add_to_cache(path: str, learnt: Cache, n_vocab: int) -> None:
     """Add counts to a file, which other workers may write too; raises as `read_cache` does."""
     with _alone(Path(path).absolute().parent):
-        cache = read_cache(path, n_vocab, may_be_new=True)
+        cache = read_cache(path, n_vocab)
         merge(cache, learnt)
         write_cache(path, cache)
 

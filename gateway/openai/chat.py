@@ -89,7 +89,7 @@ def read_chat(body: Mapping[str, Any], card: ModelCard) -> Chat:
     continuation = read_continuation(body, messages, prefills=card.prefill_assistant)
     return Chat(
         messages=messages,
-        kwargs=read_template_variables(body) or None,
+        kwargs=read_template_variables(body, card.template_kwargs) or None,
         tools=tools,
         tool_choice=read_tool_choice(body, tools),
         parallel_tool_calls=_read_parallel(body),

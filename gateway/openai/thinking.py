@@ -44,9 +44,11 @@ def read_reasoning_format(body: Mapping[str, Any], default: str = "auto") -> str
     return value
 
 
-def read_template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
+def read_template_variables(
+    body: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Merge what the template will see: its own variables and OpenAI's `reasoning_effort`."""
-    kwargs = dict(read_object(body, "chat_template_kwargs"))
+    kwargs = {**(defaults or {}), **read_object(body, "chat_template_kwargs")}
     thinking = kwargs.get("enable_thinking")
     if thinking is not None and not isinstance(thinking, bool):
         kind = "string" if isinstance(thinking, str) else type(thinking).__name__

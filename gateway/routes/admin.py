@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -72,7 +73,12 @@ class Admin:
         if model is None and len(cards) > 1:
             return json_response(router_props(cards))
         card = await service.card(model, request.scope, request.receive)
-        offers = Offers(slots=config.slots, metrics=config.metrics, props=config.props)
+        offers = Offers(
+            slots=config.slots,
+            metrics=config.metrics,
+            props=config.props,
+            ui_settings=orjson.loads(config.ui_config or "{}"),
+        )
         pool = service.pool
         shown = props(card, pool.n_slots(card), offers, pool.system_prompt(card))
         return json_response(shown | {"is_sleeping": pool.state(card) is ModelState.SLEEPING})

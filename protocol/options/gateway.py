@@ -1,6 +1,14 @@
 """The options of the gateway and of the log: addresses, keys, pages, lines."""
 
-from protocol.options.option import Option, option, read_flash, read_interval, read_one
+from protocol.options.option import (
+    Option,
+    option,
+    read_flash,
+    read_interval,
+    read_object,
+    read_object_file,
+    read_one,
+)
 
 GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.host", "--host", env="HOST"),
@@ -29,13 +37,34 @@ GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.cors_methods", "--cors-methods"),
     option("gateway.cors_headers", "--cors-headers"),
     option("gateway.cors_credentials", "--cors-credentials", "--no-cors-credentials"),
-    option("log.verbosity", "-v --verbose --log-verbose", env="LOG_VERBOSE", value=10),
+    option("gateway.n_threads", "--threads-http"),
+    option("gateway.ui_config", "--ui-config --webui-config", parse=read_object),
+    option(
+        "gateway.ui_config",
+        "--ui-config-file --webui-config-file",
+        parse=read_object_file,
+        doc="The same, read from a file.",
+    ),
+    option(
+        "log.verbosity",
+        "-v --verbose --log-verbose",
+        env="LOG_VERBOSE",
+        value=10,
+        doc="Log everything.",
+    ),
     option("log.verbosity", "-lv --verbosity --log-verbosity", env="LOG_VERBOSITY"),
     option("log.format", "--log-format"),
-    option("log.format", "--log-jsonl", value="json"),
+    option(
+        "log.format",
+        "--log-jsonl",
+        "--no-log-jsonl",
+        value="json",
+        off_value="text",
+        doc="Log a JSON object a line.",
+    ),
     option("log.file", "--log-file"),
     option("log.colors", "--log-colors", parse=read_flash, bare="on"),
     option("log.prefix", "--log-prefix", "--no-log-prefix"),
     option("log.timestamps", "--log-timestamps", "--no-log-timestamps"),
-    option("log.access", "--log-disable", value=False),
+    option("log.access", "--log-disable", value=False, doc="Log no line a request."),
 )

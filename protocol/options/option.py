@@ -4,6 +4,7 @@ One row says how a field of our configuration is spelled on the command line and
 type, limits and text come from the field itself. The rows are in `protocol/options/`.
 """
 
+import json
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -40,10 +41,16 @@ class Option:
     """Turns the text into the field's value; raises ValueError. None is by the field's type."""
     value: Any = None
     """What the flag sets, if it takes no argument."""
+    off_value: Any = False
+    """What the flags in `off` set."""
     bare: str = ""
     """The text that the flag stands for, if its argument may be left out."""
     also: str = ""
     """Another field that gets the same value."""
+    sets: tuple[tuple[str, Any], ...] = ()
+    """Further fields and what they get with it."""
+    doc: str = ""
+    """What the flag does, where the text of its field does not tell that."""
     joined: str = ""
     """What stands between two values that llama.cpp of 2024 took as two arguments."""
     escapes: bool = False
@@ -55,9 +62,22 @@ class Option:
         return _row(self.field)
 
     @property
+    def text(self) -> str:
+        """Return what the flag does."""
+        return self.doc or self.row.spec.doc
+
+    def settings(self, value: Any) -> dict[str, Any]:
+        """Return what the option sets, `{field: value}`; a switch gives whether it is on."""
+        if value is False:
+            return {self.field: self.off_value}
+        value = value if self.value is None else self.value
+        return dict.fromkeys(filter(None, (self.field, self.also)), value) | dict(self.sets)
+
+    @property
     def is_switch(self) -> bool:
         """Tell whether the option takes no argument."""
-        return self.value is not None or self.row.kind in (bool, bool | None)
+        is_boolean = self.row.kind in (bool, bool | None) and self.parse is None
+        return self.value is not None or is_boolean
 
     @property
     def repeats(self) -> bool:
@@ -70,7 +90,10 @@ class Option:
         return self.field.partition(".")[0]
 
 
-_REPLACING = ("worker.tensor_split", "worker.control_vector_layers", "sampling.samplers")
+_REPLACING = (
+    *("worker.tensor_split", "worker.control_vector_layers", "worker.device", "worker.fit_target"),
+    *("worker.device_draft", "sampling.samplers"),
+)
 """Lists that one argument gives as a whole."""
 
 
@@ -90,7 +113,7 @@ def option(field: str, flags: str, off: str = "", *, env: str = "", **extra: Any
 
 def variable(flags: tuple[str, ...], env: str = "") -> str:
     """Name the environment variable of an option."""
-    if env.startswith(("LLAMA_", "HF_")):
+    if env.startswith(("LLAMA_", "HF_", "MTMD_")):
         return env
     long = next((flag for flag in flags if flag.startswith("--")), flags[-1]).lstrip("-")
     return f"LLAMA_ARG_{env or long.upper().replace('-', '_')}"
@@ -152,13 +175,39 @@ def _by_kind(kind: Any, text: str) -> Any:
 
 
 def read_layers(text: str) -> int:
-    """Read a number of layers; auto and all are every layer."""
-    return -1 if text in ("auto", "all") else int(text)
+    """Read a number of layers; auto, all and anything below 0 are every layer."""
+    return -1 if text in ("auto", "all") else max(-1, int(text))
 
 
 def read_flash(text: str) -> str:
     """Read on, off and auto with llama-server's synonyms of a boolean."""
-    return text if text == "auto" else ("on" if read_boolean(text) else "off")
+    return "auto" if text in ("auto", "-1") else ("on" if read_boolean(text) else "off")
+
+
+def read_margins(text: str) -> tuple[int, ...]:
+    """Read numbers separated by commas or slashes."""
+    return tuple(int(part) for part in re.split("[,/]", text))
+
+
+def read_object(text: str) -> str:
+    """Read a JSON object, as text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"must be a JSON object: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError("must be a JSON object")
+    return text
+
+
+def read_effort(text: str) -> str:
+    """Read a level of effort; default is the template's own."""
+    return "" if text == "default" else text
+
+
+def read_poll(text: str) -> int:
+    """Read 0 or 1 as never and as long as is usual, anything else as it is."""
+    return _POLLING if text == "1" else int(text)
 
 
 def read_shares(text: str) -> tuple[float, ...]:
@@ -188,13 +237,18 @@ def read_predict(text: str) -> int:
 
 
 def read_interval(text: str) -> float:
-    """Read seconds; -1 is never, which is a day here."""
-    return 86400.0 if float(text) == -1 else float(text)
+    """Read seconds; -1 and 0 are never, which is a day here."""
+    return 86400.0 if float(text) <= 0 else float(text)
 
 
 def read_newlines(text: str) -> str:
     r"""Read a text in which \n stands for a newline, as api_like_OAI.py reads it."""
     return text.replace("\\n", "\n")
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    """Read names separated by semicolons."""
+    return tuple(filter(None, (part.strip() for part in text.split(";"))))
 
 
 def read_one(text: str) -> tuple[str, ...]:
@@ -203,10 +257,8 @@ def read_one(text: str) -> tuple[str, ...]:
 
 
 def read_breakers(text: str) -> tuple[str, ...]:
-    """Read one sequence breaker."""
-    if text == "none":
-        raise ValueError("set --dry-multiplier 0 instead of an empty list")
-    return (text,)
+    """Read one sequence breaker; none is an empty one, which nothing ever matches."""
+    return ("" if text == "none" else text,)
 
 
 def read_bias(text: str) -> tuple[tuple[int | str, float], ...]:
@@ -226,6 +278,11 @@ def read_file(text: str) -> str:
         raise ValueError(f"cannot read {text}: {error}") from error
 
 
+def read_object_file(text: str) -> str:
+    """Read the file of that name, a JSON object."""
+    return read_object(read_file(text))
+
+
 def read_boolean(text: str) -> bool:
     """Read a boolean in any of llama-server's spellings."""
     lowered = text.lower()
@@ -236,6 +293,8 @@ def read_boolean(text: str) -> bool:
     raise ValueError("must be one of on, off, true, false, 1, 0")
 
 
+_POLLING = 50
+"""llama.cpp's own polling level."""
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 
 

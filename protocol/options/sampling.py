@@ -6,6 +6,7 @@ from protocol.options.option import (
     read_bias,
     read_breakers,
     read_file,
+    read_names,
     read_one,
     read_predict,
 )
@@ -15,7 +16,7 @@ SAMPLING_OPTIONS: tuple[Option, ...] = (
     option("sampling.n_keep", "--keep"),
     option("sampling.cache_prompt", "--cache-prompt", "--no-cache-prompt", env="CACHE_PROMPT"),
     option("sampling.seed", "-s --seed"),
-    option("sampling.samplers", "--samplers", parse=str),
+    option("sampling.samplers", "--samplers", parse=read_names),
     option("sampling.samplers", "--sampling-seq --sampler-seq", parse=str),
     option("sampling.ignore_eos", "--ignore-eos"),
     option("sampling.reasoning_budget_tokens", "--reasoning-budget", env="THINK_BUDGET"),
@@ -58,6 +59,8 @@ SAMPLING_OPTIONS: tuple[Option, ...] = (
     option("sampling.logit_bias", "-l --logit-bias", parse=read_bias),
     option("sampling.backend_sampling", "-bs --backend-sampling"),
     option("sampling.grammar", "--grammar"),
-    option("sampling.grammar", "--grammar-file", parse=read_file),
+    option(
+        "sampling.grammar", "--grammar-file", parse=read_file, doc="The same, read from a file."
+    ),
     option("sampling.stop", "-r --reverse-prompt", parse=read_one, escapes=True),
 )

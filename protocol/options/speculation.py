@@ -1,21 +1,77 @@
 """The options of guessing ahead (speculative decoding) and of self-extend."""
 
-from protocol.options.option import Option, Unused, option, read_layers, unused
+from typing import Any
+
+from protocol.cpulist import parse_mask
+from protocol.options.option import (
+    Option,
+    Unused,
+    option,
+    read_boolean,
+    read_layers,
+    read_poll,
+    unused,
+)
+
+_MASK = "The same as a hex mask."
+
+
+def _threads(of: str) -> tuple[Option, ...]:
+    """Make the rows of the draft model's threads, for single tokens or for batches."""
+    short, field = ("b", "_batch") if of else ("", "")
+
+    def row(name: str, names: str, **extra: Any) -> Option:
+        flags = f"{names} --{name}{of}-draft --spec-draft-{name}{of}"
+        key = name.replace("-range", "s").replace("-mask", "s").replace("-", "_")
+        return option(f"worker.{key}{field}_draft", flags, **extra)
+
+    return (
+        row("cpu-range", f"-Cr{short}d"),
+        row("cpu-mask", f"-C{short}d", parse=parse_mask, doc=_MASK),
+        row("cpu-strict", "", parse=read_boolean, bare="1"),
+        row("prio", ""),
+        row("poll", "", parse=read_poll),
+    )
+
 
 SPECULATION_OPTIONS: tuple[Option, ...] = (
     option("worker.spec_type", "--spec-type"),
     option("worker.spec_slots", "--spec-slots"),
     option("worker.model_draft", "-md --model-draft --spec-draft-model", env="SPEC_DRAFT_MODEL"),
     option(
-        "worker.n_draft",
-        "--draft --draft-n --draft-max --spec-draft-n-max",
-        env="SPEC_DRAFT_N_MAX",
+        "worker.hf_repo_draft",
+        "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
+        env="SPEC_DRAFT_HF_REPO",
+    ),
+    option("worker.device_draft", "-devd --device-draft --spec-draft-device"),
+    option(
+        "worker.override_tensor_draft",
+        "-otd --override-tensor-draft --spec-draft-override-tensor",
     ),
     option(
+        "worker.cpu_moe_draft",
+        "-cmoed --cpu-moe-draft --spec-draft-cpu-moe",
+        env="SPEC_DRAFT_CPU_MOE",
+    ),
+    option(
+        "worker.n_cpu_moe_draft",
+        "-ncmoed --n-cpu-moe-draft --spec-draft-ncmoe --spec-draft-n-cpu-moe",
+        env="SPEC_DRAFT_N_CPU_MOE",
+    ),
+    *_threads(""),
+    *_threads("-batch"),
+    option(
+        "worker.n_draft",
+        "--spec-draft-n-max",
+        env="SPEC_DRAFT_N_MAX",
+    ),
+    option("worker.n_draft", "--draft --draft-n --draft-max", env="DRAFT_MAX"),
+    option(
         "worker.n_draft_min",
-        "--draft-min --draft-n-min --spec-draft-n-min",
+        "--spec-draft-n-min",
         env="SPEC_DRAFT_N_MIN",
     ),
+    option("worker.n_draft_min", "--draft-min --draft-n-min", env="DRAFT_MIN"),
     option("worker.draft_p_min", "--draft-p-min --spec-draft-p-min", env="SPEC_DRAFT_P_MIN"),
     option("worker.n_ctx_draft", "-cd --ctx-size-draft", env="CTX_SIZE_DRAFT"),
     option(
@@ -41,51 +97,42 @@ SPECULATION_OPTIONS: tuple[Option, ...] = (
     ),
     option("worker.spec_ngram_size_n", "--spec-ngram-simple-size-n --spec-ngram-size-n"),
     option("worker.spec_ngram_size_m", "--spec-ngram-simple-size-m --spec-ngram-size-m"),
+    *(
+        option(f"worker.spec_{ours}", f"--spec-ngram-{theirs}")
+        for ours, theirs in (
+            ("mod_match", "mod-n-match"),
+            ("mod_min", "mod-n-min"),
+            ("mod_max", "mod-n-max"),
+            ("map_size_n", "map-k-size-n"),
+            ("map_size_m", "map-k-size-m"),
+            ("map_min_hits", "map-k-min-hits"),
+            ("map4_size_n", "map-k4v-size-n"),
+            ("map4_size_m", "map-k4v-size-m"),
+            ("map4_min_hits", "map-k4v-min-hits"),
+        )
+    ),
     option("worker.lookup_cache_static", "-lcs --lookup-cache-static"),
     option("worker.lookup_cache_dynamic", "-lcd --lookup-cache-dynamic"),
     option("worker.grp_attn_n", "-gan --grp-attn-n", env="GRP_ATTN_N"),
     option("worker.grp_attn_w", "-gaw --grp-attn-w", env="GRP_ATTN_W"),
 )
 
-_SPEED = "is left to llama.cpp; it changes no answer"
-_PLACE = "is not there: the draft model goes where -ngld puts it"
-_KIND = "belongs to a kind of guessing that is not there; see --spec-type"
-
 SPECULATION_UNUSED: tuple[Unused, ...] = (
-    unused("-ps --p-split --draft-p-split --spec-draft-p-split", "never was in llama-server", 1),
-    unused("-Cd --cpu-mask-draft --spec-draft-cpu-mask", _SPEED, 1),
-    unused("-Crd --cpu-range-draft --spec-draft-cpu-range", _SPEED, 1),
-    unused("--cpu-strict-draft --spec-draft-cpu-strict", _SPEED, 1),
-    unused("--prio-draft --spec-draft-prio", _SPEED, 1),
-    unused("--poll-draft --spec-draft-poll", _SPEED, 1),
-    unused("-Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch", _SPEED, 1),
-    unused("-Crbd --cpu-range-batch-draft --spec-draft-cpu-range-batch", _SPEED, 1),
-    unused("--cpu-strict-batch-draft --spec-draft-cpu-strict-batch", _SPEED, 1),
-    unused("--prio-batch-draft --spec-draft-prio-batch", _SPEED, 1),
-    unused("--poll-batch-draft --spec-draft-poll-batch", _SPEED, 1),
-    unused("--spec-draft-backend-sampling", "is not there; it changes no answer"),
-    unused("--no-spec-draft-backend-sampling", "is the normal state", harmless=("*",)),
-    unused("--spec-ngram-simple-min-hits --spec-ngram-min-hits", "is always 1", 1, harmless=("1",)),
-    *(
-        unused(f"--spec-ngram-{name}", _KIND, 1)
-        for name in (
-            *("mod-n-min", "mod-n-max", "mod-n-match"),
-            *("map-k-size-n", "map-k-size-m", "map-k-min-hits"),
-            *("map-k4v-size-n", "map-k4v-size-m", "map-k4v-min-hits"),
-        )
+    unused(
+        "-ps --p-split --draft-p-split --spec-draft-p-split",
+        "needs several drafts of one text; there is one, the likeliest",
+        1,
+        env="SPEC_DRAFT_P_SPLIT",
     ),
+    unused("--spec-draft-backend-sampling", "is not there; it changes no answer", harmless=("*",)),
+    unused(
+        "--no-spec-draft-backend-sampling",
+        "is the normal state",
+        env="NO_SPEC_DRAFT_BACKEND_SAMPLING",
+        harmless=("*",),
+    ),
+    unused("--spec-ngram-simple-min-hits --spec-ngram-min-hits", "is always 1", 1, harmless=("1",)),
     unused("--spec-synth-len", "is for measurements of llama-server", 1),
     unused("--spec-synth-rates", "is for measurements of llama-server", 1),
-    *(
-        unused(flags, why, n_values, is_refused=True)
-        for flags, why, n_values in (
-            ("-hfd -hfrd --hf-repo-draft --spec-draft-hf", "is not there: name a file by -md", 1),
-            ("-devd --device-draft --spec-draft-device", _PLACE, 1),
-            ("-otd --override-tensor-draft --spec-draft-override-tensor", _PLACE, 1),
-            ("-cmoed --cpu-moe-draft --spec-draft-cpu-moe", _PLACE, 0),
-            ("-ncmoed --n-cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe", _PLACE, 1),
-            ("--spec-default", "is not there: say --spec-type ngram-simple", 0),
-        )
-    ),
 )
-"""Options of the draft model that set nothing here, or cannot be granted."""
+"""Options of guessing ahead that set nothing here."""

@@ -13,6 +13,7 @@ from protocol.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.options.gateway import GATEWAY_OPTIONS
 from protocol.options.option import SECTIONS, Option, Unused, read_boolean, read_text, unescape
+from protocol.options.presets import PRESETS
 from protocol.options.sampling import SAMPLING_OPTIONS
 from protocol.options.speculation import SPECULATION_OPTIONS
 from protocol.options.unused import UNUSED
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 OPTIONS: tuple[Option, ...] = (
+    *PRESETS,  # first: what is said besides stands above them
     *GATEWAY_OPTIONS,
     *WORKER_OPTIONS,
     *SPECULATION_OPTIONS,
@@ -58,7 +60,7 @@ def named_in(
         except InvalidRequest as error:
             raise ConfigError(f"environment: {error.message}") from error
         if name:
-            found |= dict.fromkeys(filter(None, (option.field, option.also)), (value, name))
+            found |= {field: (one, name) for field, one in option.settings(value).items()}
     return found
 
 
@@ -67,7 +69,8 @@ def _in_environ(option: Option, environ: Mapping[str, str]) -> tuple[Any, str]:
     if text := environ.get(option.env, ""):
         if option.value is None:
             return read_text(option, text, option.env), option.env
-        return (option.value, option.env) if _is_on(text, option.env) else (None, "")
+        is_on = _is_on(text, option.env)
+        return (is_on, option.env) if is_on or option.off else (None, "")
     negated = option.env.replace("_ARG_", "_ARG_NO_")
     if option.off and environ.get(negated) is not None:
         return False, negated

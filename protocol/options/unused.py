@@ -74,67 +74,44 @@ FOREIGN: tuple[Unused, ...] = tuple(
 )
 """Options of other programs of llama.cpp: one warning names all that were given."""
 
-_SPEED = "is left to llama.cpp; it changes no answer"
 _CACHE = "is not needed: prompts stay in the cache until their cells are wanted"
+
+_VIDEO = "is not used: videos are not taken, for a program would have to run on what clients send"
 
 IDLE: tuple[Unused, ...] = (
     unused("-cb --cont-batching", "is always on", harmless=("*",)),
     unused("-nocb --no-cont-batching", "is not possible: batching is always continuous"),
     unused("--swa-full", "is always on", harmless=("*",)),
-    unused("--jinja", "is always on", harmless=("*",)),
     unused("--log-enable", "is the normal state", harmless=("*",)),
     unused("--log-append", "is how --log-file is written", harmless=("*",)),
-    unused("--mmproj-auto", "needs nothing here", harmless=("*",)),
-    unused("--no-mmproj --no-mmproj-auto", "is the normal state", harmless=("*",)),
     unused("--no-agent -no-ag", "is the normal state", env="NO_AGENT", harmless=("*",)),
-    unused("--threads-http", "is not needed: the gateway is one loop without threads", 1),
+    unused("--no-ui-mcp-proxy --no-webui-mcp-proxy", "is the normal state", harmless=("*",)),
+    unused("--video-fps", _VIDEO, 1),
+    unused("--video-timestamp-interval", _VIDEO, 1),
+    unused("--video-ffmpeg-dir", _VIDEO, 1),
     unused("--log-new", "is not possible: --log-file is appended to"),
     unused("--log-test", "is not in a server"),
     unused("--simple-io", "is not in a server"),
     unused("-ld --logdir", "is not in a server: see --log-file", 1),
-    unused("--log-prompts-dir", "is not there: see --verbose-prompt", 1),
     unused("-dkvc --dump-kv-cache", "was removed from llama.cpp"),
     unused("-dt --defrag-thold", "was removed from llama.cpp", 1),
     unused("--cfg-negative-prompt", "never was in llama-server", 1),
     unused("--cfg-negative-prompt-file", "never was in llama-server", 1),
     unused("--cfg-scale", "never was in llama-server", 1, harmless=("1", "1.0")),
     unused("--llama-api", "is not needed: the models are here", 1),
-    unused("--perf", _SPEED),
-    unused("--no-perf", _SPEED),
-    unused("--no-host", _SPEED),
-    unused("--op-offload", _SPEED),
-    unused("--no-op-offload", _SPEED),
-    unused("-fit --fit", "is not there: set -c and -ngl", 1, bare="on", harmless=("off",)),
-    unused("-fitt --fit-target", "is not there: set -c and -ngl", 1),
-    unused("-fitc --fit-ctx", "is not there: set -c", 1),
-    unused("--cpu-strict", _SPEED, 1),
-    unused("--prio", _SPEED, 1),
-    unused("-Cb --cpu-mask-batch", _SPEED, 1),
-    unused("-Crb --cpu-range-batch", _SPEED, 1),
-    unused("--cpu-strict-batch", _SPEED, 1),
-    unused("--prio-batch", _SPEED, 1),
-    unused("--poll-batch", _SPEED, 1),
-    unused("-lzm --lazy-mode", _SPEED, 1),
     unused("--cache-reuse", "is not there; it changes no answer", 1, harmless=("0",)),
     unused("--cache-idle-slots", _CACHE),
     unused("--no-cache-idle-slots", _CACHE, harmless=("*",)),
     unused("-ctxcp --ctx-checkpoints --swa-checkpoints", _CACHE, 1),
     unused("-cms --checkpoint-min-step", _CACHE, 1, env="CHECKPOINT_MIN_SPACING_NT"),
-    unused("--ui-config --webui-config", "is not in the built-in page", 1),
-    unused("--ui-config-file --webui-config-file", "is not in the built-in page", 1),
 )
 """Options of a server that change nothing: each that was given is warned about."""
 
-_PROJECTOR = "is not there: name a file by --mmproj"
 _TOOLS = "is not there: this server runs no tools"
-_TENSORS = "is not there: use --devices, -ngl, -sm and -ts"
 
 REFUSED: tuple[Unused, ...] = tuple(
     unused(flags, why, n_values, is_refused=True, harmless=harmless)
     for flags, why, n_values, harmless in (
-        ("-mmu --mmproj-url", _PROJECTOR, 1, ()),
-        ("--no-jinja", "is not possible: chat templates are Jinja", 0, ()),
-        ("--kv-unified-per-slot", "is not there: a slot gets -c divided by -np", 1, ()),
         ("-dr --docker-repo", "is not there: use --model-url or --hf-repo", 1, ()),
         ("--tools", _TOOLS, 1, ()),
         ("--tools-runtime", _TOOLS, 1, ()),
@@ -142,11 +119,6 @@ REFUSED: tuple[Unused, ...] = tuple(
         ("--mcp-servers-json", _TOOLS, 1, ()),
         ("-ag --agent", _TOOLS, 0, ()),
         ("--ui-mcp-proxy --webui-mcp-proxy", _TOOLS, 0, ()),
-        ("-dev --device", _TENSORS, 1, ()),
-        ("-ot --override-tensor", _TENSORS, 1, ()),
-        ("-cmoe --cpu-moe", _TENSORS, 0, ()),
-        ("-ncmoe --n-cpu-moe", _TENSORS, 1, ("0",)),
-        ("-ncffn --n-cpu-ffn", _TENSORS, 1, ("0",)),
     )
 )
 """Options whose promise cannot be kept: the start ends and says why."""

@@ -130,6 +130,23 @@ def test_llama_cpp_fields_pass_through_and_n_predict_wins() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {"a": 1, "reasoning_effort": "low"}),
+        ({"chat_template_kwargs": {"a": 2}}, {"a": 2, "reasoning_effort": "low"}),
+        ({"reasoning_effort": "high"}, {"a": 1, "reasoning_effort": "high"}),
+        ({"reasoning_effort": "none"}, {"a": 1, "enable_thinking": False}),
+    ],
+)
+def test_the_servers_variables_stand_unless_the_request_says_otherwise(
+    fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    card = replace(CARD, template_kwargs={"a": 1, "reasoning_effort": "low"})
+    chat = plan({"messages": [], **fields}, card).tasks[0].chat
+    assert chat is not None and chat.kwargs == expected
+
+
+@pytest.mark.parametrize(
     ("fields", "expected"), [({}, "none"), ({"reasoning_format": "deepseek"}, "deepseek")]
 )
 def test_the_servers_reasoning_format_stands_unless_the_request_says_otherwise(

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 
 from gateway.cli import configured, settled
 from gateway.listener import listen, url_of
-from protocol.config import GatewayConfig
+from gateway.server import limit_threads
+from protocol.config import GatewayConfig, PoolConfig
 from protocol.errors import ConfigError
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
@@ -107,6 +109,33 @@ async def test_it_listens_serves_and_leaves_on_a_signal(tmp_path: Path) -> None:
     assert code == 0
     assert f"listening url={gateway.url}" in log
     assert "request method=POST path=/completion status=200" in log
+
+
+async def test_pages_begin_with_the_settings_of_the_server(tmp_path: Path) -> None:
+    async with started(tmp_path, ui_config='{"theme": "dark"}') as gateway:
+        await gateway.listening()
+        async with (
+            httpx.AsyncClient(base_url=gateway.url) as client,
+            FakeWorker(gateway.endpoint),
+        ):
+            await _until_status(client, "ready")
+            assert (await client.get("/props")).json()["ui_settings"] == {"theme": "dark"}
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_settings_of_pages_must_be_an_object(text: str) -> None:
+    with pytest.raises(ConfigError, match="--ui-config must be a JSON object"):
+        configured(PoolConfig(gateway=GatewayConfig(ui_config=text, bind=("ipc://x",))), {})
+
+
+def test_work_beside_the_loop_gets_the_threads_that_were_asked_for() -> None:
+    async def idents() -> list[int]:
+        work = [asyncio.to_thread(threading.get_ident) for _ in range(50)]
+        return await asyncio.gather(*work)
+
+    with asyncio.Runner() as runner:
+        limit_threads(runner.get_loop(), 1)
+        assert len(set(runner.run(idents()))) == 1
 
 
 async def test_no_line_tells_of_a_request_if_none_is_wanted(

@@ -28,7 +28,7 @@ def test_no_environment_name_is_used_twice() -> None:
 def test_every_option_has_a_field_with_a_text(option: Any) -> None:
     assert option.row.spec.doc
     assert option.section in SECTIONS
-    assert all(re.fullmatch(r"-\w+|--[a-z][a-z0-9-]+", flag) for flag in option.flags)
+    assert all(re.fullmatch(r"-\w+|--[a-z][a-z0-9.-]+", flag) for flag in option.flags)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,18 @@ def test_every_option_has_a_field_with_a_text(option: Any) -> None:
         ("-l", "15043+0.5", ((15043, 0.5),)),
         ("-l", "5-inf", ((5, -math.inf),)),
         ("--metrics", "on", True),
+        ("--dry-sequence-breaker", "none", ("",)),
+        ("-fa", "-1", "auto"),
+        ("-rea", "off", "off"),
+        ("--reasoning-effort", "default", ""),
+        ("--reasoning-effort", "high", "high"),
+        ("-ngl", "-2", -1),
+        ("-fit", "off", False),
+        ("-fitt", "512,256", (512, 256)),
+        ("-dev", "CUDA0,CUDA1", ("CUDA0", "CUDA1")),
+        ("--poll-draft", "1", 50),
+        ("--sse-ping-interval", "0", 86400.0),
+        ("-b", "1", 1),
     ],
 )
 def test_text_becomes_the_fields_value(flag: str, text: str, value: Any) -> None:
@@ -70,8 +82,10 @@ def test_text_becomes_the_fields_value(flag: str, text: str, value: Any) -> None
         ("-fa", "maybe", "must be one of on, off"),
         ("--rope-scale", "0", "must be greater than 0"),
         ("--grammar-file", "no/such/file", "cannot read no/such/file"),
-        ("--dry-sequence-breaker", "none", "--dry-multiplier 0"),
-        ("--samplers", "magic;x", "unknown sampler"),
+        ("--chat-template-kwargs", "[1]", "must be a JSON object"),
+        ("--reasoning", "perhaps", "must be one of on, off"),
+        ("--samplers", "magic;x", "unknown sampler 'magic'"),
+        ("--samplers", "bogus", "unknown sampler 'bogus'"),
     ],
 )
 def test_bad_text_is_refused_by_flag(flag: str, text: str, message: str) -> None:

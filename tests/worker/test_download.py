@@ -2,9 +2,7 @@
 
 import functools
 import http.server
-import sys
 import threading
-import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.download import fetched, located, pick_file
+from worker.settings.download import fetched, located
 
 
 @pytest.fixture
@@ -87,36 +85,13 @@ def test_looking_at_a_configuration_fetches_nothing(tmp_path: Path) -> None:
     assert located(WorkerConfig()) == WorkerConfig()
 
 
-def test_a_repository_needs_the_hubs_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ConfigError, match="pip install huggingface_hub"):
-        fetched(WorkerConfig(hf_repo="user/model"))
-
-
-def test_a_repositorys_file_is_chosen_and_fetched_by_the_hubs_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[tuple[object, ...]] = []
-    hub = types.ModuleType("huggingface_hub")
-
-    def download(repo: str, name: str, *, token: str | None, local_files_only: bool) -> str:
-        seen.append((repo, name, token, local_files_only))
-        return "/cache/file.gguf"
-
-    vars(hub)["list_repo_files"] = lambda repo, token: ["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf"]
-    vars(hub)["hf_hub_download"] = download
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    assert fetched(WorkerConfig(hf_repo="u/m:q8_0", hf_token="T")).model == "/cache/file.gguf"
-    fetched(WorkerConfig(hf_repo="u/m", hf_file="x.gguf", offline=True))
-    assert seen == [("u/m", "m-Q8_0.gguf", "T", False), ("u/m", "x.gguf", None, True)]
-    with pytest.raises(ConfigError, match="no GGUF file of Q2_K"):
-        fetched(WorkerConfig(hf_repo="u/m:Q2_K"))
-
-
-def test_a_file_is_picked_by_quantization() -> None:
-    names = ["a-Q8_0.gguf", "a-Q4_K_M.gguf", "mmproj-Q4_K_M.gguf", "x.txt"]
-    assert pick_file(names, "") == "a-Q4_K_M.gguf"
-    assert pick_file(names, "Q8_0") == "a-Q8_0.gguf"
-    assert pick_file(["b.gguf"], "") == "b.gguf"
-    with pytest.raises(ValueError, match="no GGUF file"):
-        pick_file(["x.txt"], "")
+def test_a_projector_is_fetched_as_a_model_is(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "mmproj.gguf"
+    worker = WorkerConfig(model="m.gguf", mmproj=str(path), mmproj_url=f"{url}/m.gguf")
+    assert located(worker) == worker
+    done = fetched(worker)
+    assert (done.mmproj, done.mmproj_url, done.model) == (str(path), "", "m.gguf")
+    assert path.read_bytes() == b"GGUF!"
+    assert located(worker) == done
+    with pytest.raises(ConfigError, match="--mmproj-url x: must be the http"):
+        fetched(WorkerConfig(model="m.gguf", mmproj_url="x"))

@@ -98,14 +98,15 @@ def test_a_broken_file_is_named(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "cache.bin"
     path.write_bytes(data)
     with pytest.raises(ConfigError, match=r"cache\.bin"):
-        read_cache(str(path), 256, may_be_new=True)
+        read_cache(str(path), 256)
 
 
-def test_only_a_dynamic_cache_may_be_new(tmp_path: Path) -> None:
-    missing = str(tmp_path / "none.bin")
-    assert read_cache(missing, 256, may_be_new=True) == {}
-    with pytest.raises(ConfigError, match="does not exist"):
-        read_cache(missing, 256, may_be_new=False)
+def test_a_cache_that_is_not_there_begins_empty_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = str(tmp_path / "none")
+    assert read_cache(missing, 256) == {}
+    assert f"lookup cache {missing} does not exist" in caplog.text
 
 
 def test_what_one_worker_learnt_the_next_one_guesses(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def learn(drafter: SavedLookup, text: str) -> None:
 
 
 def open_saved(path: Path) -> SavedLookup:
-    dynamic = read_cache(str(path), 256, may_be_new=True)
+    dynamic = read_cache(str(path), 256)
     return SavedLookup(CacheLookup({}, dynamic, 4), str(path), 256)
 
 
@@ -145,7 +146,7 @@ def test_workers_that_share_a_file_add_to_it(tmp_path: Path) -> None:
     expected: Cache = {}
     for text in (b"first", b"second", b"third"):
         merge(expected, cache_of(list(text)))
-    assert read_cache(str(path), 256, may_be_new=False) == expected
+    assert read_cache(str(path), 256) == expected
     assert [file.name for file in tmp_path.iterdir()] == ["dynamic.bin"]
 
 
@@ -154,7 +155,7 @@ def test_workers_that_end_at_once_wait_for_each_other(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         for _ in range(32):
             threads.submit(add_to_cache, str(path), {(1,): {2: 1}}, 256)
-    assert read_cache(str(path), 256, may_be_new=False) == {(1,): {2: 32}}
+    assert read_cache(str(path), 256) == {(1,): {2: 32}}
 
 
 def test_a_file_that_was_broken_meanwhile_is_left_alone(

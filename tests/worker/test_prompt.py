@@ -1,5 +1,6 @@
 """From messages and texts to tokens, with every limit that stands before the engine."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.worker.chat_templates import OPENER
 from worker.chat.template import CHATML
 from worker.engine.fake import BOS, FakeBackend
 from worker.prompt.prompt import PromptReader
+from worker.prompt.prompt_log import PromptLog
 
 USER = {"role": "user", "content": "hi"}
 
@@ -163,12 +165,29 @@ def test_the_servers_limit_holds_where_the_request_has_none() -> None:
 
 
 def test_prompts_are_logged_only_if_that_was_asked(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", logger="worker.prompt.prompt")
+    caplog.set_level("DEBUG", logger="worker.prompt.prompt_log")
     backend = FakeBackend(WorkerConfig(backend="fake", n_ctx=64))
     PromptReader(backend, cuts_long=False).task(generate(prompt="secret"))
     assert "secret" not in caplog.text
-    PromptReader(backend, cuts_long=False, logs_prompts=True).task(generate(prompt="secret"))
+    log = PromptLog(logs=True)
+    PromptReader(backend, cuts_long=False, prompt_log=log).task(generate(prompt="secret"))
     assert "tokens=7 text='<bos>secret'" in caplog.text
+
+
+def test_each_prompt_gets_a_file_in_the_folder_for_them(tmp_path: Path) -> None:
+    backend = FakeBackend(WorkerConfig(backend="fake", n_ctx=64))
+    log = PromptLog(folder=str(tmp_path / "new"))
+    PromptReader(backend, cuts_long=False, prompt_log=log).task(generate(prompt="secret"))
+    (path,) = (tmp_path / "new").iterdir()
+    assert path.read_text() == "<bos>secret"
+
+
+def test_a_folder_that_cannot_be_written_costs_the_files_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    PromptLog(folder=str(tmp_path / "file")).note(1, 1, "text")
+    assert "prompt not written" in caplog.text
 
 
 # ---- thoughts --------------------------------------------------------------------------------

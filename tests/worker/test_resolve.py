@@ -63,7 +63,10 @@ def test_a_schema_is_the_default_grammar_and_a_template_is_written_out(tmp_path:
             {"json_schema": "{}", "sampling": SamplingParams(grammar="root ::= [a]")},
             "either json_schema or sampling.grammar",
         ),
-        ({"chat_template": "lama3"}, "did you mean llama3"),
+        ({"chat_template": "{{ x }}", "jinja": False}, "--no-jinja takes .* chatml, "),
+        ({"template_kwargs": "{"}, "--chat-template-kwargs must be a JSON object"),
+        ({"template_kwargs": '{"enable_thinking": "no"}'}, "must be true or false"),
+        ({"n_slots": 0}, "at least 1, or -1"),
     ],
 )
 def test_what_no_text_can_follow_is_found_before_anything_starts(
@@ -262,3 +265,21 @@ def test_models_on_demand_do_not_go_with_fixed_ones(
     config = PoolConfig(gateway=GatewayConfig(models_dir="/models"), worker=workers)
     with pytest.raises(ConfigError, match=words):
         resolve(config, runtime_dir="/run/x", host=flat(4))
+
+
+def test_the_automatic_number_of_slots_is_llama_servers() -> None:
+    (worker,) = pool(WorkerConfig(backend="fake", n_slots=-1)).worker
+    assert (worker.n_slots, worker.kv_unified) == (4, True)
+
+
+@pytest.mark.parametrize(("n_ctx", "expected"), [(0, 600), (1024, 1024)])
+def test_the_context_of_a_slot_sizes_that_of_all_unless_that_was_said(
+    n_ctx: int, expected: int
+) -> None:
+    worker = WorkerConfig(backend="fake", n_slots=2, n_ctx=n_ctx, n_ctx_per_slot=300)
+    assert pool(worker).worker[0].n_ctx == expected
+
+
+def test_a_projector_that_is_not_there_is_named_as_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mmproj .*none does not exist: check --mmproj"):
+        pool(WorkerConfig(mmproj=str(tmp_path / "none")))

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.errors import ConfigError
 from protocol.facts import ModelCard
 from worker.chat.template import ChatTemplate
 from worker.templates.choice import template_text
@@ -62,9 +61,12 @@ def test_every_built_in_template_of_llama_cpp_is_known() -> None:
     assert {(names[i] or b"").decode() for i in range(n)} == set(BUILT_IN)
 
 
-def test_an_unknown_name_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"unknown chat template 'lama3': did you mean llama3\?"):
-        template_text("lama3")
+def test_a_text_without_marks_says_the_same_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    assert template_text("This is no template.") == "This is no template."
+    assert ours("This is no template.", [("user", "Hi")], add_answer=True) == "This is no template."
+    assert not caplog.text
+    assert template_text("lama3") == "lama3"
+    assert "--chat-template lama3 says the same each time: was llama3 meant?" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "{{ messages }}", "{% for m in messages %}{% endfor %}"])

@@ -57,6 +57,7 @@ class ConversationReader:
     """Knows one model's chat template."""
 
     def __init__(self, card: ModelCard) -> None:
+        self._parses = card.parses_chats
         source = card.chat_template or CHATML
         self._template = ChatTemplate(BUILT_IN.get(source, source), card)
         self._habits = Habits(self._template)
@@ -75,6 +76,8 @@ class ConversationReader:
         """Render a chat and build its grammar; raises `InvalidRequest`."""
         tools = called_tools(chat)
         rendered = self._render(chat, tools)
+        if not self._parses:
+            return self._unparsed(chat, rendered)
         is_plain = chat.reasoning_format == "none"
         expected = Expected(
             tools=self.tools if tools else None,
@@ -101,6 +104,14 @@ class ConversationReader:
             thoughts=(marks.open, *marks.last_words) if marks and marks.open else (),
             begun=rendered.prompt,
         )
+
+    def _unparsed(self, chat: Chat, rendered: _Rendered) -> ChatPrompt:
+        """Let the answer be what the model writes, but for the white space that it begins with."""
+        grammar, _ = self._grammar(chat, (), rendered.begun)
+        continued = chat.continue_final_message
+        begun = rendered.begun if continued else ""
+        expected = Expected(skips_space=True, is_plain=True, begun=begun, is_continued=continued)
+        return ChatPrompt(text=rendered.text, expected=expected, grammar=grammar)
 
     def _types(self, tools: Sequence[Tool]) -> dict[str, Types]:
         if self.tools.tagged is None:

@@ -111,6 +111,7 @@ class ChatTemplate:
             "enable_thinking": True,
             "date_string": _now("%d %b %Y"),
             "datetime": _now("%b %d %Y"),
+            **_spelt_out(variables),
             **variables,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -120,6 +121,19 @@ class ChatTemplate:
             reason = str(error)[:_MAX_REASON] or type(error).__name__
             message = f"The chat template cannot render these messages: {reason}"
             raise InvalidRequest(message, param="messages") from error
+
+
+def _spelt_out(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Give two of llama.cpp's variables all the names under which templates know them."""
+    keeps, effort = variables.get("preserve_reasoning"), variables.get("reasoning_effort")
+    found: dict[str, Any] = {}
+    if isinstance(keeps, bool):
+        found["preserve_thinking"] = keeps
+        drops = ("clear_thinking", "truncate_history_thinking", "drop_thinking")
+        found |= dict.fromkeys(drops, not keeps)
+    if isinstance(effort, str) and effort:
+        found["reasoning_strength"] = effort
+    return found
 
 
 def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:

@@ -11,8 +11,8 @@ from protocol.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
 from worker import launch, resolve
 from worker.doctor.child import Outcome, run
-from worker.download import located
 from worker.placement import Host, describe
+from worker.settings.download import located
 from worker.topology import read_host
 
 _MADE_AT_START = "(made at the start)"

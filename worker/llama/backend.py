@@ -11,7 +11,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from protocol.config import WorkerConfig
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import ConfigError, ErrorCode, TaskError
 from protocol.facts import ModelCard, TokenProb
 from protocol.sampling import SamplingParams
 from worker.engine.adapters import Adapters
@@ -24,6 +24,7 @@ from worker.llama.best import Logits
 from worker.llama.chain import Model
 from worker.llama.crew import Job, open_crew
 from worker.llama.embedding import open_embedder
+from worker.llama.hardware.threads import prioritize
 from worker.llama.media import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load
 from worker.llama.onboard import open_board
@@ -47,6 +48,7 @@ class LlamaBackend:
 
     def __init__(self, config: WorkerConfig, on_progress: Progress) -> None:
         self._config = config
+        prioritize(config.prio)  # of this thread, and of those that it will start
         self._loaded = load(config, on_progress)
         self._context = self._loaded.context
         self._memory = lib.llama_get_memory(self._context)
@@ -75,8 +77,10 @@ class LlamaBackend:
         self._scratch = Scratch(candidates, self.vocabulary.special_pieces)
         self._media = self._open_media(config)
         self.card = self._describe()
-        if config.warmup and self.card.can_generate:
-            self._warm_up()
+        if self.card.can_generate:
+            self._try_defaults(config.sampling)
+            if config.warmup:
+                self._warm_up()
 
     # ---- Backend ------------------------------------------------------------------------------
 
@@ -233,6 +237,13 @@ class LlamaBackend:
             self._view_address = address
         return self._view
 
+    def _try_defaults(self, params: SamplingParams) -> None:
+        """Refuse a grammar or a token that no request could begin with; raises `ConfigError`."""
+        try:
+            self.open_sampler(params, []).close()
+        except TaskError as error:
+            raise ConfigError(f"the options of generation: {error.message}") from error
+
     def _warm_up(self) -> None:
         """Touch weights and graph once, and learn what a prompt token costs."""
         token = max(0, self._vocab.bos(), self._vocab.eos())
@@ -263,9 +274,7 @@ class LlamaBackend:
             size=int(lib.llama_model_size(model)),
             ftype=_text(lib.llama_ftype_name(lib.llama_model_ftype(model))),
             description=_description(model),
-            chat_template=config.chat_template or _template(model),
-            reasoning_format=config.reasoning_format,
-            prefill_assistant=config.prefill_assistant,
+            **_of_chats(config, model),
             media_marker=self._media.marker if self._media else "",
             has_vision=self._media is not None and self._media.has_vision,
             has_audio=self._media is not None and self._media.has_audio,
@@ -283,6 +292,18 @@ class LlamaBackend:
             fim_missing=self.vocabulary.special.missing_for_infill(),
             suffix_first=config.spm_infill,
         )
+
+
+def _of_chats(config: WorkerConfig, model: Any) -> dict[str, Any]:
+    """Return what the model's card says of chats."""
+    return {
+        "chat_template": config.chat_template or _template(model),
+        "reasoning_format": config.reasoning_format,
+        "template_kwargs": config.chat_variables,
+        "jinja": config.jinja,
+        "parses_chats": not config.skip_chat_parsing,
+        "prefill_assistant": config.prefill_assistant,
+    }
 
 
 def _cell_share(model: Any) -> float:

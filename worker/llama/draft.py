@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
@@ -146,12 +147,29 @@ def _of_draft(config: WorkerConfig, n_ctx_slot: int) -> WorkerConfig:
         cache_type_k=config.cache_type_k_draft,
         cache_type_v=config.cache_type_v_draft,
         spec_type=("none",),
+        device=config.device_draft or config.device,
+        override_tensor=config.override_tensor_draft,
+        cpu_moe=config.cpu_moe_draft,
+        n_cpu_moe=config.n_cpu_moe_draft,
+        n_cpu_ffn=0,
+        cpus_batch=config.cpus_batch_draft or config.cpus_draft or config.cpus_batch,
+        cpus=config.cpus_draft or config.cpus,
+        prio=config.prio_draft,
+        prio_batch=config.prio_batch_draft,
+        poll=config.poll_draft if config.poll_draft >= 0 else config.poll,
+        poll_batch=config.poll_batch_draft if config.poll_batch_draft >= 0 else config.poll_batch,
+        cpu_strict=_said(config.cpu_strict_draft, config.cpu_strict),
+        cpu_strict_batch=_said(config.cpu_strict_batch_draft, config.cpu_strict_batch),
         numa="",
         rpc=(),
         override_kv=(),
         lora=(),
         control_vector=(),
     )
+
+
+def _said(value: bool | None, default: bool | None) -> Any:
+    return default if value is None else value
 
 
 def _misfit(target: LlamaVocabulary, draft: LlamaVocabulary) -> str:

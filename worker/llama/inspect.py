@@ -4,7 +4,6 @@
 loading that worker's model. It may die of what it looks for: that is the answer, too.
 """
 
-import ctypes
 import json
 import sys
 import time
@@ -17,7 +16,7 @@ from protocol import config as configs
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.llama import library, model, package
-from worker.llama.startup import open_ggml
+from worker.llama.hardware import devices as hardware
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "gpu", 3: "accelerator"}
 
@@ -28,6 +27,8 @@ def about_library() -> dict[str, Any]:
     return {
         "binding": package.version(),
         "llama": lib.llama_version().decode(),
+        "build": library.build(),
+        "report": hardware.report(),
         "system": lib.llama_print_system_info().decode(),
         "offloads": bool(lib.llama_supports_gpu_offload()),
         "locks": bool(lib.llama_supports_mlock()),
@@ -37,28 +38,16 @@ def about_library() -> dict[str, Any]:
 
 def devices() -> list[dict[str, Any]]:
     """List what llama.cpp can compute on."""
-    ggml, base = open_ggml(), open_ggml("ggml-base")
-    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
-    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
-    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    for name in ("name", "description"):
-        getattr(base, f"ggml_backend_dev_{name}").restype = ctypes.c_char_p
     return [
-        _device(base, ctypes.c_void_p(ggml.ggml_backend_dev_get(index)))
-        for index in range(ggml.ggml_backend_dev_count())
+        {
+            "name": one.name,
+            "description": one.description,
+            "kind": _KINDS.get(one.kind, "other"),
+            "free": one.free,
+            "total": one.total,
+        }
+        for one in hardware.all_devices()
     ]
-
-
-def _device(base: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, Any]:
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    base.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-    return {
-        "name": base.ggml_backend_dev_name(device).decode(errors="replace"),
-        "description": base.ggml_backend_dev_description(device).decode(errors="replace"),
-        "kind": _KINDS.get(base.ggml_backend_dev_type(device), "other"),
-        "free": free.value,
-        "total": total.value,
-    }
 
 
 def about_loading(config: WorkerConfig) -> dict[str, Any]:

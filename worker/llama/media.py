@@ -22,6 +22,8 @@ from protocol.errors import ConfigError, InvalidRequest
 from worker.engine.backend import CacheFull, DecodeFailed
 from worker.engine.media import MediaPiece, placeholders
 from worker.llama import library
+from worker.llama.hardware.devices import NO_DEVICE, find
+from worker.llama.model import FLASH_ATTN
 
 MAX_PIXELS = 100_000_000
 """A small file can hold a huge image: its size is read before its pixels."""
@@ -51,6 +53,15 @@ class MediaReader:
         self.marker = _marker()
         params = mtmd.mtmd_context_params_default()
         params.use_gpu = config.mmproj_offload
+        device = config.mmproj_device or next(iter(config.device), "")
+        if device == NO_DEVICE:
+            params.use_gpu = False
+        elif device:
+            params.device = find(device, "--mmproj-device")
+        params.flash_attn_type = FLASH_ATTN[config.flash_attn]
+        params.image_min_tokens = config.image_min_tokens
+        params.image_max_tokens = config.image_max_tokens
+        params.batch_max_tokens = config.mtmd_batch_max_tokens
         params.n_threads = config.n_threads_batch or config.n_threads
         params.print_timings = False
         params.warmup = config.warmup

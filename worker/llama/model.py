@@ -1,6 +1,7 @@
 """Loading: from a `WorkerConfig` to a model and a context of llama.cpp, or a reason why not."""
 
 import ctypes
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +11,26 @@ import llama_cpp.llama_cpp as lib
 
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError
+from worker.doctor.header import read_header
 from worker.engine.cache import n_sequences
 from worker.llama import library, pages, startup
 from worker.llama.adapters import LlamaAdapters, apply_control_vectors, load_adapters
+from worker.llama.hardware import tensors
+from worker.llama.hardware.devices import NO_DEVICE, device_list, devices
+from worker.llama.hardware.fit import fewer_layers, is_short, is_tight, smaller_contexts
+from worker.llama.hardware.threads import Threads, open_threads
 from worker.modelfile import paths_of
 from worker.speculation import longest_draft
 from worker.weights import maps
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[float], None]
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {"auto": -1, "none": 0, "mmap": 1, "mlock": 2, "mmap+mlock": 3, "dio": 4}
-_FLASH = {"auto": -1, "off": 0, "on": 1}
+_LAZY_MODES = {"off": 0, "auto": 1, "on": 2}
+FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _ROPE = {"": -1, "none": 0, "linear": 1, "yarn": 2}
 _TYPES = {
     "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7,
@@ -42,15 +51,33 @@ class Loaded:
     n_ctx_slot: int
     n_outputs: int
     is_gpu: bool
+    threads: Threads | None = None
+    is_measured: bool = False
+    """llama.cpp's own figures are wanted in the log."""
 
     def close(self) -> None:
-        """Free both, the context first."""
+        """Free all of it, the context first."""
         if self.context:
+            if self.is_measured:
+                _log_figures(lib.llama_perf_context(self.context))
             lib.llama_free(self.context)
             self.context = None
+        if self.threads is not None:
+            self.threads.close()
+            self.threads = None
         if self.model:
             lib.llama_model_free(self.model)
             self.model = None
+
+
+def _log_figures(perf: Any) -> None:
+    """Write down what llama.cpp has measured; times are its milliseconds."""
+    logger.info(
+        "llama.cpp load_ms=%.1f prompt_ms=%.1f prompt_tokens=%d decode_ms=%.1f decodes=%d"
+        " graphs_reused=%d",
+        *(perf.t_load_ms, perf.t_p_eval_ms, perf.n_p_eval),
+        *(perf.t_eval_ms, perf.n_eval, perf.n_reused),
+    )
 
 
 def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
@@ -58,22 +85,36 @@ def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
     library.start()
     startup.place(config.numa)
     startup.add_rpc_servers(config.rpc)
+    fault: ConfigError
+    try:
+        return _load(config, on_progress)
+    except _Short as error:
+        fault = error
+    n_layer = int(read_header(Path(config.model)).of_model("block_count") or 0)
+    for smaller in fewer_layers(config, n_layer):
+        logger.warning("%s; trying with %d layers on the GPU", fault, smaller.n_gpu_layers)
+        try:
+            return _load(smaller, on_progress)
+        except _Short as error:
+            fault = error
+    raise fault
+
+
+class _Short(ConfigError):
+    """There is not enough memory."""
+
+
+def _load(config: WorkerConfig, on_progress: Progress) -> Loaded:
     library.forget_log()
-    is_gpu = bool(lib.llama_supports_gpu_offload()) and config.n_gpu_layers != 0
     model = _load_model(config, on_progress)
     if not model:
-        raise ConfigError(_reason(f"cannot load {config.model}", "is it a complete GGUF file?"))
+        fault = _reason(f"cannot load {config.model}", "is it a complete GGUF file?")
+        raise (_Short if is_short(library.last_words()) else ConfigError)(fault)
     adapters = load_adapters(model, config)
     if ignored := library.complaint("metadata override"):
         lib.llama_model_free(model)
         raise ConfigError(f"--override-kv: {ignored}")
-    library.forget_log()
-    n_ctx_slot = slot_context(config, int(lib.llama_model_n_ctx_train(model)))
-    context = _make_context(model, config, n_ctx_slot)
-    if not context:
-        lib.llama_model_free(model)
-        mend = "a smaller n_ctx or fewer slots may fit, or a quantized KV cache"
-        raise ConfigError(_reason(f"cannot make a context for {Path(config.model).name}", mend))
+    context, n_ctx_slot = _fitting_context(model, config)
     apply_control_vectors(model, context, config)
     pages.forget(paths_of(Path(config.model)))
     return Loaded(
@@ -82,8 +123,37 @@ def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
         adapters=LlamaAdapters(context, adapters),
         n_ctx_slot=n_ctx_slot,
         n_outputs=count_outputs(config),
-        is_gpu=is_gpu,
+        is_gpu=_uses_gpu(config),
+        threads=open_threads(context, config),
+        is_measured=config.perf,
     )
+
+
+def _uses_gpu(config: WorkerConfig) -> bool:
+    is_possible = bool(lib.llama_supports_gpu_offload()) and config.n_gpu_layers != 0
+    return is_possible and config.device != (NO_DEVICE,)
+
+
+def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
+    """Make the largest context that fits, and return the context of a slot with it."""
+    n_ctx_train = int(lib.llama_model_n_ctx_train(model))
+    fault = ""
+    for one in (config, *smaller_contexts(config, n_ctx_train)):
+        if fault:
+            logger.warning("%s; trying with n_ctx=%d", fault, one.n_ctx)
+        library.forget_log()
+        n_ctx_slot = slot_context(one, n_ctx_train)
+        context = _make_context(model, one, n_ctx_slot)
+        tight = is_tight(config, devices()) if context and _uses_gpu(config) else ""
+        if context and not tight:
+            return context, n_ctx_slot
+        if context:
+            lib.llama_free(context)
+        what = f"cannot make a context for {Path(config.model).name}"
+        mend = "a smaller n_ctx or fewer slots may fit, or a quantized KV cache"
+        fault = f"{what}: {tight}; {mend}" if tight else _reason(what, mend)
+    lib.llama_model_free(model)
+    raise (_Short if _uses_gpu(config) else ConfigError)(fault)
 
 
 def load_mode(config: WorkerConfig) -> int:
@@ -114,10 +184,11 @@ def slot_context(config: WorkerConfig, n_ctx_train: int) -> int:
     """Share the context among the slots, as `-c` and `-np` do, unless all have the whole."""
     total = config.n_ctx or n_ctx_train
     if config.kv_unified:
-        most = total if config.rope_scaling else min(total, n_ctx_train or total)
-        return (most + _PAD - 1) // _PAD * _PAD
-    share = max(1, total // config.n_slots)
-    return (share + _PAD - 1) // _PAD * _PAD
+        share = total if config.rope_scaling else min(total, n_ctx_train or total)
+    else:
+        share = max(1, total // config.n_slots)
+    padded = (share + _PAD - 1) // _PAD * _PAD
+    return min(padded, config.n_ctx_per_slot or padded)
 
 
 def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
@@ -128,6 +199,12 @@ def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
     params.load_mode = load_mode(config)
     params.check_tensors = config.check_tensors
     params.use_extra_bufts = config.repack
+    params.lazy_mode = _LAZY_MODES[config.lazy_mode]
+    params.no_host = config.no_host
+    # Both are referenced until the model is loaded.
+    chosen, moved = device_list(config.device, "--device"), tensors.overrides(config)
+    params.devices = ctypes.cast(chosen, ctypes.c_void_p) if chosen is not None else None
+    params.tensor_buft_overrides = ctypes.cast(moved, ctypes.c_void_p) if moved else None
     overrides = startup.kv_overrides(config.override_kv)  # referenced until the model is loaded
     if config.override_kv:
         params.kv_overrides = overrides
@@ -168,10 +245,12 @@ def context_params(config: WorkerConfig) -> Any:
     params.n_threads_batch = config.n_threads_batch or config.n_threads
     params.kv_unified = True
     params.swa_full = True
-    params.flash_attn_type = _FLASH[config.flash_attn]
+    params.flash_attn_type = FLASH_ATTN[config.flash_attn]
     params.type_k = _TYPES[config.cache_type_k]
     params.type_v = _TYPES[config.cache_type_v]
     params.offload_kqv = config.offload_kqv
+    params.op_offload = config.op_offload
+    params.no_perf = not config.perf
     params.rope_scaling_type = _ROPE[config.rope_scaling]
     params.rope_freq_base = config.rope_freq_base
     params.rope_freq_scale = config.rope_freq_scale

@@ -112,15 +112,10 @@ def _setting(key: str, text: str, warnings: list[str]) -> dict[str, Any]:
         raise ValueError("belongs to the whole server: give it as an option, not in a preset")
     if option.is_switch:
         is_on = read_boolean(text) is not is_negated
-        if option.value is None:
-            return {option.field: is_on}
-        return dict.fromkeys(_fields(option), option.value) if is_on else {}
-    value = read_text(option, text or option.bare, key)
-    return dict.fromkeys(_fields(option), value)
-
-
-def _fields(option: Option) -> list[str]:
-    return [name for name in (option.field, option.also) if name]
+        if option.value is not None and not is_on:
+            return {}
+        return option.settings(is_on)
+    return option.settings(read_text(option, text or option.bare, key))
 
 
 def _pass_unused(key: str, text: str, warnings: list[str]) -> None:

@@ -3,7 +3,6 @@
 Runs on the threads of `worker.link.preparation`, several at once: it reads the vocabulary only.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,16 +19,16 @@ from protocol.messages import (
 )
 from protocol.sampling import SamplingParams
 from protocol.side_tasks import Render, Rendered, SetSystemPrompt, SystemPromptSet
+from worker.chat.built_in import BuiltInReader
 from worker.chat.conversation import ChatPrompt, ConversationReader
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.task import Task
 from worker.output.chat.parser import ChatParser
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
+from worker.prompt.prompt_log import PromptLog
 from worker.prompt.structured import with_grammar
 from worker.prompt.system_prompt import SystemPrefix
-
-logger = logging.getLogger(__name__)
 
 _CUT_FROM = 4
 """Contexts that a prompt may be long whose middle is cut out."""
@@ -49,15 +48,21 @@ class PromptReader:
     """Turns messages of the wire into tasks of the engine."""
 
     def __init__(
-        self, backend: Backend, *, cuts_long: bool, chat_stop: str = "", logs_prompts: bool = False
+        self,
+        backend: Backend,
+        *,
+        cuts_long: bool,
+        chat_stop: str = "",
+        prompt_log: PromptLog | None = None,
     ) -> None:
-        self._logs_prompts = logs_prompts
+        self._prompt_log = prompt_log or PromptLog()
         self._backend = backend
         self._card = backend.card
         self._cuts_long = cuts_long
         self._chat_stop = chat_stop
         self._system = SystemPrefix(backend)
-        self._conversations = ConversationReader(self._card)
+        reader = ConversationReader if self._card.jinja else BuiltInReader
+        self._conversations: ConversationReader | BuiltInReader = reader(self._card)
         self._shown = shown_tokens(backend, self._conversations.markers)
         self._longest_piece = max(len(piece) for piece in backend.vocabulary.special_pieces)
 
@@ -159,9 +164,10 @@ class PromptReader:
         return self._answered(task, chat)
 
     def _log(self, message: Generate, tokens: list[int], text: str) -> None:
-        if self._logs_prompts:
+        """Write the prompt down, if that was asked for."""
+        if self._prompt_log:
             shown = text or self._backend.vocabulary.render(tokens)
-            logger.info("prompt task=%d tokens=%d text=%r", message.task_id, len(tokens), shown)
+            self._prompt_log.note(message.task_id, len(tokens), shown)
 
     def _has_bos(self, message: Generate, tokens: list[int]) -> bool:
         """Tell whether the tokens of a prompt begin with a BOS that the client did not write."""

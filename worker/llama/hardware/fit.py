@@ -1,0 +1,49 @@
+"""What to give up where memory is short: context first, then layers on the GPU.
+
+llama-server's --fit. Only what nobody has asked for by a number is made smaller.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from protocol.config import WorkerConfig
+from worker.llama.hardware.devices import Device
+
+_MIB = 1 << 20
+_SHARES = (0.75, 0.5, 0.25, 0.0)
+_WORDS = ("alloc", "out of memory", "memory buffer")
+"""How llama.cpp speaks of memory that it did not get."""
+
+
+def fewer_layers(config: WorkerConfig, n_layer: int) -> Iterator[WorkerConfig]:
+    """Yield the configuration with fewer and fewer layers on the GPU; none if that is settled."""
+    if config.fit and config.n_gpu_layers < 0:
+        for share in _SHARES:
+            yield replace(config, n_gpu_layers=int(n_layer * share))
+
+
+def smaller_contexts(config: WorkerConfig, n_ctx_train: int) -> Iterator[WorkerConfig]:
+    """Yield the configuration with half the context, a quarter ...; none if that is settled."""
+    if not config.fit or config.n_ctx:
+        return
+    n_ctx, least = n_ctx_train, max(1, config.fit_ctx)
+    while n_ctx > least:
+        n_ctx = max(least, n_ctx // 2)
+        yield replace(config, n_ctx=n_ctx)
+
+
+def is_short(said: str) -> bool:
+    """Tell whether llama.cpp's last words are of memory."""
+    return any(word in said.lower() for word in _WORDS)
+
+
+def is_tight(config: WorkerConfig, used: list[Device]) -> str:
+    """Name a device with less free memory than is to stay free; "" if there is none."""
+    if not config.fit:
+        return ""
+    margins = config.fit_target
+    for index, device in enumerate(used):
+        margin = margins[index] if index < len(margins) else (*margins, 0)[0]
+        if device.free < margin * _MIB:
+            return f"{device.name} has {device.free // _MIB} MiB free, not {margin}"
+    return ""

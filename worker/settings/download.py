@@ -1,0 +1,135 @@
+"""Fetching a model that is not here: by URL, or from a Hugging Face repository.
+
+What was fetched stays, so that the next start needs no network. A file appears under its name only
+when it is whole.
+"""
+
+import os
+import shutil
+import urllib.parse
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from protocol.config import WorkerConfig
+from protocol.errors import ConfigError
+from worker.settings.hub import Repository
+
+_TIMEOUT_S = 30.0
+_FOLDER = "models"
+"""Where llama-server of 2024 put what it fetched."""
+
+
+def fetched(worker: WorkerConfig) -> WorkerConfig:
+    """Return the worker with local files as its models; raises `ConfigError` with the mend."""
+    if worker.model_url:
+        worker = replace(worker, model=_from_url(worker, _model_at(worker)))
+    elif worker.hf_repo:
+        worker = _from_hub(worker)
+    elif worker.hf_file:
+        raise ConfigError("--hf-file needs --hf-repo")
+    if worker.mmproj_url:
+        worker = replace(worker, mmproj=_from_url(worker, _projector_at(worker)))
+    if worker.hf_repo_draft:
+        worker = replace(worker, model_draft=_draft(worker))
+    return replace(
+        worker,
+        model_url="",
+        mmproj_url="",
+        hf_repo="",
+        hf_file="",
+        hf_repo_draft="",
+        hf_token="",
+    )
+
+
+def located(worker: WorkerConfig) -> WorkerConfig:
+    """Do the same without the network: what is not here keeps its address."""
+    model = _model_at(worker).path if worker.model_url else None
+    is_here = all(
+        path is None or path.is_file()
+        for path in (model, _projector_at(worker).path if worker.mmproj_url else None)
+    )
+    if is_here and not worker.hf_repo and not worker.hf_repo_draft:
+        return fetched(worker)
+    return replace(worker, model=str(model)) if model is not None else worker
+
+
+class _Place(NamedTuple):
+    """An address, and where its file is or will be."""
+
+    flag: str
+    url: str
+    path: Path
+
+
+def _model_at(worker: WorkerConfig) -> _Place:
+    return _place("--model-url", worker.model_url, worker.model)
+
+
+def _projector_at(worker: WorkerConfig) -> _Place:
+    return _place("--mmproj-url", worker.mmproj_url, worker.mmproj)
+
+
+def _place(flag: str, url: str, file: str) -> _Place:
+    parts = urllib.parse.urlsplit(url)
+    name = Path(urllib.parse.unquote(parts.path)).name
+    path = Path(file).expanduser() if file else Path(_FOLDER) / name
+    if not path.is_file() and (parts.scheme not in ("http", "https") or not name):
+        raise ConfigError(f"{flag} {url}: must be the http(s) address of a file")
+    return _Place(flag, url, path)
+
+
+def _from_url(worker: WorkerConfig, place: _Place) -> str:
+    if place.path.is_file():
+        return str(place.path)
+    if worker.offline:
+        raise ConfigError(
+            f"{place.flag} needs the network, and --offline forbids it: put {place.path}"
+        )
+    _download(place.url, place.path)
+    return str(place.path)
+
+
+def _from_hub(worker: WorkerConfig) -> WorkerConfig:
+    """Take the model of a repository, and its projector unless that is not wanted."""
+    hub = Repository(worker.hf_repo, token=worker.hf_token, offline=worker.offline)
+    name = hub.name_of_model(worker.hf_file)
+    mmproj = worker.mmproj
+    if worker.mmproj_auto and not mmproj and not worker.mmproj_url:
+        projector = hub.name_of_projector(name)
+        mmproj = hub.fetch(projector) if projector else ""
+    return replace(worker, model=hub.fetch(name), mmproj=mmproj)
+
+
+def _draft(worker: WorkerConfig) -> str:
+    hub = Repository(worker.hf_repo_draft, token=worker.hf_token, offline=worker.offline)
+    return hub.fetch(hub.name_of_model(worker.model_draft))
+
+
+def _download(url: str, path: Path) -> None:
+    # Imported here: HTTP, TLS and mail headers are 3 MB in every process that reads options.
+    import urllib.error
+    import urllib.request
+
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer,  # noqa: S310 # http(s) only
+            part.open("wb") as file,
+        ):
+            shutil.copyfileobj(answer, file, 1 << 20)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+    except (OSError, urllib.error.URLError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the connection
+        reason = getattr(error, "reason", error)
+        raise ConfigError(
+            f"cannot fetch {url}: {reason}; check the address and the network, or put the file at "
+            f"{path} yourself"
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)

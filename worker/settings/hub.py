@@ -1,0 +1,119 @@
+"""A repository of Hugging Face: which of its files are wanted, and how they come here.
+
+What was fetched before needs neither the network nor the hub's package.
+"""
+
+import importlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from protocol.errors import ConfigError
+from worker.modelfile import paths_of
+from worker.settings.hub_cache import cache_folder, is_model, names_in, snapshot
+
+_USUAL = ("Q4_K_M", "Q8_0")
+"""What is taken where nobody names a quantization."""
+_BITS = re.compile(r"[-._](?:[A-Z]*?)(\d+)(?:_\w+)?\.gguf$", re.IGNORECASE)
+
+
+class Repository:
+    """One repository; raises `ConfigError` with the mend for what cannot be had."""
+
+    def __init__(self, name: str, *, token: str, offline: bool) -> None:
+        """Take `USER/MODEL[:QUANT]`."""
+        self._full = name
+        self._repo, _, self._quant = name.partition(":")
+        self._token = token or None
+        self._here = snapshot(self._repo, os.environ)
+        self._hub = None if offline else self._package()
+
+    def _package(self) -> Any:
+        try:
+            return importlib.import_module("huggingface_hub")
+        except ImportError as error:
+            if self._here is not None:
+                return None
+            raise ConfigError(
+                f"--hf-repo {self._full}: nothing of it was fetched before, and fetching needs a "
+                "package: pip install 'llamapool[hub]', or get the file yourself and say -m FILE"
+            ) from error
+
+    def name_of_model(self, file: str = "") -> str:
+        """Return the file of that name, or the usual choice."""
+        try:
+            return file or pick_file(self._names(), self._quant)
+        except ValueError as error:
+            raise self._fault(error) from error
+
+    def name_of_projector(self, model: str) -> str:
+        """Return the projector that lies beside a model; "" if there is none."""
+        return pick_projector(self._names(), model)
+
+    def fetch(self, name: str) -> str:
+        """Bring a file here, with all its parts if it was split; return the path of that name."""
+        paths = [self._path(path.as_posix()) for path in paths_of(Path(name))]
+        return next((path for path in paths if Path(path).name == Path(name).name), paths[0])
+
+    def _names(self) -> list[str]:
+        """List the files: of the hub, or of what is here if that cannot be asked."""
+        try:
+            if self._hub is not None:
+                return list(self._hub.list_repo_files(self._repo, token=self._token))
+        except Exception as error:  # the hub's own, its HTTP library's, or the network's
+            if self._here is None:
+                raise self._fault(error) from error
+            self._hub = None
+        return names_in(self._here) if self._here is not None else []
+
+    def _path(self, name: str) -> str:
+        if self._hub is None:
+            path = self._here / name if self._here is not None else None
+            if path is None or not path.is_file():
+                raise self._fault("it is not here, and the network is not used")
+            return str(path)
+        try:
+            folder = str(cache_folder(os.environ))
+            found = self._hub.hf_hub_download(self._repo, name, token=self._token, cache_dir=folder)
+            return str(found)
+        except Exception as error:  # as above
+            raise self._fault(error) from error
+
+    def _fault(self, reason: object) -> ConfigError:
+        return ConfigError(
+            f"cannot fetch {self._full}: {reason}; check name and network, or say -m FILE"
+        )
+
+
+def pick_file(names: Iterable[str], quant: str) -> str:
+    """Choose a GGUF file as llama-server does: the named quantization, else a usual one.
+
+    Raises `ValueError` if there is none.
+    """
+    models = sorted(filter(is_model, names))
+    for wanted in (quant,) if quant else _USUAL:
+        pattern = re.compile(rf"{re.escape(wanted)}[.-]", re.IGNORECASE)
+        for name in models:
+            if pattern.search(name):
+                return name
+    if quant or not models:
+        raise ValueError(f"no GGUF file{f' of {quant}' if quant else ''} in it")
+    return models[0]
+
+
+def pick_projector(names: Iterable[str], model: str) -> str:
+    """Choose the projector of a model as llama-server does: the nearest, of the nearest size."""
+    folder = PurePosixPath(model).parent.parts
+    found: list[tuple[int, int, str]] = []
+    for name in sorted(names):
+        at = PurePosixPath(name).parent.parts
+        if name.endswith(".gguf") and "mmproj" in name and folder[: len(at)] == at:
+            found.append((-len(at), abs(_bits(name) - _bits(model)), name))
+    return min(found)[2] if found else ""
+
+
+def _bits(name: str) -> int:
+    match = _BITS.search(name)
+    return int(match[1]) if match else 0
