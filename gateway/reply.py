@@ -6,7 +6,7 @@ and numbers its choices as the plan numbers its tasks.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import orjson
 
@@ -36,6 +36,9 @@ class Outcome:
 
 class Reply(Protocol):
     """Speaks one API: frames of a stream, or one body."""
+
+    is_read_by_chunk: ClassVar[bool]
+    """Whether old clients take each chunk of a stream for one event, as the documents' sample."""
 
     def started(self, index: int, message: Started) -> None:
         """Note where the choice runs; the first frame waits for something to say."""

@@ -5,7 +5,7 @@ llama-server closes them all at the end.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -25,6 +25,8 @@ _TEXT: _Block = ("text", 0)
 
 class MessagesReply:
     """Speaks Anthropic's messages API; see `gateway.reply.Reply`."""
+
+    is_read_by_chunk: ClassVar[bool] = False
 
     def __init__(self, card: ModelCard) -> None:
         self._id = identity(card).id

@@ -6,7 +6,7 @@ Both eras at once: today's keys in today's order, and the keys of 2023 and 2024 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -85,6 +85,8 @@ def project(result: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
 
 class CompletionReply:
     """Speaks llama-server's own completion API; see `gateway.reply.Reply`."""
+
+    is_read_by_chunk: ClassVar[bool] = True
 
     def __init__(self, card: ModelCard, params: Sequence[SamplingParams]) -> None:
         self._card = card

@@ -7,7 +7,7 @@ event with a single newline.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -31,6 +31,8 @@ def reply_to(task: Generate, prompt_tokens: Sequence[int] = ()) -> "WrapperReply
 
 class WrapperReply:
     """Speaks the wrapper's text completions and chats; see `gateway.reply.Reply`."""
+
+    is_read_by_chunk: ClassVar[bool] = False
 
     def __init__(self, prompt_tokens: Sequence[int], *, is_chat: bool) -> None:
         self._prompt_tokens = prompt_tokens

@@ -5,7 +5,7 @@ would cost more than all the rest of the gateway.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -24,6 +24,8 @@ _ROLE = b'{"role":"assistant","content":null}'
 
 class ChatReply:
     """Speaks OpenAI's chat API; see `gateway.reply.Reply`."""
+
+    is_read_by_chunk: ClassVar[bool] = False
 
     def __init__(self, card: ModelCard, params: Sequence[SamplingParams], wishes: Wishes) -> None:
         self._card = card

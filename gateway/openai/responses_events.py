@@ -6,7 +6,7 @@ client looks for beside them: numbers of events, outputs and parts.
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -32,6 +32,8 @@ _Data = dict[str, Any]
 
 class ResponsesReply:
     """Speaks OpenAI's responses API; see `gateway.reply.Reply`."""
+
+    is_read_by_chunk: ClassVar[bool] = False
 
     def __init__(
         self, card: ModelCard, params: SamplingParams, *, echo: Mapping[str, Any], n_top: int

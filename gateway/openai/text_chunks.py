@@ -1,7 +1,7 @@
 """The answers of /v1/completions: stream chunks and the object in one piece."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -29,6 +29,8 @@ class TextReply:
     `echoes` holds for each choice the text that stands before it, None unless `echo` was asked;
     it is empty for a prompt in tokens, whose text comes with the first delta.
     """
+
+    is_read_by_chunk: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -24,9 +24,9 @@ from protocol.messages import Delta, Done, Progress, Started, ToolCallDelta
 
 Planner = Callable[[Mapping[str, Any], ModelCard], Plan]
 
-_APART_S = 0.003
-"""Time between two events that came together: there are clients that read one event a chunk, and
-libraries that join what has come before their reader looks."""
+_APART_S = 0.01
+"""Time between two events that came together, where clients read one event a chunk: libraries join
+what has come before their reader looks."""
 
 
 class Exchange(NamedTuple):
@@ -139,7 +139,7 @@ async def pump(index: int, stream: TaskStream, reply: Reply, events: EventStream
         match message:
             case Delta():
                 await events.write(reply.delta(index, message))
-                if stream.has_mail:
+                if reply.is_read_by_chunk and stream.has_mail:
                     await asyncio.sleep(_APART_S)
             case Started():
                 reply.started(index, message)

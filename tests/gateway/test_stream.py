@@ -182,8 +182,9 @@ def test_times_are_measured_from_the_submission() -> None:
 class Frames:
     """Stands for the client's events: what was written, and for the words of an API."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_read_by_chunk: bool = True) -> None:
         self.written: list[bytes] = []
+        self.is_read_by_chunk = is_read_by_chunk
 
     async def write(self, frame: bytes) -> None:
         self.written.append(frame)
@@ -195,13 +196,16 @@ class Frames:
         return b"end"
 
 
-async def test_tokens_that_came_together_are_written_one_by_one_and_apart() -> None:
-    one, frames = stream(), Frames()
+@pytest.mark.parametrize("is_read_by_chunk", [True, False])
+async def test_tokens_that_came_together_are_written_one_by_one(is_read_by_chunk: bool) -> None:
+    one, frames = stream(), Frames(is_read_by_chunk=is_read_by_chunk)
     one.push_delta(delta("a", 1), 11.0)
     one.push_delta(delta("b", 2), 11.0)
     one.push(DONE)
     pumping = asyncio.create_task(pump(0, one, cast(Reply, frames), cast(EventStream, frames)))
     await asyncio.sleep(0)
-    assert frames.written == [event(b"a")]
+    assert frames.written == (
+        [event(b"a")] if is_read_by_chunk else [event(b"a"), event(b"b"), b"end"]
+    )
     await pumping
     assert frames.written == [event(b"a"), event(b"b"), b"end"]
