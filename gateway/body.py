@@ -5,6 +5,7 @@ llama-server reads them all as JSON.
 """
 
 import asyncio
+import codecs
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +84,7 @@ def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
 
 def _decoded(data: bytes) -> Any:
     try:
-        return orjson.loads(data)
+        return orjson.loads(data.removeprefix(codecs.BOM_UTF8))
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the request body is not valid JSON: {error}") from error
 

@@ -32,15 +32,12 @@ REFUSED: Mapping[str, tuple[str, _Test]] = {
     "grammar_lazy": ("lazy grammars are", _not_empty),
     "grammar_triggers": ("lazy grammars are", _not_empty),
     "preserved_tokens": ("lazy grammars are", _not_empty),
-    "audio": ("audio is", _not_empty),
     "modalities": ("anything but text is", _other_than(["text"], [])),
     "system_prompt": ("a shared system prompt beside a conversation is", _not_empty),
-    "suffix": ("insertion is", _not_empty),
-    "prediction": ("predicted output is", _not_empty),
     "web_search_options": ("web search is", _other_than()),
     "chat_template": ("a template in the request is", _not_empty),
     "chat_parser": ("choosing the chat parser is", _not_empty),
-    "parse_tool_calls": ("choosing the chat parser is", _not_empty),
+    "parse_tool_calls": ("choosing the chat parser is", _other_than(True)),
 }
 """Name -> (what is not supported, whether a value that is not null asks for it)."""
 
@@ -53,6 +50,9 @@ HARMLESS: Mapping[str, str] = {
     "prompt_cache_options": "a hint for the cache",
     "verbosity": "a wish to the model that no template here reads",
     "n_cache_reuse": "a hint for the cache",
+    "prediction": "a hint for speed",
+    "audio": "the voice of an answer in sound, which `modalities` asks for",
+    "suffix": "asks /v1/completions for an insertion, and nothing of the others",
     "tokenize": "asks for the shape of api_like_OAI.py, which /completion never had",
 }
 

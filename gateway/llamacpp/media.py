@@ -83,7 +83,7 @@ def _read_image_data(body: Mapping[str, Any]) -> dict[int, bytes]:
     images = {}
     for i, item in enumerate(items):
         key = f"image_data[{i}]"
-        if not isinstance(item, dict) or not {"data", "id"} <= item.keys():
+        if not isinstance(item, dict) or "id" not in item:
             raise InvalidRequest(f"Field '{key}': must have 'data' and 'id'", param=key)
         if type(item["id"]) is not int:
             raise wrong_type(f"{key}.id", "number", item["id"])

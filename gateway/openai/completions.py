@@ -30,7 +30,7 @@ _MOST_ECHOED = 20
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     """Plan a text completion; raises `InvalidRequest` naming the field."""
-    refuse_unsupported(body, besides=("suffix",))
+    refuse_unsupported(body)
     n_top = read_int(body, "logprobs", 0, 1000)
     native = dict(body)
     if n_top is not None:

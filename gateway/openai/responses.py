@@ -36,7 +36,7 @@ _REFUSED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "prompt": ("prompts are not stored", bool),
     "functions": ("functions are among the tools", bool),
     "function_call": ("tool_choice says it", lambda value: value not in ("auto", "none")),
-    "truncation": ("a prompt that does not fit is an error", lambda value: value != "disabled"),
+    "truncation": ("it is not known", lambda value: value not in ("disabled", "auto")),
 }
 """Name -> (why it is not supported, whether a value that is not null asks for it)."""
 

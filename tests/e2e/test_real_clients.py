@@ -3,10 +3,12 @@
 import json
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
@@ -286,13 +288,37 @@ console.log(answers)
 
 
 def test_a_node_client_may_read_one_event_a_chunk(pool: Served) -> None:
-    """As the documents' chat.mjs does, which joins nothing and splits nothing."""
+    """As the documents' chat.mjs does, which joins nothing and splits nothing.
+
+    On a machine whose cores are all taken Node itself joins chunks that come 10 ms apart, whoever
+    sends them: then it may try again.
+    """
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node.js is not installed")
     command = [node, "--input-type=module", "-e", NODE_STREAM, pool.url, PROMPT]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-    assert answer.stdout.strip() == "12"
+    for _ in range(5):
+        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        if answer.returncode == 0:
+            break
+    assert answer.stdout.strip() == "12", answer.stderr
+
+
+def test_each_event_is_an_http_chunk_of_its_own(pool: Served) -> None:
+    body = json.dumps({"prompt": PROMPT, "n_predict": 24, "stream": True})
+    url = httpx.URL(pool.url)
+    with socket.create_connection((url.host, url.port), timeout=60) as connection:
+        head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        connection.sendall(f"{head}Connection: close\r\n\r\n{body}".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    _, _, rest = answer.partition(b"\r\n\r\n")
+    chunks = []
+    while (size := int((head_and_rest := rest.split(b"\r\n", 1))[0], 16)) > 0:
+        chunks.append(head_and_rest[1][:size])
+        rest = head_and_rest[1][size + 2 :]
+    assert len(chunks) > 1
+    for chunk in chunks:
+        assert chunk.startswith(b"data: {") and chunk.endswith(b"}\n\n") and chunk.count(b"\n") == 2
 
 
 @pytest.mark.parametrize("kind", ["text/plain;charset=UTF-8", "application/octet-stream", None])

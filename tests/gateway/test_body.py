@@ -98,3 +98,7 @@ def test_any_bytes_are_an_object_or_a_named_mistake(data: bytes) -> None:
         assert isinstance(parse_object(data), dict)
     except InvalidRequest as error:
         assert error.message.startswith("the request body")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_body() -> None:
+    assert parse_object(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}

@@ -35,3 +35,7 @@ def test_harmless_and_unknown_fields_pass() -> None:
 
 def test_every_endpoint_has_methods() -> None:
     assert all(methods and what for methods, what in ENDPOINTS.values())
+
+
+def test_the_default_may_be_said() -> None:
+    refuse_unsupported({"parse_tool_calls": True, "modalities": ["text"], "function_call": "auto"})

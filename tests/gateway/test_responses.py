@@ -118,9 +118,9 @@ def test_thoughts_without_content_are_their_summary_or_nothing() -> None:
             "Field 'previous_response_id': not supported, answers are not stored",
         ),
         (
-            {"input": "a", "truncation": "auto"},
+            {"input": "a", "truncation": "middle"},
             "truncation",
-            "Field 'truncation': not supported, a prompt that does not fit is an error",
+            "Field 'truncation': not supported, it is not known",
         ),
         ({"input": "a", "tools": 3}, "tools", "'tools' must be an array of objects"),
         (
@@ -181,7 +181,7 @@ def test_an_image_needs_a_model_that_sees() -> None:
 
 
 def test_what_asks_for_nothing_passes() -> None:
-    nothing = {"previous_response_id": None, "background": False, "truncation": "disabled"}
+    nothing = {"previous_response_id": None, "background": False, "truncation": "auto"}
     labels = {"store": True, "metadata": {"a": "b"}, "include": ["reasoning.encrypted_content"]}
     assert plan({"input": "a", **nothing, **labels, "tools": [], "text": {}}, CARD).tasks
 
