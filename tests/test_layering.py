@@ -47,6 +47,7 @@ RULES: dict[str, set[str]] = {
     "worker/engine/fake_embedding.py": ENGINE | {"protocol.config"},
     "worker/output": TEXT,
     "worker/llama": {"protocol", "worker", "llama_cpp", "numpy"},
+    "worker/grammar/gbnf": {"worker.grammar.gbnf", "numpy"},
     # The supervisor must start at once and outlive everybody.
     "worker/supervisor.py": {"protocol", "worker"},
 }

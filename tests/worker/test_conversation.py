@@ -10,7 +10,7 @@ from protocol.facts import ModelCard
 from protocol.messages import Chat
 from tests.worker.chat_templates import HERMES, MESSAGES, NO_SYSTEM, OPENER, TEXT_ARGUMENTS, THINKER
 from worker.chat.conversation import ChatPrompt, ConversationReader
-from worker.llama.grammar import check_grammar
+from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.output.chat.formats import FORMATS, GENERIC, choose_format
 
 USER = {"role": "user", "content": "hi"}
@@ -160,7 +160,7 @@ def test_a_developer_is_the_system() -> None:
 
 def test_a_required_call_is_the_whole_answer() -> None:
     prompt = read(HERMES, tools=(WEATHER, TIME), tool_choice="required")
-    check_grammar(prompt.grammar)
+    parse_grammar(prompt.grammar)
     assert "root ::= tool-call (space tool-call)* space\n" in prompt.grammar
     assert 'tool-call ::= "<tool_call>\\n" space (tool-get-weather | tool-get-time)' in (
         prompt.grammar

@@ -12,8 +12,8 @@ from tests.worker.chat_cases import BY_NAME
 from tests.worker.served import Served
 from tests.worker.test_chat_parse import parse
 from tests.worker.test_conversation import TIME, USER, read
+from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import whole_part
-from worker.llama.grammar import check_grammar
 from worker.output.chat.parser import Expected
 from worker.output.chat.thoughts import listed_thoughts
 
@@ -126,7 +126,7 @@ def test_arguments_come_through_as_they_were_written(arguments: dict[str, Any], 
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_there_is_a_grammar(choice: str) -> None:
     prompt = read(TEMPLATE, USER, tools=(TOOL, TIME), tool_choice=choice)
-    check_grammar(prompt.grammar)
+    parse_grammar(prompt.grammar)
     assert prompt.triggers == ((f"{MARK}<tool_call>",) if choice == "auto" else ())
     assert f'tool-python-arg-n ::= "{MARK}<n>" integer "{MARK}</n>"' in prompt.grammar
     assert f'"{MARK}<a_b>" ("x" | "y")' in prompt.grammar

@@ -8,8 +8,8 @@ import pytest
 from tests.worker.served import Served
 from tests.worker.test_chat_parse import parse
 from tests.worker.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
+from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import argument_types
-from worker.llama.grammar import check_grammar
 from worker.output.chat.formats import FORMATS, GENERIC, choose_format
 
 _MESSAGES = r"""{% if tools %}{{ tools | tojson }}{% endif %}
@@ -94,7 +94,7 @@ def test_earlier_calls_are_taken_apart_for_the_template(name: str) -> None:
 @pytest.mark.parametrize("choice", ["auto", "required", "function:order"])
 def test_there_is_a_grammar(name: str, choice: str) -> None:
     prompt = read(TEMPLATES[name], tools=(ORDER_TOOL, TIME), tool_choice=choice)
-    check_grammar(prompt.grammar)
+    parse_grammar(prompt.grammar)
     assert bool(prompt.triggers) == (choice == "auto")
 
 

@@ -24,6 +24,7 @@ from worker.llama.best import Logits
 from worker.llama.chain import Model
 from worker.llama.crew import Job, open_crew
 from worker.llama.embedding import open_embedder
+from worker.llama.grammar import Grammars
 from worker.llama.hardware.threads import prioritize
 from worker.llama.media import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load
@@ -73,8 +74,9 @@ class LlamaBackend:
         self._board = open_board(self._context, self._vocab, config)
         self._crew = open_crew(self._context)
         self.embedder = open_embedder(self._loaded, config)
-        candidates = Candidates(self._vocab.n_tokens)
-        self._scratch = Scratch(candidates, self.vocabulary.special_pieces)
+        pieces = self.vocabulary.special_pieces
+        grammars = Grammars(self._vocab, pieces, eog)
+        self._scratch = Scratch(Candidates(self._vocab.n_tokens), pieces, grammars)
         self._media = self._open_media(config)
         self.card = self._describe()
         if self.card.can_generate:

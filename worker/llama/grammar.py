@@ -1,94 +1,49 @@
-"""Bounds on a GBNF text before llama.cpp's parser sees it.
+"""Grammars over the tokens of a model: each text is read once, and shared by the tasks with it."""
 
-The parser recurses on parentheses (200,000 of them end the process) and multiplies repetitions
-out, so both are measured here first.
-"""
+import functools
+import threading
+from collections.abc import Sequence
 
 from protocol.errors import InvalidRequest
+from worker.grammar.gbnf.automaton import Automaton
+from worker.grammar.gbnf.matcher import Matcher, Rules
+from worker.grammar.gbnf.parser import parse
+from worker.grammar.gbnf.symbols import GrammarError
+from worker.grammar.gbnf.trie import TokenTrie
+from worker.llama.vocabulary import LlamaVocabulary
 
-MAX_DEPTH = 200
-MAX_SYMBOLS = 250_000
-"""Symbols after repetitions are multiplied out, each character of a literal one; each costs some
-50 bytes in the parser."""
-
-MAX_REPEAT = 2000
-
-
-def check_grammar(text: str) -> None:
-    """Raise `InvalidRequest` for a grammar that is too deep or grows too large."""
-    depth, sizes, last = 0, [0], 0
-    i = 0
-    while i < len(text):
-        char = text[i]
-        if char in '"[':
-            start, i = i, _skip_literal(text, i)
-            last = max(1, i - start - 1)
-        elif char == "#":
-            i = _line_end(text, i)
-            continue
-        elif char == "(":
-            depth += 1
-            sizes.append(0)
-            last = 0
-            _require(depth <= MAX_DEPTH, f"nested deeper than {MAX_DEPTH}")
-        elif char == ")":
-            depth = max(0, depth - 1)
-            last = sizes.pop() if len(sizes) > 1 else 0
-        elif char == "{":
-            i, times = _repeat(text, i)
-            sizes[-1] += last * max(0, times - 1)
-            last *= max(1, times)
-            _require(sizes[-1] <= MAX_SYMBOLS, "repetitions multiply out to too many symbols")
-            i += 1
-            continue
-        elif char.isalnum() or char in "-_":
-            i = _name_end(text, i)
-            last = 1
-        elif char.isspace():
-            i += 1
-            continue
-        else:
-            last = 1
-        sizes[-1] += last
-        _require(sizes[-1] <= MAX_SYMBOLS, "too many symbols")
-        i += 1
+_KEPT = 8
+"""Grammars: each may hold some 30 MB of what was found for it."""
 
 
-def _require(holds: bool, problem: str) -> None:
-    if not holds:
-        raise InvalidRequest(f"Failed to parse grammar: {problem}", param="grammar")
+class Grammars:
+    """Opens grammars; any thread may, and the engine's alone uses what is opened."""
 
+    def __init__(
+        self, vocabulary: LlamaVocabulary, pieces: Sequence[bytes], eog: Sequence[int]
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._pieces = pieces
+        self._eog = eog
+        self._trie: TokenTrie | None = None
+        self._building = threading.Lock()
+        self._rules = functools.lru_cache(_KEPT)(self._read)
 
-def _skip_literal(text: str, start: int) -> int:
-    """Return the index of the quote or bracket that closes a literal."""
-    closing = '"' if text[start] == '"' else "]"
-    i = start + 1
-    while i < len(text) and text[i] != closing:
-        i += 2 if text[i] == "\\" else 1
-    return i
+    def open(self, text: str) -> Matcher:
+        """Begin a text under a grammar; raises `InvalidRequest`."""
+        try:
+            return Matcher(self._rules(text), self._pieces)
+        except GrammarError as error:
+            message = f"Failed to parse grammar: {error}"
+            raise InvalidRequest(message, param="grammar") from error
 
+    def _read(self, text: str) -> Rules:
+        grammar = parse(text, self._token_of)
+        with self._building:
+            if self._trie is None:
+                self._trie = TokenTrie(self._pieces)
+        return Rules(Automaton(grammar), self._trie, self._eog)
 
-def _name_end(text: str, start: int) -> int:
-    """Return the index of the last character of a rule's name."""
-    i = start
-    while i + 1 < len(text) and (text[i + 1].isalnum() or text[i + 1] in "-_"):
-        i += 1
-    return i
-
-
-def _line_end(text: str, start: int) -> int:
-    end = text.find("\n", start)
-    return len(text) if end < 0 else end
-
-
-def _repeat(text: str, start: int) -> tuple[int, int]:
-    """Return the index of the closing brace and the larger bound of `{m}`, `{m,}` or `{m,n}`."""
-    end = text.find("}", start)
-    if end < 0:
-        return len(text), 1
-    bounds = [part.strip() for part in text[start + 1 : end].split(",")]
-    # int() refuses thousands of digits, and nine are too many already.
-    numbers = [int(part[:9]) for part in bounds if part.isascii() and part.isdigit()]
-    times = max(numbers, default=1)
-    _require(times <= MAX_REPEAT, f"more than {MAX_REPEAT} repetitions")
-    return end, times
+    def _token_of(self, text: str) -> int | None:
+        tokens = self._vocabulary.tokenize(text, add_special=False, parse_special=True)
+        return tokens[0] if len(tokens) == 1 else None

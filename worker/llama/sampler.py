@@ -3,11 +3,10 @@
 Usually one ctypes call a token (`llama_sampler_sample`), or `Best` where that would only find the
 greatest logit. Where something must look at the candidates (grammar, a dropped stage, probabilities
 after sampling) they are filled into numpy memory and the parts are applied one by one, like
-llama-server's `common_sampler_sample`.
+llama-server's `common_sampler_sample`. The grammar is ours (`worker.grammar.gbnf`): llama.cpp's
+takes exponential time over some, and cannot be stopped.
 """
 
-import ctypes
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,8 @@ from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.facts import TokenProb
 from protocol.sampling import SamplingParams
 from worker.engine.backend import DeadEnd, Sampled
+from worker.grammar.gbnf.matcher import Matcher
+from worker.grammar.gbnf.symbols import GrammarError
 from worker.llama.best import Logits
 from worker.llama.chain import (
     Chain,
@@ -29,17 +30,15 @@ from worker.llama.chain import (
     open_best,
     resolve_biases,
 )
-from worker.llama.grammar import check_grammar
+from worker.llama.grammar import Grammars
 from worker.llama.stages import Candidates, Stage, view
 from worker.llama.thinking import open_thinking
 from worker.llama.trigger import Trigger
 
+_NEVER = np.float32(-np.inf)
+
 Outputs = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 """The logits of several rows."""
-
-GRAMMAR_LIMIT_S = 2.0
-"""An ambiguous grammar can take exponential time over the vocabulary; there is no way to stop it
-within a call, so the task ends after the first call that took this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,7 @@ class Scratch:
 
     candidates: Candidates
     pieces: Sequence[bytes]
+    grammars: Grammars
 
 
 class LlamaSampler:
@@ -60,20 +60,20 @@ class LlamaSampler:
         scratch: Scratch,
         triggers: Sequence[str] = (),
     ) -> None:
+        self._parts: list[Chain | Stage] = []  # first: whatever fails, they are freed
         self.params = params
         self._n_probs = params.n_probs
         self._scratch = scratch
-        self._grammar: Any = None
-        self._lazy: Any = None
+        self._grammar: Matcher | None = None
+        self._lazy: Matcher | None = None
         """The grammar while it waits for its trigger."""
         self._tokenize = _tokenizer(model)
         self._trigger = Trigger(triggers, scratch.pieces, self._tokenize) if triggers else None
         self._thinking = open_thinking(
             params, scratch.pieces, self._tokenize, is_lazy=self._trigger is not None
         )
-        self._parts: list[Chain | Stage] = []
         try:
-            grammar = _open_grammar(params.grammar, model)
+            grammar = scratch.grammars.open(params.grammar) if params.grammar else None
             if self._trigger is None:
                 self._grammar = grammar
             else:
@@ -113,7 +113,9 @@ class LlamaSampler:
 
     def sample(self, context: Any, index: int, read: Callable[[int], Logits]) -> Sampled:
         """Choose a token from a row; `read` looks its logits up, where anything needs them."""
-        if self._fast is not None:
+        try:
+            if self._fast is None:
+                return self._judged(read(index))
             if self.chosen >= 0:
                 token, self.chosen = self.chosen, -1
             elif self._best is not None and not self.backend_sampling:
@@ -122,7 +124,12 @@ class LlamaSampler:
                 token = int(lib.llama_sampler_sample(self._fast, context, index))
             self._watch(token)
             return Sampled(token, self._raw_prob(token, read(index)) if self._n_probs else None)
-        logits = read(index)
+        except GrammarError as error:
+            text = f"The grammar cannot be followed: {error}"
+            raise TaskError(ErrorCode.INVALID_REQUEST, text, param="grammar") from error
+
+    def _judged(self, logits: Logits) -> Sampled:
+        """Choose a token where something must look at the candidates."""
         token = self._choose(self._forced(logits))
         if self.params.post_sampling_probs:
             prob = self._final_prob(token)
@@ -130,7 +137,7 @@ class LlamaSampler:
             prob = self._raw_prob(token, logits)
         if self._grammar is not None:
             self._require_allowed(token)
-            lib.llama_sampler_accept(self._grammar, token)
+            self._grammar.accept(token)
         self._watch(token)
         for part in self._parts:
             part.accept(token)
@@ -142,9 +149,6 @@ class LlamaSampler:
             part.free()
         self._parts = []
         self._fast = None
-        for grammar in (self._grammar, self._lazy):
-            if grammar:
-                lib.llama_sampler_free(grammar)
         self._grammar = self._lazy = None
 
     def __del__(self) -> None:
@@ -160,8 +164,7 @@ class LlamaSampler:
         thinking = self._thinking
         if thinking is None or (token := thinking.forced) is None:
             return logits
-        candidates, grammar = self._scratch.candidates, self._grammar
-        if grammar is not None and not candidates.is_allowed(token, grammar):
+        if self._grammar is not None and not self._grammar.is_allowed(token):
             thinking.give_up()  # the grammar knows of no thoughts here
             return logits
         only = np.full_like(logits, -np.inf)
@@ -187,10 +190,11 @@ class LlamaSampler:
         if self._trigger is None or (written := self._trigger.watch(token)) is None:
             return
         self._trigger = None
+        assert self._lazy is not None, "a trigger without a grammar"
         for one in written:
-            if not self._scratch.candidates.is_allowed(one, self._lazy):
+            if not self._lazy.is_allowed(one):
                 return  # not how the grammar has it: the text stays free, as it was
-            lib.llama_sampler_accept(self._lazy, one)
+            self._lazy.accept(one)
         self._grammar, self._lazy, self._fast = self._lazy, None, None
 
     # ---- choosing -----------------------------------------------------------------------------
@@ -200,15 +204,9 @@ class LlamaSampler:
         candidates = self._scratch.candidates
         candidates.fill(logits)
         token = self._apply_parts()
-        if self._grammar is None or candidates.is_allowed(token, self._grammar):
+        if self._grammar is None or self._grammar.is_allowed(token):
             return token
-        raw = candidates.fill(logits)
-        start = time.perf_counter()
-        lib.llama_sampler_apply(self._grammar, ctypes.byref(raw))
-        if time.perf_counter() - start > GRAMMAR_LIMIT_S:
-            raise TaskError(
-                ErrorCode.INVALID_REQUEST, "The grammar is too ambiguous to follow", param="grammar"
-            )
+        candidates.fill(np.where(self._grammar.mask(), logits, _NEVER))
         if not candidates.any_possible():
             raise DeadEnd
         token = self._apply_parts()
@@ -225,8 +223,7 @@ class LlamaSampler:
         return token
 
     def _require_allowed(self, token: int) -> None:
-        # Accepting a token that the grammar refuses would abort the process.
-        if not self._scratch.candidates.is_allowed(token, self._grammar):
+        if self._grammar is not None and not self._grammar.is_allowed(token):
             raise DeadEnd
 
     # ---- probabilities ------------------------------------------------------------------------
@@ -317,14 +314,3 @@ def _tokenizer(model: Model) -> Callable[[str], Sequence[int]]:
         return model.vocabulary.tokenize(text, add_special=False, parse_special=True)
 
     return tokenize
-
-
-def _open_grammar(text: str, model: Model) -> Any:
-    if not text:
-        return None
-    check_grammar(text)
-    data = text.encode(errors="replace").replace(b"\0", b"")
-    grammar = lib.llama_sampler_init_grammar(model.vocabulary.handle, data, b"root")
-    if not grammar:
-        raise InvalidRequest("Failed to parse grammar", param="grammar")
-    return grammar

@@ -1,0 +1,145 @@
+"""A task's place in its grammar: which tokens may come next, and what has come.
+
+Whatever is asked costs bounded time, whichever the grammar: a task may spend what it saves up from
+token to token, and ends with a reason when that is used up.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from worker.grammar.gbnf.automaton import Automaton, State, TooCostlyError
+from worker.grammar.gbnf.symbols import GrammarError
+from worker.grammar.gbnf.trie import Ints, TokenTrie
+
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
+
+MAX_CREDIT_S = 1.0
+"""What the search for tokens may take in one go."""
+_CREDIT_A_TOKEN_S = 0.05
+_KEPT_MASKS = 32
+"""Of one grammar: one byte a token each."""
+
+
+class Rules:
+    """A grammar over the tokens of a model, shared by all tasks that have it."""
+
+    def __init__(self, automaton: Automaton, trie: TokenTrie, eog: Sequence[int]) -> None:
+        self.automaton = automaton
+        self.trie = trie
+        self.eog = np.array(eog, np.int32)
+        self._masks: OrderedDict[State, Mask] = OrderedDict()
+
+    def mask(self, state: State) -> Mask:
+        """Tell of every token whether it may follow."""
+        found = self._masks.get(state)
+        if found is not None:
+            self._masks.move_to_end(state)
+            return found
+        found = self._masks[state] = self._search(state)
+        if len(self._masks) > _KEPT_MASKS:
+            self._masks.popitem(last=False)
+        return found
+
+    def _search(self, state: State) -> Mask:
+        """Walk down the tree of tokens, a level at a time, as far as the grammar goes."""
+        trie, automaton = self.trie, self.automaton
+        automaton.trim()
+        allowed = np.zeros(trie.n_nodes, bool)
+        nodes: Ints = np.zeros(1, np.int32)
+        rows: Ints = np.full(1, automaton.row(state), np.int32)
+        while len(nodes):
+            nodes, parents = trie.children(nodes)
+            rows = self._moved(rows.take(parents), trie.bytes.take(nodes))
+            alive = rows.nonzero()[0]
+            if len(alive) < len(nodes):
+                nodes, rows = nodes.take(alive), rows.take(alive)
+            allowed[nodes] = automaton.may_end.take(rows)
+        mask: Mask = allowed[trie.node_of]
+        named, others = automaton.named_tokens(state)
+        if others:
+            mask |= trie.node_of > 0
+            if len(others) == 1:
+                mask[[token for token in others if token < len(mask)]] = False
+        mask[[token for token in named if token < len(mask)]] = True
+        mask[self.eog] = state.is_complete
+        return mask
+
+    def _moved(self, rows: Ints, following: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> Ints:
+        """Look up where bytes lead, and find out what is not known."""
+        automaton = self.automaton
+        at = rows << 8
+        at |= following
+        found: Ints = automaton.table.ravel().take(at)
+        while len(found) and found.min() < 0:
+            for one in np.unique(at[found < 0]).tolist():
+                automaton.fill(one >> 8, one & 0xFF)
+            found = automaton.table.ravel().take(at)
+        return found
+
+
+class Matcher:
+    """Where one task stands; the engine thread's alone."""
+
+    def __init__(self, rules: Rules, pieces: Sequence[bytes]) -> None:
+        self._rules = rules
+        self._pieces = pieces
+        self._state = rules.automaton.start
+        self._eog = frozenset(rules.eog.tolist())
+        self._credit_s = MAX_CREDIT_S
+        self._asked: tuple[int, State | None] = -1, None
+        """The token that was asked for last, and where it would lead."""
+
+    def is_allowed(self, token: int) -> bool:
+        """Tell whether a token may come next; raises `GrammarError` if that takes too long."""
+        if token in self._eog:
+            return self._state.is_complete
+        if self._asked[0] != token:
+            self._asked = token, self._spend(self._after, token)
+        return self._asked[1] is not None
+
+    def accept(self, token: int) -> None:
+        """Take a token; only one that may come next."""
+        assert self.is_allowed(token), "the grammar does not allow this token"
+        self._credit_s = min(MAX_CREDIT_S, self._credit_s + _CREDIT_A_TOKEN_S)
+        if self._asked[0] == token and self._asked[1] is not None:
+            self._state = self._asked[1]
+        self._asked = -1, None
+        self._rules.automaton.trim()
+
+    def mask(self) -> Mask:
+        """Tell of every token whether it may come next; raises `GrammarError` as above."""
+        return self._spend(self._rules.mask, self._state)
+
+    def _after(self, token: int) -> State | None:
+        automaton = self._rules.automaton
+        piece = self._pieces[token]
+        if not piece or 0 in piece:
+            return None
+        state: State | None = self._state
+        for byte in piece:
+            assert state is not None
+            state = state.moves[byte] if byte in state.moves else automaton.move(state, byte)
+            if state is None:
+                break
+        if state is not None and not state.may_end:
+            state = None
+        if automaton.names_tokens:
+            state = automaton.union(state, automaton.after_token(self._state, token))
+        return state
+
+    def _spend(self, work: Callable[[Asked], Found], asked: Asked) -> Found:
+        start = time.perf_counter()
+        self._rules.automaton.deadline_s = start + self._credit_s
+        try:
+            return work(asked)
+        except TooCostlyError as error:
+            raise GrammarError("the grammar is too ambiguous to follow") from error
+        finally:
+            self._credit_s -= time.perf_counter() - start
