@@ -129,7 +129,7 @@ async def health(port: int) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
         return b""
-    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     answer = await reader.read()
     writer.close()
     return answer
@@ -147,7 +147,7 @@ async def stream(port: int, tokens: int, model: str = "fake") -> Answer:
         }
     ).encode()
     head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

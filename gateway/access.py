@@ -16,12 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.auth import PUBLIC_PATHS
 from gateway.body import ClientGone
 from gateway.errors import BROKEN, Refused, refused_response, task_error_response
+from gateway.http.client_address import TrustedProxies
 from gateway.metrics import Metrics
 from protocol.limits import LimitsConfig
 
 log = logging.getLogger(__name__)
 
 _DEFAULT = LimitsConfig()
+_NO_PROXIES = TrustedProxies()
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _CLIENT_GONE = 499
 """nginx's number for a client that left before the answer; it only stands in the log."""
@@ -60,19 +62,27 @@ class _Exchange:
 class AccessMiddleware:
     """Wraps everything: whatever happens below, there is one answer and one log line."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, limits: LimitsConfig = _DEFAULT) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        limits: LimitsConfig = _DEFAULT,
+        proxies: TrustedProxies = _NO_PROXIES,
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._limits = limits
+        self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request; `scope["address"]` is then its client's, proxies looked through."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": ""})
             return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope["address"] = self._proxies.address(scope)
         exchange = _Exchange(_request_id(scope), send, time.monotonic())
         try:
             await self._answer(scope, receive, exchange)
@@ -83,7 +93,6 @@ class AccessMiddleware:
         status = exchange.status or _CLIENT_GONE
         seconds = time.monotonic() - exchange.started_at
         self._metrics.http_request(_route(scope), status, seconds)
-        client = scope.get("client")
         log.log(
             logging.DEBUG if scope["path"] in PUBLIC_PATHS else logging.INFO,
             "request method=%s path=%s status=%d ms=%.1f client=%s id=%s",
@@ -91,7 +100,7 @@ class AccessMiddleware:
             ascii(scope["path"][:200])[1:-1],
             status,
             seconds * 1000,
-            client[0] if client else "-",
+            scope["address"] or "-",
             exchange.request_id.decode(),
         )
 

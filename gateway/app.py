@@ -1,5 +1,6 @@
 """Composition only: which endpoint answers where, and what stands before all of them."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,15 +8,17 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, request_response
 from starlette.types import ASGIApp
 
 from gateway.access import AccessMiddleware
 from gateway.anthropic import messages
-from gateway.auth import AuthMiddleware, key_ring
+from gateway.auth import PUBLIC_PATHS, AdminOnly, AuthMiddleware, Rules, key_ring
 from gateway.chunked import ChunksMiddleware
 from gateway.cors import CorsMiddleware
 from gateway.errors import HANDLERS, json_response
+from gateway.http.client_address import TrustedProxies
+from gateway.http.sites import HostMiddleware
 from gateway.llamacpp import completion, infill
 from gateway.media.loader import MediaLoader
 from gateway.metrics import Metrics
@@ -44,6 +47,8 @@ from protocol.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.version import version
 
+log = logging.getLogger(__name__)
+
 _Endpoint = Callable[..., Any]
 
 
@@ -53,18 +58,28 @@ def build_app(
     """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read."""
     media = MediaLoader(config)
     service = Service(config=config, pool=pool, metrics=metrics, media=media, router=router)
-    ring = key_ring(config.api_key, config.api_key_file)
+    ring = key_ring(config.api_key, config.api_key_file, config.api_key_admin)
     pages = open_pages(config)
     routes = [*_routes(service), *unsupported_routes()]
     routes += _added(service, routes)
     routes.append(_description(routes, config))
+    proxies = TrustedProxies(config.trusted_proxies, config.trusted_proxy_header)
+    rules = Rules(
+        isolation=config.cache_isolation,
+        origins=config.cors_origins,
+        public=PUBLIC_PATHS | {config.health_route},
+        is_page=_public_page(pages, routes),
+    )
+    if not ring.has_admin:
+        log.warning("no key is an admin's: mark one with --api-key-admin, or in the key file")
     app = Starlette(
         routes=[*routes, *pages.routes()],
         middleware=[
-            Middleware(AccessMiddleware, metrics, config.limits),
+            Middleware(AccessMiddleware, metrics, config.limits, proxies),
+            Middleware(HostMiddleware, config, is_open=ring.is_open),
             Middleware(CorsMiddleware, config),
             Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),
-            Middleware(AuthMiddleware, ring, _public_page(pages, routes), config.cache_isolation),
+            Middleware(AuthMiddleware, ring, rules),
             Middleware(UsesMiddleware),
         ],
         exception_handlers=dict(HANDLERS),
@@ -108,7 +123,9 @@ def _routes(service: Service) -> list[Route]:
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
         *(Route(path, endpoint, methods=["GET"]) for path, endpoint in _gets(service).items()),
-        Route("/models", ModelRemoval(service).remove, methods=["DELETE"]),
+        Route(
+            "/models", AdminOnly(request_response(ModelRemoval(service).remove)), methods=["DELETE"]
+        ),
     ]
 
 
@@ -154,11 +171,11 @@ def _side(service: Service) -> dict[str, _Endpoint]:
         **dict.fromkeys(("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"), reranking),
         "/tokenize": Tokenization(service),
         "/detokenize": Detokenization(service),
-        "/slots/{id_slot}": SlotActions(service),
-        "/lora-adapters": LoraAdapters(service, reads=False),
-        "/props": GlobalProps(service).set,
-        "/models/load": ModelOrders(service, loads=True),
-        "/models/unload": ModelOrders(service, loads=False),
+        "/slots/{id_slot}": AdminOnly(SlotActions(service)),
+        "/lora-adapters": AdminOnly(LoraAdapters(service, reads=False)),
+        "/props": AdminOnly(request_response(GlobalProps(service).set)),
+        "/models/load": AdminOnly(ModelOrders(service, loads=True)),
+        "/models/unload": AdminOnly(ModelOrders(service, loads=False)),
     }
 
 

@@ -37,6 +37,7 @@ _VERBOSE = 10
 @click.option("--bind", multiple=True, help="ZeroMQ endpoint for workers; may be repeated.")
 @click.option("--api-key", multiple=True, help="Key that may use the API; may be repeated.")
 @click.option("--api-key-file", multiple=True, help="File with one key a line; may be repeated.")
+@click.option("--api-key-admin", multiple=True, help="Key that may change it; may be repeated.")
 @click.option("--metrics/--no-metrics", default=None, help="Serve GET /metrics.")
 @click.option("--slots/--no-slots", default=None, help="Serve GET /slots.")
 @click.option("-v", "--verbose", is_flag=True, help="Log in detail.")

@@ -1,10 +1,10 @@
 """Cross-origin requests: which pages may call from a browser, as llama-server's options say it."""
 
-import urllib.parse
 from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.http.sites import LOCAL_NAMES, host_name, page_host
 from gateway.tracing import ROUTE_HEADERS
 from protocol.config import GatewayConfig
 
@@ -14,7 +14,6 @@ _EXPOSED = (
     b"access-control-expose-headers",
     ", ".join(("x-request-id", "retry-after", *ROUTE_HEADERS)).encode(),
 )
-_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class CorsMiddleware:
@@ -71,7 +70,7 @@ def allowed_origin(origin: bytes, origins: Sequence[str], *, echoes: bool) -> by
     text = origin.decode("latin-1")
     if not text:
         return b""
-    is_local = "localhost" in origins and urllib.parse.urlsplit(text).hostname in _LOCAL
+    is_local = "localhost" in origins and host_name(page_host(text)) in LOCAL_NAMES
     return origin if is_local or text in origins else b""
 
 

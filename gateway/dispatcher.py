@@ -134,6 +134,11 @@ class Dispatcher:
         self.workers[task.worker].cancelled[task_id, task.attempt] = task
         return [CancelTask(task.worker, task_id, task.attempt)]
 
+    def tenant_of(self, task_id: int) -> str | None:
+        """Return whose task it is; None if it has ended."""
+        task = self._tasks.get(task_id)
+        return task.spec.tenant if task is not None else None
+
     def was_cancelled(self, key: str, message: TaskMessage) -> bool:
         """Tell whether a message belongs to an attempt that was given up and has not ended yet."""
         return (message.task_id, message.attempt) in self.workers[key].cancelled

@@ -53,6 +53,8 @@ class Pool:
         )
         # Not from 0: a worker may still speak of the tasks of a gateway that was here before.
         self._ids = itertools.count(time.time_ns() // 1_000_000 % _ID_CYCLE)
+        self._inspections: dict[str, asyncio.Task[m.Inspected | None]] = {}
+        """Questions about slots that are under way, by worker."""
         self._timer: asyncio.TimerHandle | None = None
         self._alone_since = 0.0
 
@@ -203,18 +205,18 @@ class Pool:
         return self._dispatcher.queue_limit(card.name)
 
     async def slots(
-        self, model: str | None = None, *, wakes: bool = True
+        self, model: str | None = None
     ) -> tuple[tuple[facts.SlotReport, facts.ModelCard], ...]:
         """Ask the workers what their slots do; for a silent one the gateway's own count stands.
 
-        One that sleeps is woken by the question, or else it counts as silent.
+        So for one that sleeps: to look at a worker neither wakes it nor keeps it awake.
         """
         asked = [
             worker
             for worker in self._dispatcher.workers.values()
             if worker.card is not None and model in (None, worker.model)
         ]
-        reports = await asyncio.gather(*(self._report(one, wakes=wakes) for one in asked))
+        reports = await asyncio.gather(*map(self._report, asked))
         rows = [
             (report, worker.card)
             for worker, one in zip(asked, reports, strict=True)
@@ -222,6 +224,10 @@ class Pool:
             if worker.card is not None
         ]
         return tuple(sorted(rows, key=lambda row: row[0].id))
+
+    def tenant_of(self, task_id: int) -> str | None:
+        """Return whose task it is that runs; None if it runs no more."""
+        return self._dispatcher.tenant_of(task_id)
 
     def abandon(self, model: str) -> None:
         """Fail what waits for a model that was unloaded."""
@@ -235,14 +241,24 @@ class Pool:
         """Wait until every task has ended."""
         await self._courier.drained()
 
-    async def _report(self, worker: Worker, *, wakes: bool) -> tuple[facts.SlotReport, ...]:
-        is_asked = worker.is_ready and (wakes or not worker.is_sleeping)
-        answer = await self._inspect(worker) if is_asked else None
+    async def _report(self, worker: Worker) -> tuple[facts.SlotReport, ...]:
+        answer = await self._inspect(worker)
         if answer is not None:
             return answer.slots
         return overview.guess_slots(worker, self._dispatcher.slots.base(worker.name))
 
     async def _inspect(self, worker: Worker) -> m.Inspected | None:
+        """Ask a worker that is awake, once for all who want to know at the same time."""
+        if not worker.is_ready or worker.is_sleeping:
+            return None
+        question = self._inspections.get(worker.key)
+        if question is None:
+            question = asyncio.create_task(self._ask_slots(worker))
+            self._inspections[worker.key] = question
+            question.add_done_callback(lambda _: self._inspections.pop(worker.key))
+        return await asyncio.shield(question)
+
+    async def _ask_slots(self, worker: Worker) -> m.Inspected | None:
         try:
             answer = await self._ask(worker, m.Inspect(task_id=0), _INSPECT_LIMIT_S)
         except (TimeoutError, TaskError):

@@ -104,6 +104,11 @@ def parts_of(config: GatewayConfig, metrics: Metrics) -> Parts:
 
 def run(config: GatewayConfig, notifier: Notifier) -> int:
     """Serve until a signal comes; returns the exit code, raises `ConfigError`."""
+    if config.require_key and not config.has_keys and not is_local(config):
+        raise ConfigError(
+            f"require_key: without a key nobody but this host may reach {config.host}: set "
+            "--api-key or --api-key-file (LLAMA_API_KEY), or say --no-require-key"
+        )
     socks = listen(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -221,7 +226,7 @@ async def _beat(notifier: Notifier) -> None:
 
 
 def _warn_if_open(config: GatewayConfig, url: str) -> None:
-    if not is_local(config) and not config.api_key and not config.api_key_file:
+    if not is_local(config) and not config.has_keys:
         log.warning(
             "ANYBODY who can reach %s can use this server: set --api-key or --api-key-file", url
         )

@@ -54,7 +54,26 @@ class GatewayConfig:
         (), "ZeroMQ endpoints for workers; none is ipc in the runtime directory."
     )
     api_key: tuple[str, ...] = param((), "Keys that may use the API; none lets everybody in.")
-    api_key_file: tuple[str, ...] = param((), "Files with one key a line; # starts a comment.")
+    api_key_file: tuple[str, ...] = param(
+        (), "Files with one key a line, `admin` behind those of admins; # starts a comment."
+    )
+    api_key_admin: tuple[str, ...] = param(
+        (), "Keys that may also change the server for all; a key without others is such a one."
+    )
+    require_key: bool = param(False, "Refuse to listen beyond this host without a key.")
+    allowed_hosts: tuple[str, ...] = param(
+        (),
+        "Names under which it may be asked for, * is any; empty is this host's own where only this"
+        " host reaches it and there is no key, else any.",
+    )
+    trusted_proxies: tuple[str, ...] = param(
+        (), "ADDRESS or NETWORK/BITS of proxies whose word on their clients' addresses is taken."
+    )
+    trusted_proxy_header: str = param(
+        "x-forwarded-for",
+        "The header that they write; what clients send of the other is not looked at.",
+        choices=("x-forwarded-for", "forwarded"),
+    )
     cache_isolation: str = param(
         "",
         "Reuse cached prompts for the key they came with only; empty is so with two keys or more.",
@@ -105,6 +124,12 @@ class GatewayConfig:
     )
     cors_headers: tuple[str, ...] = param(("*",), "Headers that such pages may send.")
     cors_credentials: bool = param(True, "Let such pages send cookies and the like.")
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a key is needed; a text without any key in it asks for none."""
+        texts = (*self.api_key, *self.api_key_admin)
+        return bool(self.api_key_file) or any(text.strip(", ") for text in texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,8 @@ def test_dockerfile_copies_what_is_there_and_uses_known_names() -> None:
     known = {option.env for option in OPTIONS}
     assert set(re.findall(r"LLAMA_ARG_\w+", text)) <= known
     assert re.search(r"^USER (?!root)", text, re.MULTILINE)
+    # It listens on every address: without a key it must not start.
+    assert "LLAMA_ARG_HOST=0.0.0.0 LLAMA_ARG_REQUIRE_KEY=1" in text
 
 
 def test_prometheus_scrapes_our_address() -> None:

@@ -178,7 +178,7 @@ def _supervise(pool: PoolConfig, said: Given, folder: Path, console: Console) ->
         launches=(gateway,) if on_demand else launch.launches(pool, path, os.environ),
         runtime_dir=folder,
         drain_timeout_s=pool.gateway.drain_timeout_s,
-        has_key=bool(pool.gateway.api_key or pool.gateway.api_key_file),
+        has_key=pool.gateway.has_keys,
         on_demand=on_demand,
     )
     return Supervisor(settings, console, Notifier.from_environ()).run()

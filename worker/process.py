@@ -125,8 +125,13 @@ class WorkerProcess:
             case Phase.LOADING if self._thread.engine is not None:
                 self._become(Phase.AWAKE)
                 self._attach(self._thread.engine)
-            case Phase.AWAKE if self._idle.is_over(
-                self._clock(), n_tasks=self._link.tasks.n_taken, is_idle=self._link.is_idle
+            case Phase.AWAKE if (
+                self._idle.is_over(
+                    self._clock(),
+                    n_tasks=self._link.tasks.n_taken,
+                    is_idle=self._link.tasks.is_unused,
+                )
+                and self._link.is_idle
             ):
                 self._become(Phase.CLOSING)
                 self._fall_asleep()

@@ -11,7 +11,7 @@ from typing import Any, cast
 from protocol.config import PoolConfig, WorkerConfig
 from protocol.schema import Row, describe
 
-_SECRET = frozenset({"api_key", "hf_token"})
+_SECRET = frozenset({"api_key", "api_key_admin", "hf_token"})
 _HIDDEN = "(hidden)"
 _COMMENT_AT = 44
 

@@ -59,6 +59,30 @@ def _texts(report: SlotReport, params: SamplingParams) -> dict[str, Any]:
     return {"prompt": report.prompt, "generated": report.generated, **shown}
 
 
+def bare(report: SlotReport) -> SlotReport:
+    """Return what everybody may know of a slot: whether something runs there."""
+    return SlotReport(
+        id=report.id, is_processing=report.is_processing, is_speculative=report.is_speculative
+    )
+
+
+_TEXTS = frozenset(
+    {
+        *("prompt", "generated", "grammar", "stop", "stopping_word", "logit_bias"),
+        *("penalty_prompt_tokens", "generation_prompt", "dry_sequence_breakers"),
+    }
+)
+
+
+def without_texts(shown: Any) -> Any:
+    """Return a slot without anything that a client or a model has written."""
+    if isinstance(shown, list):
+        return [without_texts(item) for item in shown]
+    if not isinstance(shown, dict):
+        return shown
+    return {key: without_texts(value) for key, value in shown.items() if key not in _TEXTS}
+
+
 def _next_token(report: SlotReport) -> dict[str, Any]:
     return {
         "has_next_token": report.has_next_token,
@@ -82,6 +106,7 @@ class Offers:
     props: bool = False
     ui_settings: Mapping[str, Any] = field(default_factory=dict)
     """What pages begin with."""
+    ui: bool = False
 
 
 def props(
@@ -102,7 +127,7 @@ def props(
         "endpoint_slots": offers.slots,
         "endpoint_props": offers.props,
         "endpoint_metrics": offers.metrics,
-        "ui": False,
+        "ui": offers.ui,
         "ui_settings": dict(offers.ui_settings),
         "chat_template": card.chat_template or CHATML,
         "chat_template_caps": _caps(card.chat_template or CHATML),
@@ -117,16 +142,16 @@ def props(
 
 
 def _caps(template: str) -> dict[str, bool]:
-    """Tell what a client may use here: tools are not, whatever the template could render."""
+    """Tell what a client may use here: tools always, since templates that know none are helped."""
     return {
         "supports_object_arguments": False,
-        "supports_parallel_tool_calls": False,
-        "supports_preserve_reasoning": False,
+        "supports_parallel_tool_calls": True,
+        "supports_preserve_reasoning": "reasoning_content" in template,
         "supports_reasoning_effort": "reasoning_effort" in template,
         "supports_string_content": True,
         "supports_system_role": True,
-        "supports_tool_calls": False,
-        "supports_tools": False,
+        "supports_tool_calls": True,
+        "supports_tools": True,
         "supports_typed_content": False,
     }
 

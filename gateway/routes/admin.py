@@ -6,11 +6,21 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from gateway.anthropic.models import VERSION_HEADER, page
 from gateway.anthropic.models import model as claude_model
+from gateway.auth import require_admin
 from gateway.errors import Headers, json_response
-from gateway.llamacpp.views import Offers, models, props, router_props, slot
+from gateway.llamacpp.views import (
+    Offers,
+    bare,
+    models,
+    props,
+    router_props,
+    slot,
+    without_texts,
+)
 from gateway.overview import Health, ModelState
 from gateway.race import disconnected, guarded
 from gateway.service import Service
@@ -46,7 +56,8 @@ class Admin:
             "slots_processing": health.slots_processing,
         }
         if "include_slots" in request.query_params and self._service.config.slots:
-            shown["slots"] = await self._slots(None, legacy=False, wakes=False)
+            rows = await self._slots(request.scope, None, legacy=False)
+            shown["slots"] = [without_texts(row) for row in rows]
         is_full = status == _NO_SLOT and "fail_on_no_slot" in request.query_params
         return json_response(shown, 503 if is_full else 200, _RETRY if is_full else None)
 
@@ -78,6 +89,7 @@ class Admin:
             metrics=config.metrics,
             props=config.props,
             ui_settings=orjson.loads(config.ui_config or "{}"),
+            ui=config.ui,
         )
         pool = service.pool
         shown = props(card, pool.n_slots(card), offers, pool.system_prompt(card))
@@ -94,18 +106,25 @@ class Admin:
         if model and self._service.router is not None:
             model = (await self._service.card(model, request.scope, request.receive)).name
         legacy = "legacy" in request.query_params
-        return json_response(await self._slots(model, legacy=legacy))
+        return json_response(await self._slots(request.scope, model, legacy=legacy))
 
     async def _slots(
-        self, model: str | None, *, legacy: bool, wakes: bool = True
+        self, scope: Scope, model: str | None, *, legacy: bool
     ) -> list[dict[str, Any]]:
-        rows = await self._service.pool.slots(model, wakes=wakes)
-        return [slot(report, card, legacy=legacy) for report, card in rows]
+        """Show the slots; of what others run, only an admin sees more than that they do."""
+        pool = self._service.pool
+        shown = []
+        for report, card in await pool.slots(model):
+            is_own = bool(scope["key"]) and pool.tenant_of(report.task_id) == scope["tenant"]
+            is_told = scope["is_admin"] or is_own
+            shown.append(slot(report if is_told else bare(report), card, legacy=legacy))
+        return shown
 
     async def models(self, request: Request) -> Response:
         """List the models."""
         router = self._service.router
         if router is not None and request.query_params.get("reload"):
+            require_admin(request.scope)
             await guarded(router.reload(), disconnected(request.receive))
         listing = self._listing()
         if VERSION_HEADER in request.headers:

@@ -30,10 +30,11 @@ class ChatControl:
             raise InvalidRequest("missing completion id", param="id")
         if _read_text(body, "action") != "reasoning_end":
             raise InvalidRequest("unknown control action", param="action")
-        await json_response(await self._end_thoughts(chat_id))(scope, receive, send)
+        answer = await self._end_thoughts(scope["tenant"], chat_id)
+        await json_response(answer)(scope, receive, send)
 
-    async def _end_thoughts(self, chat_id: str) -> dict[str, Any]:
-        streams = self._service.live.find(chat_id)
+    async def _end_thoughts(self, tenant: str, chat_id: str) -> dict[str, Any]:
+        streams = self._service.live.find(tenant, chat_id)
         if not streams:
             return _failure(_UNKNOWN)
         tasks = [stream.task for stream in streams]

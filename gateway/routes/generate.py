@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
+from gateway.auth import require_admin
 from gateway.body import read_json
 from gateway.chunked import CHUNKS
 from gateway.errors import json_response, task_error_body
@@ -64,6 +65,7 @@ class Generation:
         self._check_number(plan, card)
         plan = await with_media(self._service, plan, receive)
         if plan.system_prompt is not None:
+            require_admin(scope)
             await self._service.pool.set_system_prompt(card, plan.system_prompt)
         with self._submitted(plan, card, origin) as streams:
             if plan.stream:
@@ -96,7 +98,7 @@ class Generation:
                     salted, model=card.name, origin=origin, is_whole=not plan.stream
                 )
                 streams.append(stream)
-            with self._service.live.holding(plan.chat_id, streams):
+            with self._service.live.holding(origin.tenant, plan.chat_id, streams):
                 yield streams
         finally:
             for stream in streams:

@@ -25,7 +25,11 @@ TABLE: dict[str, dict[str, list[str]]] = tomllib.loads(
     (ROOT / "docs" / "compatibility.toml").read_text()
 )
 STATES = {"works", "ignored", "refused", "missing"}
-OURS = {"worker.count", "worker.devices", "worker.device_per_worker", "worker.step_target_ms"}
+OURS = {
+    *("worker.count", "worker.devices", "worker.device_per_worker", "worker.step_target_ms"),
+    *("gateway.api_key_admin", "gateway.require_key", "gateway.allowed_hosts"),
+    *("gateway.trusted_proxies", "gateway.trusted_proxy_header"),
+}
 """Options that no other server has."""
 
 

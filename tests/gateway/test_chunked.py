@@ -74,7 +74,7 @@ async def serving(app: Any) -> AsyncIterator[tuple[str, int]]:
 async def answer(where: tuple[str, int], request: bytes) -> tuple[bytes, bytes]:
     """Return head and body as they came."""
     reader, writer = await asyncio.open_connection(*where)
-    writer.write(request + b"\r\nHost: x\r\nConnection: close\r\n\r\n")
+    writer.write(request + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     async with asyncio.timeout(10):
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()

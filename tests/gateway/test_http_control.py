@@ -25,16 +25,20 @@ async def stepped(tmp_path: Path) -> AsyncIterator[Running]:
         yield one
 
 
-async def chat_id(gateway: Running, **fields: Any) -> tuple[str, Any]:
+async def chat_id(gateway: Running, key: str = "", **fields: Any) -> tuple[str, Any]:
     """Begin a chat; return its id and the response that goes on."""
     messages = [{"role": "user", "content": "a b c d"}]
     body = json.dumps({"messages": messages, "ignore_eos": True, "stream": True, **fields})
-    request = gateway.client.build_request("POST", "/v1/chat/completions", content=body)
+    request = gateway.client.build_request(
+        "POST", "/v1/chat/completions", content=body, headers={"X-Api-Key": key}
+    )
     sending = asyncio.create_task(gateway.client.send(request, stream=True))
     await gateway.workers[0].got(m.Generate)
     await gateway.workers[0].step(2)
     response = await sending
-    async for line in response.aiter_lines():
+    lines = response.aiter_lines()
+    response.extensions["lines"] = lines  # dropped, it would end the response
+    async for line in lines:
         if line.startswith("data: "):
             return json.loads(line[6:])["id"], response
     raise AssertionError("no chunk came")
@@ -46,6 +50,17 @@ async def test_thoughts_of_a_running_chat_are_ended(stepped: Running) -> None:
     assert (answer.status_code, answer.json()) == (200, {"success": True})
     assert any(isinstance(one, EndThoughts) for one in stepped.workers[0].received)
     await response.aclose()
+
+
+async def test_one_tenant_cannot_end_the_thoughts_of_another(tmp_path: Path) -> None:
+    async with running(tmp_path, api_key=("one", "two")) as gateway:
+        await gateway.add_worker(FakeOptions(n_slots=1, n_prefetch=0, free_running=False))
+        id_, response = await chat_id(gateway, "one", reasoning_control=True)
+        for key, success in (("two", False), ("one", True)):
+            headers = {"X-Api-Key": key}
+            answer = await gateway.post(PATH, {"id": id_, "action": END}, headers=headers)
+            assert answer.json()["success"] is success
+        await response.aclose()
 
 
 async def test_a_chat_that_did_not_ask_for_it_is_left_alone(stepped: Running) -> None:

@@ -29,7 +29,7 @@ async def _raw(gateway: Running, data: bytes) -> bytes:
 async def test_two_lengths_of_one_body_are_refused(gateway: Running) -> None:
     answer = await _raw(
         gateway,
-        b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+        b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
         b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     )
     assert answer.startswith(b"HTTP/1.1 400")
@@ -39,7 +39,8 @@ async def test_two_lengths_of_one_body_are_refused(gateway: Running) -> None:
 async def test_a_flood_of_headers_is_refused(gateway: Running) -> None:
     headers = b"".join(b"X-%d: y\r\n" % i for i in range(120))
     answer = await _raw(
-        gateway, b"GET /health HTTP/1.1\r\nHost: x\r\n" + headers + b"Connection: close\r\n\r\n"
+        gateway,
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + headers + b"Connection: close\r\n\r\n",
     )
     assert answer.startswith(b"HTTP/1.1 431")
 
@@ -48,7 +49,9 @@ async def test_a_log_line_holds_no_line_of_the_client(
     gateway: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="gateway.access"):
-        await _raw(gateway, b"GET /a%0Aforged HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        await _raw(
+            gateway, b"GET /a%0Aforged HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
     (line,) = [one.getMessage() for one in caplog.records if "forged" in one.getMessage()]
     assert "\n" not in line and r"path=/a\nforged" in line
 
@@ -62,7 +65,8 @@ async def test_a_reader_that_stops_reading_loses_its_slot(tmp_path: Path) -> Non
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect((parts.hostname, parts.port))
             client.sendall(
-                b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+                b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+                % len(body)
                 + body
             )
             await worker.got(m.Cancel)

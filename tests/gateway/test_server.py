@@ -14,11 +14,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway import server
 from gateway.cli import configured, settled
 from gateway.listener import listen, url_of
 from gateway.server import limit_threads
 from protocol.config import GatewayConfig, PoolConfig
 from protocol.errors import ConfigError
+from protocol.notify import Notifier
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 
@@ -248,6 +250,20 @@ async def test_what_cannot_work_is_one_line_and_78(
         code, log = await gateway.ended()
     assert code == 78
     assert words in log and log.count("\n") == 1
+
+
+@pytest.mark.parametrize("key", [(), ("",), (",",)])
+def test_where_a_key_is_required_others_are_not_let_in_without_one(key: tuple[str, ...]) -> None:
+    config = GatewayConfig(host="0.0.0.0", port=0, api_key=key, require_key=True)
+    with pytest.raises(ConfigError, match="--no-require-key"):
+        server.run(config, Notifier.from_environ())
+
+
+@pytest.mark.parametrize("text", ["a", "a,b", ",a"])
+def test_a_key_in_any_setting_closes_the_server(text: str) -> None:
+    assert GatewayConfig(api_key=(text,)).has_keys
+    assert GatewayConfig(api_key_admin=(text,)).has_keys
+    assert GatewayConfig(api_key_file=(text,)).has_keys
 
 
 def test_tls_needs_both_files() -> None:

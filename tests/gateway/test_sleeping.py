@@ -1,5 +1,6 @@
 """Workers whose model is not loaded: what is said of them, who wakes them, and who does not."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -51,18 +52,33 @@ async def test_a_model_sleeps_when_all_its_workers_do(pair: Running) -> None:
     assert await shown(pair) == (False, "loaded")
 
 
-async def test_looking_at_the_server_wakes_nobody_but_slots_do(pair: Running) -> None:
+async def test_looking_at_the_server_wakes_nobody(pair: Running) -> None:
     for worker in pair.workers:
         await set_sleeping(pair, worker, True)
         worker.received.clear()
-    for path in ("/health", "/health?include_slots", "/readyz", "/props", "/models", "/metrics"):
+    paths = (
+        "/health",
+        "/health?include_slots",
+        "/readyz",
+        "/props",
+        "/models",
+        "/metrics",
+        "/slots",
+    )
+    for path in paths:
         assert (await pair.client.get(path)).status_code == 200
     assert [worker.received for worker in pair.workers] == [[], []]
     health = (await pair.client.get("/health?include_slots")).json()
     assert (health["slots_idle"], len(health["slots"])) == (4, 4)
     assert 'state="sleeping"} 2.0' in (await pair.client.get("/metrics")).text
     assert len((await pair.client.get("/slots")).json()) == 4
-    assert all(isinstance(worker.received[0], Inspect) for worker in pair.workers)
+
+
+async def test_those_who_ask_for_the_slots_at_once_share_one_question(pair: Running) -> None:
+    rows = await asyncio.gather(*(pair.pool.slots() for _ in range(50)))
+    assert {len(one) for one in rows} == {4}
+    questions = [one for w in pair.workers for one in w.received if isinstance(one, Inspect)]
+    assert len(questions) == 2
 
 
 async def test_a_task_goes_to_whoever_is_awake(pair: Running) -> None:

@@ -196,12 +196,24 @@ def test_a_task_wakes_the_worker_and_is_answered_as_before(stage: Stage) -> None
     assert len(stage.gateway.of(m.Ready)) == len(stage.gateway.of(m.Hello)) == 1
 
 
+def test_looking_at_a_worker_neither_keeps_it_awake_nor_wakes_it(stage: Stage) -> None:
+    stage.ask(m.Tokenize(task_id=1, content="x"))
+    for task_id in (2, 3):
+        stage.now += IDLE_S / 2 - 1
+        stage.ask(m.Inspect(task_id=task_id))
+    assert stage.n_closed == 0
+    stage.now += 3
+    stage.until(lambda: stage.n_closed == 1 and stage.beats()[-1].is_sleeping)
+    (end,) = stage.ask(m.Inspect(task_id=9))
+    assert isinstance(end, m.Failed) and end.code is ErrorCode.UNAVAILABLE
+    assert stage.n_opened == 1
+
+
 @pytest.mark.parametrize(
     "task",
     [
         m.Tokenize(task_id=1, content="x"),
         m.Detokenize(task_id=1, tokens=(65,)),
-        m.Inspect(task_id=1),
         SetLora(task_id=1, scales=((1, 0.5),)),
         SetSystemPrompt(task_id=1, prompt="Be brief."),
     ],

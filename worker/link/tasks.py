@@ -41,8 +41,10 @@ class Tasks:
         self.running: set[TaskKey] = set()
         """What the engine has been given and not ended."""
         self._answers = Answers(self._parser_failed)
+        self._questions: set[TaskKey] = set()
+        """Those of them that only ask what the slots do."""
         self.n_taken = 0
-        """Tasks that ever came."""
+        """Tasks that ever came and use the model."""
         self.n_faults = 0
         """Tasks that ended by an exception which no task should cause."""
 
@@ -90,14 +92,23 @@ class Tasks:
     @property
     def is_idle(self) -> bool:
         """No task is here at all, and no thread works for one that was."""
-        here = self.running or self._preparing or self._parking or self._fresh
-        return not (here or self._preparation)
+        return self.is_unused and not self.running
+
+    @property
+    def is_unused(self) -> bool:
+        """No task is here but questions about the slots, for which no model has to stay."""
+        self._questions &= self.running
+        here = self._preparing or self._parking or self._fresh or self._preparation
+        return not here and len(self.running) == len(self._questions)
 
     # ---- in -----------------------------------------------------------------------------------
 
     def take(self, message: m.TaskMessage) -> list[m.Message]:
         """Take a task in; return what is to be said at once. `flush` ends the frame."""
-        self.n_taken += 1
+        is_question = isinstance(message, m.Inspect)
+        self.n_taken += not is_question
+        if self._engine is None and is_question:
+            return [failed(message, TaskError(ErrorCode.UNAVAILABLE, "the model is not loaded"))]
         if self._engine is None:
             self._parking.add(message)
             return []
@@ -162,6 +173,7 @@ class Tasks:
                 self._prepare([message])
                 return
             case m.Inspect():
+                self._questions.add((message.task_id, message.attempt))
                 self._engine.submit(Report(message.task_id, message.attempt))
             case s.EndThoughts():
                 self._engine.submit(end_thoughts(self._engine, message))

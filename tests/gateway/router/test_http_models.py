@@ -265,7 +265,7 @@ async def test_what_waits_for_a_slot_of_a_model_that_is_unloaded_is_told_so(
         await complete(gateway, "a")
         supervisor.workers["a"].go_silent()
         asked = [asyncio.create_task(complete(gateway, "a")) for _ in range(5)]
-        await until(lambda: gateway.pool.health().n_deferred == 2)
+        await until(lambda: gateway.pool.health().n_deferred == 3)
         await gateway.post("/models/unload", {"model": "a"})
         answers = [said(answer) for answer in await asyncio.gather(*asked)]
         assert answers.count("503 model 'a' was unloaded") >= 2
