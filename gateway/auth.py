@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -185,12 +185,12 @@ class AuthMiddleware:
         ring, rules = self._ring, self._rules
         if ring.is_open:
             is_own = not is_foreign_page(scope["headers"], rules.origins)
-            scope |= _anybody(scope) | {"is_admin": is_own}
+            scope.update(_anybody(scope), is_admin=is_own)
             return True
         key = presented_key(scope["headers"])
         holder = ring.holder(key) if key else None
         if holder is None:
-            scope |= _anybody(scope)
+            scope.update(_anybody(scope))
             return self._is_public(scope)
         scope["tenant"] = scope["key"] = holder.tenant
         scope["namespace"] = namespace(rules.isolation, holder.tenant, ring.n_keys)
@@ -203,7 +203,7 @@ class AuthMiddleware:
         return scope["method"] in ("GET", "HEAD") and self._rules.is_page(scope["path"])
 
 
-def _anybody(scope: Scope) -> dict[str, object]:
+def _anybody(scope: Scope) -> dict[str, Any]:
     """Return what is known of a client without a key."""
     tenant = tenant_of(scope.get("address", ""))
     return {"tenant": tenant, "namespace": "", "key": "", "is_admin": False}

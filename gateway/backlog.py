@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gateway.actions import Submission
-from gateway.fairness import FairQueue
+from gateway.tenants.fair_queue import FairQueue
 
 Place = TypeVar("Place")
 

@@ -13,15 +13,14 @@ from gateway.backlog import Backlog
 from gateway.patience import Patience
 from gateway.roster import SlotMap, Worker, WorkerState, least_asked
 from gateway.routing import Choice, Router
-from gateway.task import MAX_FAULTS, Task, TaskState, prompt_cost
+from gateway.task import MAX_FAULTS, Task, TaskState
+from gateway.tenants.charges import Charges
 from protocol.errors import ErrorCode, TaskError
 from protocol.facts import ModelCard
 from protocol.messages import (
     Delta,
-    Done,
     Evicted,
     Failed,
-    Finish,
     Started,
     TaskMessage,
     Terminal,
@@ -53,6 +52,7 @@ class Dispatcher:
         self.draining = False
         self._queue_size = queue_size
         self._backlog = Backlog(timeout_s=queue_timeout_s)
+        self._charges = Charges(self._backlog)
         self._tasks: dict[int, Task] = {}
         self._patience = Patience(self.router, timeout_s=queue_timeout_s)
         self._n_assigned = 0
@@ -207,7 +207,7 @@ class Dispatcher:
         if task is None or task.state is not TaskState.ASSIGNED:
             return False
         task.turn(TaskState.STARTED, now)
-        self._charge(task, prompt_cost(message.n_prompt, message.n_cached) - task.charged)
+        self._charges.started(task, message)
         return lease not in worker.cancelled
 
     def prompt_read(self, key: str, message: Delta, now: float) -> None:
@@ -235,7 +235,7 @@ class Dispatcher:
         if task is not None:
             actions.append(self._conclude(task, message, now))
         elif (gone := worker.cancelled.pop(lease, None)) is not None:
-            self._settle(gone, message)
+            self._charges.ended(gone, message)
         return [one for one in actions if one is not None] + self._pump(worker.model, now)
 
     def _conclude(self, task: Task, message: Terminal, now: float) -> Action | None:
@@ -250,7 +250,7 @@ class Dispatcher:
             if task.n_faults >= MAX_FAULTS:
                 self._forget(task)
                 return Fail(task.spec.task_id, task.verdict(message.message))
-        self._settle(task, message)
+        self._charges.ended(task, message)
         self._forget(task)
         return Deliver(message)
 
@@ -354,28 +354,18 @@ class Dispatcher:
         worker.last_used = self._n_assigned
         task.turn(TaskState.ASSIGNED, now)
         task.worker = worker.key
-        self._charge(task, spec.n_tokens)
+        self._charges.assigned(task)
         return Assign(
             worker.key, spec.task_id, task.attempt, spec.slot, choice.branch, choice.n_cached
         )
 
     def _requeue(self, task: Task, now: float) -> None:
         """Put a task back to its place at the front, as if nothing had happened."""
-        self._charge(task, -task.charged)
+        self._charges.refund(task)
         task.turn(TaskState.WAITING, now)
         task.attempt += 1
         task.worker = ""
         self._backlog.push(task.spec, now)
-
-    def _settle(self, task: Task, message: Terminal) -> None:
-        """Charge what a task has cost in the end; one that never began has cost nothing."""
-        if isinstance(message, Done):
-            self._charge(task, message.n_predicted)
-            is_void = message.finish is Finish.CANCELLED
-        else:
-            is_void = isinstance(message, Failed)
-        if is_void and task.state is TaskState.ASSIGNED:
-            self._charge(task, -task.charged)
 
     def _forget(self, task: Task) -> None:
         del self._tasks[task.spec.task_id]
@@ -383,10 +373,6 @@ class Dispatcher:
         worker = self.workers.get(task.worker)
         if worker is not None:
             worker.tasks.pop(task.spec.task_id, None)
-
-    def _charge(self, task: Task, tokens: float) -> None:
-        task.charged += tokens
-        self._backlog.charge(task.spec, tokens)
 
     def _live(self, key: str, message: Started | Terminal) -> Task | None:
         task = self._tasks.get(message.task_id)

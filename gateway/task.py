@@ -9,9 +9,6 @@ from protocol.errors import ErrorCode, TaskError
 MAX_FAULTS = 2
 """Workers that may die or fail under one task before it is taken for the cause."""
 
-CACHED_COST = 0.1
-"""Of a prompt's token that was found in a cache, beside one that had to be computed."""
-
 
 class TaskState(StrEnum):
     """Where a task is; one that ended or was cancelled is forgotten."""
@@ -97,8 +94,3 @@ class Task:
         # After a death the client is not to send again what may have caused it.
         code = ErrorCode.LOST if self.n_faults else ErrorCode.UNAVAILABLE
         return TaskError(code, "The worker was lost while it answered")
-
-
-def prompt_cost(n_prompt: int, n_cached: int) -> float:
-    """Return what a prompt counts for its tenant, in computed tokens."""
-    return n_prompt - (1 - CACHED_COST) * min(n_cached, n_prompt)

@@ -44,8 +44,8 @@ class RoutedMachine(DispatcherMachine):
         if not super().is_ahead(task_id, spec):
             return False
         other = self.specs[task_id]
-        if not other.prefix.blocks:
-            return True
+        if not other.prefix.blocks:  # it may only be kept for the worker of its session
+            return self.pool.kept(task_id) is None
         since = self.passed_at.setdefault(task_id, self.now)
         return self.now - since > 2 * LONGEST_S
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.http.sites import allowed_names, host_name, is_foreign_page
+from gateway.http.sites import LOCAL_NAMES, allowed_names, host_name, is_foreign_page
 from protocol.config import GatewayConfig
 from tests.gateway.inprocess import running
 
@@ -31,7 +31,7 @@ def test_a_host_header_names_a_host(text: str, name: str) -> None:
 
 
 def test_names_are_checked_where_only_this_host_gets_in_without_a_key() -> None:
-    assert allowed_names(GatewayConfig(), is_open=True) == {"localhost", "127.0.0.1", "::1"}
+    assert allowed_names(GatewayConfig(), is_open=True) == LOCAL_NAMES
     assert allowed_names(GatewayConfig(), is_open=False) is None
     assert allowed_names(GatewayConfig(host="0.0.0.0"), is_open=True) is None
     assert allowed_names(GatewayConfig(allowed_hosts=("*",)), is_open=True) is None

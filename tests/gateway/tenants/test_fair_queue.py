@@ -2,13 +2,13 @@
 
 import pytest
 
-from gateway import fairness
-from gateway.fairness import FairQueue
+from gateway.tenants import fair_queue
+from gateway.tenants.fair_queue import FairQueue
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fairness, "MAX_IDLE", 8)
+    monkeypatch.setattr(fair_queue, "MAX_IDLE", 8)
 
 
 def test_idle_tenants_are_forgotten_the_longest_unused_first() -> None:

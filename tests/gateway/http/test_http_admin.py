@@ -17,8 +17,8 @@ from protocol import messages as m
 from protocol.config import GatewayConfig
 from protocol.sampling import SamplingParams
 from tests.fakes.echo import FakeEngine, FakeOptions
+from tests.gateway.http.test_sites import CHANGES
 from tests.gateway.inprocess import Running, running
-from tests.gateway.test_sites import CHANGES
 
 KEYS = {"api_key": ("one", "two"), "api_key_admin": ("boss",)}
 
