@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.api.bounds import bounds_of, check_head
 from gateway.auth import PUBLIC_PATHS
-from gateway.body import ClientGone
+from gateway.body import HELD, MIB, BodyBudget, ClientGone
 from gateway.errors import BROKEN, Refused, refused_response, task_error_response
 from gateway.http.client_address import TrustedProxies
 from gateway.metrics import Metrics
+from protocol.errors import TaskError
 from protocol.limits import LimitsConfig
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,8 @@ class AccessMiddleware:
         self._metrics = metrics
         self._limits = limits
         self._proxies = proxies
+        self._bounds = bounds_of(None, limits)
+        self._budget = BodyBudget(limits.bodies_mib * MIB)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; `scope["address"]` is then its client's, proxies looked through."""
@@ -84,9 +88,11 @@ class AccessMiddleware:
             return
         scope["address"] = self._proxies.address(scope)
         exchange = _Exchange(_request_id(scope), send, time.monotonic())
+        held = scope[HELD] = self._budget.open()
         try:
             await self._answer(scope, receive, exchange)
         finally:
+            held.release()
             self._note(scope, exchange)
 
     def _note(self, scope: Scope, exchange: _Exchange) -> None:
@@ -108,6 +114,11 @@ class AccessMiddleware:
         fault = framing_fault(scope, self._limits)
         if fault is not None:
             await refused_response(fault)(scope, receive, exchange.forward)
+            return
+        try:
+            check_head(scope, self._bounds)
+        except TaskError as error:
+            await task_error_response(error, scope["path"])(scope, receive, exchange.forward)
             return
         try:
             await self._app(scope, receive, exchange.forward)

@@ -131,33 +131,33 @@ def _routes(service: Service) -> list[Route]:
 
 def _chats(service: Service) -> dict[str, _Endpoint]:
     """Return what takes a conversation, in the words of each API."""
-    chatting = WrappedGeneration(service, chat.plan)
-    responding = Generation(service, responses.plan)
-    counting = Counting(service, responses.plan, OPENAI)
-    chat_counting = Counting(service, chat.plan, OPENAI)
+    chatting = WrappedGeneration(service, chat.plan, "ChatCompletion")
+    responding = Generation(service, responses.plan, "Response")
+    counting = Counting(service, responses.plan, "Response", OPENAI)
+    chat_counting = Counting(service, chat.plan, "ChatCompletion", OPENAI)
     return {
         "/v1/chat/completions": chatting,
         "/chat/completions": chatting,
         "/v1/chat/completions/control": ChatControl(service),
         "/v1/chat/completions/input_tokens": chat_counting,
         "/chat/completions/input_tokens": chat_counting,
-        "/apply-template": Rendering(service, chat.plan),
+        "/apply-template": Rendering(service, chat.plan, "ChatCompletion"),
         "/v1/responses": responding,
         "/responses": responding,
         "/v1/responses/input_tokens": counting,
         "/responses/input_tokens": counting,
-        "/v1/messages": Generation(service, messages.plan),
-        "/v1/messages/count_tokens": Counting(service, messages.plan, ANTHROPIC),
+        "/v1/messages": Generation(service, messages.plan, "Message"),
+        "/v1/messages/count_tokens": Counting(service, messages.plan, "Message", ANTHROPIC),
     }
 
 
 def _generating(service: Service) -> dict[str, _Endpoint]:
     """Return what takes a prompt."""
     return {
-        "/v1/completions": WrappedGeneration(service, completions.plan),
-        "/completion": Generation(service, completion.plan),
-        "/completions": WrappedGeneration(service, completion.plan),
-        "/infill": Generation(service, infill.plan),
+        "/v1/completions": WrappedGeneration(service, completions.plan, "TextCompletion"),
+        "/completion": Generation(service, completion.plan, "Completion"),
+        "/completions": WrappedGeneration(service, completion.plan, "Completion"),
+        "/infill": Generation(service, infill.plan, "Infill"),
     }
 
 

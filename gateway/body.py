@@ -1,27 +1,31 @@
-"""Reading a request body: bounded in size, time and depth, and always JSON.
+"""Reading a request body: bounded in size and time, alone and together with all others.
 
 The Content-Type is not looked at: `curl -d` sends a form's, browsers send text/plain, and
 llama-server reads them all as JSON.
 """
 
 import asyncio
-import codecs
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-import orjson
 from starlette.types import Message, Receive, Scope
 
 from gateway.errors import Refused
-from gateway.limits import check_limits, depth_of
-from protocol.errors import InvalidRequest
+from gateway.parsing import parse_list, parse_object
+from protocol.errors import ErrorCode, TaskError
 from protocol.limits import LimitsConfig
 
 MIB = 1024 * 1024
 
-_DEFAULT = LimitsConfig()
+LARGE = 256 * 1024
+"""Bytes of a body that takes so long to read that it is done in a thread."""
+HELD = "held_body"
+"""Where in the scope the request's share of the memory for bodies stands."""
 _LINGER = 2
 """So many times the limit is read to the end, or the client would see a reset and not our 413."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +42,64 @@ class ClientGone(Exception):
     """The client has closed the connection: nobody is left to answer."""
 
 
+class BodyBudget:
+    """Bytes of the bodies of all requests that are not answered yet."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.n_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<BodyBudget {self.n_bytes} of {self._max_bytes}>"
+
+    def open(self) -> "HeldBody":
+        """Open the share of one request."""
+        return HeldBody(self)
+
+    def fits(self, n_more: int) -> bool:
+        """Tell whether there is room; a request that is alone always finds it."""
+        return not self.n_bytes or self.n_bytes + n_more <= self._max_bytes
+
+
+class HeldBody:
+    """What one request holds of the budget, until it is answered."""
+
+    __slots__ = ("_budget", "n_bytes")
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self.n_bytes = 0
+
+    def take(self, n: int) -> None:
+        """Hold more bytes; raises `TaskError` if all requests together hold too many."""
+        others = self._budget.n_bytes - self.n_bytes
+        if others and not self._budget.fits(n):
+            message = "The server holds as many request bodies as it can"
+            raise TaskError(ErrorCode.UNAVAILABLE, message)
+        self.n_bytes += n
+        self._budget.n_bytes += n
+
+    def release(self) -> None:
+        """Give everything back; idempotent."""
+        self._budget.n_bytes -= self.n_bytes
+        self.n_bytes = 0
+
+
 async def read_json(scope: Scope, receive: Receive, limits: BodyLimits) -> dict[str, Any]:
-    """Return the JSON object of a request; raises `Refused`, `InvalidRequest` or `ClientGone`."""
-    return parse_object(await _whole(scope, receive, limits), limits.fields)
+    """Return the JSON object of a request; raises `Refused`, `TaskError` or `ClientGone`."""
+    data = await _whole(scope, receive, limits)
+    return await in_thread(len(data) > LARGE, parse_object, data, limits.fields)
 
 
 async def read_list(scope: Scope, receive: Receive, limits: BodyLimits) -> list[Any]:
     """Return the JSON array of a request; raises like `read_json`."""
-    return parse_list(await _whole(scope, receive, limits), limits.fields)
+    data = await _whole(scope, receive, limits)
+    return await in_thread(len(data) > LARGE, parse_list, data, limits.fields)
+
+
+async def in_thread(is_long: bool, work: Callable[..., T], *args: Any) -> T:
+    """Do what takes long in a thread, where the loop's turns come in between."""
+    return await asyncio.to_thread(work, *args) if is_long else work(*args)
 
 
 async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
@@ -53,7 +107,7 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
     if _declared(scope) > _LINGER * limits.max_bytes:
         raise too_large
     try:
-        data = await _read(receive, limits)
+        data = await _read(receive, limits, scope.get(HELD) or BodyBudget(0).open())
     except TimeoutError as error:
         raise Refused(408, "the request body did not arrive in time") from error
     if data is None:
@@ -61,48 +115,14 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
     return data
 
 
-def parse_object(data: bytes, limits: LimitsConfig = _DEFAULT) -> dict[str, Any]:
-    """Decode a JSON object; raises `InvalidRequest` with the place of the mistake."""
-    if not data.strip():
-        raise InvalidRequest("the request body is empty; it must be a JSON object")
-    value = _decoded(data)
-    if not isinstance(value, dict):
-        raise InvalidRequest("the request body must be a JSON object")
-    _check_depth(data, value, limits)
-    check_limits(value, limits)
-    return value
-
-
-def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
-    """Decode a JSON array; raises `InvalidRequest`, in llama-server's words if it is none."""
-    value = _decoded(data) if data.strip() else None
-    if not isinstance(value, list):
-        raise InvalidRequest("Request body must be an array")
-    _check_depth(data, {"": value}, limits)
-    return value
-
-
-def _decoded(data: bytes) -> Any:
-    try:
-        return orjson.loads(data.removeprefix(codecs.BOM_UTF8))
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the request body is not valid JSON: {error}") from error
-
-
-def _check_depth(data: bytes, value: dict[str, Any], limits: LimitsConfig) -> None:
-    # Fewer brackets than the limit cannot nest deeper; nearly every body ends here.
-    if data.count(b"{") + data.count(b"[") > limits.depth and depth_of(value) > limits.depth:
-        raise InvalidRequest(f"the request body nests deeper than {limits.depth}")
-
-
 def _declared(scope: Scope) -> int:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
-            return int(value)
+            return int(value[:18])
     return 0
 
 
-async def _read(receive: Receive, limits: BodyLimits) -> bytes | None:
+async def _read(receive: Receive, limits: BodyLimits, held: HeldBody) -> bytes | None:
     """Return the body, or None if it was too large; what is too much is read and dropped."""
     chunks: list[bytes] = []
     size = 0
@@ -116,6 +136,9 @@ async def _read(receive: Receive, limits: BodyLimits) -> bytes | None:
             size += len(chunks[-1])
             if size > limits.max_bytes:
                 chunks.clear()
+                held.release()
+            else:
+                held.take(len(chunks[-1]))
             if not message.get("more_body", False):
                 return b"".join(chunks) if size <= limits.max_bytes else None
             earned_s = limits.patience_s + limits.patience_per_mib_s * size / MIB

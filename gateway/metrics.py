@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from gateway.counters import ConnectionCounts, Histogram, ModelLatencies, StatsBook
 from gateway.legacy_metrics import Snapshot, legacy_text
+from gateway.loop_lag import LoopLag
 from protocol.facts import Stats
 
 _HTTP_S = (
@@ -57,6 +58,7 @@ class Metrics:
         self.routes: Counter[tuple[str, str]] = Counter()
         self.expected: Counter[tuple[str]] = Counter()
         self.found: Counter[tuple[str]] = Counter()
+        self.loop_lag = LoopLag()
         self.faults: Counter[tuple[str]] = Counter()
         self.n_late = 0
         self.connections = ConnectionCounts()
@@ -171,6 +173,7 @@ class _Own(Collector):
         yield from self._connections()
         yield from self._routes()
         yield from self._gauges()
+        yield from self._loop()
         for name, text, source in _PER_WORKER:
             family = CounterMetricFamily(name, text, labels=("worker", "model"))
             for key, row in self._metrics.stats.rows().items():
@@ -214,6 +217,20 @@ class _Own(Collector):
             "The longest wait for a worker's main thread in each heartbeat.",
             "worker",
             self._metrics.link_lag,
+        )
+
+    def _loop(self) -> Iterator[Metric]:
+        lag = self._metrics.loop_lag
+        yield HistogramMetricFamily(
+            "llamapool_gateway_loop_lag_seconds",
+            "By how much timers of the gateway's loop are late.",
+            buckets=lag.histogram.buckets(),
+            sum_value=lag.histogram.total_s,
+        )
+        yield GaugeMetricFamily(
+            "llamapool_gateway_loop_lag_max_seconds",
+            "The longest of them since the start.",
+            value=lag.longest_s,
         )
 
     def _counters(self) -> Iterator[Metric]:

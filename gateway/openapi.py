@@ -1,29 +1,25 @@
 """GET /openapi.json: the API as OpenAPI 3.1, made from the routes and the tables of fields.
 
-A field's type and limits come from its declaration, an error's shape from the table of answers;
-`gateway/openapi_bodies.py` adds what no table declares: prompts, messages and other structures.
+A field's type and bounds come from its declaration (`protocol/sampling.py`, `gateway/api`), an
+error's shape from the table of answers, and `gateway/openapi_bodies.py` says what endpoints do.
 """
 
-import math
 import re
-import types
-import typing
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from starlette.routing import Route
 
+from gateway.api.tables import BODIES, PATHS, Body
+from gateway.api.tables import QUERIES as QUERY_TABLE
 from gateway.auth import PUBLIC_PATHS
 from gateway.errors import ANSWERS
-from gateway.openapi_bodies import BODIES, ENDPOINTS, QUERIES, STRUCTURED, Body
+from gateway.openapi_bodies import ENDPOINTS, QUERIES
+from gateway.openapi_schemas import Schema, schema_of
 from gateway.refusals import ENDPOINTS as REFUSED
 from protocol.sampling import SamplingParams
-from protocol.schema import Row, describe
-
-Schema = dict[str, Any]
+from protocol.schema import Row, describe, shape_of
 
 _JSON = "application/json"
-_SCALARS: Mapping[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean"}
 _ERRORS: Mapping[int, str] = {
     400: "What was asked cannot be done as it was asked",
     401: "The key is missing or unknown",
@@ -62,27 +58,12 @@ def document(routes: Iterable[Route], version: str, prefix: str = "") -> Schema:
 
 def field_schema(row: Row) -> Schema:
     """Return the JSON schema of a declared field; null is the same as leaving it out."""
-    spec = row.spec
-    schema: Schema = dict(STRUCTURED.get(row.name) or _kind(row.kind))
-    if schema.get("type") in ("integer", "number"):
-        limits = {"minimum": spec.low, "maximum": spec.high}
-        schema |= {key: value for key, value in limits.items() if math.isfinite(value)}
-    if spec.choices:
-        schema["enum"] = list(spec.choices)
-    schema["description"] = spec.doc
+    schema = schema_of(shape_of(row))
+    if row.spec.choices:
+        schema["enum"] = list(row.spec.choices)
+    noted = schema.get("description")
+    schema["description"] = f"{row.spec.doc} At most: {noted}." if noted else row.spec.doc
     return _nullable(schema)
-
-
-def _kind(kind: Any) -> Schema:
-    if kind in _SCALARS:
-        return {"type": _SCALARS[kind]}
-    parts = typing.get_args(kind)
-    if typing.get_origin(kind) is tuple:
-        return {"type": "array", "items": _kind(parts[0])}
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        real = [part for part in parts if part is not type(None)]
-        return _kind(real[0]) if len(real) == 1 else {"anyOf": [_kind(part) for part in real]}
-    return {}
 
 
 def _nullable(schema: Schema) -> Schema:
@@ -96,10 +77,15 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _body(body: Body) -> Schema:
+    if "" in body.fields:
+        return schema_of(body.fields[""]) | {"description": body.doc}
     properties: Schema = {}
     for row in describe(SamplingParams) if body.has_sampling else ():
         properties |= dict.fromkeys((row.name, *row.spec.aliases), field_schema(row))
-    properties |= body.properties
+    properties |= {
+        name: schema_of(shape) if name in body.required else _nullable(schema_of(shape))
+        for name, shape in body.fields.items()
+    }
     schema: Schema = {"type": "object", "description": body.doc, "properties": properties}
     if body.required:
         schema["required"] = list(body.required)
@@ -158,12 +144,12 @@ def _identifier(method: str, path: str) -> str:
 
 def _parameters(path: str, method: str) -> list[Schema]:
     named = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {"name": name, "in": "path", "required": True, "schema": schema_of(PATHS[name])}
         for name in re.findall(r"\{(\w+)\}", path)
     ]
-    queries = QUERIES.get((method, path), {})
     return named + [
-        {"name": name, "in": "query", "schema": schema} for name, schema in queries.items()
+        {"name": name, "in": "query", "schema": schema_of(QUERY_TABLE[name])}
+        for name in QUERIES.get((method, path), ())
     ]
 
 

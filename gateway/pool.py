@@ -25,7 +25,15 @@ from protocol import facts
 from protocol import messages as m
 from protocol.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.side_tasks import EndThoughts, SetLora, SlotAction, ThoughtsEnded
+from protocol.side_tasks import (
+    Embed,
+    EndThoughts,
+    Render,
+    Rerank,
+    SetLora,
+    SlotAction,
+    ThoughtsEnded,
+)
 
 __all__ = ["Health", "ModelState", "Pool"]
 
@@ -44,6 +52,7 @@ class Pool:
 
     def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
         self._config = config
+        self._metrics = metrics
         self._dispatcher = Dispatcher(
             queue_size=config.queue_size, queue_timeout_s=config.queue_timeout_s
         )
@@ -66,11 +75,13 @@ class Pool:
         if not self._config.bind:
             raise ConfigError("gateway.bind: no endpoint for workers")
         self._courier.open(self._config.bind)
+        self._metrics.loop_lag.open()
         self._alone_since = self._now()
         self._tick()
 
     async def close(self) -> None:
         """End everything at once."""
+        self._metrics.loop_lag.close()
         if self._timer is not None:
             self._timer.cancel()
         self._courier.close()
@@ -304,15 +315,26 @@ class Pool:
 
 def _guess_tokens(task: m.TaskMessage) -> int:
     """Guess the length of a prompt; the fair share needs a number before a worker counts."""
-    if not isinstance(task, m.Generate):
-        return 1
     n = 0
     for part in _parts(task):
-        n += max(1, len(part) // _CHARS_PER_TOKEN) if isinstance(part, str) else 1
+        if isinstance(part, str):
+            n += max(1, len(part) // _CHARS_PER_TOKEN)
+        else:
+            n += len(part) if isinstance(part, tuple) else 1
     return max(1, n)
 
 
-def _parts(task: m.Generate) -> tuple[object, ...]:
-    if task.chat is not None:
-        return tuple(message.get("content") for message in task.chat.messages)
-    return (task.prompt,) if isinstance(task.prompt, str) else task.prompt or ()
+def _parts(task: m.TaskMessage) -> tuple[object, ...]:
+    """List what a task has to read: texts, tokens, or tuples of tokens."""
+    match task:
+        case m.Generate(chat=chat) | Render(chat=chat) if chat is not None:
+            return tuple(message.get("content") for message in chat.messages)
+        case m.Generate(prompt=content) | m.Tokenize(content=content):
+            return (content,) if isinstance(content, str) else content or ()
+        case m.Detokenize(tokens=tokens):
+            return (tokens,)
+        case Embed(inputs=inputs):
+            return inputs
+        case Rerank(query=query, documents=documents):
+            return tuple(query + document for document in documents)
+    return ()

@@ -9,9 +9,11 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -128,6 +130,7 @@ async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: 
     signals = Signals()
     signals.install()
     metrics = Metrics()
+    asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics)
     app = build_app(config, parts.pool, metrics, parts.router)
     gc.freeze()  # what is there now never goes: to look through it takes 40 ms of every stream
@@ -214,6 +217,15 @@ def hypercorn_config(
         result.certfile = config.ssl_cert_file
         result.keyfile = config.ssl_key_file
     return result
+
+
+def _on_exception(
+    metrics: Metrics, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
+    """Log and count what a callback raised; a TLS handshake that fails is the client's matter."""
+    if not isinstance(context.get("exception"), ssl.SSLError):
+        metrics.fault("loop")
+        loop.default_exception_handler(context)
 
 
 async def _beat(notifier: Notifier) -> None:

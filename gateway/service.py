@@ -1,13 +1,15 @@
 """What every endpoint needs: the configuration, the pool, the metrics, the limits."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
-from gateway.body import MIB, BodyLimits
+from gateway.api.bounds import bounds_of, check_body
+from gateway.body import HELD, LARGE, MIB, BodyLimits, in_thread, read_json, read_list
 from gateway.live import LiveChats
 from gateway.media.loader import MediaLoader
 from gateway.metrics import Metrics
@@ -20,6 +22,23 @@ from protocol.config import GatewayConfig
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.facts import ModelCard
 from protocol.schema import json_type
+
+T = TypeVar("T")
+
+
+class Asked(NamedTuple):
+    """A request whose body was read and is within all bounds."""
+
+    body: Any
+    """An object, or an array where the endpoint takes one."""
+    card: ModelCard
+    is_large: bool
+    scope: Scope
+    receive: Receive
+
+    async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
+        """Do what is in proportion to the body: in a thread, if that is a large one."""
+        return await in_thread(self.is_large, work, *args)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +63,30 @@ class Service:
             patience_s=min(config.limits.body_patience_s, config.timeout_s),
             fields=config.limits,
         )
+
+    async def read(self, scope: Scope, receive: Receive, kind: str) -> Asked:
+        """Read a body of this kind and find its model; raises `TaskError`, `Refused`, `ClientGone`.
+
+        Every field is held against its bound before anything else looks at it.
+        """
+        if kind == "Adapters":
+            body: Any = await read_list(scope, receive, self.body_limits)
+            model = Request(scope).query_params.get("model")
+        else:
+            body = await read_json(scope, receive, self.body_limits)
+            model = body.get("model")
+            if isinstance(model, str):
+                check_body("ModelOrder", {"model": model}, bounds_of(None, self.config.limits))
+        card = await self.card(model, scope, receive)
+        is_large = HELD in scope and scope[HELD].n_bytes > LARGE
+        await in_thread(is_large, check_body, kind, body, bounds_of(card, self.config.limits))
+        return Asked(body, card, is_large, scope, receive)
+
+    async def read_plain(self, scope: Scope, receive: Receive, kind: str) -> dict[str, Any]:
+        """Read a body that has nothing to do with a model; raises likewise."""
+        body = await read_json(scope, receive, self.body_limits)
+        check_body(kind, body, bounds_of(None, self.config.limits))
+        return body
 
     async def card(self, model: Any, scope: Scope, receive: Receive) -> ModelCard:
         """Find the model that a request names, loaded first if need be; raises `TaskError`.

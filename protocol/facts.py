@@ -33,6 +33,8 @@ class ModelCard:
     n_ctx_total: int
     n_ctx_train: int = 0
     n_vocab: int = 0
+    longest_piece: int = 0
+    """Characters of the longest token; 0 is unknown."""
     vocab_type: int = 0
     n_embd: int = 0
     n_params: int = 0

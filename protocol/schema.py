@@ -2,7 +2,7 @@
 
 `param` puts a `Spec` beside a dataclass field. `read` fills such a dataclass from a JSON body or a
 TOML table, naming the key the client sent in every complaint; `describe` gives the rows for
-documents and `--help`. Out of range is an error and never a silent clamp.
+documents and `--help`. Out of range is an error, but where llama-server clamps (`Spec.clamps`).
 """
 
 import difflib
@@ -15,6 +15,18 @@ from functools import cache
 from typing import Any, TypeVar
 
 from protocol.errors import InvalidRequest
+from protocol.wire.shapes import (
+    Bound,
+    Bounds,
+    Clamp,
+    Either,
+    Flag,
+    Items,
+    Number,
+    Shape,
+    Text,
+    number,
+)
 
 T = TypeVar("T")
 
@@ -24,11 +36,20 @@ class Spec:
     """What is known about one field beside its name and type."""
 
     doc: str
-    low: float = -math.inf
-    high: float = math.inf
+    low: Bound = -math.inf
+    high: Bound = math.inf
+    clamps: Clamp = Clamp.NO
     aliases: tuple[str, ...] = ()
     read: Callable[[Any], Any] | None = None
     """Turns a structured value into the field's type; raises ValueError with the reason."""
+    take: Callable[[Any], Any] | None = None
+    """The same for a request, where llama-server leaves out what it does not know."""
+    low_is_default: bool = False
+    """A number below `low` stands for the default."""
+    max_chars: Bound | None = None
+    max_items: Bound | None = None
+    shape: Shape | None = None
+    """The bounds of a structured value; others follow from the type."""
     stage: str = ""
     """Who consumes the field: `sampler`, `engine`, `link` or `gateway`."""
     choices: tuple[str, ...] = ()
@@ -70,18 +91,46 @@ def _default(f: "Field[Any]") -> Any:
     return f.default_factory() if f.default_factory is not MISSING else MISSING
 
 
-def read(defaults: T, body: Mapping[str, Any], *, path: str = "") -> T:
+def shape_of(row: Row) -> Shape:
+    """Return the bounds of a declared field."""
+    return row.spec.shape or _shape(row.kind, row)
+
+
+def _shape(kind: Any, row: Row) -> Shape:
+    spec = row.spec
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        real = [_shape(arg, row) for arg in args if arg is not type(None)]
+        return real[0] if len(real) == 1 else Either(tuple(real))
+    if origin is tuple and spec.max_items is not None:
+        return Items(_shape(args[0], row), spec.max_items)
+    if kind is bool:
+        return Flag()
+    if kind in (int, float):
+        return Number(low=spec.low, high=spec.high, whole=kind is int, clamps=spec.clamps)
+    if kind is str and (spec.max_chars is not None or spec.choices):
+        longest = max(map(len, spec.choices), default=0)
+        return Text(most=longest if spec.max_chars is None else spec.max_chars)
+    raise TypeError(f"{row.name}: a {kind} needs a bound")
+
+
+def read(
+    defaults: T, body: Mapping[str, Any], *, path: str = "", bounds: Bounds | None = None
+) -> T:
     """Return `defaults` with every declared field that `body` sets; unset and null keep it.
 
     Unknown keys are not this function's business (see `refuse_unknown`). A wrong type or a value
-    out of range raises `InvalidRequest` with the key that was sent.
+    out of range raises `InvalidRequest` with the key that was sent. With `bounds` it is a request
+    and no configuration: what llama-server takes is taken as there, 8.9 for an integer as 8.
     """
     changes: dict[str, Any] = {}
     for row in describe(typing.cast(Hashable, type(defaults))):
         for key in (row.name, *row.spec.aliases):
             value = body.get(key)
             if value is not None:
-                changes[row.name] = check(row, value, f"{path}{key}")
+                changes[row.name] = check(row, value, f"{path}{key}", bounds)
+                if row.spec.low_is_default and changes[row.name] < row.spec.low:
+                    changes[row.name] = getattr(defaults, row.name)
                 break
     if not changes:
         return defaults
@@ -99,36 +148,47 @@ def refuse_unknown(cls: type, body: Mapping[str, Any], *, path: str = "") -> Non
             raise InvalidRequest(f"unknown key '{path}{key}'{hint}", param=f"{path}{key}")
 
 
-def check(row: Row, value: Any, key: str) -> Any:
+def check(row: Row, value: Any, key: str, bounds: Bounds | None = None) -> Any:
     """Return `value` as the row's type within its limits, or raise `InvalidRequest`."""
     spec = row.spec
     if spec.read is not None:
+        reader = spec.read if bounds is None else spec.take or spec.read
         try:
-            return spec.read(value)
+            return reader(value)
         except ValueError as error:
             raise InvalidRequest(f"Field '{key}': {error}", param=key) from error
+    if bounds is not None and isinstance(value, float) and row.kind in _WHOLE:
+        value = math.trunc(value)
     value = _as_kind(row.kind, value, key)
     if spec.choices and value not in spec.choices:
         allowed = ", ".join(spec.choices)
         raise InvalidRequest(f"Field '{key}': must be one of {allowed}, but got {value}", param=key)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        _check_limits(value, spec, key)
+        return _within(value, spec, key, bounds)
     return value
 
 
-def _check_limits(value: float, spec: Spec, key: str) -> None:
-    if math.isfinite(value) and spec.low <= value <= spec.high:
-        return
+_WHOLE = (int, int | None)
+
+
+def _within(value: float, spec: Spec, key: str, bounds: Bounds | None) -> float:
+    low, high = _limit(spec.low, bounds), _limit(spec.high, bounds)
     if not math.isfinite(value):
         raise InvalidRequest(f"Field '{key}': Value must be finite, but got {value}", param=key)
-    low, high = _number(spec.low), _number(spec.high)
-    raise InvalidRequest(
-        f"Field '{key}': Value must be between {low} <= value <= {high}, but got {value}", param=key
-    )
+    if value < low and (spec.clamps is Clamp.BOTH) and not spec.low_is_default:
+        return type(value)(low)
+    if value > high and spec.clamps is not Clamp.NO:
+        return type(value)(high)
+    if low <= value <= high or (value < low and spec.low_is_default):
+        return value
+    text = f"Value must be between {number(low)} <= value <= {number(high)}, but got {value}"
+    raise InvalidRequest(f"Field '{key}': {text}", param=key)
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if math.isfinite(value) and value == int(value) else str(value)
+def _limit(bound: Bound, bounds: Bounds | None) -> float:
+    if isinstance(bound, str):
+        return math.inf if bounds is None else bounds[bound]
+    return bound
 
 
 def _as_kind(kind: Any, value: Any, key: str) -> Any:

@@ -9,6 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from protocol.schema import json_type
+from protocol.wire.shapes import (
+    FLOAT32_MAX,
+    INT32_MAX,
+    Clamp,
+    Either,
+    Entries,
+    Fields,
+    Free,
+    Items,
+    Number,
+    Text,
+    Token,
+)
 
 SAMPLER_NAMES: Mapping[str, str] = {
     "penalties": "e",
@@ -49,6 +62,32 @@ GUESSERS = (
 )
 """Who may guess ahead (llama.cpp common/speculative.cpp, as far as it is here)."""
 
+_NAME = Text(most=64)
+SEED = Number(low=-(2**63), high=2**64 - 1)
+SAMPLERS = Either((Text(most=256), Items(_NAME, 32)))
+GUESSER_NAMES = Either((Text(most=256), Items(_NAME, 16)))
+STOPS = Either((Text(most="stop_chars"), Items(Text(most="stop_chars"), "stops")))
+TAGS = Either((Text(most=4096), Items(Text(most=4096), 16)))
+BREAKERS = Items(Text(most=256), 32)
+GRAMMAR = Text(most="grammar_chars")
+BIASES = Either(
+    (
+        Items(Free(2, 256), "biases"),
+        Entries(Number(low=-FLOAT32_MAX, high=FLOAT32_MAX, clamps=Clamp.BOTH), "biases"),
+    )
+)
+PENALTY_PROMPT = Either((Text(most="slot_chars"), Items(Token(), "n_ctx")))
+ADAPTERS = Items(
+    Fields(
+        {
+            "id": Number(low=0, high=INT32_MAX),
+            "scale": Number(low=-FLOAT32_MAX, high=FLOAT32_MAX, clamps=Clamp.BOTH, whole=False),
+        }
+    ),
+    "adapters",
+)
+"""The bounds of the structured fields."""
+
 DEFAULT_SAMPLERS = (
     "penalties",
     "dry",
@@ -75,25 +114,32 @@ def read_guessers(value: Any) -> tuple[str, ...]:
 
 def read_samplers(value: Any) -> tuple[str, ...]:
     """Read a list of names, a `;`-separated string of names, or a string of one-letter forms."""
+    pairs = _found_samplers(value)
+    unknown = [written for written, name in pairs if name is None]
+    if unknown:
+        known = ", ".join(SAMPLER_NAMES)
+        raise ValueError(f"unknown sampler {unknown[0]!r:.80}; known are {known}")
+    return tuple(name for _, name in pairs if name is not None)
+
+
+def take_samplers(value: Any) -> tuple[str, ...]:
+    """Read the same of a request: llama-server goes on without a sampler that it does not know."""
+    return tuple(name for _, name in _found_samplers(value) if name is not None)
+
+
+def _found_samplers(value: Any) -> list[tuple[str, str | None]]:
+    """Pair what was written with the sampler that it names."""
     letters = {letter: name for name, letter in SAMPLER_NAMES.items()}
     if isinstance(value, str):
-        if ";" in value or _sampler(value) is not None:
-            value = [part for part in value.split(";") if part]
-        else:
-            unknown = [letter for letter in value if letter not in letters]
-            if unknown:
-                raise ValueError(f"unknown sampler '{unknown[0]}'")
-            return tuple(letters[letter] for letter in value)
+        if ";" not in value and _sampler(value) is None:
+            return [(letter, letters.get(letter)) for letter in value]
+        value = [part for part in value.split(";") if part]
     if not isinstance(value, list | tuple):
         raise ValueError(f"type must be array or string, but is {json_type(value)}")
-    names = []
     for item in value:
-        name = _sampler(item) if isinstance(item, str) else None
-        if name is None:
-            known = ", ".join(SAMPLER_NAMES)
-            raise ValueError(f"unknown sampler {item!r}; known are {known}")
-        names.append(name)
-    return tuple(names)
+        if not isinstance(item, str):
+            raise ValueError(f"each must be a string, but is {json_type(item)}")
+    return [(item, _sampler(item)) for item in value]
 
 
 def _sampler(name: str) -> str | None:
@@ -113,15 +159,11 @@ def read_stop(value: Any) -> tuple[str, ...]:
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise ValueError("must be a string or an array of strings")
-    if len(items) > _MAX_STOPS or any(len(item) > _MAX_STOP_CHARS for item in items):
-        raise ValueError(f"at most {_MAX_STOPS} strings of {_MAX_STOP_CHARS} characters each")
     return tuple(item for item in items if item)
 
 
-_MAX_STOPS = 128
-_MAX_STOP_CHARS = 1024
-_MAX_BIASES = 8192
-_MAX_GRAMMAR_CHARS = 256 * 1024
+_MAX_DIGITS = 18
+"""A longer number is no token of any vocabulary, and Python refuses to read thousands of digits."""
 
 
 def read_logit_bias(value: Any) -> tuple[tuple[int | str, float], ...]:
@@ -129,49 +171,72 @@ def read_logit_bias(value: Any) -> tuple[tuple[int | str, float], ...]:
 
     `false` is -inf (never). Text stands for each of its tokens; the worker resolves it.
     """
+    return tuple(_entry(item) for item in _entries(value))
+
+
+def take_logit_bias(value: Any) -> tuple[tuple[int | str, float], ...]:
+    """Read the same of a request, without the entries that llama-server skips.
+
+    They are those of another shape and those whose bias is neither a number nor false. A fraction
+    for a token has no meaning and is refused.
+    """
+    taken = []
+    for item in _entries(value):
+        if not isinstance(item, list | tuple) or len(item) != 2:
+            continue
+        token, bias = item
+        if isinstance(token, float):
+            if token != int(token):
+                raise ValueError(f"a token must be a whole number or a text, but got {token}")
+            token = int(token)
+        if bias is not True and isinstance(bias, int | float | None) and type(token) in (int, str):
+            taken.append(_entry((token, bias)))
+    return tuple(taken)
+
+
+def _entries(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
-        pairs = [(_key(key), bias) for key, bias in value.items()]
-    elif isinstance(value, list | tuple):
-        pairs = [_pair(item) for item in value]
-    else:
-        raise ValueError(f"type must be array or object, but is {json_type(value)}")
-    if len(pairs) > _MAX_BIASES:
-        raise ValueError(f"at most {_MAX_BIASES} entries")
-    return tuple((token, _bias(bias)) for token, bias in pairs)
+        return [(_key(key), bias) for key, bias in value.items()]
+    if isinstance(value, list | tuple):
+        return [_echoed(item) for item in value]
+    raise ValueError(f"type must be array or object, but is {json_type(value)}")
 
 
 def _key(key: str) -> int | str:
-    return int(key) if key.isascii() and key.isdigit() else key
+    is_number = key.isascii() and key.isdigit()
+    return int(key[:_MAX_DIGITS]) if is_number else key
 
 
-def _pair(item: Any) -> tuple[int | str, Any]:
-    if isinstance(item, Mapping) and set(item) == {"id", "bias"}:
-        item = (item["id"], item["bias"])  # the form in which generation_settings echoes it
+def _echoed(item: Any) -> Any:
+    """Turn an entry as generation_settings echoes it into a pair."""
+    is_echo = isinstance(item, Mapping) and set(item) == {"token", "bias"}
+    if is_echo or (isinstance(item, Mapping) and set(item) == {"id", "bias"}):
+        return item.get("token", item.get("id")), item["bias"]
+    return item
+
+
+def _entry(item: Any) -> tuple[int | str, float]:
     if not isinstance(item, list | tuple) or len(item) != 2:
         raise ValueError("each entry must be a pair of token and bias")
     token, bias = item
     if isinstance(token, bool) or not isinstance(token, int | str):
-        raise ValueError(f"a token must be a number or a string, but is {json_type(token)}")
-    return token, bias
-
-
-def _bias(bias: Any) -> float:
+        raise ValueError(f"a token must be a whole number or a text, but is {json_type(token)}")
     if bias is False or bias is None:
-        return -math.inf
+        return token, -math.inf
     if isinstance(bias, bool) or not isinstance(bias, int | float):
         raise ValueError(f"a bias must be a number or false, but is {json_type(bias)}")
     if math.isnan(bias) or bias == math.inf:
         raise ValueError(f"a bias must be finite or false, but got {bias}")
-    return float(bias)
+    return token, -math.inf if bias == -math.inf else min(max(bias, -FLOAT32_MAX), FLOAT32_MAX)
 
 
 def read_seed(value: Any) -> int:
     """Read a seed; anything wider than 32 bits is folded, -1 becomes `UNSET_SEED`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"type must be number, but is {json_type(value)}")
     if not -(2**63) <= value < 2**64:
         raise ValueError("must fit into 64 bits")
-    return value & 0xFFFFFFFF
+    return int(value) & 0xFFFFFFFF
 
 
 def read_breakers(value: Any) -> tuple[str, ...]:
@@ -180,8 +245,6 @@ def read_breakers(value: Any) -> tuple[str, ...]:
         raise ValueError("must be an array of strings")
     if not value:
         raise ValueError("Error: dry_sequence_breakers must be a non-empty array of strings")
-    if len(value) > _MAX_STOPS or any(len(item) > _MAX_STOP_CHARS for item in value):
-        raise ValueError(f"at most {_MAX_STOPS} strings of {_MAX_STOP_CHARS} characters each")
     return tuple(value)
 
 
@@ -215,9 +278,7 @@ def _lora(item: Any) -> tuple[int, float]:
 
 
 def read_grammar(value: Any) -> str:
-    """Read a GBNF text within its size limit."""
+    """Read a GBNF text."""
     if not isinstance(value, str):
         raise ValueError(f"type must be string, but is {json_type(value)}")
-    if len(value) > _MAX_GRAMMAR_CHARS:
-        raise ValueError(f"longer than {_MAX_GRAMMAR_CHARS} characters")
     return value

@@ -10,7 +10,6 @@ from typing import Any
 
 import orjson
 
-from gateway.openai.messages import MAX_MESSAGES
 from protocol.errors import InvalidRequest
 
 Message = dict[str, Any]
@@ -48,8 +47,6 @@ def read_messages(value: Any) -> list[Message]:
         raise InvalidRequest("'messages' is required", param="messages")
     if not isinstance(value, list):
         raise InvalidRequest("Expected 'messages' to be an array", param="messages")
-    if len(value) > MAX_MESSAGES:
-        raise InvalidRequest(f"Field 'messages': at most {MAX_MESSAGES}", param="messages")
     messages: list[Message] = []
     for i, message in enumerate(value):
         messages += _message(message, f"messages[{i}]")

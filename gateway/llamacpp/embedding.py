@@ -15,9 +15,6 @@ from protocol.facts import ModelCard
 from protocol.sampling import INT32_MAX
 from protocol.side_tasks import Embed, Embedded
 
-MAX_INPUTS = 8192
-"""Each has its own bookkeeping all the way through; OpenAI takes 2048."""
-
 _BAD_FORMAT = "The format to return the embeddings in. Can be either float or base64"
 _NOT_OAI = "Pooling type 'none' is not OAI compatible. Please use a different pooling type"
 _MEDIA = ("image_data", "multimodal_data")
@@ -98,8 +95,6 @@ def _inputs(value: Any, n_vocab: int, key: str) -> tuple[Prompt, ...]:
     if isinstance(value, list) and not any(_is_number(item) for item in value):
         if not value:
             raise InvalidRequest('"input" must not be empty', param=key)
-        if len(value) > MAX_INPUTS:
-            raise InvalidRequest(f'"{key}" holds more than {MAX_INPUTS} inputs', param=key)
         return tuple(_one(item, n_vocab, key) for item in value)
     return (_one(value, n_vocab, key),)
 

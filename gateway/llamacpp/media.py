@@ -15,8 +15,7 @@ from gateway.llamacpp.prompt import Prompt
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.facts import ModelCard
 
-_IMAGE = re.compile(r"\[img-(\d+)\]")
-_MAX_IMAGES = 64
+_IMAGE = re.compile(r"\[img-([0-9]{1,18})\]")
 
 NO_IMAGES = (
     "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
@@ -77,9 +76,8 @@ def read_base64(value: Any, key: str) -> bytes:
 
 def _read_image_data(body: Mapping[str, Any]) -> dict[int, bytes]:
     items = body.get("image_data") or []
-    if not isinstance(items, list) or len(items) > _MAX_IMAGES:
-        message = f"Field 'image_data': must be an array of at most {_MAX_IMAGES}"
-        raise InvalidRequest(message, param="image_data")
+    if not isinstance(items, list):
+        raise InvalidRequest("Field 'image_data': must be an array", param="image_data")
     images = {}
     for i, item in enumerate(items):
         key = f"image_data[{i}]"
@@ -99,9 +97,8 @@ def _read_multimodal_data(body: Mapping[str, Any], index: int) -> tuple[bytes, .
     if not items:
         return ()
     key = "prompt.multimodal_data"
-    if not isinstance(items, list) or len(items) > _MAX_IMAGES:
-        message = f"Field '{key}': must be an array of at most {_MAX_IMAGES}"
-        raise InvalidRequest(message, param="prompt")
+    if not isinstance(items, list):
+        raise InvalidRequest(f"Field '{key}': must be an array", param="prompt")
     return tuple(read_base64(item, f"{key}[{i}]") for i, item in enumerate(items))
 
 

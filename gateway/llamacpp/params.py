@@ -8,11 +8,13 @@ from protocol.errors import InvalidRequest
 from protocol.facts import ModelCard
 from protocol.sampling import SamplingParams
 from protocol.schema import read
+from protocol.wire.shapes import INT32_MAX, Bounds
 
 
 def read_params(body: Mapping[str, Any], card: ModelCard) -> SamplingParams:
     """Read generation and sampling fields; raises `InvalidRequest` naming one."""
-    params = read(replace(card.defaults, reasoning_format=card.reasoning_format), body)
+    defaults = replace(card.defaults, reasoning_format=card.reasoning_format)
+    params = _in_vocabulary(read(defaults, body, bounds=Bounds({"n_ctx": card.n_ctx})), card)
     ours = card.defaults
     lacking = [one for one in params.speculative_types if one not in (*_guessers(card), "none")]
     if lacking:
@@ -25,6 +27,17 @@ def read_params(body: Mapping[str, Any], card: ModelCard) -> SamplingParams:
         # It says at most, so less is no breach; the answer's settings tell how many it was.
         return replace(params, speculative_n_max=most)
     return params
+
+
+def _in_vocabulary(params: SamplingParams, card: ModelCard) -> SamplingParams:
+    """Drop the biases of tokens that the model does not have, as llama-server does."""
+    last = (card.n_vocab or INT32_MAX) - 1
+    known = tuple(
+        (token, bias)
+        for token, bias in params.logit_bias
+        if isinstance(token, str) or 0 <= token <= last
+    )
+    return params if len(known) == len(params.logit_bias) else replace(params, logit_bias=known)
 
 
 _TYPE_KEYS = ("speculative_types", "speculative.type", "speculative.types")

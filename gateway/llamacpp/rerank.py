@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.llamacpp.embedding import MAX_INPUTS
 from gateway.llamacpp.options import read_flag, read_int
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.facts import ModelCard
@@ -55,8 +54,6 @@ def _documents(value: Any, key: str) -> tuple[str, ...]:
     texts = tuple(text for text in found if isinstance(text, str))
     if not texts or len(texts) < len(found):
         raise InvalidRequest('"documents" must be a non-empty string array', param=key)
-    if len(texts) > MAX_INPUTS:
-        raise InvalidRequest(f'"{key}" holds more than {MAX_INPUTS} documents', param=key)
     return texts
 
 

@@ -5,16 +5,14 @@ from typing import Any
 
 from protocol.errors import InvalidRequest
 
-MAX_CALLS = 512
-
 
 def read_calls(message: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
     """Read earlier calls; raises `InvalidRequest` in llama-server's words."""
     calls = message.get("tool_calls")
     if calls is None:
         return []
-    if not isinstance(calls, list) or len(calls) > MAX_CALLS:
-        problem = f"Field '{path}.tool_calls': must be an array of at most {MAX_CALLS}"
+    if not isinstance(calls, list):
+        problem = f"Field '{path}.tool_calls': must be an array"
         raise InvalidRequest(problem, param=f"{path}.tool_calls")
     return [_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(calls)]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gateway.llamacpp.options import read_flag, read_int, read_object, read_ping_interval
+from gateway.llamacpp.options import read_flag, read_n_top, read_object, read_ping_interval
 from gateway.llamacpp.params import read_params
 from gateway.llamacpp.structured import read_response_format
 from gateway.openai.chunks import ChatReply
@@ -102,7 +102,7 @@ def read_chat(body: Mapping[str, Any], card: ModelCard) -> Chat:
 
 
 def _read_n_top(body: Mapping[str, Any]) -> int | None:
-    n_top = read_int(body, "top_logprobs", 0, 1000)
+    n_top = read_n_top(body, "top_logprobs")
     if not read_flag(body, "logprobs"):
         if n_top is not None:
             message = "top_logprobs requires logprobs to be set to true"

@@ -9,6 +9,7 @@ from gateway.llamacpp.media import place_media
 from gateway.llamacpp.options import (
     read_flag,
     read_int,
+    read_n_top,
     read_object,
     read_ping_interval,
     wrong_type,
@@ -31,7 +32,7 @@ _MOST_ECHOED = 20
 def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     """Plan a text completion; raises `InvalidRequest` naming the field."""
     refuse_unsupported(body)
-    n_top = read_int(body, "logprobs", 0, 1000)
+    n_top = read_n_top(body, "logprobs")
     native = dict(body)
     if n_top is not None:
         # 0 asks for the chosen token's probability alone, which the worker counts as one rival.

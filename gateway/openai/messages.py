@@ -7,8 +7,6 @@ from gateway.openai.called import read_calls
 from gateway.openai.parts import MARKER, join_parts
 from protocol.errors import InvalidRequest
 
-MAX_MESSAGES = 4096
-
 _MEDIA = frozenset({"input_video", "video_url", "file", "refusal"})
 
 
@@ -19,8 +17,6 @@ def read_messages(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         raise InvalidRequest("'messages' is required", param="messages")
     if not isinstance(messages, list):
         raise InvalidRequest("Expected 'messages' to be an array", param="messages")
-    if len(messages) > MAX_MESSAGES:
-        raise InvalidRequest(f"Field 'messages': at most {MAX_MESSAGES}", param="messages")
     return tuple(_message(message, f"messages[{i}]") for i, message in enumerate(messages))
 
 

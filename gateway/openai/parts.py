@@ -14,7 +14,6 @@ from protocol.errors import InvalidRequest
 from protocol.facts import ModelCard
 
 MARKER = "media_marker"
-_MAX_MEDIA = 64
 
 
 @dataclass(slots=True)
@@ -48,8 +47,6 @@ def lift_media(body: Mapping[str, Any], card: ModelCard) -> tuple[Mapping[str, A
         else message
         for i, message in enumerate(messages)
     ]
-    if len(media.pieces) > _MAX_MEDIA:
-        raise InvalidRequest(f"more than {_MAX_MEDIA} media in one request", param="messages")
     return {**body, "messages": lifted}, media
 
 

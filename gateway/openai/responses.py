@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gateway.llamacpp.options import read_int, read_object
+from gateway.llamacpp.options import read_int, read_n_top, read_object
 from gateway.openai import chat
 from gateway.openai.responses_events import ResponsesReply
 from gateway.openai.responses_input import read_input
@@ -84,7 +84,7 @@ def _read_log_probs(body: Mapping[str, Any], converted: dict[str, Any]) -> None:
     include = body.get("include")
     if include is not None and not isinstance(include, list):
         raise InvalidRequest("Field 'include': must be an array", param="include")
-    n_top = read_int(body, "top_logprobs", 0, 1000)
+    n_top = read_n_top(body, "top_logprobs")
     if n_top is not None or _LOG_PROBS in (include or ()):
         converted["logprobs"] = True
         converted["top_logprobs"] = n_top or 0

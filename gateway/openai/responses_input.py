@@ -7,7 +7,6 @@ message may hold is for `gateway.openai.messages` to say; here stands only what 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.openai.messages import MAX_MESSAGES
 from protocol.errors import InvalidRequest
 
 Message = dict[str, Any]
@@ -41,8 +40,6 @@ def read_input(body: Mapping[str, Any]) -> list[Message]:
         return [*messages, {"role": "user", "content": value}]
     if not isinstance(value, list):
         raise InvalidRequest("'input' must be a string or array of objects", param="input")
-    if len(value) > MAX_MESSAGES:
-        raise InvalidRequest(f"Field 'input': at most {MAX_MESSAGES}", param="input")
     for i, item in enumerate(value):
         _add(messages, item, f"input[{i}]")
     return messages

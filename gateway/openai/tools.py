@@ -8,7 +8,6 @@ import orjson
 from gateway.llamacpp.options import wrong_type
 from protocol.errors import InvalidRequest
 
-MAX_TOOLS = 1024
 MAX_NAME = 256
 
 _CHOICES = ("auto", "none", "required")
@@ -21,8 +20,6 @@ def read_tools(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         return ()
     if not isinstance(tools, list):
         raise _refusal(f"Expected 'tools' to be an array, got {_shown(tools)}", "tools")
-    if len(tools) > MAX_TOOLS:
-        raise InvalidRequest(f"Field 'tools': at most {MAX_TOOLS}", param="tools")
     return tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools))
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.body import read_json
 from gateway.errors import json_response
 from gateway.service import Service
 from protocol.errors import InvalidRequest
@@ -24,7 +23,7 @@ class ChatControl:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        body = await read_json(scope, receive, self._service.body_limits)
+        body = await self._service.read_plain(scope, receive, "ChatControl")
         chat_id = _read_text(body, "id")
         if not chat_id:
             raise InvalidRequest("missing completion id", param="id")

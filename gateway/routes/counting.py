@@ -18,13 +18,17 @@ ANTHROPIC: Mapping[str, Any] = {}
 class Counting:
     """Plans a request as its generating endpoint would, but has its prompt only rendered."""
 
-    def __init__(self, service: Service, planner: Planner, extra: Mapping[str, Any]) -> None:
+    def __init__(
+        self, service: Service, planner: Planner, kind: str, extra: Mapping[str, Any]
+    ) -> None:
         self._service = service
         self._planner = planner
+        self._kind = kind
         self._extra = extra
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        result = await rendered(self._service, self._planner, scope, receive, counts=True)
+        asked = await self._service.read(scope, receive, self._kind)
+        result = await rendered(self._service, self._planner, asked, counts=True)
         answer = {"input_tokens": result.n_tokens, **self._extra}
         await json_response(answer)(scope, receive, send)

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from gateway.auth import require_admin
-from gateway.body import read_json
 from gateway.chunked import CHUNKS
 from gateway.errors import json_response, task_error_body
 from gateway.eventstream import EventStream
 from gateway.origin import Origin, read_origin
 from gateway.race import disconnected, guarded, together
 from gateway.reply import Outcome, Plan, Reply, whole_calls
-from gateway.service import Service
+from gateway.service import Asked, Service
 from gateway.stream import TaskStream
 from gateway.tracing import route_headers
 from protocol.errors import InvalidRequest, TaskError
@@ -42,22 +41,22 @@ class Exchange(NamedTuple):
 class Generation:
     """An endpoint that plans tasks from a body and answers with what they generate."""
 
-    def __init__(self, service: Service, planner: Planner) -> None:
+    def __init__(self, service: Service, planner: Planner, kind: str) -> None:
         self._service = service
         self._planner = planner
+        self._kind = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        body = await read_json(scope, receive, self._service.body_limits)
+        asked = await self._service.read(scope, receive, self._kind)
         if self._service.config.verbose:
-            body.setdefault("verbose", True)
-        exchange = Exchange(scope, receive, send, read_origin(scope, body))
-        card = await self._service.card(body.get("model"), scope, receive)
-        await self.respond(await self.plan(body, card, exchange), card, exchange)
+            asked.body.setdefault("verbose", True)
+        exchange = Exchange(scope, receive, send, read_origin(scope, asked.body))
+        await self.respond(await self.plan(asked, exchange), asked.card, exchange)
 
-    async def plan(self, body: Mapping[str, Any], card: ModelCard, exchange: Exchange) -> Plan:
+    async def plan(self, asked: Asked, exchange: Exchange) -> Plan:
         """Plan a request; raises `TaskError`."""
-        return self._planner(body, card)
+        return await asked.in_thread(self._planner, asked.body, asked.card)
 
     async def respond(self, plan: Plan, card: ModelCard, exchange: Exchange) -> None:
         """Run a plan and answer with it."""

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.body import read_json
 from gateway.errors import json_response
 from gateway.eventstream import EventStream
 from gateway.race import disconnected, guarded
@@ -31,7 +30,7 @@ class ModelOrders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         router = chosen_by(self._service, scope["path"])
-        name = _name(await read_json(scope, receive, self._service.body_limits))
+        name = _name(await self._service.read_plain(scope, receive, "ModelOrder"))
         if self._loads:
             await guarded(router.load(name), disconnected(receive))
         else:

@@ -3,7 +3,6 @@
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from gateway.body import read_json
 from gateway.errors import json_response
 from gateway.llamacpp.slots import (
     needs_filename,
@@ -33,7 +32,7 @@ class SlotActions:
         action = read_action(request.query_params.get("action"))
         filename = ""
         if needs_filename(action):
-            body = await read_json(scope, receive, self._service.body_limits)
+            body = await self._service.read_plain(scope, receive, "SlotAction")
             filename = read_filename(body)
         model = self._service.pool.model_of_slot(slot_id)
         if model and self._service.router is not None:  # it must be loaded, and stay so meanwhile

@@ -1,13 +1,17 @@
 """POST /tokenize and /detokenize: answered by a worker, without a slot."""
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.body import read_json
+from gateway.body import in_thread
 from gateway.errors import json_response
 from gateway.llamacpp.tokens import detokenize_task, tokenize_task, tokenized
 from gateway.race import answered
 from gateway.service import Service
 from protocol.messages import Detokenized, Tokenized
+
+_LONG = 4096
+"""Tokens that take longer to write as JSON than other streams should wait."""
 
 
 class Tokenization:
@@ -18,13 +22,17 @@ class Tokenization:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        body = await read_json(scope, receive, self._service.body_limits)
-        card = await self._service.card(body.get("model"), scope, receive)
-        task = tokenize_task(body, card.n_vocab)
-        stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
+        asked = await self._service.read(scope, receive, "Tokenize")
+        task = await asked.in_thread(tokenize_task, asked.body, asked.card.n_vocab)
+        stream = self._service.pool.submit(task, model=asked.card.name, tenant=scope["tenant"])
         result = await answered(stream, receive, Tokenized)
-        answer = tokenized(result, with_pieces=task.with_pieces)
-        await json_response(answer)(scope, receive, send)
+        is_long = len(result.tokens) > _LONG
+        response = await in_thread(is_long, _respond, result, task.with_pieces)
+        await response(scope, receive, send)
+
+
+def _respond(result: Tokenized, with_pieces: bool) -> Response:
+    return json_response(tokenized(result, with_pieces=with_pieces))
 
 
 class Detokenization:
@@ -35,9 +43,8 @@ class Detokenization:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        body = await read_json(scope, receive, self._service.body_limits)
-        card = await self._service.card(body.get("model"), scope, receive)
-        task = detokenize_task(body, card.n_vocab)
-        stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
+        asked = await self._service.read(scope, receive, "Detokenize")
+        task = await asked.in_thread(detokenize_task, asked.body, asked.card.n_vocab)
+        stream = self._service.pool.submit(task, model=asked.card.name, tenant=scope["tenant"])
         result = await answered(stream, receive, Detokenized)
         await json_response({"content": result.content})(scope, receive, send)

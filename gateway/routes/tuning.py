@@ -4,7 +4,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.body import read_list
 from gateway.errors import json_response
 from gateway.llamacpp.lora import listed, read_scales
 from gateway.race import answered
@@ -35,10 +34,9 @@ class LoraAdapters:
         await json_response(listed(answer.adapters))(scope, receive, send)
 
     async def _set(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_list(scope, receive, self._service.body_limits)
-        model = Request(scope).query_params.get("model")
-        card = await self._service.card(model, scope, receive)
-        await self._service.pool.set_lora(card.name, read_scales(body, card))
+        asked = await self._service.read(scope, receive, "Adapters")
+        scales = read_scales(asked.body, asked.card)
+        await self._service.pool.set_lora(asked.card.name, scales)
         await json_response(_SUCCESS)(scope, receive, send)
 
 

@@ -1,18 +1,19 @@
 """POST …/embeddings and …/rerank: answered by a worker, without a slot."""
 
-import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.body import read_json
+from gateway.body import in_thread
 from gateway.errors import json_response
 from gateway.llamacpp.embedding import EmbeddingPlan, native_answer, plan_embeddings
-from gateway.llamacpp.rerank import plan_rerank, rerank_answer
+from gateway.llamacpp.rerank import RerankPlan, plan_rerank, rerank_answer
 from gateway.openai.embeddings import embeddings_answer
 from gateway.race import answered
 from gateway.service import Service
+from protocol.facts import ModelCard
 from protocol.side_tasks import Embedded, Reranked
 
 _LARGE = 256 * 1024
@@ -31,16 +32,17 @@ class Embedding:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        body = await read_json(scope, receive, self._service.body_limits)
-        card = await self._service.card(body.get("model"), scope, receive)
-        plan = plan_embeddings(body, card, native=self._native)
+        asked = await self._service.read(scope, receive, "Embedding")
+        card = asked.card
+        plan = await asked.in_thread(self._plan, asked.body, card)
         stream = self._service.pool.submit(plan.task, model=card.name, tenant=scope["tenant"])
         result = await answered(stream, receive, Embedded)
-        if sum(map(len, result.vectors)) < _LARGE:
-            response = self._respond(plan, result)
-        else:
-            response = await asyncio.to_thread(self._respond, plan, result)
+        is_long = sum(map(len, result.vectors)) >= _LARGE
+        response = await in_thread(is_long, self._respond, plan, result)
         await response(scope, receive, send)
+
+    def _plan(self, body: Mapping[str, Any], card: ModelCard) -> EmbeddingPlan:
+        return plan_embeddings(body, card, native=self._native)
 
     def _respond(self, plan: EmbeddingPlan, result: Embedded) -> Response:
         answer: Any = (
@@ -59,9 +61,14 @@ class Reranking:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        body = await read_json(scope, receive, self._service.body_limits)
-        card = await self._service.card(body.get("model"), scope, receive)
-        plan = plan_rerank(body, card)
+        asked = await self._service.read(scope, receive, "Rerank")
+        card = asked.card
+        plan = await asked.in_thread(plan_rerank, asked.body, card)
         stream = self._service.pool.submit(plan.task, model=card.name, tenant=scope["tenant"])
         result = await answered(stream, receive, Reranked)
-        await json_response(rerank_answer(plan, result))(scope, receive, send)
+        response = await asked.in_thread(_ranked, plan, result)
+        await response(scope, receive, send)
+
+
+def _ranked(plan: RerankPlan, result: Reranked) -> Response:
+    return json_response(rerank_answer(plan, result))

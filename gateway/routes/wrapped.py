@@ -1,14 +1,13 @@
 """Generation with `tokenize`: the answers of the wrapper of 2023, with the prompt's tokens."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from gateway.llamacpp import wrapper
 from gateway.llamacpp.options import read_flag
 from gateway.race import answered
 from gateway.reply import Plan
 from gateway.routes.generate import Exchange, Generation
+from gateway.service import Asked
 from protocol.facts import ModelCard
 from protocol.messages import Tokenize, Tokenized
 from protocol.side_tasks import Render, Rendered
@@ -17,15 +16,15 @@ from protocol.side_tasks import Render, Rendered
 class WrappedGeneration(Generation):
     """Chooses the shape by `tokenize`, as `api_like_OAI.py` did."""
 
-    async def plan(self, body: Mapping[str, Any], card: ModelCard, exchange: Exchange) -> Plan:
+    async def plan(self, asked: Asked, exchange: Exchange) -> Plan:
         """Plan a request, and have its prompt tokenized if it asks for that."""
-        if not read_flag(body, "tokenize"):
-            return await super().plan(body, card, exchange)
-        native = {key: value for key, value in body.items() if key != "tokenize"}
-        plan = wrapper.wrapped(await super().plan(native, card, exchange))
+        if not read_flag(asked.body, "tokenize"):
+            return await super().plan(asked, exchange)
+        native = {key: value for key, value in asked.body.items() if key != "tokenize"}
+        plan = wrapper.wrapped(await super().plan(asked._replace(body=native), exchange))
         if plan.stream:
             return plan
-        tokens = await self._tokens(plan, card, exchange)
+        tokens = await self._tokens(plan, asked.card, exchange)
         return replace(plan, reply=wrapper.reply_to(plan.tasks[0], tokens))
 
     async def _tokens(self, plan: Plan, card: ModelCard, exchange: Exchange) -> tuple[int, ...]:

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from gateway.body import BodyLimits, ClientGone, parse_object, read_json
+from gateway.body import HELD, BodyBudget, BodyLimits, ClientGone, read_json
 from gateway.errors import Refused
-from protocol.errors import InvalidRequest
+from gateway.parsing import parse_object
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.limits import LimitsConfig
 
 LIMITS = BodyLimits(max_bytes=16)
@@ -90,6 +91,62 @@ def test_depth_beyond_the_limit_is_refused(depth: int) -> None:
 
 def test_a_wide_body_is_not_a_deep_one() -> None:
     assert len(parse_object(b'{"a":[' + b"{}," * 500 + b"{}]}")["a"]) == 501
+
+
+def test_a_byte_order_mark_is_no_part_of_the_body() -> None:
+    assert parse_object(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":"\\ud800"}',
+        b'{"\\udfff":1}',
+        b'{"a":"\xed\xa0\x80"}',
+        b'{"a":1e999}',
+        b'{"a":-1e999}',
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":' + b"9" * 400 + b"}",
+    ],
+)
+def test_what_no_message_could_hold_is_no_json(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="not valid JSON"):
+        parse_object(body)
+
+
+def test_the_last_of_equal_names_counts_and_nul_is_a_character() -> None:
+    assert parse_object(b'{"a":1,"a":"\\u0000"}') == {"a": "\0"}
+
+
+@pytest.mark.parametrize("item", [b"1,", b"{},", b"[],", b'"a":1,'])
+def test_the_values_of_a_body_have_a_bound(item: bytes) -> None:
+    limits = LimitsConfig(values=1000)
+    opening, closing = (b'{"x":[', b"1]}") if b":" not in item else (b"{", b'"b":1}')
+    assert parse_object(opening + item * 300 + closing, limits)
+    with pytest.raises(InvalidRequest, match="more than 1000 commas"):
+        parse_object(opening + item * 1000 + closing, limits)
+    assert parse_object(b'{"a":"' + b"x" * 5000 + b'"}', limits)
+
+
+async def test_all_bodies_together_have_a_bound_and_one_alone_always_passes() -> None:
+    budget, limits = BodyBudget(10), BodyLimits(max_bytes=100)
+    held = [budget.open() for _ in range(3)]
+
+    async def read(one: int, size: int) -> Any:
+        body = b'{"a":"' + b"x" * size + b'"}'
+        return await read_json(_scope() | {HELD: held[one]}, Parts(body, b""), limits)
+
+    await read(0, 50)
+    with pytest.raises(TaskError) as caught:
+        await read(1, 0)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    held[0].release()
+    await read(1, 0)
+    held[1].release()
+    await read(2, 50)
+    held[2].release()
+    assert budget.n_bytes == 0
 
 
 @given(st.binary(max_size=200))

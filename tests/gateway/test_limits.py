@@ -1,15 +1,44 @@
-"""The bounds of a request: each one, at its value and one beyond it."""
+"""The bounds of requests: every field of every endpoint has one, and what is beyond is named."""
 
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.limits import check_limits, depth_of
+from gateway import service
+from gateway.anthropic import messages
+from gateway.api.bounds import bounds_of, check_body
+from gateway.api.tables import BODIES, HEADERS, PATHS, QUERIES, fields_of
+from gateway.openai import responses
+from gateway.openapi_bodies import ENDPOINTS
+from gateway.openapi_bodies import QUERIES as OF_ENDPOINT
+from gateway.refusals import REFUSED
 from protocol.config import parse
-from protocol.errors import ConfigError, InvalidRequest
+from protocol.errors import ConfigError, ErrorCode, TaskError
 from protocol.limits import LimitsConfig
 from protocol.schema import describe
+from protocol.wire.shapes import (
+    Bounds,
+    Clamp,
+    Either,
+    Entries,
+    Fields,
+    Flag,
+    Free,
+    Items,
+    Number,
+    Several,
+    Shape,
+    Text,
+    Token,
+    measure,
+)
+from tests.fakes.echo import FakeOptions
+from tests.gateway.cards import CARD
 from tests.gateway.inprocess import running
 
 SMALL = LimitsConfig(
@@ -18,95 +47,168 @@ SMALL = LimitsConfig(
     stop_chars=3,
     biases=2,
     grammar_kib=1,
+    schema_kib=1,
     schema_depth=3,
+    template_kib=1,
     tools=2,
     images=1,
     image_mib=1,
+    text_kib=1,
+    tokens=4,
+    inputs=2,
 )
-MIB = "A" * (1024 * 1024 * 4 // 3)
+TINY = replace(CARD, n_ctx=4, n_ctx_total=4, longest_piece=8, n_lora=1)
+BOUNDS = bounds_of(TINY, SMALL)
 
 
-def nested(depth: int) -> dict[str, Any]:
-    return {} if depth == 1 else {"properties": nested(depth - 1)}
+def beyond(shape: Shape, bounds: Bounds) -> Iterator[Any]:
+    """Make one value beyond each bound of a shape, and of those within."""
+    yield from _BEYOND[type(shape)](shape, bounds)
+    for path, inner in shape.inner():
+        for value in beyond(inner, bounds):
+            yield [value] if path == "[0]" else {path[1:]: value} if path else value
+
+
+def _numbers(shape: Any, bounds: Bounds) -> Iterator[Any]:
+    if shape.clamps is not Clamp.BOTH:
+        yield int(bounds[shape.low]) - 1
+    if shape.clamps is Clamp.NO:
+        yield int(bounds[shape.high]) + 1
+
+
+def _free(shape: Any, bounds: Bounds) -> Iterator[Any]:
+    deep: Any = 1
+    for _ in range(int(bounds[shape.depth]) + 1):
+        deep = {"a": deep}
+    yield from (deep, {"a": "x" * int(bounds[shape.most])})
+
+
+def _entries(shape: Any, bounds: Bounds) -> Iterator[Any]:
+    yield {f"{i}": 1 for i in range(int(bounds[shape.most]) + 1)}
+    yield {"x" * (shape.key_chars + 1): 1}
+
+
+def _nothing(shape: Any, bounds: Bounds) -> Iterator[Any]:
+    return iter(())
+
+
+_BEYOND: dict[type[Shape], Callable[[Any, Bounds], Iterator[Any]]] = {
+    **dict.fromkeys((Flag, Fields, Either), _nothing),
+    Number: _numbers,
+    Token: lambda shape, bounds: iter((int(bounds["n_vocab"]), -1)),
+    Text: lambda shape, bounds: iter(("x" * (int(bounds[shape.most]) + 1),)),
+    Free: _free,
+    Items: lambda shape, bounds: iter(([_of(shape.item)] * (int(bounds[shape.most]) + 1),)),
+    Several: lambda shape, bounds: iter(([_of(shape.one)] * (int(bounds[shape.most]) + 1),)),
+    Entries: _entries,
+}
+
+
+def _of(shape: Shape) -> Any:
+    """Make something that such a list may hold."""
+    first = shape.shapes[0] if isinstance(shape, Either) else shape
+    samples: dict[type[Shape], Any] = {Text: "", Number: 0, Token: 0, Fields: {}, Free: []}
+    return samples[type(first)]
+
+
+def bounded(shape: Shape) -> bool:
+    """Tell whether everything about a shape has a finite bound."""
+    own = [
+        getattr(shape, name) for name in ("low", "high", "most", "depth") if hasattr(shape, name)
+    ]
+    finite = all(math.isfinite(BOUNDS[bound]) for bound in own)
+    return finite and all(bounded(inner) for _, inner in shape.inner())
+
+
+EVERY = [(kind, name) for kind, body in BODIES.items() for name in fields_of(body)]
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_no_field_of_any_body_is_without_a_bound(kind: str) -> None:
+    for name, shape in fields_of(BODIES[kind]).items():
+        assert bounded(shape), name
+
+
+def test_no_endpoint_header_query_or_path_is_without_a_table() -> None:
+    assert {row.body for row in ENDPOINTS.values()} - {""} <= set(BODIES)
+    assert {row.body for (method, _), row in ENDPOINTS.items() if method == "POST"} <= set(BODIES)
+    assert {name for names in OF_ENDPOINT.values() for name in names} <= set(QUERIES)
+    for table in (HEADERS, QUERIES, PATHS):
+        assert all(bounded(shape) for shape in table.values())
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY, ids=lambda one: one or "list")
+def test_one_value_beyond_each_bound_is_refused_and_names_the_field(kind: str, name: str) -> None:
+    shape = fields_of(BODIES[kind])[name]
+    n_refused = 0
+    for value in beyond(shape, BOUNDS):
+        body = {name: value} if name else value
+        with pytest.raises(TaskError) as caught:
+            check_body(kind, body, BOUNDS.anew())
+        assert caught.value.code in (ErrorCode.INVALID_REQUEST, ErrorCode.CONTEXT_EXCEEDED), value
+        assert caught.value.param is not None and caught.value.param.startswith(name), value
+        n_refused += 1
+    if isinstance(shape, Text | Items | Free | Entries | Several):
+        assert n_refused
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_wrong_types_are_the_readers_business(kind: str) -> None:
+    for name in fields_of(BODIES[kind]):
+        for value in (True, "", [], {}, [True], [[]], [{}], {"a": True}):
+            if name:
+                check_body(kind, {name: value}, BOUNDS.anew())
 
 
 def image(data: str = "A") -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": data}}
 
 
-FITS: list[dict[str, Any]] = [
-    {"messages": [{}, {}]},
-    {"input": [{}, {}]},
-    {"input": ["a", "b", "c"]},
-    {"input": "a text"},
-    {"stop": ["abc", "b"]},
-    {"stop": "abc"},
-    {"stop": None},
-    {"stop_sequences": ["abc", "b"]},
-    {"logit_bias": [[1, 1], [2, 1]]},
-    {"logit_bias": {"1": 1, "2": 1}},
-    {"tools": [{}, {}]},
-    {"grammar": "x" * 1024},
-    {"json_schema": nested(3)},
-    {"response_format": {"type": "json_object", "schema": nested(3)}},
-    {"response_format": {"type": "json_schema", "json_schema": {"schema": nested(3)}}},
-    {"tools": [{"type": "function", "function": {"parameters": nested(3)}}]},
-    {"image_data": [{"data": MIB, "id": 1}]},
-    {"messages": [{"content": [image(MIB)]}]},
-    # Wrong types are the readers' business.
-    {"stop": 5, "messages": 5, "tools": [5], "response_format": 5, "image_data": [5]},
-]
-TOO_MUCH: list[tuple[dict[str, Any], str]] = [
-    ({"messages": [{}, {}, {}]}, "Field 'messages': at most 2 entries, but got 3"),
-    ({"input": [{}, {}, {}]}, "Field 'input': at most 2 entries"),
-    ({"stop": ["a", "b", "c"]}, "Field 'stop': at most 2 entries"),
-    ({"stop": "abcd"}, "Field 'stop': a string is longer than 3 characters"),
-    ({"stop": ["abcd"]}, "Field 'stop': a string is longer than 3"),
-    ({"stop_sequences": ["a", "b", "c"]}, "Field 'stop_sequences': at most 2"),
-    ({"logit_bias": [[1, 1]] * 3}, "Field 'logit_bias': at most 2"),
-    ({"logit_bias": {"1": 1, "2": 1, "3": 1}}, "Field 'logit_bias': at most 2"),
-    ({"tools": [{}, {}, {}]}, "Field 'tools': at most 2"),
-    ({"grammar": "x" * 1025}, "Field 'grammar': larger than 1 KiB"),
-    ({"json_schema": nested(4)}, "Field 'json_schema': the schema nests deeper than 3"),
-    ({"response_format": {"schema": nested(4)}}, "Field 'response_format': the schema nests"),
-    (
-        {"response_format": {"json_schema": {"schema": nested(4)}}},
-        "Field 'response_format': the schema nests",
-    ),
-    ({"tools": [{"function": {"parameters": nested(4)}}]}, "Field 'tools': the schema nests"),
-    ({"tools": [{"input_schema": nested(4)}]}, "Field 'tools': the schema nests"),
-    ({"tools": [{"parameters": nested(4)}]}, "Field 'tools': the schema nests"),
-    ({"image_data": [{"data": "A"}] * 2}, "Field 'image_data': at most 1"),
-    ({"image_data": [{"data": MIB + "AA"}]}, "Field 'image_data': an image or a sound is larger"),
-    ({"messages": [{"content": [image(), image()]}]}, "at most 1 images or sounds, but got 2"),
-    ({"messages": [{"content": [image(MIB + "AA")]}]}, "Field 'messages': an image or a sound"),
-    (
-        {"messages": [{"content": [{"source": {"data": MIB + "AA"}}]}]},
-        "Field 'messages': an image or a sound",
-    ),
-    (
-        {"messages": [{"content": [{"input_audio": {"data": MIB + "AA"}}]}]},
-        "Field 'messages': an image or a sound",
-    ),
-]
-
-
-@pytest.mark.parametrize("body", FITS, ids=lambda body: next(iter(body)))
-def test_what_fits_passes(body: dict[str, Any]) -> None:
-    check_limits(body, SMALL)
-
-
-@pytest.mark.parametrize(("body", "message"), TOO_MUCH, ids=lambda one: str(one)[:40])
-def test_one_too_many_is_named(body: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        check_limits(body, SMALL)
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"messages": [{}, {}, {}]}, "Field 'messages': at most 2 entries, but got 3"),
+        ({"stop": ["abcd"]}, "Field 'stop[0]': at most 3 characters, but got 4"),
+        ({"messages": [{"content": [image(), image()]}]}, "at most 1 images or sounds, but got 2"),
+        (
+            {"messages": [{"content": "x" * 600}, {"content": "x" * 600}]},
+            "Field 'messages[1].content': 1200 characters exceed the available context size (4",
+        ),
+        (
+            {"messages": [{"content": "", "other": ["x" * 1200]}]},
+            "Field 'messages[0].other': 1200 characters exceed",
+        ),
+        ({"chat_template_kwargs": {"a": "x" * 1024}}, "Field 'chat_template_kwargs': at most 1024"),
+    ],
+)
+def test_the_message_says_where_and_how_much(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        check_body("ChatCompletion", body, BOUNDS.anew())
     assert message in caught.value.message
-    assert caught.value.param == next(iter(body))
 
 
-def test_depth_counts_arrays_and_objects() -> None:
-    values: list[Any] = [1, [], {}, [[]], {"a": [{}]}]
-    assert [depth_of(value) for value in values] == [0, 1, 1, 2, 3]
+def test_too_many_tokens_are_said_in_llama_servers_words() -> None:
+    with pytest.raises(TaskError) as caught:
+        check_body("Completion", {"prompt": [1] * 5}, BOUNDS.anew())
+    assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
+    assert caught.value.detail == {"n_prompt_tokens": 5, "n_ctx": 4}
+
+
+def test_each_prompt_of_several_has_the_whole_context() -> None:
+    check_body("Completion", {"prompt": ["x" * 1000, "y" * 1000]}, BOUNDS.anew())
+    check_body("Embedding", {"input": [[1, 2, 3], [4, 5, 6, 7]]}, BOUNDS.anew())
+
+
+def test_a_long_context_allows_long_texts() -> None:
+    long = replace(CARD, n_ctx_total=100_000, longest_piece=100)
+    check_body("Completion", {"prompt": "x" * 10_000_000}, bounds_of(long, SMALL))
+    with pytest.raises(TaskError):
+        check_body("Completion", {"prompt": "x" * 10_000_001}, bounds_of(long, SMALL))
+
+
+def test_measures_depth_and_characters() -> None:
+    values: list[Any] = [1, [], {}, [[]], {"a": [{}]}, {"ab": "cd", "e": ["f", None]}]
+    assert [measure(value) for value in values] == [(0, 0), (1, 0), (1, 0), (2, 0), (3, 1), (2, 6)]
 
 
 async def test_a_body_a_header_and_a_nesting_have_bounds_that_the_configuration_sets(
@@ -130,9 +232,120 @@ async def test_a_body_a_header_and_a_nesting_have_bounds_that_the_configuration_
         assert (await gateway.client.get("/livez", headers={"x": "1" * 4096})).status_code == 431
 
 
+async def test_every_endpoint_holds_its_body_against_its_table(tmp_path: Path) -> None:
+    limits = LimitsConfig(stops=1, tokens=4, text_kib=1, images=0, messages=1, tools=1, inputs=1)
+    long, model = "x" * 500_000, "x" * 5000
+    chat = {"messages": [{"role": "user", "content": long}]}
+    bodies: dict[str, dict[str, Any]] = {
+        "Completion": {"prompt": long},
+        "TextCompletion": {"prompt": long},
+        "Infill": {"input_prefix": long, "input_suffix": ""},
+        "ChatCompletion": chat,
+        "Message": chat,
+        "Response": {"input": long},
+        "Tokenize": {"content": long},
+        "Detokenize": {"tokens": [1000]},
+        "Embedding": {"input": long},
+        "Rerank": {"query": long, "documents": ["a"]},
+        "SlotAction": {"filename": "x" * 256},
+        "ChatControl": {"id": long, "action": "reasoning_end"},
+        "ModelOrder": {"model": model},
+        "Adapters": {},
+        "Props": {},
+    }
+    async with running(tmp_path, limits=limits) as gateway:
+        await gateway.add_worker(FakeOptions(n_ctx=64, saves_slots=True, n_lora=1))
+        for (method, path), row in ENDPOINTS.items():
+            body: Any = bodies.get(row.body)
+            if row.body == "Adapters":
+                body = [{"id": 0, "scale": 1.0}] * 17
+            if method != "POST" or not body:
+                continue
+            query = {"action": "save"} if row.body == "SlotAction" else {}
+            url = path.replace("{id_slot}", "0")
+            answer = await gateway.client.post(url, json=body, params=query)
+            if row.body == "ModelOrder":  # 501: this server's models are fixed
+                assert answer.status_code == 501
+                continue
+            assert answer.status_code == 400, (path, answer.text)
+            assert answer.json()["error"]["param"], path
+        for name in HEADERS:
+            answer = await gateway.client.get("/props", headers={name: "x" * 1025})
+            assert answer.status_code == 400 and answer.json()["error"]["param"] == name
+        answer = await gateway.client.get("/props", params={"model": model})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "model"
+        answer = await gateway.client.post("/slots/1000000000?action=erase")
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "id_slot"
+
+
+class Asked(dict[str, Any]):
+    """A body that notes which fields are looked at."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        super().__init__(value)
+        self.names: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.names.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.names.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.names.add(str(key))
+        return super().__contains__(key)
+
+
 def test_every_bound_is_a_key_of_the_configuration_and_has_bounds_itself() -> None:
     for row in describe(LimitsConfig):
         pool = parse({"gateway": {"limits": {row.name: row.default}}})
         assert getattr(pool.gateway.limits, row.name) == row.default
         with pytest.raises(ConfigError, match=row.name):
             parse({"gateway": {"limits": {row.name: -1}}})
+
+
+async def test_nothing_is_read_that_no_table_declares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = service.read_json
+    seen: dict[str, set[str]] = {}
+
+    async def noted(*args: Any) -> Asked:
+        body = Asked(await read(*args))
+        seen.setdefault(args[0]["path"], body.names)
+        return body
+
+    monkeypatch.setattr(service, "read_json", noted)
+    samples: dict[str, dict[str, Any]] = {
+        "Completion": {"prompt": "a"},
+        "TextCompletion": {"prompt": "a"},
+        "Infill": {"input_prefix": "a", "input_suffix": "b"},
+        "ChatCompletion": {"messages": [{"role": "user", "content": "a"}]},
+        "Message": {"messages": [{"role": "user", "content": "a"}]},
+        "Response": {"input": "a"},
+        "Tokenize": {"content": "a"},
+        "Detokenize": {"tokens": [1]},
+        "Embedding": {"input": "a"},
+        "Rerank": {"query": "a", "documents": ["a"]},
+        "SlotAction": {"filename": "a"},
+        "ChatControl": {"id": "a", "action": "reasoning_end"},
+    }
+    async with running(tmp_path) as gateway:
+        await gateway.add_worker(FakeOptions(saves_slots=True))
+        await gateway.add_worker(FakeOptions(name="e", model="e", pooling="mean"))
+        await gateway.add_worker(FakeOptions(name="r", model="r", pooling="rank"))
+        for (method, path), row in ENDPOINTS.items():
+            if method == "POST" and row.body in samples:
+                model = {"Embedding": "e", "Rerank": "r"}.get(row.body, "fake")
+                body = samples[row.body] | {"model": model}
+                url = path.replace("{id_slot}", "0?action=save")
+                async with asyncio.timeout(10):
+                    await gateway.post(url, body)
+        assert len(seen) > 20
+        for path, names in seen.items():
+            endpoint = "/slots/{id_slot}" if path.startswith("/slots/") else path
+            table = set(fields_of(BODIES[ENDPOINTS["POST", endpoint].body]))
+            refused = {*REFUSED, *responses._REFUSED, *messages._REFUSED}  # by their presence
+            assert names - table - refused == set(), path

@@ -16,7 +16,6 @@ from tests.gateway.cards import CARD, done
     ("fields", "param"),
     [
         ({"logprobs": True}, "logprobs"),
-        ({"logprobs": -1}, "logprobs"),
         ({"suffix": 1}, "suffix"),
         ({"suffix": "x", "prompt": [1]}, "suffix"),
         ({"suffix": "x", "prompt": ["a", [1]]}, "suffix"),

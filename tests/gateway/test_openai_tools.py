@@ -39,7 +39,6 @@ def _chat(**fields: Any) -> Chat:
         ),
         ({"tool_choice": "required"}, "there are no tools", "tool_choice"),
         ({"tools": "x"}, "Expected 'tools' to be an array, got \"x\"", "tools"),
-        ({"tools": [TOOL] * 1025}, "at most 1024", "tools"),
         ({"tools": [1]}, "Failed to parse tools: Missing tool type: 1", "tools[0]"),
         ({"tools": [{}]}, "Missing tool type: {}", "tools[0]"),
         ({"tools": [TOOL, {"type": "x"}]}, "Unsupported tool type: ", "tools[1].type"),

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gateway.api.tables import BODIES
 from gateway.openapi import field_schema
-from gateway.openapi_bodies import BODIES, ENDPOINTS
+from gateway.openapi_bodies import ENDPOINTS
 from gateway.refusals import ENDPOINTS as REFUSED
 from protocol.sampling import SamplingParams
 from protocol.schema import describe
@@ -100,11 +101,12 @@ def test_every_endpoints_body_is_described() -> None:
 
 def test_a_field_says_its_type_limits_and_that_null_is_nothing() -> None:
     by_name = {row.name: row for row in describe(SamplingParams)}
-    top_k = field_schema(by_name["top_k"])
-    assert top_k["type"] == ["integer", "null"]
-    assert (top_k["minimum"], top_k["maximum"]) == (-1, 2**31 - 1)
+    n_keep, top_k = (field_schema(by_name[name]) for name in ("n_keep", "top_k"))
+    assert n_keep["type"] == ["integer", "null"]
+    assert (n_keep["minimum"], n_keep["maximum"]) == (-1, 2**31 - 1)
+    assert "minimum" not in top_k and "clamped" in top_k["description"]
     assert field_schema(by_name["stop"])["anyOf"][-1] == {"type": "null"}
-    assert field_schema(by_name["response_fields"])["items"] == {"type": "string"}
+    assert field_schema(by_name["response_fields"])["items"]["type"] == "string"
     for row in by_name.values():
         schema = field_schema(row)
         assert schema["description"] and ("type" in schema or "anyOf" in schema), row.name

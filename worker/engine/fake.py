@@ -126,6 +126,7 @@ class FakeBackend:
             n_ctx_total=self.n_cells,
             n_ctx_train=self.n_cells,
             n_vocab=len(special),
+            longest_piece=max(map(len, special)),
             chat_template=config.chat_template,
             reasoning_format=config.reasoning_format,
             template_kwargs=config.chat_variables,

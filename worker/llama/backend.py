@@ -270,6 +270,7 @@ class LlamaBackend:
             n_ctx_total=int(lib.llama_n_ctx(self._context)),
             n_ctx_train=int(lib.llama_model_n_ctx_train(model)),
             n_vocab=vocab.n_tokens,
+            longest_piece=max(map(len, self.vocabulary.special_pieces)),
             vocab_type=int(lib.llama_vocab_type(vocab.handle)),
             n_embd=int(lib.llama_model_n_embd(model)),
             n_params=int(lib.llama_model_n_params(model)),

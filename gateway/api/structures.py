@@ -1,0 +1,137 @@
+"""The shapes of nested request fields: messages, tools, formats, prompts."""
+
+from protocol.wire.shapes import (
+    CONTEXT_CHARS,
+    CONTEXT_TOKENS,
+    Either,
+    Entries,
+    Fields,
+    Flag,
+    Free,
+    Items,
+    Several,
+    Shape,
+    Text,
+    Token,
+)
+
+WORD = Text(most=256)
+"""What is compared with a few known words."""
+NAME = Text(most=256)
+TEXT = Text(most=CONTEXT_CHARS, counts=True)
+"""A text of a prompt: all of them together have the bound of one."""
+
+_DATA = Text(most="image_chars", is_medium=True)
+DATA = Items(_DATA, "images")
+_REST = Free("depth", CONTEXT_CHARS, counts=True)
+"""Fields of other names, which a chat template may read."""
+_FLAG = Flag()
+
+SCHEMA = Free("schema_depth", "schema_chars")
+TEMPLATE_VARIABLES = Free("depth", "template_chars")
+METADATA = Entries(Free("depth", 4096), 64)
+
+_SOURCE = Fields({"type": WORD, "media_type": WORD, "data": _DATA, "url": _DATA})
+_PLAIN_PARTS = Items(
+    Fields({"type": WORD, "text": TEXT, "refusal": TEXT, "source": _SOURCE}, _REST), "messages"
+)
+CONTENT_PARTS = Items(
+    Fields(
+        {
+            "type": WORD,
+            "text": TEXT,
+            "refusal": TEXT,
+            "thinking": TEXT,
+            "image_url": Either((_DATA, Fields({"url": _DATA, "detail": WORD}))),
+            "input_audio": Fields({"data": _DATA, "url": _DATA, "format": WORD}),
+            "source": _SOURCE,
+            "id": NAME,
+            "name": NAME,
+            "tool_use_id": NAME,
+            "input": _REST,
+            "content": Either((TEXT, _PLAIN_PARTS)),
+        },
+        _REST,
+    ),
+    "messages",
+)
+_FUNCTION_CALL = Fields({"name": NAME, "arguments": Either((TEXT, _REST))})
+MESSAGES = Items(
+    Fields(
+        {
+            "role": WORD,
+            "type": WORD,
+            "content": Either((TEXT, CONTENT_PARTS)),
+            "reasoning_content": TEXT,
+            "summary": CONTENT_PARTS,
+            "name": NAME,
+            "tool_call_id": NAME,
+            "call_id": NAME,
+            "id": NAME,
+            "arguments": TEXT,
+            "output": Either((TEXT, CONTENT_PARTS)),
+            "function_call": _FUNCTION_CALL,
+            "tool_calls": Items(
+                Fields({"id": NAME, "type": WORD, "function": _FUNCTION_CALL}, _REST), 512
+            ),
+        },
+        _REST,
+    ),
+    "messages",
+)
+"""Messages of a chat, of Anthropic's, and items of a response: their words do not collide."""
+
+_DESCRIPTION: dict[str, Shape] = {
+    "name": NAME,
+    "description": TEXT,
+    "parameters": SCHEMA,
+    "input_schema": SCHEMA,
+    "strict": _FLAG,
+}
+TOOLS = Items(
+    Fields({"type": WORD, "function": Fields(_DESCRIPTION, _REST), **_DESCRIPTION}, _REST), "tools"
+)
+FUNCTIONS = Items(Fields(_DESCRIPTION, _REST), "tools")
+TOOL_CHOICE = Either((WORD, Free("depth", "template_chars")))
+
+RESPONSE_FORMAT = Fields(
+    {
+        "type": WORD,
+        "name": NAME,
+        "schema": SCHEMA,
+        "json_schema": Fields({"name": NAME, "description": TEXT, "schema": SCHEMA}),
+        "strict": _FLAG,
+        "description": TEXT,
+    }
+)
+OUTPUT_CONFIG = Fields({"effort": WORD, "format": Fields({"type": WORD, "schema": SCHEMA})})
+SYSTEM_PROMPT = Either(
+    (
+        Text(most=CONTEXT_CHARS),
+        Fields(
+            {
+                "prompt": Text(most=CONTEXT_CHARS),
+                "anti_prompt": Text(most="stop_chars"),
+                "assistant_name": NAME,
+            }
+        ),
+    )
+)
+
+MIXED = Items(Either((Token(), TEXT)), CONTEXT_TOKENS)
+"""Tokens and texts."""
+PROMPTS = Several(
+    Either(
+        (
+            TEXT,
+            MIXED,
+            Fields(
+                {
+                    "prompt_string": TEXT,
+                    "multimodal_data": DATA,
+                    "content": Items(Fields({"type": WORD, "text": TEXT}), "messages"),
+                }
+            ),
+        )
+    )
+)

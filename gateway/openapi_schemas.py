@@ -1,0 +1,93 @@
+"""From the shape of a value to its JSON schema. A bound that depends on the model is described."""
+
+import math
+from functools import singledispatch
+from typing import Any
+
+from protocol.wire.shapes import (
+    Bound,
+    Clamp,
+    Either,
+    Entries,
+    Fields,
+    Flag,
+    Free,
+    Items,
+    Number,
+    Several,
+    Shape,
+    Text,
+    Token,
+)
+
+Schema = dict[str, Any]
+
+
+@singledispatch
+def schema_of(shape: Shape) -> Schema:
+    """Return the JSON schema of what passes; numbers that are clamped have no bounds in it."""
+    raise TypeError(shape)
+
+
+@schema_of.register
+def _(shape: Flag) -> Schema:
+    return {"type": "boolean"}
+
+
+@schema_of.register
+def _(shape: Number) -> Schema:
+    schema: Schema = {"type": "integer" if shape.whole else "number"}
+    if shape.clamps is not Clamp.BOTH:
+        schema |= _bound("minimum", shape.low)
+    if shape.clamps is Clamp.NO:
+        return schema | _bound("maximum", shape.high)
+    return schema | {"description": shape.describe()}
+
+
+@schema_of.register
+def _(shape: Token) -> Schema:
+    return {"type": "integer", "minimum": 0}
+
+
+@schema_of.register
+def _(shape: Text) -> Schema:
+    return {"type": "string", **_bound("maxLength", shape.most)}
+
+
+@schema_of.register
+def _(shape: Items) -> Schema:
+    return {"type": "array", "items": schema_of(shape.item), **_bound("maxItems", shape.most)}
+
+
+@schema_of.register
+def _(shape: Free) -> Schema:
+    return {"type": ["object", "array", "string", "number", "boolean", "null"]}
+
+
+@schema_of.register
+def _(shape: Fields) -> Schema:
+    properties = {name: schema_of(inner) for name, inner in shape.known.items()}
+    return {"type": "object", "properties": properties}
+
+
+@schema_of.register
+def _(shape: Entries) -> Schema:
+    inner = schema_of(shape.value)
+    return {"type": "object", "additionalProperties": inner, **_bound("maxProperties", shape.most)}
+
+
+@schema_of.register
+def _(shape: Either) -> Schema:
+    return {"anyOf": [schema_of(one) for one in shape.shapes]}
+
+
+@schema_of.register
+def _(shape: Several) -> Schema:
+    one = schema_of(shape.one)
+    return {"anyOf": [one, {"type": "array", "items": one, **_bound("maxItems", shape.most)}]}
+
+
+def _bound(word: str, bound: Bound) -> Schema:
+    if isinstance(bound, str):
+        return {"description": f"{word}: {bound}"}
+    return {word: int(bound) if bound == int(bound) else bound} if math.isfinite(bound) else {}

@@ -1,0 +1,340 @@
+"""What a value of a request may be at most: numbers, texts, lists and objects with their bounds.
+
+A shape refuses what is too large and nothing else: a wrong type is its reader's business, which
+knows what it should have been. A bound is a number, or the name of one that follows from the
+model's card or from `[gateway.limits]` (`Bounds`). Pure; the time is linear in the value's size.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+
+INT32_MAX = 2**31 - 1
+FLOAT32_MAX = 3.4028234663852886e38
+
+Bound = float | str
+
+CONTEXT_CHARS = "context_chars"
+CONTEXT_TOKENS = "context_tokens"
+
+
+class Clamp(Enum):
+    """Which end of a range a number is brought to, as llama-server does, instead of refused."""
+
+    NO = 0
+    HIGH = 1
+    BOTH = 2
+
+
+class Bounds:
+    """The numbers behind the names, for one model, and what a request has used of them."""
+
+    __slots__ = ("_values", "n_chars", "n_media")
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        self._values = values
+        self.n_chars = 0
+        """Characters of the prompt's texts so far."""
+        self.n_media = 0
+
+    def __getitem__(self, bound: Bound) -> float:
+        """Return the number that a bound stands for."""
+        return self._values[bound] if isinstance(bound, str) else bound
+
+    def anew(self) -> "Bounds":
+        """Return the same bounds for another prompt: nothing of them is used."""
+        return Bounds(self._values)
+
+    def count_chars(self, n: int, path: str) -> None:
+        """Add to the length of the prompt."""
+        self.n_chars += n
+        if self.n_chars > self._values[CONTEXT_CHARS]:
+            raise self.too_long(self.n_chars, "characters", CONTEXT_CHARS, path)
+
+    def count_media(self, path: str) -> None:
+        """Add an image or a sound."""
+        self.n_media += 1
+        if self.n_media > self["images"]:
+            most = int(self["images"])
+            raise refusal(path, f"at most {most} images or sounds, but got {self.n_media}")
+
+    def too_long(self, n: int, what: str, bound: Bound, path: str) -> TaskError:
+        """Build the complaint about a list or a text; that of a prompt names the context."""
+        most = int(self[bound])
+        if bound not in (CONTEXT_CHARS, CONTEXT_TOKENS):
+            return refusal(path, f"at most {most} {what}, but got {n}")
+        n_ctx = int(self["n_ctx"])
+        message = f"Field '{path}': {n} {what} exceed the available context size ({n_ctx} tokens)"
+        detail = {"n_ctx": n_ctx} | ({"n_prompt_tokens": n} if bound == CONTEXT_TOKENS else {})
+        return TaskError(ErrorCode.CONTEXT_EXCEEDED, message, param=path, detail=detail)
+
+
+def refusal(path: str, problem: str) -> InvalidRequest:
+    """Name the field and what is wrong with it."""
+    return InvalidRequest(f"Field '{path}': {problem}", param=path)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Base of all shapes."""
+
+    json_type: ClassVar[str] = ""
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        """Raise `TaskError` that names the path if the value is beyond a bound."""
+
+    def describe(self) -> str:
+        """Write the bounds down, for the documents."""
+        return self.json_type
+
+    def inner(self) -> Iterator[tuple[str, "Shape"]]:
+        """List the shapes inside with what their paths add."""
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Flag(Shape):
+    """true or false."""
+
+    json_type: ClassVar[str] = "boolean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number(Shape):
+    """A number between two others; one that clamps is brought there instead of refused."""
+
+    low: Bound
+    high: Bound
+    whole: bool = True
+    clamps: Clamp = Clamp.NO
+    json_type: ClassVar[str] = "number"
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return
+        low, high = bounds[self.low], bounds[self.high]
+        value = math.trunc(value) if self.whole and math.isfinite(value) else value
+        is_low = value < low and self.clamps is not Clamp.BOTH
+        if is_low or (value > high and self.clamps is Clamp.NO):
+            text = (
+                f"Value must be between {number(low)} <= value <= {number(high)}, but got {value}"
+            )
+            raise refusal(path, text)
+
+    def describe(self) -> str:
+        notes = {Clamp.NO: "", Clamp.HIGH: ", a greater one clamped", Clamp.BOTH: ", clamped"}
+        return f"{_named(self.low)} to {_named(self.high)}{notes[self.clamps]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Token(Shape):
+    """A token of the model's vocabulary."""
+
+    json_type: ClassVar[str] = "integer"
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        if type(value) is int and not 0 <= value < bounds["n_vocab"]:
+            raise InvalidRequest("Prompt contains invalid tokens", param=path)
+
+    def describe(self) -> str:
+        return "a token below n_vocab"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text(Shape):
+    """A text of so many characters; `counts` adds it to its prompt, `is_medium` to the images."""
+
+    most: Bound
+    counts: bool = False
+    is_medium: bool = False
+    json_type: ClassVar[str] = "string"
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        if type(value) is not str:
+            return
+        if len(value) > bounds[self.most]:
+            raise bounds.too_long(len(value), "characters", self.most, path)
+        if self.counts:
+            bounds.count_chars(len(value), path)
+        if self.is_medium:
+            bounds.count_media(path)
+
+    def describe(self) -> str:
+        return f"{_named(self.most)} characters"
+
+
+@dataclass(frozen=True, slots=True)
+class Items(Shape):
+    """A list of so many items."""
+
+    item: Shape
+    most: Bound
+    json_type: ClassVar[str] = "array"
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        if not isinstance(value, list):
+            return
+        if len(value) > bounds[self.most]:
+            unit = "tokens" if self.most == CONTEXT_TOKENS else "entries"
+            raise bounds.too_long(len(value), unit, self.most, path)
+        if isinstance(self.item, Flag):
+            return
+        if value and type(value[0]) is int and set(map(type, value)) == {int}:
+            # All alike: the least and the greatest speak for the others.
+            value = (min(value), max(value))
+        for i, item in enumerate(value):
+            self.item.check(item, f"{path}[{i}]" if type(item) is not int else path, bounds)
+
+    def describe(self) -> str:
+        return f"{_named(self.most)} entries, each {self.item.describe()}"
+
+    def inner(self) -> Iterator[tuple[str, Shape]]:
+        yield "[0]", self.item
+
+
+@dataclass(frozen=True, slots=True)
+class Free(Shape):
+    """Any JSON, so deep and with so many characters in its texts and names."""
+
+    depth: Bound
+    most: Bound
+    counts: bool = False
+    json_type: ClassVar[str] = "object"
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        depth, n_chars = measure(value)
+        if depth > bounds[self.depth]:
+            raise refusal(path, f"nests deeper than {int(bounds[self.depth])}")
+        if n_chars > bounds[self.most]:
+            raise bounds.too_long(n_chars, "characters", self.most, path)
+        if self.counts:
+            bounds.count_chars(n_chars, path)
+
+    def describe(self) -> str:
+        return f"{_named(self.most)} characters, nested {_named(self.depth)} deep"
+
+
+@dataclass(frozen=True, slots=True)
+class Fields(Shape):
+    """An object with named fields; `others` is what fields of other names may be."""
+
+    known: Mapping[str, Shape] = field(hash=False)
+    others: Shape | None = None
+    json_type: ClassVar[str] = "object"
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        if not isinstance(value, dict):
+            return
+        for key, item in value.items():
+            shape = self.known.get(key, self.others)
+            if shape is not None and item is not None:
+                shape.check(item, f"{path}.{key:.80}" if path else key, bounds)
+
+    def describe(self) -> str:
+        return "; ".join(f"`{key}` {shape.describe()}" for key, shape in self.known.items())
+
+    def inner(self) -> Iterator[tuple[str, Shape]]:
+        for key, shape in self.known.items():
+            yield f".{key}", shape
+        if self.others is not None:
+            yield ".x", self.others
+
+
+@dataclass(frozen=True, slots=True)
+class Entries(Shape):
+    """An object with names that the client chooses."""
+
+    value: Shape
+    most: Bound
+    key_chars: int = 256
+    json_type: ClassVar[str] = "object"
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        if not isinstance(value, dict):
+            return
+        if len(value) > bounds[self.most]:
+            raise bounds.too_long(len(value), "entries", self.most, path)
+        for key, item in value.items():
+            if len(key) > self.key_chars:
+                raise bounds.too_long(len(key), "characters", self.key_chars, path)
+            self.value.check(item, f"{path}.{key:.80}", bounds)
+
+    def describe(self) -> str:
+        return f"{_named(self.most)} entries, each {self.value.describe()}"
+
+    def inner(self) -> Iterator[tuple[str, Shape]]:
+        yield ".x", self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Either(Shape):
+    """One of several shapes, told apart by the type of the value."""
+
+    shapes: tuple[Shape, ...]
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        # What is free-form would count a text again.
+        alone = [shape for shape in self.shapes if type(value) is str and isinstance(shape, Text)]
+        for shape in alone or self.shapes:
+            shape.check(value, path, bounds)
+
+    def describe(self) -> str:
+        return ", or ".join(shape.describe() for shape in self.shapes)
+
+    def inner(self) -> Iterator[tuple[str, Shape]]:
+        for shape in self.shapes:
+            yield "", shape
+
+
+@dataclass(frozen=True, slots=True)
+class Several(Shape):
+    """One prompt or a list of them; a list with a number in it is one."""
+
+    one: Shape
+    most: Bound = "inputs"
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        if not isinstance(value, list) or {int, float} & set(map(type, value)):
+            self.one.check(value, path, bounds.anew())
+            return
+        if len(value) > bounds[self.most]:
+            raise bounds.too_long(len(value), "entries", self.most, path)
+        for i, item in enumerate(value):
+            self.one.check(item, f"{path}[{i}]", bounds.anew())
+
+    def describe(self) -> str:
+        return f"{self.one.describe()}; {_named(self.most)} of these"
+
+    def inner(self) -> Iterator[tuple[str, Shape]]:
+        yield "", self.one
+
+
+def measure(value: Any) -> tuple[int, int]:
+    """Return how deep arrays and objects nest (a scalar is 0), and the characters in them."""
+    level, depth, n_chars = [value], 0, 0
+    while level:
+        following: list[Any] = []
+        for one in level:
+            if type(one) is str:
+                n_chars += len(one)
+            elif isinstance(one, dict):
+                following += one.values()
+                n_chars += sum(map(len, one))
+            elif isinstance(one, list):
+                following += one
+        depth += any(isinstance(one, dict | list) for one in level)
+        level = following
+    return depth, n_chars
+
+
+def number(value: float) -> str:
+    """Write a bound as people do: without a fraction that is none."""
+    return str(int(value)) if math.isfinite(value) and value == int(value) < 1e15 else str(value)
+
+
+def _named(bound: Bound) -> str:
+    return f"`{bound}`" if isinstance(bound, str) else number(bound)
