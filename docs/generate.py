@@ -8,17 +8,20 @@ import json
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from gateway.api.bounds import DESCRIPTIONS
+from gateway.api.tables import BODIES, HEADERS, PATHS, QUERIES
 from protocol.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.limits import LimitsConfig
 from protocol.options.option import Unused
 from protocol.options.table import OPTIONS
 from protocol.options.unused import FOREIGN, IDLE, REFUSED
 from protocol.sampling import SamplingParams
-from protocol.schema import Row, describe
+from protocol.schema import Row, describe, shape_of
+from protocol.wire.shapes import Shape, leaves
 
 DOCS = Path(__file__).parent
 
@@ -31,7 +34,9 @@ def sampling() -> str:
         "# Sampling and generation fields\n",
         NOTE,
         "The fields of a request body, in llama-server's names. Unset and `null` take the default;"
-        " a wrong type or a value out of range is a 400 that names the field. The default column"
+        " a wrong type or a value out of range is a 400 that names the field; where llama-server"
+        " clamps a number, skips an entry or cuts a fraction off, so does this server. The default"
+        " column"
         " can be changed for a model in its `[worker.sampling]` table. Where `backend_sampling` is"
         " honoured, and what it costs: [backend-sampling](backend-sampling.md).\n",
         "| field | also | type | default | limits | meaning |",
@@ -132,7 +137,55 @@ def operations() -> str:
     lines = [f"| `[gateway]` {_config_line(row)[2:]}" for row in rows]
     lines += [f"| `[gateway.limits]` {_config_line(row)[2:]}" for row in describe(LimitsConfig)]
     head = ["| key | type | default | bounds | limits what |", "|---|---|---|---|---|"]
-    return before + begin + "\n".join([*head, *lines]) + "\n" + end + after
+    keys_text = "\n".join([*head, *lines])
+    return before + begin + keys_text + "\n\n" + _fields_text() + "\n" + end + after
+
+
+def _fields_text() -> str:
+    """Every field of every body with its bound, those of sampling excepted."""
+    found: dict[tuple[str, str], list[str]] = {}
+    tables = {kind: body.fields for kind, body in BODIES.items()}
+    tables |= {"headers": HEADERS, "queries": QUERIES, "paths": PATHS}
+    written: dict[int, str] = {}
+    for kind, table in tables.items():
+        for name, shape in table.items():
+            for row in _bounds_in(shape, name or "(body)", written):
+                found.setdefault(row, []).append(kind)
+    lines = ["| name | stands for |", "|---|---|"]
+    lines += [f"| `{name}` | {text} |" for name, text in DESCRIPTIONS.items()]
+    lines += ["", "Fields of requests; those of sampling are in [sampling](sampling.md).", ""]
+    lines += ["| field | at most | of |", "|---|---|---|"]
+    lines += [
+        f"| `{field}` | {bound} | {_kinds(kinds)} |" for (field, bound), kinds in found.items()
+    ]
+    return "\n".join(lines)
+
+
+def _bounds_in(shape: Shape, path: str, written: dict[int, str]) -> Iterator[tuple[str, str]]:
+    """List the bounds of a field; a structure that stands under another name is only named."""
+    inner = list(shape.inner())
+    first = written.setdefault(id(shape), path) if len(inner) > 1 or inner else path
+    if first != path:
+        yield path, f"as `{first}`"
+        return
+    if bound := shape.describe():
+        yield path, bound
+    for part, one in inner:
+        yield from _bounds_in(one, f"{path}{part}", written)
+
+
+_GROUPS = {
+    "all that generate": {kind for kind, body in BODIES.items() if body.has_sampling},
+    "all chats": {"ChatCompletion", "Response", "Message"},
+}
+
+
+def _kinds(kinds: list[str]) -> str:
+    rest, named = set(kinds), []
+    for name, group in _GROUPS.items():
+        if group <= rest:
+            rest, named = rest - group, [*named, name]
+    return ", ".join([*named, *(kind for kind in kinds if kind in rest)])
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -156,8 +209,8 @@ def stale() -> list[str]:
 def _sampling_line(row: Row) -> str:
     also = ", ".join(f"`{alias}`" for alias in row.spec.aliases)
     return (
-        f"| `{row.name}` | {also} | {_kind(row.kind)} | {_value(row.default)} | {_limits(row)} |"
-        f" {_cell(row.spec.doc)} |"
+        f"| `{row.name}` | {also} | {_kind(row.kind)} | {_value(row.default)} |"
+        f" {_request_limits(row)} | {_cell(row.spec.doc)} |"
     )
 
 
@@ -187,8 +240,15 @@ def _value(value: Any) -> str:
     return f"`{_cell(json.dumps(value))}`"
 
 
+def _request_limits(row: Row) -> str:
+    if row.spec.choices:
+        return _limits(row)
+    return "; ".join(f"{path}: {bound}" if path else bound for path, bound in leaves(shape_of(row)))
+
+
 def _limits(row: Row) -> str:
     spec = row.spec
+    assert not isinstance(spec.low, str) and not isinstance(spec.high, str), row.name
     if spec.choices:
         return ", ".join(f"`{choice}`" if choice else "(empty)" for choice in spec.choices)
     low = "" if spec.low == float("-inf") else f"≥ {spec.low:g}"

@@ -18,6 +18,7 @@ from gateway.openapi_schemas import Schema, schema_of
 from gateway.refusals import ENDPOINTS as REFUSED
 from protocol.sampling import SamplingParams
 from protocol.schema import Row, describe, shape_of
+from protocol.wire.shapes import leaves
 
 _JSON = "application/json"
 _ERRORS: Mapping[int, str] = {
@@ -61,8 +62,8 @@ def field_schema(row: Row) -> Schema:
     schema = schema_of(shape_of(row))
     if row.spec.choices:
         schema["enum"] = list(row.spec.choices)
-    noted = schema.get("description")
-    schema["description"] = f"{row.spec.doc} At most: {noted}." if noted else row.spec.doc
+    noted = "; ".join(text for _, text in leaves(shape_of(row)))
+    schema["description"] = f"{row.spec.doc} Bound: {noted}." if noted else row.spec.doc
     return _nullable(schema)
 
 

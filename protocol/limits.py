@@ -34,7 +34,10 @@ class LimitsConfig:
     )
     depth: int = param(128, "Nesting of a body.", low=8, high=256)
     values: int = param(
-        1_000_000, "Commas, colons and brackets of a body.", low=1000, high=100_000_000
+        500_000,
+        "Values of a body: its commas and brackets, and ten for each name of an object.",
+        low=1000,
+        high=100_000_000,
     )
     text_kib: int = param(
         1024, "Text of a prompt, where the context would allow less.", low=1, high=1_000_000

@@ -180,7 +180,7 @@ class SamplingParams:
     )
     samplers: tuple[str, ...] = param(
         DEFAULT_SAMPLERS,
-        "Samplers in order; a name that llama-server does not know is left out.",
+        "Samplers in order.",
         read=read_samplers,
         take=take_samplers,
         shape=SAMPLERS,
@@ -188,7 +188,7 @@ class SamplingParams:
     )
     logit_bias: tuple[tuple[int | str, float], ...] = param(
         (),
-        "Added to logits; false is never. What llama-server skips is skipped.",
+        "Added to logits; false is never.",
         read=read_logit_bias,
         take=take_logit_bias,
         shape=BIASES,

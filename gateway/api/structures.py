@@ -63,7 +63,7 @@ MESSAGES = Items(
             "type": WORD,
             "content": Either((TEXT, CONTENT_PARTS)),
             "reasoning_content": TEXT,
-            "summary": CONTENT_PARTS,
+            "summary": Items(Fields({"type": WORD, "text": TEXT}, _REST), "messages"),
             "name": NAME,
             "tool_call_id": NAME,
             "call_id": NAME,

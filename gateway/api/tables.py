@@ -295,4 +295,5 @@ def fields_of(body: Body) -> Table:
     table: dict[str, Shape] = {}
     for row in describe(cast(Hashable, SamplingParams)) if body.has_sampling else ():
         table |= dict.fromkeys((row.name, *row.spec.aliases), shape_of(row))
-    return table | body.fields
+    table.update(body.fields)
+    return table

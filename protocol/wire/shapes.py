@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
@@ -82,14 +82,12 @@ def refusal(path: str, problem: str) -> InvalidRequest:
 class Shape:
     """Base of all shapes."""
 
-    json_type: ClassVar[str] = ""
-
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         """Raise `TaskError` that names the path if the value is beyond a bound."""
 
     def describe(self) -> str:
-        """Write the bounds down, for the documents."""
-        return self.json_type
+        """Write down the bound of the value itself, for the documents; empty if it has none."""
+        return ""
 
     def inner(self) -> Iterator[tuple[str, "Shape"]]:
         """List the shapes inside with what their paths add."""
@@ -100,8 +98,6 @@ class Shape:
 class Flag(Shape):
     """true or false."""
 
-    json_type: ClassVar[str] = "boolean"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number(Shape):
@@ -111,7 +107,6 @@ class Number(Shape):
     high: Bound
     whole: bool = True
     clamps: Clamp = Clamp.NO
-    json_type: ClassVar[str] = "number"
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -134,8 +129,6 @@ class Number(Shape):
 class Token(Shape):
     """A token of the model's vocabulary."""
 
-    json_type: ClassVar[str] = "integer"
-
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if type(value) is int and not 0 <= value < bounds["n_vocab"]:
             raise InvalidRequest("Prompt contains invalid tokens", param=path)
@@ -151,7 +144,6 @@ class Text(Shape):
     most: Bound
     counts: bool = False
     is_medium: bool = False
-    json_type: ClassVar[str] = "string"
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if type(value) is not str:
@@ -173,7 +165,6 @@ class Items(Shape):
 
     item: Shape
     most: Bound
-    json_type: ClassVar[str] = "array"
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if not isinstance(value, list):
@@ -190,10 +181,10 @@ class Items(Shape):
             self.item.check(item, f"{path}[{i}]" if type(item) is not int else path, bounds)
 
     def describe(self) -> str:
-        return f"{_named(self.most)} entries, each {self.item.describe()}"
+        return f"{_named(self.most)} entries"
 
     def inner(self) -> Iterator[tuple[str, Shape]]:
-        yield "[0]", self.item
+        yield "[]", self.item
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +194,6 @@ class Free(Shape):
     depth: Bound
     most: Bound
     counts: bool = False
-    json_type: ClassVar[str] = "object"
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         depth, n_chars = measure(value)
@@ -224,7 +214,6 @@ class Fields(Shape):
 
     known: Mapping[str, Shape] = field(hash=False)
     others: Shape | None = None
-    json_type: ClassVar[str] = "object"
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if not isinstance(value, dict):
@@ -234,14 +223,11 @@ class Fields(Shape):
             if shape is not None and item is not None:
                 shape.check(item, f"{path}.{key:.80}" if path else key, bounds)
 
-    def describe(self) -> str:
-        return "; ".join(f"`{key}` {shape.describe()}" for key, shape in self.known.items())
-
     def inner(self) -> Iterator[tuple[str, Shape]]:
         for key, shape in self.known.items():
             yield f".{key}", shape
         if self.others is not None:
-            yield ".x", self.others
+            yield ".*", self.others
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +237,6 @@ class Entries(Shape):
     value: Shape
     most: Bound
     key_chars: int = 256
-    json_type: ClassVar[str] = "object"
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if not isinstance(value, dict):
@@ -264,10 +249,10 @@ class Entries(Shape):
             self.value.check(item, f"{path}.{key:.80}", bounds)
 
     def describe(self) -> str:
-        return f"{_named(self.most)} entries, each {self.value.describe()}"
+        return f"{_named(self.most)} entries with names of {self.key_chars} characters"
 
     def inner(self) -> Iterator[tuple[str, Shape]]:
-        yield ".x", self.value
+        yield ".*", self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +266,6 @@ class Either(Shape):
         alone = [shape for shape in self.shapes if type(value) is str and isinstance(shape, Text)]
         for shape in alone or self.shapes:
             shape.check(value, path, bounds)
-
-    def describe(self) -> str:
-        return ", or ".join(shape.describe() for shape in self.shapes)
 
     def inner(self) -> Iterator[tuple[str, Shape]]:
         for shape in self.shapes:
@@ -307,10 +289,18 @@ class Several(Shape):
             self.one.check(item, f"{path}[{i}]", bounds.anew())
 
     def describe(self) -> str:
-        return f"{self.one.describe()}; {_named(self.most)} of these"
+        return f"{_named(self.most)} of these"
 
     def inner(self) -> Iterator[tuple[str, Shape]]:
         yield "", self.one
+
+
+def leaves(shape: Shape, path: str = "") -> Iterator[tuple[str, str]]:
+    """List every bound in a shape with the path of what it bounds, for the documents."""
+    if bound := shape.describe():
+        yield path, bound
+    for part, inner in shape.inner():
+        yield from leaves(inner, f"{path}{part}")
 
 
 def measure(value: Any) -> tuple[int, int]:
@@ -333,7 +323,8 @@ def measure(value: Any) -> tuple[int, int]:
 
 def number(value: float) -> str:
     """Write a bound as people do: without a fraction that is none."""
-    return str(int(value)) if math.isfinite(value) and value == int(value) < 1e15 else str(value)
+    is_plain = math.isfinite(value) and value == int(value) and abs(value) < 2**64
+    return str(int(value)) if is_plain else str(value)
 
 
 def _named(bound: Bound) -> str:

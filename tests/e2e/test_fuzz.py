@@ -10,9 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.api.bounds import bounds_of
+from protocol.limits import LimitsConfig
 from protocol.sampling import SamplingParams
-from protocol.schema import Row, describe
+from protocol.schema import Row, describe, shape_of
 from protocol.values import SAMPLER_NAMES
+from protocol.wire.shapes import Number
 from tests.e2e.process import python
 from tests.e2e.served import Served
 
@@ -36,9 +39,15 @@ VALUES = st.recursive(
 )
 
 
+BOUNDS = bounds_of(None, LimitsConfig())
+
+
 def legal(row: Row) -> st.SearchStrategy[Any]:
     """Values that a field must take, its limits among them."""
-    low, high = max(row.spec.low, -1e6), min(row.spec.high, 1e6)
+    shape = shape_of(row)
+    low, high = (-1e6, 1e6)
+    if isinstance(shape, Number):
+        low, high = max(BOUNDS[shape.low], low), min(BOUNDS[shape.high], high)
     edges = st.sampled_from([row.default, low, high])
     if row.kind is float:
         return edges | st.floats(low, high)

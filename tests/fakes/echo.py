@@ -111,7 +111,9 @@ class FakeEngine:
                 self.cancelled.add(message.task_id)
             case m.Tokenize(content=content):
                 words = split_words(content if isinstance(content, str) else "")
-                return [m.Tokenized(**_ids(message), tokens=tuple(map(token_of, words)))]
+                tokens = tuple(map(token_of, words))
+                pieces = tuple(word.encode() for word in words) if message.with_pieces else ()
+                return [m.Tokenized(**_ids(message), tokens=tokens, pieces=pieces)]
             case m.Detokenize(tokens=tokens):
                 return [m.Detokenized(**_ids(message), content="".join(f"<{t}>" for t in tokens))]
             case side_tasks.Render(chat=chat):

@@ -3,11 +3,13 @@
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
+from gateway import parsing
 from gateway.body import HELD, BodyBudget, BodyLimits, ClientGone, read_json
 from gateway.errors import Refused
 from gateway.parsing import parse_object
@@ -123,10 +125,24 @@ def test_the_last_of_equal_names_counts_and_nul_is_a_character() -> None:
 def test_the_values_of_a_body_have_a_bound(item: bytes) -> None:
     limits = LimitsConfig(values=1000)
     opening, closing = (b'{"x":[', b"1]}") if b":" not in item else (b"{", b'"b":1}')
-    assert parse_object(opening + item * 300 + closing, limits)
-    with pytest.raises(InvalidRequest, match="more than 1000 commas"):
+    assert parse_object(opening + item * 80 + closing, limits)
+    with pytest.raises(InvalidRequest, match="more than 1000 commas, brackets and names"):
         parse_object(opening + item * 1000 + closing, limits)
     assert parse_object(b'{"a":"' + b"x" * 5000 + b'"}', limits)
+
+
+STRINGS = st.lists(st.text(st.sampled_from('\\",:{[ax'), max_size=12), min_size=1, max_size=20)
+
+
+@given(STRINGS, st.integers(1, 7))
+def test_what_stands_in_strings_does_not_count(texts: list[str], size: int) -> None:
+    data = orjson.dumps({"a": texts})
+    n_marks = 12 + len(texts) - 1  # {, [, a name and the commas between
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parsing, "_SLICE", size)
+        parsing._check_values(data, n_marks)
+        with pytest.raises(InvalidRequest):
+            parsing._check_values(data, n_marks - 1)
 
 
 async def test_all_bodies_together_have_a_bound_and_one_alone_always_passes() -> None:
