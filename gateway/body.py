@@ -130,7 +130,7 @@ def _declared(scope: Scope) -> int:
 
 
 async def _read(receive: Receive, limits: BodyLimits, held: HeldBody) -> list[bytes] | None:
-    """Return the body in pieces, or None if it was too large; what is too much is read and dropped."""
+    """Return the pieces of the body, or None if it was too large: what is too much is dropped."""
     chunks: list[bytes] = []
     size = 0
     began_at = asyncio.get_running_loop().time()
