@@ -95,10 +95,6 @@ def test_a_wide_body_is_not_a_deep_one() -> None:
     assert len(parse_object(b'{"a":[' + b"{}," * 500 + b"{}]}")["a"]) == 501
 
 
-def test_a_byte_order_mark_is_no_part_of_the_body() -> None:
-    assert parse_object(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
-
-
 @pytest.mark.parametrize(
     "body",
     [

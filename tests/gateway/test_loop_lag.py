@@ -89,7 +89,7 @@ def _post(gateway: Running, path: str, body: bytes) -> bytes:
     parts = urlsplit(gateway.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=30) as client:
         client.sendall(
-            b"POST %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+            b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
             % (path.encode(), len(body))
         )
         client.sendall(body)
