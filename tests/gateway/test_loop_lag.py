@@ -88,9 +88,7 @@ def _post(gateway: Running, path: str, body: bytes) -> bytes:
     """Post from another thread, which shares nothing with the loop but the interpreter."""
     parts = urlsplit(gateway.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=30) as client:
-        client.sendall(
-            b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
-            % (path.encode(), len(body))
-        )
+        head = b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n" % path.encode()
+        client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
         client.sendall(body)
         return b"".join(iter(lambda: client.recv(1 << 20), b""))
