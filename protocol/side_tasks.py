@@ -83,6 +83,10 @@ class SlotAction(TaskMessage):
     action: str
     slot: int
     filename: str = ""
+    owner: str = ""
+    """Whose folder the file is in, where API keys are kept apart; empty is common to all."""
+    salt: str = ""
+    """Namespace of the cache: only what was read in it is saved or erased, and restored to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

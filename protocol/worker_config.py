@@ -242,6 +242,12 @@ class WorkerConfig:
         1024, "Image tokens that the projector encodes at once.", low=1, high=INT32_MAX
     )
     slot_save_path: str = param("", "Folder of saved slots; empty turns their saving off.")
+    slot_quota_mib: int = param(
+        16384,
+        "Most MiB of saved slots of one API key, where keys are kept apart; 0 is no limit.",
+        low=0,
+        high=INT32_MAX,
+    )
     lora: tuple[str, ...] = param((), "LoRA adapters: FNAME, or FNAME:SCALE.")
     lora_init_without_apply: bool = param(
         False, "Load the adapters with scale 0, for POST /lora-adapters to raise."

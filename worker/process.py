@@ -190,7 +190,10 @@ class WorkerProcess:
         card = self._with_system_prompt(reader, backend.card)
         self._reader = reader
         self._link.attach(
-            engine, reader, card, SideTasks(engine, backend, self._config.slot_save_path)
+            engine,
+            reader,
+            card,
+            SideTasks(engine, backend, self._config.slot_save_path, self._config.slot_quota_mib),
         )
         logger.info(
             "ready model=%s slots=%d n_ctx=%d build=%s",

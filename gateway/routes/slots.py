@@ -1,5 +1,7 @@
 """POST /slots/{id_slot}: save, restore or erase a slot, wherever in the pool it is."""
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -11,6 +13,7 @@ from gateway.llamacpp.slots import (
     read_slot_id,
     slot_acted,
 )
+from gateway.origin import read_origin
 from gateway.race import answered
 from gateway.service import Service
 from protocol.errors import ErrorCode, TaskError
@@ -30,14 +33,18 @@ class SlotActions:
             raise not_started()
         slot_id = read_slot_id(request.path_params["id_slot"])
         action = read_action(request.query_params.get("action"))
-        filename = ""
+        filename, body = "", dict[str, Any]()
         if needs_filename(action):
             body = await self._service.read_plain(scope, receive, "SlotAction")
             filename = read_filename(body)
+        origin = read_origin(scope, body)
         model = self._service.pool.model_of_slot(slot_id)
         if model and self._service.router is not None:  # it must be loaded, and stay so meanwhile
             await self._service.card(model, scope, receive)
-        task = SlotAction(task_id=0, action=action, slot=-1, filename=filename)
+        owner = scope.get("namespace", "")
+        task = SlotAction(
+            task_id=0, action=action, slot=-1, filename=filename, owner=owner, salt=origin.salt
+        )
         stream = self._service.pool.act_on_slot(task, slot_id, tenant=scope["tenant"])
         acted = await answered(stream, receive, SlotActed)
         await json_response(slot_acted(action, slot_id, filename, acted))(scope, receive, send)

@@ -148,6 +148,7 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     ),
     option("worker.sleep_idle_s", "--sleep-idle-seconds"),
     option("worker.slot_save_path", "--slot-save-path"),
+    option("worker.slot_quota_mib", "--slot-quota"),
     option("worker.lora", "--lora --lora-scaled", joined=":"),
     option("worker.lora_init_without_apply", "--lora-init-without-apply"),
     option("worker.lora_base", "--lora-base"),

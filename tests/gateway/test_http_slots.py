@@ -51,6 +51,26 @@ async def test_save_and_restore_go_to_the_worker_of_the_slot(
     assert (asked.action, asked.slot, asked.filename) == (action, 1, "story")
 
 
+async def test_with_two_keys_each_has_files_and_a_namespace_of_its_own(tmp_path: Path) -> None:
+    async with running(tmp_path, api_key=("a", "b")) as one:
+        worker = await one.add_worker(FakeOptions(name="w0", **OFFERS))
+        for key, body in (("a", {}), ("b", {}), ("a", {"cache_salt": "x"})):
+            headers = {"Authorization": f"Bearer {key}"}
+            path, file = "/slots/0?action=save", {"filename": "story"}
+            answer = await one.client.post(path, json=file | body, headers=headers)
+            assert answer.status_code == 200, answer.text
+        asked = [task for task in worker.received if isinstance(task, SlotAction)]
+    (mine, yours, split) = asked
+    assert mine.owner == split.owner != yours.owner
+    assert len({"", mine.salt, yours.salt, split.salt}) == 4
+
+
+async def test_without_keys_slots_and_files_are_common(pair: Running) -> None:
+    await pair.post("/slots/0?action=save", {"filename": "story"})
+    asked = next(one for one in pair.workers[0].received if isinstance(one, SlotAction))
+    assert (asked.owner, asked.salt) == ("", "")
+
+
 async def test_erase_needs_no_body(pair: Running) -> None:
     response = await pair.client.post("/slots/0?action=erase")
     assert response.json() == {"id_slot": 0, "n_erased": 0}

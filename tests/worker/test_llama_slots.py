@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.side_tasks import SlotActed, SlotAction
 from tests.worker.conftest import serving
 from tests.worker.served import Served, is_plausible
-from worker.link.slot_files import note_path
+from worker.link.slot_files import note_path, packed
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two(folder: Path) -> Iterator[Served]:
     """Two slots whose states may be saved."""
-    with serving(2, slot_save_path=str(folder)) as served:
+    with serving(2, slot_save_path=str(folder), kv_unified=True) as served:
         yield served
 
 
@@ -75,15 +75,18 @@ def test_llama_cpp_itself_reads_and_writes_the_same_file(two: Served, folder: Pa
 
     saved(two, folder, "same")
     context, tokens = two.backend._context, two.tokenize(STORY)
-    array = (lib.llama_token * len(tokens))(*tokens)
-    theirs = str(folder / "theirs").encode()
-    lib.llama_state_seq_save_file(context, theirs, 0, array, len(tokens))
+    for name, numbers in (("theirs", packed(tokens)), ("older", tokens)):
+        array = (lib.llama_token * len(numbers))(*numbers)
+        theirs = str(folder / name).encode()
+        lib.llama_state_seq_save_file(context, theirs, 0, array, len(numbers))
+        # A file of llama.cpp's own has no note, and is restored all the same.
+        assert act(two, folder, "restore", 1, name).n_tokens == len(tokens)
     assert (folder / "theirs").read_bytes() == (folder / "same").read_bytes()
-    # A file of llama.cpp's own has no note, and is restored all the same.
-    assert act(two, folder, "restore", 1, "theirs").n_tokens == len(tokens)
-    n = ctypes.c_size_t()
+    n, room = ctypes.c_size_t(), len(packed(tokens))
+    array = (lib.llama_token * room)()
     ours = str(folder / "same").encode()
-    assert lib.llama_state_seq_load_file(context, ours, 1, array, len(tokens), ctypes.byref(n))
+    assert lib.llama_state_seq_load_file(context, ours, 1, array, room, ctypes.byref(n))
+    assert list(array) == packed(tokens)
     act(two, folder, "erase", 1)
 
 

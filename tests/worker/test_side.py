@@ -1,7 +1,9 @@
 """Slot actions and adapters between link and engine, over the fake backend."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,8 +11,9 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Failed, Terminal
 from protocol.side_tasks import LoraListed, SetLora, SlotActed, SlotAction
 from tests.worker.engines import Rig
+from worker.engine.task import AbortAll
 from worker.link import slot_files
-from worker.link.side_tasks import SideTasks
+from worker.link.side_tasks import MAX_PENDING, SideTasks
 
 PROMPT = "a prompt long enough to be worth keeping"
 ID = 1000
@@ -19,9 +22,9 @@ ID = 1000
 class Bench:
     """A rig whose side tasks write into a folder."""
 
-    def __init__(self, folder: Path, n_slots: int = 2) -> None:
+    def __init__(self, folder: Path, n_slots: int = 2, quota_mib: int = 0) -> None:
         self.rig = Rig(n_slots=n_slots)
-        self.side = SideTasks(self.rig.engine, self.rig.backend, str(folder))
+        self.side = SideTasks(self.rig.engine, self.rig.backend, str(folder), quota_mib)
 
     def start(self, action: str, slot: int, name: str = "story") -> None:
         self.side.start(SlotAction(task_id=ID, action=action, slot=slot, filename=name))
@@ -163,3 +166,128 @@ def test_scales_are_set_and_listed() -> None:
     half = [(0, "one.gguf", 0.0), (1, "two.gguf", 0.5)]
     off = [(0, "one.gguf", 0.0), (1, "two.gguf", 0.0)]
     assert found == [[(0, "one.gguf", 1.0), (1, "two.gguf", 1.0)], half, half, off]
+
+
+# ---- whose slot, whose file, and how many -------------------------------------------------------
+
+
+def action(task_id: int, kind: str, **fields: Any) -> SlotAction:
+    return SlotAction(task_id=task_id, action=kind, slot=0, **{"filename": "story"} | fields)
+
+
+def end_of(bench: Bench, task_id: int) -> Terminal:
+    def found() -> Terminal | None:
+        return next((one for one in bench.rig.of(task_id) if isinstance(one, Terminal)), None)
+
+    return bench.turn_until(found)
+
+
+def run(bench: Bench, task_id: int, kind: str, **fields: Any) -> Terminal:
+    bench.side.start(action(task_id, kind, **fields))
+    bench.side.settle()
+    return end_of(bench, task_id)
+
+
+def test_a_slot_is_saved_by_those_alone_whose_prompt_it_holds(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    bench.rig.submit(PROMPT, slot=0, n_predict=0, salt="mine")
+    bench.rig.finish()
+    for number, salt in enumerate(("", "yours")):
+        refused = run(bench, 1000 + number, "save", salt=salt)
+        assert isinstance(refused, Failed)
+        assert refused.param == "id_slot"
+    assert list(tmp_path.iterdir()) == []
+    erased = run(bench, 1010, "erase", owner="you", salt="yours")
+    assert isinstance(erased, Failed)
+    acted(run(bench, 1011, "save", salt="mine"))
+
+
+def test_a_restored_slot_belongs_to_whoever_restored_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    bench.rig.submit(PROMPT, slot=0, n_predict=0, salt="mine")
+    bench.rig.finish()
+    acted(run(bench, 1000, "save", salt="mine"))
+    bench.rig.submit("something else altogether", slot=0, n_predict=0, salt="yours")
+    bench.rig.finish()
+    stolen = run(bench, 1001, "restore", salt="yours")
+    assert isinstance(stolen, Failed)
+    assert "another namespace" in stolen.message
+    acted(run(bench, 1002, "restore", salt="mine"))
+    found = {}
+    for salt in ("yours", "mine"):
+        task = bench.rig.submit(PROMPT + " and more", n_predict=0, salt=salt, slot=0)
+        bench.rig.finish()
+        found[salt] = bench.rig.started(task).n_cached
+        acted(run(bench, 1003 + len(found), "restore", salt="mine"))
+    assert found == {"yours": 0, "mine": len(PROMPT) + 1}
+
+
+def test_every_owner_has_a_folder(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    bench.read(PROMPT, 0)
+    acted(run(bench, 1000, "save", owner="a1"))
+    assert isinstance(run(bench, 1001, "restore", owner="b2"), Failed)
+    assert isinstance(run(bench, 1002, "restore"), Failed)
+    acted(run(bench, 1003, "restore", owner="a1"))
+    with pytest.raises(TaskError, match="Invalid owner"):
+        bench.side.start(action(1004, "save", owner="../x"))
+
+
+def test_an_owner_has_a_quota(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, n_slots=1, quota_mib=2)
+    bench.read(PROMPT, 0)
+    for number in range(3):
+        last = run(bench, 1000 + number, "save", owner="a1")
+        acted(last)  # the same file again
+    saved = [
+        run(bench, 1010 + number, "save", owner="a1", filename=f"f{number}") for number in range(3)
+    ]
+    assert [type(one) for one in saved] == [SlotActed, Failed, Failed]
+    assert isinstance(saved[2], Failed)
+    assert "more than 2 MiB" in saved[2].message
+
+
+def test_one_slot_is_copied_at_a_time_and_a_few_may_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    bench.read(PROMPT, 0)
+    opened, n_copies = threading.Event(), 0
+    write, copy = slot_files.write, bench.rig.backend.states.copy
+
+    def slow(*args: Any) -> int:
+        assert opened.wait(10)
+        return write(*args)
+
+    def counted(seq: int) -> Any:
+        nonlocal n_copies
+        n_copies += 1
+        return copy(seq)
+
+    monkeypatch.setattr(slot_files, "write", slow)
+    monkeypatch.setattr(bench.rig.backend.states, "copy", counted)
+    for number in range(MAX_PENDING):
+        bench.side.start(action(1000 + number, "save"))
+        bench.rig.turn()
+    assert n_copies == 1
+    with pytest.raises(TaskError) as caught:
+        bench.side.start(action(1010, "save"))
+    assert caught.value.code is ErrorCode.OVERLOADED
+    opened.set()
+    bench.side.settle()
+    for number in range(MAX_PENDING):
+        acted(end_of(bench, 1000 + number))
+    assert n_copies == MAX_PENDING
+    acted(run(bench, 1011, "save"))
+
+
+def test_actions_of_a_lost_gateway_leave_room_for_others(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    bench.rig.submit(PROMPT, slot=0, n_predict=20)
+    bench.rig.turn()
+    for number in range(MAX_PENDING):
+        bench.side.start(action(1000 + number, "save"))
+    bench.side.drop()
+    bench.rig.engine.submit(AbortAll())
+    bench.rig.turn()
+    acted(run(bench, 1010, "save"))

@@ -2,12 +2,14 @@
 
 import errno
 import os
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from worker.link import slot_files
-from worker.link.slot_files import Limits, Saved, Stamp, Unfit, note_path
+from worker.link.slot_files import MAGIC, Limits, Saved, Stamp, Unfit, note_path
 
 STAMP = Stamp(version=3, facts={"model": "m", "build": "b"})
 LIMITS = Limits(n_ctx=100, n_vocab=50)
@@ -21,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_is_written_reads_back(path: Path) -> None:
     size = slot_files.write(path, SAVED, STAMP)
-    assert size == SAVED.size == path.stat().st_size
+    assert size == path.stat().st_size
     found = slot_files.read(path, STAMP, LIMITS)
     assert (found.tokens, bytes(found.state), found.scales) == ([1, 2, 3], SAVED.state, (0.5,))
 
@@ -109,18 +111,85 @@ def test_a_file_without_a_note_is_read_as_llama_server_left_it(path: Path) -> No
     assert slot_files.read(path, STAMP, LIMITS).tokens == [1, 2, 3]
 
 
-def test_tokens_as_llama_server_wraps_them_are_unwrapped(path: Path) -> None:
-    slot_files.write(path, Saved([-1, 1, 2, 7, 8, 0], b"state"), STAMP)
-    note_path(path).unlink()
+def rewrite(path: Path, numbers: list[int], state: bytes = b"state") -> None:
+    """Leave a file as another server writes it."""
+    path.write_bytes(struct.pack(f"<III{len(numbers)}i", MAGIC, 3, len(numbers), *numbers) + state)
+
+
+def test_tokens_are_written_as_llama_server_wraps_them(path: Path) -> None:
+    slot_files.write(path, SAVED, STAMP)
+    rewritten = path.with_name("theirs")
+    rewrite(rewritten, [-1, 1, 3, 1, 2, 3, 0], bytes(SAVED.state))
+    assert path.read_bytes() == rewritten.read_bytes()
+
+
+@pytest.mark.parametrize("numbers", [[7, 8], [-1, 1, 2, 7, 8, 0]], ids=["plain", "wrapped"])
+def test_both_layouts_of_tokens_are_read(path: Path, numbers: list[int]) -> None:
+    rewrite(path, numbers)
     found = slot_files.read(path, STAMP, LIMITS)
     assert (found.tokens, bytes(found.state)) == ([7, 8], b"state")
     assert found.size == path.stat().st_size
 
 
 @pytest.mark.parametrize(
-    "numbers", [[-1], [-1, 1, 3, 7, 8, 0], [-1, 2, 2, 7, 8, 0], [-1, 1, 2, 7, 8, 1], [-1, 1, 0]]
+    ("numbers", "reason"),
+    [
+        ([-1], "invalid slot save file"),
+        ([-1, 1, 3, 7, 8, 0], "invalid slot save file"),
+        ([-1, 2, 2, 7, 8, 0], "Unsupported server tokens state version"),
+        ([-1, 1, 2, 7, 8, 1], "Cannot restore media tokens"),
+        ([-1, 1, 2, 7, 8, 1, 0, 5], "Cannot restore media tokens"),
+        ([-1, 1, 2, 7, 8, 0, 9], "invalid slot save file"),
+        ([-1, 1, -2, 7, 8, 0], "invalid slot save file"),
+        ([-1, 1, 0], "invalid slot save file"),
+    ],
 )
-def test_what_is_wrapped_in_another_way_is_refused(path: Path, numbers: list[int]) -> None:
-    slot_files.write(path, Saved(numbers, b"state"), STAMP)
-    with pytest.raises(Unfit):
+def test_what_is_wrapped_in_another_way_is_refused(
+    path: Path, numbers: list[int], reason: str
+) -> None:
+    rewrite(path, numbers)
+    with pytest.raises(Unfit, match=reason):
         slot_files.read(path, STAMP, LIMITS)
+
+
+def test_a_file_is_restored_in_the_namespace_that_it_was_saved_in(path: Path) -> None:
+    slot_files.write(path, Saved([1], b"mine", salt="a"), STAMP)
+    assert slot_files.read(path, STAMP, LIMITS, "a").salt == "a"
+    for salt in ("", "b"):
+        with pytest.raises(Unfit, match="another namespace"):
+            slot_files.read(path, STAMP, LIMITS, salt)
+    assert '"a"' not in note_path(path).read_text()
+
+
+def test_the_files_of_a_folder_are_added_up_but_for_the_one_to_be_replaced(path: Path) -> None:
+    assert slot_files.folder_size(path.parent / "none", "story") == 0
+    slot_files.write(path, SAVED, STAMP)
+    (path.parent / "other").write_bytes(bytes(3 << 20))
+    (path.parent / "small").write_bytes(b"x")
+    assert slot_files.folder_size(path.parent, "story") == 4 << 20
+
+
+@pytest.mark.parametrize("n_streams", [1, 2, 4])
+def test_the_streams_of_llama_server_are_written_and_read(path: Path, n_streams: int) -> None:
+    state = struct.pack("<II", 1, 3) + b"three cells" + bytes(4)
+    for stream in range(n_streams):
+        saved = Saved([1, 2, 3], state, stream=stream)
+        slot_files.write(path, saved, replace(STAMP, n_streams=n_streams))
+        inside = path.read_bytes()[12 + 4 * 7 :]
+        counts = struct.unpack_from(f"<{1 + stream + 1}I", inside)
+        assert counts == (n_streams, *[0] * stream, 3)
+        for other in (1, 2, 8):
+            found = slot_files.read(path, replace(STAMP, n_streams=other), LIMITS)
+            assert bytes(found.state) == state
+
+
+def test_a_state_of_no_cells_has_no_stream_in_use() -> None:
+    assert slot_files.gathered(struct.pack("<IIII", 3, 0, 0, 0)) == struct.pack("<II", 1, 0)
+
+
+@pytest.mark.parametrize(
+    "state", [struct.pack("<II", 3, 0), struct.pack("<IIIII", 2, 1, 7, 7, 1), b"\xff" * 16]
+)
+def test_streams_that_cannot_be_told_apart_are_refused(state: bytes) -> None:
+    with pytest.raises(Unfit):
+        slot_files.gathered(state)

@@ -33,6 +33,7 @@ class FakeStates:
     """Writes a sequence as its tokens."""
 
     version = 3
+    n_streams = 0
 
     def __init__(self, cells: dict[int, list[int]], model: str) -> None:
         self.facts: Mapping[str, str] = {"model": model}

@@ -13,6 +13,8 @@ class States(Protocol):
     """Number of the format that the library writes now and could read."""
     facts: Mapping[str, str]
     """What must be the same for a state to be of use, by name."""
+    n_streams: int
+    """Streams of the cache that llama-server has with the same options; 0 if that is not known."""
 
     def copy(self, seq: int) -> State:
         """Return the memory of a sequence as the library writes it into a file."""

@@ -7,6 +7,7 @@ long contexts are gigabytes, and neither heartbeats nor decoding may wait for a 
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from protocol.side_tasks import LoraAdapter, LoraListed, SetLora, SlotActed, Slo
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.engine import Engine
+from worker.engine.slot import Slot
 from worker.engine.task import Call
 from worker.link import slot_files
 from worker.link.slot_files import NOT_A_STATE, Saved, Unfit
@@ -25,17 +27,36 @@ from worker.link.slot_files import NOT_A_STATE, Saved, Unfit
 logger = logging.getLogger(__name__)
 
 Work = Callable[[], Terminal | None]
+TaskKey = tuple[int, int]
+
+MAX_PENDING = 4
+"""Saves and restores under way; who comes then is told to come again."""
+OWNERS = ":keys"
+"""Folder of the owners' folders: no client can name a file so."""
 
 
 class SideTasks:
     """Turns messages of the wire into calls of the engine and work of the file thread."""
 
-    def __init__(self, engine: Engine, backend: Backend, slot_save_path: str) -> None:
+    def __init__(
+        self, engine: Engine, backend: Backend, slot_save_path: str, quota_mib: int = 0
+    ) -> None:
+        """`quota_mib` bounds the folder of each owner; 0 is no limit."""
         self._engine = engine
         self._backend = backend
         self._folder = slot_save_path
+        self._quota = quota_mib << 20
+        self._pending: set[TaskKey] = set()
+        """Actions that have not ended; each may hold the state of a slot."""
+        self._due: deque[tuple[SlotAction, Path]] = deque()
+        """Slots that are to be copied when the one that is being written is on the disk."""
+        self._is_writing = False
+        """A copy is held for the file thread; the engine thread's alone."""
         self._files = ThreadPoolExecutor(1, thread_name_prefix="files")
-        self._stamp = slot_files.Stamp(version=backend.states.version, facts=backend.states.facts)
+        states = backend.states
+        self._stamp = slot_files.Stamp(
+            version=states.version, facts=states.facts, n_streams=states.n_streams
+        )
 
     def start(self, message: SlotAction | SetLora) -> None:
         """Begin a task; its terminal message comes from the engine. Raises `TaskError`."""
@@ -48,17 +69,25 @@ class SideTasks:
             raise TaskError(ErrorCode.NOT_SUPPORTED, what)
         if not 0 <= message.slot < len(self._engine.slots):
             raise InvalidRequest("Invalid slot ID", param="id_slot")
-        match message.action:
-            case "save":
-                path = self._path(message)
-                self._call(message, lambda: self._copy(message, path), message.slot)
-            case "restore":
-                path = self._path(message)
-                self._files.submit(self._read, message, path)
-            case "erase":
-                self._call(message, lambda: self._erase(message), message.slot)
-            case _:
-                raise InvalidRequest("Invalid action", param="action")
+        if message.action == "erase":
+            self._call(message, lambda: self._erase(message), message.slot)
+            return
+        if message.action not in ("save", "restore"):
+            raise InvalidRequest("Invalid action", param="action")
+        path = self._path(message)
+        if len(self._pending) >= MAX_PENDING:
+            what = "Too many slots are being saved or restored"
+            raise TaskError(ErrorCode.OVERLOADED, what, detail={"retry_after_s": 1})
+        self._pending.add((message.task_id, message.attempt))
+        if message.action == "save":
+            self._call(message, lambda: self._copy(message, path), message.slot)
+        else:
+            self._files.submit(self._read, message, path)
+
+    def drop(self) -> None:
+        """Forget what waits: the gateway that wanted it is gone."""
+        self._pending.clear()
+        self._due.clear()
 
     def close(self) -> None:
         """End the file thread, once it has done what it was given."""
@@ -72,10 +101,24 @@ class SideTasks:
         # The gateway has checked this; but a file outside the folder must never be touched.
         if not is_valid_filename(message.filename):
             raise InvalidRequest("Invalid filename", param="filename")
-        return Path(self._folder) / message.filename
+        if not message.owner:
+            return Path(self._folder) / message.filename
+        if not (message.owner.isascii() and message.owner.isalnum()):
+            raise InvalidRequest("Invalid owner", param="filename")
+        return Path(self._folder) / OWNERS / message.owner / message.filename
 
     def _call(self, message: TaskMessage, work: Work, slot: int = -1) -> None:
-        self._engine.submit(Call(message.task_id, message.attempt, work, slot))
+        def until_it_ends() -> Terminal | None:
+            has_ended = True
+            try:
+                answer = work()
+                has_ended = answer is not None
+            finally:
+                if has_ended:
+                    self._pending.discard((message.task_id, message.attempt))
+            return answer
+
+        self._engine.submit(Call(message.task_id, message.attempt, until_it_ends, slot))
 
     def _set_lora(self, message: SetLora) -> LoraListed:
         if message.scales is not None:
@@ -99,20 +142,49 @@ class SideTasks:
 
     def _copy(self, message: SlotAction, path: Path) -> None:
         """Take the memory of an idle slot; the file thread goes on with it."""
+        if self._is_writing:
+            self._due.append((message, path))
+            return
         start = time.perf_counter()
-        slot = self._engine.slots[message.slot]
+        slot = self._own_slot(message)
         if any(token < 0 for token in slot.tokens):
             reason = "a slot with images or sounds in its prompt cannot be saved"
             raise TaskError(ErrorCode.NOT_SUPPORTED, reason)
         if slot.n_saved:
             reason = "a slot whose context was extended by grouping cannot be saved"
             raise TaskError(ErrorCode.NOT_SUPPORTED, reason)
-        saved = Saved(list(slot.tokens), self._backend.states.copy(slot.id), slot.scales)
+        state = self._backend.states.copy(slot.id)
+        saved = Saved(list(slot.tokens), state, slot.scales, message.salt, slot.id)
+        self._is_writing = True
         self._files.submit(self._write, message, path, saved, start)
+
+    def _own_slot(self, message: SlotAction) -> Slot:
+        """Return the slot of an action, unless it holds the prompt of somebody else."""
+        slot = self._engine.slots[message.slot]
+        if slot.tokens and slot.salt != message.salt:
+            what = f"slot {message.slot} holds a prompt of another API key or cache_salt"
+            raise InvalidRequest(what, param="id_slot")
+        return slot
+
+    def _written(self, message: SlotAction, work: Callable[[], SlotActed]) -> None:
+        """Tell how a save has ended, and begin the next one."""
+
+        def end() -> SlotActed:
+            self._is_writing = False
+            if self._due:
+                following, path = self._due.popleft()
+                self._call(following, lambda: self._copy(following, path), following.slot)
+            return work()
+
+        self._call(message, end)
 
     def _write(self, message: SlotAction, path: Path, saved: Saved, start: float) -> None:
         try:
+            self._check_quota(message, path, saved)
             size = slot_files.write(path, saved, self._stamp)
+        except TaskError as error:
+            self._fail(message, error)
+            return
         except OSError as error:
             logger.error("slot not saved slot=%d reason=%s", message.slot, error.strerror)
             reason = f"Unable to save slot: {error.strerror}"
@@ -122,7 +194,17 @@ class SideTasks:
             logger.exception("slot not saved slot=%d", message.slot)
             self._fail(message, TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {error}"))
             return
-        self._call(message, lambda: _acted(message, len(saved.tokens), size, start))
+        self._written(message, lambda: _acted(message, len(saved.tokens), size, start))
+
+    def _check_quota(self, message: SlotAction, path: Path, saved: Saved) -> None:
+        """Refuse a file beyond what its owner may have; make the owner's folder."""
+        if not message.owner:
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        size = slot_files.folder_size(path.parent, path.name) + len(saved.state)
+        if self._quota and size > self._quota:
+            what = f"the saved slots of this API key would take more than {self._quota >> 20} MiB"
+            raise InvalidRequest(what, param="filename")
 
     # ---- restoring ----------------------------------------------------------------------------
 
@@ -133,7 +215,7 @@ class SideTasks:
         limits = slot_files.Limits(n_ctx=card.n_ctx, n_vocab=card.n_vocab)
         saved: Saved | Unfit
         try:
-            saved = slot_files.read(path, self._stamp, limits)
+            saved = slot_files.read(path, self._stamp, limits, message.salt)
         except Unfit as error:
             saved = error
         except Exception as error:
@@ -152,6 +234,7 @@ class SideTasks:
         if not self._backend.states.put(slot.id, saved.state, len(saved.tokens)):
             raise _not_restored(NOT_A_STATE)
         slot.tokens += saved.tokens
+        slot.salt = saved.salt
         slot.scales = saved.scales or (0.0,) * len(self._backend.adapters.loaded)
         self._engine.cache.note(slot)
         return _acted(message, len(saved.tokens), saved.size, start)
@@ -159,15 +242,17 @@ class SideTasks:
     # ---- erasing ------------------------------------------------------------------------------
 
     def _erase(self, message: SlotAction) -> SlotActed:
-        slot = self._engine.slots[message.slot]
+        slot = self._own_slot(message) if message.owner else self._engine.slots[message.slot]
         n_tokens = self._engine.cache.empty(slot)
         return _acted(message, n_tokens, 0, time.perf_counter())
 
     def _fail(self, message: SlotAction, error: TaskError) -> None:
-        def fail() -> Terminal:
+        """Tell that a save has failed."""
+
+        def fail() -> SlotActed:
             raise error
 
-        self._call(message, fail)
+        self._written(message, fail)
 
 
 def _acted(message: SlotAction, n_tokens: int, n_bytes: int, start: float) -> SlotActed:

@@ -1,14 +1,16 @@
-"""A saved slot on disk: llama.cpp's own session file, and beside it a note of what it fits.
+"""A saved slot on disk: llama-server's own file, and beside it a note of what it fits.
 
-The file is the one that `llama_state_seq_save_file` writes, to the byte. The note (JSON) holds
-what llama.cpp does not check: which model, which build, which adapters, and a checksum. A file
-without a note, as llama-server leaves it, is read too; its inner structure must do then.
+The file is the one that llama-server writes, to the byte: `llama_state_seq_save_file` of its packed
+tokens. The note (JSON) holds what llama.cpp does not check: which model, which build, which
+adapters, whose prompt, and a checksum. A file without a note, as llama-server leaves it, is read
+too; its inner structure must do then. Older servers write the tokens as a plain list.
 
 llama.cpp aborts the process when it loads a file that was cut short, so it is never asked to:
 everything is parsed and judged here, and only the state itself is handed over.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import struct
@@ -41,6 +43,8 @@ class Stamp:
     """llama.cpp's number of the format."""
     facts: Mapping[str, str]
     """Model, build, cache types, adapters: by name, so that a refusal can say which differs."""
+    n_streams: int = 0
+    """Streams of the cache that llama-server has with the same options; 0: none are to be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +55,18 @@ class Saved:
     state: Buffer
     scales: tuple[float, ...] = ()
     """Of the LoRA adapters that the tokens were read with."""
-    n_packed: int = 0
-    """Numbers with which llama-server wraps the tokens in its own files."""
-
-    @property
-    def size(self) -> int:
-        """Length of the file."""
-        return _HEADER.size + 4 * (len(self.tokens) + self.n_packed) + len(self.state)
+    salt: str = ""
+    """Namespace of the cache that the tokens were read in."""
+    stream: int = 0
+    """Number of the slot, which in llama-server may have a stream of the cache of its own."""
+    size: int = 0
+    """Length of the file that it was read from."""
 
 
 _NOTES = ":notes"
 """Folder of the notes: no client can name a file so."""
+_BLOCK = 1 << 20
+"""What a small file counts as: their number is bounded with their size."""
 
 
 def note_path(path: Path) -> Path:
@@ -69,17 +74,28 @@ def note_path(path: Path) -> Path:
     return path.parent / _NOTES / path.name
 
 
+def folder_size(folder: Path, besides: str) -> int:
+    """Add up the files in a folder, but for one that is about to be replaced."""
+    if not folder.is_dir():
+        return 0
+    found = [one for one in os.scandir(folder) if one.is_file() and one.name != besides]
+    return sum(max(_BLOCK, one.stat().st_size) for one in found)
+
+
 def write(path: Path, saved: Saved, stamp: Stamp) -> int:
     """Write file and note, each whole or not at all; return the file's size. Raises `OSError`."""
-    tokens = struct.pack(f"<{len(saved.tokens)}i", *saved.tokens)
-    parts = (_HEADER.pack(MAGIC, stamp.version, len(saved.tokens)), tokens, saved.state)
-    checksum = 0
+    numbers = packed(saved.tokens)
+    head = struct.pack(f"<{len(numbers)}i", *numbers)
+    state = spread(saved.state, stamp.n_streams, saved.stream)
+    parts = (_HEADER.pack(MAGIC, stamp.version, len(numbers)), head, *state)
+    checksum, size = 0, 0
     for part in parts:
-        checksum = zlib.crc32(part, checksum)
+        checksum, size = zlib.crc32(part, checksum), size + len(part)
     note = {
-        "size": saved.size,
+        "size": size,
         "crc32": checksum,
         "scales": list(saved.scales),
+        "salt": _hidden(saved.salt),
         "fits": dict(stamp.facts),
     }
     note_path(path).parent.mkdir(exist_ok=True)
@@ -90,7 +106,7 @@ def write(path: Path, saved: Saved, stamp: Stamp) -> int:
         new.replace(path)
     for folder in (path.parent, note_path(path).parent):
         _sync_folder(folder)
-    return saved.size
+    return size
 
 
 @contextlib.contextmanager
@@ -126,8 +142,8 @@ class Limits:
     n_vocab: int
 
 
-def read(path: Path, stamp: Stamp, limits: Limits) -> Saved:
-    """Read and judge a file; raises `Unfit`."""
+def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
+    """Read and judge a file for a namespace of the cache; raises `Unfit`."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -138,9 +154,11 @@ def read(path: Path, stamp: Stamp, limits: Limits) -> Saved:
         raise Unfit("Restored prompt does not fit in the slot context")
     if tokens and not (min(tokens) >= 0 and max(tokens) < limits.n_vocab):
         raise Unfit("Invalid tokens in slot save file")
-    scales = _check_note(path, data, stamp)
-    state = memoryview(data)[_HEADER.size + 4 * len(numbers) :]
-    return Saved(tokens, state, scales, len(numbers) - len(tokens))
+    scales = _check_note(path, data, stamp, salt)
+    state: Buffer = memoryview(data)[_HEADER.size + 4 * len(numbers) :]
+    if stamp.n_streams:
+        state = gathered(state)
+    return Saved(tokens, state, scales, salt, size=len(data))
 
 
 def _numbers(data: bytes, version: int) -> list[int]:
@@ -160,32 +178,81 @@ def _numbers(data: bytes, version: int) -> list[int]:
 _PACKED, _PACKED_VERSION = -1, 1
 
 
+def packed(tokens: Sequence[int]) -> list[int]:
+    """Wrap tokens as llama-server does: marker, version, count, tokens, count of media."""
+    return [_PACKED, _PACKED_VERSION, len(tokens), *tokens, 0]
+
+
 def unpacked(numbers: list[int]) -> list[int]:
-    """Return the tokens, which llama-server wraps: marker, version, count, tokens, media count."""
+    """Return the tokens, which older servers write without anything around them."""
     if not numbers or numbers[0] != _PACKED:
         return numbers
-    if len(numbers) < 4 or numbers[2] != len(numbers) - 4:
+    if len(numbers) < 4 or not 0 <= numbers[2] <= len(numbers) - 4:
         raise Unfit(NOT_A_STATE)
     if numbers[1] != _PACKED_VERSION:
         raise Unfit("Unsupported server tokens state version")
-    if numbers[-1]:
+    end = 3 + numbers[2]
+    if numbers[end]:
         raise Unfit("Cannot restore media tokens")
-    return numbers[3:-1]
+    if len(numbers) > end + 1:
+        raise Unfit(NOT_A_STATE)
+    return numbers[3:end]
 
 
-def _check_note(path: Path, data: bytes, stamp: Stamp) -> tuple[float, ...]:
+_NUMBER = struct.Struct("<I")
+_MAX_STREAMS = 256
+
+
+def spread(state: Buffer, n_streams: int, stream: int) -> list[Buffer]:
+    """Write the state of a cache with one stream as that of one with several, all others empty.
+
+    llama-server has a stream for each slot unless its cache is unified; ours always is. A state
+    begins with the number of streams, and has for each the number of its cells before them.
+    """
+    if n_streams <= 1:
+        return [state]
+    before = _NUMBER.pack(n_streams) + bytes(_NUMBER.size * stream)
+    after = bytes(_NUMBER.size * (n_streams - 1 - stream))
+    return [before, memoryview(state)[_NUMBER.size :], after]
+
+
+def gathered(state: Buffer) -> Buffer:
+    """Return the state as one of a cache with one stream; raises `Unfit` if several are in use."""
+    view = memoryview(state)
+    n_streams = _NUMBER.unpack_from(view)[0] if len(view) >= _NUMBER.size else 0
+    if n_streams <= 1:
+        return state
+    if n_streams > _MAX_STREAMS or len(view) < _NUMBER.size * (1 + n_streams):
+        raise Unfit(NOT_A_STATE)
+    counts = struct.unpack_from(f"<{n_streams}I", view, _NUMBER.size)
+    stream = next((i for i, count in enumerate(counts) if count), n_streams - 1)
+    end = len(view) - _NUMBER.size * (n_streams - 1 - stream)
+    if any(view[end:]):
+        raise Unfit(NOT_A_STATE)
+    return _NUMBER.pack(1) + bytes(view[_NUMBER.size * (1 + stream) : end])
+
+
+def _hidden(salt: str) -> str:
+    """Name a namespace without telling it."""
+    return hashlib.sha256(salt.encode()).hexdigest()[:16] if salt else ""
+
+
+def _check_note(path: Path, data: bytes, stamp: Stamp, salt: str) -> tuple[float, ...]:
     """Compare the note with the file and with this worker; return the adapters' scales."""
     try:
         note: Any = json.loads(note_path(path).read_bytes())
         size, checksum = note["size"], note["crc32"]
         scales = tuple(float(scale) for scale in note["scales"])
         fits = dict(note["fits"])
+        owner = str(note.get("salt", ""))
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unfit(f"its note {note_path(path).name} cannot be read") from error
     if (size, checksum) != (len(data), zlib.crc32(data)):
         raise Unfit(NOT_A_STATE)
+    if owner != _hidden(salt):
+        raise Unfit("it was saved in another namespace: with another cache_salt or API key")
     differing = sorted(k for k in {*fits, *stamp.facts} if fits.get(k) != stamp.facts.get(k))
     if differing:
         raise Unfit(f"it was saved with another {', '.join(differing)}")

@@ -147,6 +147,8 @@ class Tasks:
         self._answers.clear()
         if self._desk is not None:
             self._desk.drop()
+        if self._side is not None:
+            self._side.drop()
         if self._engine is not None:
             self._engine.submit(AbortAll())
 

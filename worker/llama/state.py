@@ -36,6 +36,15 @@ class LlamaStates:
     def __init__(self, context: Any, config: WorkerConfig) -> None:
         self._context = context
         self._memory = lib.llama_get_memory(context)
+        # With sliding windows or recurrent memory a state is not that of one plain cache.
+        model = lib.llama_get_model(context)
+        is_plain = not (
+            lib.llama_model_n_swa(model)
+            or lib.llama_model_is_recurrent(model)
+            or lib.llama_model_is_hybrid(model)
+        )
+        n_streams = 1 if config.kv_unified else config.n_slots
+        self.n_streams = n_streams if is_plain else 0
         self.facts: Mapping[str, str] = _facts(config) if config.slot_save_path else {}
 
     def copy(self, seq: int) -> State:
