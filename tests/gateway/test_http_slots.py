@@ -52,7 +52,7 @@ async def test_save_and_restore_go_to_the_worker_of_the_slot(
 
 
 async def test_with_two_keys_each_has_files_and_a_namespace_of_its_own(tmp_path: Path) -> None:
-    async with running(tmp_path, api_key=("a", "b")) as one:
+    async with running(tmp_path, api_key_admin=("a", "b")) as one:
         worker = await one.add_worker(FakeOptions(name="w0", **OFFERS))
         for key, body in (("a", {}), ("b", {}), ("a", {"cache_salt": "x"})):
             headers = {"Authorization": f"Bearer {key}"}
