@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.messages import Terminal
-from protocol.side_tasks import Embed, Rerank
-from worker.embedding_input import InputReader
+from protocol.side_tasks import Embed, Embedded, Rerank
+from worker.embedding_input import InputReader, MediaInput
 from worker.embedding_job import Job, Reading, answer_of
-from worker.engine.backend import Backend, DecodeFailed, Embedder, Piece
+from worker.engine.backend import Backend, CacheFull, DecodeFailed, Embedder, Piece
 from worker.engine.engine import Engine
 from worker.engine.scheduler import Budget
 from worker.engine.task import Call
@@ -77,10 +77,18 @@ class Desk:
             return Job(task, pairs, _RAW)
         if is_rank:
             raise TaskError(ErrorCode.NOT_SUPPORTED, "the model ranks and makes no embeddings")
-        if task.media:
-            raise TaskError(ErrorCode.NOT_SUPPORTED, "embeddings of media are not supported")
         texts = [(lambda content=content: reader.text(content)) for content in task.inputs]
         return Job(task, texts, task.normalize)
+
+    def open_media(self, found: MediaInput) -> None:
+        """Take a task with images or sounds; raises `TaskError` if it cannot be."""
+        embedder, task, n = self._embedder, found.task, len(found.tokens)
+        if not embedder.reads_media:
+            message = "this model makes no embeddings of images or sounds"
+            raise TaskError(ErrorCode.NOT_SUPPORTED, message)
+        self._reader.check_media(n)
+        call = Call(task.task_id, task.attempt, lambda: self._embed_media(found), is_heavy=True)
+        self._engine.submit(call)
 
     # ---- the engine's thread ------------------------------------------------------------------
 
@@ -101,6 +109,32 @@ class Desk:
         if job.error is not None:
             raise job.error
         return answer_of(job, self._embedder.pooling)
+
+    def _embed_media(self, found: MediaInput) -> Terminal:
+        """Compute an input with media, alone: what it is made of takes several batches."""
+        embedder, task = self._embedder, found.task
+        carried = self._carried
+        seq = 1 if carried is not None and carried.seq == 0 else 0
+        embedder.adapters.use(self._engine.scales)
+        start = time.perf_counter()
+        try:
+            vectors = embedder.embed_media(seq, found.tokens, found.media, task.normalize)
+        except CacheFull as error:
+            message = "Too many inputs wait for their embeddings"
+            raise TaskError(ErrorCode.OVERLOADED, message) from error
+        except DecodeFailed as error:
+            raise TaskError(ErrorCode.INTERNAL, str(error)) from error
+        self._account(len(found.tokens), time.perf_counter() - start)
+        is_pooled = embedder.pooling != "none"
+        n_vectors = 1 if is_pooled else len(found.tokens)
+        return Embedded(
+            task_id=task.task_id,
+            attempt=task.attempt,
+            vectors=(vectors,),
+            n_embd=len(vectors) // (4 * n_vectors),
+            n_tokens=(len(found.tokens),),
+            is_pooled=is_pooled,
+        )
 
     def _forget_dropped(self) -> None:
         carried = self._carried

@@ -4,13 +4,25 @@ Everything that would abort llama.cpp or overflow its positions is refused here.
 """
 
 import re
+from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.side_tasks import Embed
 from worker.engine.backend import Backend, Embedder
+from worker.engine.media import Media
 
 Text = str | tuple[int | str, ...]
 
 _PLACES = re.compile(r"\{query\}|\{document\}")
+
+
+@dataclass(frozen=True, slots=True)
+class MediaInput:
+    """The one input of a task with images or sounds in it, as it is read."""
+
+    task: Embed
+    tokens: list[int]
+    media: Media
 
 
 class InputReader:
@@ -49,6 +61,11 @@ class InputReader:
         asked = self._tokenize(query, add_special=False, parse_special=False)
         offered = self._tokenize(document, add_special=False, parse_special=False)
         return self._checked(bos + asked + end + sep + offered + end)
+
+    def check_media(self, n: int) -> None:
+        """Refuse an input with media that the memory cannot hold; raises `TaskError`."""
+        if n >= self._embedder.n_ctx:
+            raise self._too_long(n)
 
     def _tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         n_least = len(text) // self._longest_piece

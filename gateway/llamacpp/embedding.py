@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from gateway.llamacpp.media import place_media
 from gateway.llamacpp.options import read_int, wrong_type
 from gateway.llamacpp.prompt import Prompt, mixed
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
@@ -17,7 +18,6 @@ from protocol.side_tasks import Embed, Embedded
 
 _BAD_FORMAT = "The format to return the embeddings in. Can be either float or base64"
 _NOT_OAI = "Pooling type 'none' is not OAI compatible. Please use a different pooling type"
-_MEDIA = ("image_data", "multimodal_data")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +37,17 @@ class EmbeddingPlan:
 def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -> EmbeddingPlan:
     """Read the body; raises `TaskError` for what cannot be done."""
     _check_offer(card, native=native)
-    for key in _MEDIA:
-        if body.get(key):
-            raise InvalidRequest(
-                f"Field '{key}': embeddings of images are not supported", param=key
-            )
     key = "input" if body.get("input") is not None else "content"
     value = body.get(key)
     if value is None:
         raise InvalidRequest('"input" or "content" must be provided', param="input")
     _check_dimensions(body, card)
     normalize = read_int(body, "embd_normalize", -1, INT32_MAX)
+    inputs, media = _with_media(body, value, _inputs(value, card.n_vocab, key), card)
     task = Embed(
         task_id=0,
-        inputs=_inputs(value, card.n_vocab, key),
+        inputs=inputs,
+        media=media,
         normalize=card.embd_normalize if normalize is None else normalize,
     )
     return EmbeddingPlan(
@@ -60,6 +57,26 @@ def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -
         is_one=key == "content" and isinstance(value, str),
         base64=_wants_base64(body),
     )
+
+
+def _with_media(
+    body: Mapping[str, Any], value: Any, inputs: tuple[Prompt, ...], card: ModelCard
+) -> tuple[tuple[Prompt, ...], tuple[bytes, ...]]:
+    """Return the inputs, and the images that one text names; several have none."""
+    images = body.get("image_data")
+    if len(inputs) > 1:
+        has_own = isinstance(value, list) and any(map(_has_media, value))
+        if images or has_own:
+            message = "Field 'image_data': images go with one text alone"
+            raise InvalidRequest(message, param="image_data")
+        return inputs, ()
+    own = value[0] if isinstance(value, list) else value
+    text, media = place_media({"image_data": images, "prompt": own}, 0, inputs[0], card)
+    return (text,), media
+
+
+def _has_media(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value.get("multimodal_data"))
 
 
 def _check_offer(card: ModelCard, *, native: bool) -> None:
@@ -114,7 +131,7 @@ def _one(value: Any, n_vocab: int, key: str) -> Prompt:
 def _object(value: dict[str, Any], key: str) -> str:
     """Read `{prompt_string}`, or OpenAI's content parts under `content`: text alone."""
     text = value.get("prompt_string")
-    if isinstance(text, str) and not value.get("multimodal_data"):
+    if isinstance(text, str):
         return text
     parts = value.get("content")
     if isinstance(parts, list) and all(_is_text(part) for part in parts):

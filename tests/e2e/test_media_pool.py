@@ -29,7 +29,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     config = folder / "pool.toml"
     config.write_text(
         '[gateway]\nport = 0\nmedia_path = "media"\n'
-        '[[worker]]\nmmproj = "mmproj.gguf"\nn_ctx = 1024\nn_threads = 2\n'
+        '[[worker]]\nmmproj = "mmproj.gguf"\nn_ctx = 1024\nn_threads = 2\nembeddings = true\n'
     )
     served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
     yield served.wait_until_ready()
@@ -106,3 +106,21 @@ def test_models_and_props_say_that_it_sees(pool: Served) -> None:
     assert pool.client.get("/props").json()["modalities"]["vision"] is True
     model = pool.client.get("/v1/models").json()["data"][0]
     assert model["architecture"]["input_modalities"] == ["text", "image"]
+
+
+def test_an_image_has_an_embedding(pool: Served) -> None:
+    other = base64.b64encode(png(40, 30, shade=200)).decode()
+
+    def embedded(image: str, path: str = "/embedding") -> list[float]:
+        body = {"content": "A picture: [img-21].", "image_data": [{"data": image, "id": 21}]}
+        answer = pool.client.post(path, json=body).json()
+        found = (answer if isinstance(answer, dict) else answer[0])["embedding"]
+        vector: list[float] = found if path == "/embedding" else found[0]
+        return vector
+
+    once, again = embedded(IMAGE), embedded(IMAGE, "/embeddings")
+    assert once == pytest.approx(again)
+    assert sum(value * value for value in once) == pytest.approx(1.0)
+    assert embedded(other) != pytest.approx(once)
+    plain = pool.client.post("/embedding", json={"content": "A picture."}).json()["embedding"]
+    assert len(plain) == len(once)

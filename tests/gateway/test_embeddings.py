@@ -73,8 +73,8 @@ def test_every_shape_of_input_is_read(value: Any, inputs: Any) -> None:
             '"input": an object must hold a prompt string or text parts',
         ),
         (
-            {"content": "a", "image_data": [{"id": 1}]},
-            "Field 'image_data': embeddings of images are not supported",
+            {"input": ["a", "b"], "image_data": [{"id": 1, "data": "YQ=="}]},
+            "Field 'image_data': images go with one text alone",
         ),
         (
             {"input": "a", "encoding_format": "hex"},
@@ -177,3 +177,30 @@ def test_one_text_in_content_gets_the_object_of_2024(body: dict[str, Any], is_ob
 def test_content_has_no_openai_shape() -> None:
     assert planned({"content": "a"}).is_native
     assert not planned({"input": "a", "content": "b"}).is_native
+
+
+SEEING = replace(MEAN, media_marker="<M>", has_vision=True)
+IMAGE = {"id": 7, "data": base64.b64encode(b"pixels").decode()}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"content": "Image: [img-7] is a house", "image_data": [IMAGE]},
+        {"input": ["Image: [img-7] is a house"], "image_data": [IMAGE]},
+        {
+            "input": {
+                "prompt_string": "Image: <M> is a house",
+                "multimodal_data": [IMAGE["data"]],
+            }
+        },
+    ],
+)
+def test_one_text_may_name_images(body: dict[str, Any]) -> None:
+    task = plan_embeddings(body, SEEING, native=True).task
+    assert (task.inputs, task.media) == (("Image: <M> is a house",), (b"pixels",))
+
+
+def test_a_model_without_a_projector_embeds_no_images() -> None:
+    with pytest.raises(TaskError, match="provide the mmproj"):
+        planned({"content": "[img-7]", "image_data": [IMAGE]}, native=True)

@@ -10,9 +10,10 @@ from protocol.messages import Done, Failed, Finish
 from protocol.side_tasks import Embed, Embedded
 from tests.worker.desks import DeskRig
 from worker.embedding import MAX_WAITING
+from worker.embedding_input import MediaInput
 from worker.embedding_job import MAX_ANSWER_BYTES, Job
 from worker.engine.adapters import Adapter, Scales
-from worker.engine.fake import BOS
+from worker.engine.fake import BOS, FAKE_MARKER
 from worker.engine.fake_embedding import FAKE_EMBD, FakeEmbedder, vector
 from worker.engine.task import AbortAll, Stop
 
@@ -215,8 +216,11 @@ def test_a_model_does_only_what_its_pooling_is_for() -> None:
     with pytest.raises(TaskError) as caught:
         DeskRig(pooling="rank").embed("a")
     assert caught.value.code is ErrorCode.NOT_SUPPORTED
-    with pytest.raises(TaskError):
-        DeskRig().desk.open(Embed(task_id=1, inputs=("a",), media=(b"x",)))
+    task = Embed(task_id=1, inputs=("a",), media=(b"x",))
+    rig = DeskRig()
+    rig.embedder.reads_media = False
+    with pytest.raises(TaskError, match="no embeddings of images"):
+        rig.desk.open_media(MediaInput(task, [1], {}))
 
 
 class NotedAdapters:
@@ -253,3 +257,26 @@ def test_an_input_is_read_to_its_end_with_the_scales_that_it_began_with() -> Non
     rig.vectors(task)
     assert len(rig.embedder.batches) == 3
     assert noted.used == [(0, (0.5,))]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "none"])
+def test_an_input_with_an_image_is_computed_alone(pooling: str) -> None:
+    rig = DeskRig(pooling=pooling)
+    other = rig.embed("a", "b")
+    task = Embed(task_id=99, inputs=("see",), media=(b"x",))
+    tokens, media = rig.backend.read_media(f"see {FAKE_MARKER} it", [b"x"])
+    rig.desk.open_media(MediaInput(task, tokens, media))
+    answer = rig.end(99)
+    assert isinstance(answer, Embedded)
+    assert answer.n_tokens == (len(tokens),)
+    n_vectors = 1 if pooling == "mean" else len(tokens)
+    assert len(answer.vectors[0]) == 4 * FAKE_EMBD * n_vectors
+    assert len(rig.vectors(other)) == 2
+
+
+def test_an_input_with_an_image_must_fit() -> None:
+    rig = DeskRig()
+    task = Embed(task_id=99, inputs=("see",), media=(b"x",))
+    tokens, media = rig.backend.read_media("y" * 5000 + FAKE_MARKER, [b"x"])
+    with pytest.raises(TaskError, match="is too large to process"):
+        rig.desk.open_media(MediaInput(task, tokens, media))

@@ -3,7 +3,9 @@
 import struct
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from protocol.config import WorkerConfig
@@ -13,6 +15,7 @@ from protocol.sampling import SamplingParams
 from tests.models.mmproj import N_PATCHES, write_mmproj
 from tests.worker.conftest import model_path
 from tests.worker.engines import Rig
+from worker.engine.backend import Piece
 from worker.engine.fake import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
 from worker.engine.task import Submit, Task
@@ -130,3 +133,28 @@ def test_markers_without_media_and_media_without_markers_are_refused(
     message = Generate(task_id=1, prompt="no marker", params=SamplingParams(), media=(png(8, 8),))
     with pytest.raises(InvalidRequest, match="0 media markers for 1 media"):
         reader.task(message)
+
+
+@pytest.mark.model
+def test_embedding_in_pieces_is_embedding_at_once(tmp_path: Path) -> None:
+    write_mmproj(tmp_path / "mmproj.gguf", 576)
+    config = WorkerConfig(
+        model=model_path(),
+        mmproj=str(tmp_path / "mmproj.gguf"),
+        n_ctx=256,
+        n_ubatch=32,
+        embeddings=True,
+        flash_attn="off",
+    )
+    backend = LlamaBackend(config, lambda _fraction: None)
+    embedder = backend.embedder
+    assert embedder is not None and embedder.reads_media
+    tokens = backend.tokenize("The sea is blue and wide. ", add_special=True, parse_special=True)
+    at_once = np.frombuffer(embedder.embed([Piece(0, 0, tokens, True, 2)])[0], np.float32)
+    in_pieces = np.frombuffer(embedder.embed_media(1, tokens, {}, 2), np.float32)
+    assert at_once @ in_pieces > 0.9999
+    marker = backend.card.media_marker
+    texts = [backend.read_media(f"Look {marker} at it", [png(40, 30, n)]) for n in (9, 99, 9)]
+    vectors = [np.frombuffer(embedder.embed_media(0, *text, 2), np.float32) for text in texts]
+    assert vectors[0] @ vectors[2] > 0.9999 > vectors[0] @ vectors[1]
+    backend.close()

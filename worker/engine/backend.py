@@ -165,6 +165,12 @@ class Embedder(Protocol):
         failed, is forgotten.
         """
 
+    reads_media: bool
+    """Whether inputs may hold images or sounds."""
+
+    def embed_media(self, seq: int, tokens: Sequence[int], media: Media, normalize: int) -> bytes:
+        """Compute one input with media in it, and forget it; answers as `embed` does."""
+
     def forget(self, seq: int) -> None:
         """Drop the pieces of an input that nobody wants any more."""
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from protocol.config import WorkerConfig
 from worker.engine.adapters import Adapters, NoAdapters
 from worker.engine.backend import DecodeFailed, Piece
+from worker.engine.media import Media
 
 FAKE_EMBD = 8
 _FAULT = list(b"[[fail]]")
@@ -22,6 +23,7 @@ class FakeEmbedder:
     """Implements `worker.engine.backend.Embedder` over plain lists."""
 
     rank_template = ""
+    reads_media = True
 
     def __init__(self, config: WorkerConfig, n_ctx: int) -> None:
         self.pooling = "rank" if config.reranking else config.pooling or "mean"
@@ -48,6 +50,13 @@ class FakeEmbedder:
                 self.forget(piece.seq)
             raise DecodeFailed("the fake was asked to fail", fatal=False)
         return [self._answer(piece) if piece.is_last else b"" for piece in pieces]
+
+    def embed_media(self, seq: int, tokens: Sequence[int], media: Media, normalize: int) -> bytes:
+        """Hash an input whose media are placeholders."""
+        assert media and seq not in self.cells
+        if self.pooling == "none":
+            return b"".join(vector([token], self.n_embd, -1) for token in tokens)
+        return vector(tokens, self.n_embd, normalize)
 
     def forget(self, seq: int) -> None:
         """Drop a sequence."""

@@ -5,12 +5,13 @@ from functools import partial
 
 from protocol import messages as m
 from protocol import side_tasks as s
+from worker.embedding_input import MediaInput
 from worker.link.parking import ORDERS
 from worker.link.preparation import Job
 from worker.prompt.prompt import Prepared, PromptReader
 
 TaskKey = tuple[int, int]
-Outcome = m.Terminal | Prepared | Exception
+Outcome = m.Terminal | Prepared | MediaInput | Exception
 
 _LIMIT_S, _LIMIT_PER_MIB_S, _LONGEST_S = 5.0, 2.0, 60.0
 """Time to prepare tasks, and more of it for each MiB of their texts and media."""
@@ -57,6 +58,8 @@ def _size(message: m.TaskMessage) -> int:
     match message:
         case m.Generate(prompt=prompt, chat=chat, media=media):
             return _length(prompt) + _chat_length(chat) + sum(map(len, media))
+        case s.Embed(media=media):
+            return sum(map(len, media))
         case s.Render(chat=chat, media=media):
             return _chat_length(chat) + sum(map(len, media))
         case m.Tokenize(content=content):

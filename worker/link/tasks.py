@@ -12,6 +12,7 @@ from protocol import messages as m
 from protocol import side_tasks as s
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from worker.embedding import Desk
+from worker.embedding_input import MediaInput
 from worker.engine.engine import Engine
 from worker.engine.task import Abort, AbortAll, Report, Submit, Task
 from worker.link.answers import Answers
@@ -184,6 +185,9 @@ class Tasks:
             case s.Embed() | s.Rerank():
                 if self._desk is None:
                     raise TaskError(ErrorCode.NOT_SUPPORTED, "this worker makes no embeddings")
+                if isinstance(message, s.Embed) and message.media:
+                    self._prepare([message])
+                    return
                 self._desk.open(message)
             case _:
                 what = f"unexpected task {type(message).__name__}"
@@ -244,6 +248,15 @@ class Tasks:
             return []
         if isinstance(outcome, m.Terminal):
             return [outcome]
+        if isinstance(outcome, MediaInput):
+            assert self._desk is not None
+            try:
+                self._desk.open_media(outcome)
+            except TaskError as error:
+                outcome = error
+            else:
+                self.running.add(key)
+                return []
         message = m.TaskMessage(task_id=key[0], attempt=key[1])
         if isinstance(outcome, TaskError):
             return [failed(message, outcome)]

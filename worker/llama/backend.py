@@ -73,11 +73,11 @@ class LlamaBackend:
         self._model = Model(self._vocab, eog, self._loaded.n_ctx_slot)
         self._board = open_board(self._context, self._vocab, config)
         self._crew = open_crew(self._context)
-        self.embedder = open_embedder(self._loaded, config)
+        self._media = self._open_media(config)
+        self.embedder = open_embedder(self._loaded, config, self._media)
         pieces = self.vocabulary.special_pieces
         grammars = Grammars(self._vocab, pieces, eog)
         self._scratch = Scratch(Candidates(self._vocab.n_tokens), pieces, grammars)
-        self._media = self._open_media(config)
         self.card = self._describe()
         if self.card.can_generate:
             self._try_defaults(config.sampling)

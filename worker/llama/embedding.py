@@ -14,14 +14,16 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from protocol.config import WorkerConfig
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, InvalidRequest
 from protocol.worker_config import POOLINGS
 from worker.engine.adapters import Adapters
 from worker.engine.backend import DecodeFailed, Piece, Row
+from worker.engine.media import Media, MediaPiece, text_until
 from worker.llama import library
 from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
 from worker.llama.headless import POOLS, Rows, Vector, Watch, watch_for
+from worker.llama.media import MediaReader
 from worker.llama.model import Loaded, context_params
 
 _MAX_SEQUENCES = 64
@@ -43,7 +45,17 @@ class Opened:
 class LlamaEmbedder:
     """Owns the second context; implements `worker.engine.backend.Embedder`."""
 
-    def __init__(self, model: Any, opened: Opened, n_ctx: int, adapters: Adapters) -> None:
+    def __init__(
+        self,
+        model: Any,
+        opened: Opened,
+        n_ctx: int,
+        adapters: Adapters,
+        media: MediaReader | None = None,
+    ) -> None:
+        self._media = media
+        # Only rows that are pooled here can come from several batches.
+        self.reads_media = media is not None and opened.watch is not None
         self._context = context = opened.context
         self._watch = opened.watch
         """Ends graphs before the head; the rows are pooled here then."""
@@ -93,6 +105,39 @@ class LlamaEmbedder:
                 if one.is_last or code != 0:
                     self.forget(one.seq)
 
+    def embed_media(self, seq: int, tokens: Sequence[int], media: Media, normalize: int) -> bytes:
+        """Compute texts and pieces one after the other, and pool all of their rows."""
+        found: list[Rows] = []
+        pos = 0
+        try:
+            while pos < len(tokens):
+                if piece := media.get(pos):
+                    found.append(self._media_rows(seq, pos, piece))
+                    pos += piece.n_pos
+                    continue
+                n = text_until(media, pos, min(self.n_batch, len(tokens) - pos))
+                part = Piece(seq, pos, tokens[pos : pos + n], is_last=False)
+                self.embed([part])
+                found.append(self._rows(0, n).copy())
+                pos += n
+        finally:
+            self.forget(seq)
+        rows = np.concatenate(found)
+        if self.pooling == "none":
+            return rows.tobytes()
+        return normalized(POOLS[self.pooling](rows), normalize).tobytes()
+
+    def _media_rows(self, seq: int, pos: int, piece: MediaPiece) -> Rows:
+        assert self._media is not None and self._watch is not None
+        n = self._media.n_tokens(piece)
+        if n > self.n_batch:
+            raise InvalidRequest(
+                f"an image of {n} tokens does not fit n_ubatch = {self.n_batch}", param="image_data"
+            )
+        self._watch.begin()
+        self._media.decode(piece, self._context, seq, pos, self.n_batch)
+        return self._rows(0, n).copy()
+
     def forget(self, seq: int) -> None:
         """Drop a sequence; an encoder has no memory to drop it from."""
         if self._memory:
@@ -124,7 +169,9 @@ class LlamaEmbedder:
         return np.frombuffer(memoryview(raw), np.float32).reshape(n, self.n_embd)
 
 
-def open_embedder(loaded: Loaded, config: WorkerConfig) -> LlamaEmbedder | None:
+def open_embedder(
+    loaded: Loaded, config: WorkerConfig, media: MediaReader | None = None
+) -> LlamaEmbedder | None:
     """Make the context for embeddings if they are configured; raises `ConfigError`."""
     name = Path(config.model).name
     if not (config.embeddings or config.reranking):
@@ -135,7 +182,8 @@ def open_embedder(loaded: Loaded, config: WorkerConfig) -> LlamaEmbedder | None:
     n_ctx = min(loaded.n_ctx_slot, n_train or loaded.n_ctx_slot)
     opened = _opened(loaded, config, n_ctx)
     apply_control_vectors(loaded.model, opened.context, config)
-    return LlamaEmbedder(loaded.model, opened, n_ctx, loaded.adapters.on(opened.context))
+    adapters = loaded.adapters.on(opened.context)
+    return LlamaEmbedder(loaded.model, opened, n_ctx, adapters, media)
 
 
 def _opened(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Opened:
@@ -172,7 +220,8 @@ def _params(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Any:
     params.n_seq_max = min(_MAX_SEQUENCES, n_batch)
     params.n_batch = params.n_ubatch = n_batch
     # Room for a batch, and where an input may come in pieces for one such input beside it.
-    params.n_ctx = n_batch + (n_ctx if _may_split(loaded.model, config, pooling) else 0)
+    in_pieces = bool(config.mmproj) or _may_split(loaded.model, config, pooling)
+    params.n_ctx = n_batch + (n_ctx if in_pieces else 0)
     return params
 
 

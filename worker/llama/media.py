@@ -116,6 +116,11 @@ class MediaReader:
         if code != 0:
             raise DecodeFailed(f"decoding media returned {code}", fatal=code < -1)
 
+    @staticmethod
+    def n_tokens(piece: MediaPiece) -> int:
+        """Count the rows of a piece in a batch; it may take fewer positions."""
+        return int(mtmd.mtmd_input_chunk_get_n_tokens(piece.handle.raw))
+
     def close(self) -> None:
         """Free the projector; the pieces must be gone."""
         if self._context:

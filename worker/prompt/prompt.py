@@ -18,9 +18,10 @@ from protocol.messages import (
     Tokenized,
 )
 from protocol.sampling import SamplingParams
-from protocol.side_tasks import Render, Rendered, SetSystemPrompt, SystemPromptSet
+from protocol.side_tasks import Embed, Render, Rendered, SetSystemPrompt, SystemPromptSet
 from worker.chat.built_in import BuiltInReader
 from worker.chat.conversation import ChatPrompt, ConversationReader
+from worker.embedding_input import MediaInput
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.task import Task
@@ -66,7 +67,7 @@ class PromptReader:
         self._shown = shown_tokens(backend, self._conversations.markers)
         self._longest_piece = max(len(piece) for piece in backend.vocabulary.special_pieces)
 
-    def prepare(self, message: TaskMessage) -> Prepared | Terminal:
+    def prepare(self, message: TaskMessage) -> Prepared | MediaInput | Terminal:
         """Do all of a task that needs no engine; raises `TaskError` for what cannot be done."""
         match message:
             case Generate():
@@ -74,6 +75,10 @@ class PromptReader:
                 return Prepared(task, parser_of(task))
             case Render():
                 return self.render(message)
+            case Embed():
+                (text,) = message.inputs
+                assert isinstance(text, str), "the gateway lets no tokens stand beside media"
+                return MediaInput(message, *self._backend.read_media(text, message.media))
             case SetSystemPrompt():
                 return self.set_system_prompt(message)
             case Tokenize():
