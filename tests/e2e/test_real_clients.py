@@ -308,7 +308,7 @@ def test_each_event_is_an_http_chunk_of_its_own(pool: Served) -> None:
     body = json.dumps({"prompt": PROMPT, "n_predict": 24, "stream": True})
     url = httpx.URL(pool.url)
     with socket.create_connection((url.host, url.port), timeout=60) as connection:
-        head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        head = f"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
         connection.sendall(f"{head}Connection: close\r\n\r\n{body}".encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     _, _, rest = answer.partition(b"\r\n\r\n")
