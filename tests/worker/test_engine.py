@@ -250,7 +250,9 @@ def test_progress_is_told_on_request_from_cached_to_total() -> None:
     rig = Rig(n_slots=1, n_ctx=1024)
     task_id = rig.submit("y" * 300, return_progress=True)
     rig.finish()
-    steps = [m.processed for m in rig.of(task_id) if isinstance(m, Progress)]
+    told = [m for m in rig.of(task_id) if isinstance(m, Progress)]
+    assert told[0].time_ms == 0.0 < told[-1].time_ms, "nothing was computed before the first"
+    steps = [m.processed for m in told]
     assert steps[0] == 0
     assert steps[-1] == 301
     assert steps == sorted(steps)

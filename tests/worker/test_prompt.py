@@ -1,5 +1,6 @@
 """From messages and texts to tokens, with every limit that stands before the engine."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +283,10 @@ def test_a_template_that_calls_itself_without_end_is_a_refusal() -> None:
     template = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}"
     with pytest.raises(InvalidRequest, match="recursion"):
         reader(template=template).task(chat(("user", "hi")))
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_chat_tells_its_prompt_where_it_is_asked_for(tells: bool) -> None:
+    message = replace(chat(("user", "hi")), tells_prompt=tells)
+    told = reader(n_ctx=256).task(message).text
+    assert told.startswith("<bos><|im_start|>user\nhi") if tells else told == ""

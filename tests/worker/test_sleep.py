@@ -173,6 +173,7 @@ def test_an_idle_worker_frees_its_model_and_stays(stage: Stage) -> None:
     stage.fall_asleep()
     beats = stage.beats()
     assert all(beat.is_sleeping and beat.busy == 0 for beat in beats)
+    assert beats[-1].stats.n_kv_used > 0, "the figures stay what they were"
     assert (stage.n_opened, stage.n_closed, stage.code) == (1, 1, None)
     assert not stage.gateway.of(m.Bye)
 
