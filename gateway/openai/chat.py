@@ -9,7 +9,7 @@ from gateway.llamacpp.params import read_params
 from gateway.llamacpp.structured import read_response_format
 from gateway.openai.chunks import ChatReply
 from gateway.openai.functions import SPELLINGS, as_tools
-from gateway.openai.messages import read_messages
+from gateway.openai.messages import read_begun, read_messages
 from gateway.openai.parts import lift_media
 from gateway.openai.spelling import respelled
 from gateway.openai.thinking import (
@@ -87,6 +87,8 @@ def read_chat(body: Mapping[str, Any], card: ModelCard) -> Chat:
     messages = read_messages(body)
     tools = read_tools(body)
     continuation = read_continuation(body, messages, prefills=card.prefill_assistant)
+    if continuation.continues and card.jinja:
+        messages = (*messages[:-1], {**messages[-1], "content": read_begun(body)})
     return Chat(
         messages=messages,
         kwargs=read_template_variables(body, card.template_kwargs) or None,

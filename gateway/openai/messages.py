@@ -46,14 +46,21 @@ _MISSING = {
 }
 
 
-def _content(content: Any, path: str) -> str:
+def read_begun(body: Mapping[str, Any]) -> str:
+    """Return what an answer begins with that is gone on with: its parts stand further apart."""
+    index = len(body["messages"]) - 1
+    path = f"messages[{index}].content"
+    return _content(body["messages"][index].get("content"), path, between="\n\n")
+
+
+def _content(content: Any, path: str, *, between: str = "\n") -> str:
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise InvalidRequest("Expected 'content' to be a string or an array", param=path)
-    return join_parts([_part(part, f"{path}[{i}]") for i, part in enumerate(content)])
+    return join_parts([_part(part, f"{path}[{i}]") for i, part in enumerate(content)], between)
 
 
 def _part(part: Any, path: str) -> tuple[str, str]:

@@ -50,12 +50,12 @@ def lift_media(body: Mapping[str, Any], card: ModelCard) -> tuple[Mapping[str, A
     return {**body, "messages": lifted}, media
 
 
-def join_parts(parts: Sequence[tuple[str, str]]) -> str:
+def join_parts(parts: Sequence[tuple[str, str]], between: str = "\n") -> str:
     """Join pairs of type and text: texts by a newline, markers without any (llama.cpp's rule)."""
     joined, after_marker = "", False
     for kind, text in parts:
         if kind != MARKER and joined and not after_marker:
-            joined += "\n"
+            joined += between
         joined += text
         after_marker = kind == MARKER
     return joined

@@ -156,6 +156,13 @@ def test_the_servers_reasoning_format_stands_unless_the_request_says_otherwise(
     assert chat is not None and chat.reasoning_format == expected
 
 
+def test_the_parts_of_a_begun_answer_stand_further_apart() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
+    chat = plan({"messages": messages}, CARD).tasks[0].chat
+    assert chat is not None and [one["content"] for one in chat.messages] == ["a\nb", "a\n\nb"]
+
+
 @pytest.mark.parametrize(
     ("prefills", "fields", "continues"),
     [

@@ -32,9 +32,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--llama-server", required=True, type=Path)
     parser.add_argument("--model", default=find_model(""))
+    parser.add_argument("--setup", action="append", choices=SETUPS, help="Record these alone.")
     args = parser.parse_args()
-    answers: dict[str, Any] = {}
-    for setup in SETUPS.values():
+    answers: dict[str, Any] = json.loads(RECORDED.read_text()) if args.setup else {}
+    for setup in (SETUPS[name] for name in args.setup or SETUPS):
         command = [str(args.llama_server), "-m", args.model, *setup.arguments]
         answers |= recorded(command, setup.cases)
     text = json.dumps(answers, indent=0, ensure_ascii=False, sort_keys=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tests.parity.cases import CASES, Case
 from tests.parity.chats import CHATS
+from tests.parity.options import CONSTANT, NO_JINJA, TOLD, VARIABLES
 from tests.parity.side import SIDE
 from tests.parity.vectors import VECTORS
 
@@ -21,5 +22,18 @@ _PLAIN = ("-a", "smol", "-np", "1", "-c", "2048", "-t", "2", "--metrics")
 
 SETUPS: Mapping[str, Setup] = {
     "plain": Setup(arguments=_PLAIN, cases=(*CASES, *CHATS, *SIDE)),
+    "no jinja": Setup(arguments=(*_PLAIN, "--no-jinja"), cases=NO_JINJA),
+    "told": Setup(
+        arguments=(
+            *(*_PLAIN, "--chat-template", VARIABLES, "--chat-template-kwargs", '{"a": [1]}'),
+            *("--reasoning", "off", "--reasoning-effort", "low", "--no-reasoning-preserve"),
+            "--skip-chat-parsing",
+        ),
+        cases=TOLD,
+    ),
+    "constant": Setup(
+        arguments=(*_PLAIN, "--chat-template", "It was a dark and", "-b", "16", "-ub", "1"),
+        cases=CONSTANT,
+    ),
     "vectors": Setup(arguments=(*_PLAIN, "--embeddings", "--pooling", "mean"), cases=VECTORS),
 }
