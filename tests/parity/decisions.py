@@ -29,6 +29,8 @@ DECISIONS: Mapping[str, Decision] = {
     "stop number": Decision(why=_TYPES, status=400),
     "grammar number": Decision(why=_TYPES, status=400),
     "id_slot string": Decision(why=_TYPES, status=400),
+    "no jinja: tools": Decision(why=_CLIENTS, status=400),
+    "no jinja: a tool choice": Decision(why=_CLIENTS, status=400),
     "top_k string": Decision(why=_WORDS, message=True),
     "stream string": Decision(why=_WORDS, message=True),
     "no prompt": Decision(why=_WORDS, message=True),
