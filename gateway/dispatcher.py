@@ -229,6 +229,7 @@ class Dispatcher:
         """Take the credit back and hand the result on, if somebody still waits for it."""
         worker, lease = self.workers[key], (message.task_id, message.attempt)
         worker.leases.pop(lease, None)
+        worker.asides.discard(lease)
         self.router.ended(key, message, now)
         actions: list[Action | None] = []
         task = self._live(key, message)
@@ -286,7 +287,8 @@ class Dispatcher:
         task = self._tasks.get(spec.task_id)
         able = self._able(spec, task.tried if task is not None else ())
         if not spec.takes_credit:
-            asked = least_asked(able)
+            # What the gateway itself asks of one worker is never kept waiting.
+            asked = least_asked(one for one in able if spec.worker or one.takes_aside)
             return Choice(asked) if asked is not None else None
         if spec.slot >= 0:
             owner = next((worker for worker in able if worker.can_run_in(spec.slot)), None)
@@ -349,6 +351,8 @@ class Dispatcher:
         if spec.takes_credit:
             worker.leases[spec.task_id, task.attempt] = spec.slot
             self.router.assigned(choice, spec, task.attempt)
+        elif not spec.worker:
+            worker.asides.add((spec.task_id, task.attempt))
         worker.tasks[spec.task_id] = None
         self._n_assigned += 1
         worker.last_used = self._n_assigned

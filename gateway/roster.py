@@ -31,11 +31,15 @@ _NEXT: dict[WorkerState, frozenset[WorkerState]] = {
 }
 
 
+_MIN_ASIDES = 16
+"""Tasks that need no slot and are sent to a worker at once; with more slots, four each."""
+
+
 class Worker:
     """One connection of one worker."""
 
     __slots__ = (
-        *("cancelled", "card", "is_sleeping", "key", "last_used", "leases"),
+        *("asides", "cancelled", "card", "is_sleeping", "key", "last_used", "leases"),
         *("model", "name", "state", "tasks"),
     )
 
@@ -49,6 +53,8 @@ class Worker:
         """Its model is not loaded: the next task wakes it and waits."""
         self.leases: dict[LeaseKey, int] = {}
         """Credits taken, with the slot each runs in, -1 until that is known."""
+        self.asides: set[LeaseKey] = set()
+        """Tasks that need no slot and are not answered, whether or not somebody waits for them."""
         self.tasks: dict[int, None] = {}
         """Live tasks here, in order of assignment; those without a credit too."""
         self.cancelled: dict[LeaseKey, Task] = {}
@@ -95,6 +101,11 @@ class Worker:
     def has_credit(self) -> bool:
         """Whether one more task may be sent."""
         return self.is_ready and len(self.leases) < self.n_slots + self.n_prefetch
+
+    @property
+    def takes_aside(self) -> bool:
+        """Whether one more task may be sent that needs no slot."""
+        return self.is_ready and len(self.asides) < max(_MIN_ASIDES, 4 * self.n_slots)
 
     def can_run_in(self, slot: int) -> bool:
         """Whether this slot is free as far as is known; pinned tasks are not prefetched."""

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.auth import require_admin
+from gateway.body import in_thread
 from gateway.chunked import CHUNKS
 from gateway.errors import json_response, task_error_body
 from gateway.eventstream import EventStream
@@ -27,6 +29,10 @@ Planner = Callable[[Mapping[str, Any], ModelCard], Plan]
 _APART_S = 0.01
 """Time between two events that came together, where clients read one event a chunk: libraries join
 what has come before their reader looks."""
+
+
+_LONG = 20_000
+"""Tokens and rivals of tokens that take longer to write as JSON than others should wait."""
 
 
 class Exchange(NamedTuple):
@@ -73,7 +79,8 @@ class Generation:
                 collected = together(collect(stream) for stream in streams)
                 outcomes = await guarded(collected, disconnected(receive))
                 headers = route_headers(streams)
-                response = json_response(plan.reply.result(outcomes), 200, headers)
+                is_long = sum(map(_weight, outcomes)) > _LONG
+                response = await in_thread(is_long, _respond, plan.reply, outcomes, headers)
                 await response(scope, receive, send)
 
     def _check_number(self, plan: Plan, card: ModelCard) -> None:
@@ -124,6 +131,14 @@ class Generation:
             return
         await events.write(plan.reply.end())
         await events.finish()
+
+
+def _weight(outcome: Outcome) -> int:
+    return len(outcome.tokens) + sum(len(one.top) for one in (*outcome.prompt, *outcome.probs))
+
+
+def _respond(reply: Reply, outcomes: Sequence[Outcome], headers: Mapping[str, str]) -> Response:
+    return json_response(reply.result(outcomes), 200, dict(headers))
 
 
 async def with_media(service: Service, plan: Plan, receive: Receive) -> Plan:

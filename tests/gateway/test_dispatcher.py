@@ -222,6 +222,20 @@ def test_a_call_waits_for_a_worker_of_a_known_model() -> None:
     assert places(pool.worker_ready("b", card(), 1.0)) == [(1, "b")]
 
 
+def test_calls_wait_in_the_queue_beyond_their_bound_and_go_on_as_others_end() -> None:
+    pool = dispatcher("a", queue_size=2)
+    assert all(places(pool.submit(call(i), 0.0)) == [(i, "a")] for i in range(16))
+    assert [places(pool.submit(call(i), 0.0)) for i in (16, 17)] == [[], []]
+    with pytest.raises(TaskError) as refused:
+        pool.submit(call(18), 0.0)
+    assert refused.value.code is ErrorCode.OVERLOADED
+    assert places(pool.submit(call(19, worker="a"), 0.0)) == [(19, "a")]  # the gateway's own
+    pool.cancel(0)  # nobody waits any more, but it is still being computed
+    assert pool.n_waiting == 2
+    assert places(pool.ended("a", done(0), 1.0)) == [(16, "a")]
+    assert places(pool.ended("a", done(1), 1.0)) == [(17, "a")]
+
+
 def test_calls_pass_tasks_that_wait_for_a_slot() -> None:
     pool = dispatcher("a")
     for i in range(3):
