@@ -4,6 +4,7 @@ It owns the names, texts and counters. What is true right now (workers, slots, q
 the pool at each scrape through `PoolView`; it knows nothing of sockets and tasks.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from gateway.counters import ConnectionCounts, Histogram, ModelLatencies, StatsB
 from gateway.legacy_metrics import Snapshot, legacy_text
 from gateway.loop_lag import LoopLag
 from protocol.facts import Stats
+
+_log = logging.getLogger(__name__)
 
 _HTTP_S = (
     *(0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0),
@@ -168,12 +171,19 @@ class _Own(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._latencies()
-        yield from self._counters()
-        yield from self._connections()
-        yield from self._routes()
-        yield from self._gauges()
-        yield from self._loop()
+        """Write every part; one that raises is left out, logged and counted."""
+        parts = (
+            *(self._latencies, self._connections, self._routes, self._gauges, self._loop),
+            *(self._of_workers, self._counters),
+        )
+        for part in parts:
+            try:
+                yield from part()
+            except Exception:
+                _log.exception("fault place=metrics part=%s", part.__name__)
+                self._metrics.fault("metrics")
+
+    def _of_workers(self) -> Iterator[Metric]:
         for name, text, source in _PER_WORKER:
             family = CounterMetricFamily(name, text, labels=("worker", "model"))
             for key, row in self._metrics.stats.rows().items():

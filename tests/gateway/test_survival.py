@@ -9,6 +9,7 @@ import pytest
 
 from gateway.dispatcher import Dispatcher
 from gateway.peers import Peers
+from gateway.pool import Pool
 from gateway.stream import TaskStream
 from protocol import messages as m
 from protocol.errors import ErrorCode, TaskError
@@ -131,3 +132,20 @@ async def test_a_frame_that_breaks_its_reader_leaves_the_next_alone(
         await fake.step(4)
         await reach(stream, m.Done)
         assert rig.metrics.faults[("frame",)] == 1
+
+
+async def test_a_part_of_the_metrics_that_raises_leaves_the_others(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def queue_depths(pool: Pool) -> dict[str, int]:
+        depths.append(1)
+        if len(depths) > 1:  # the first is asked for llama-server's own lines
+            raise RuntimeError("a fault of ours")
+        return {}
+
+    depths: list[int] = []
+    monkeypatch.setattr(Pool, "queue_depths", queue_depths)
+    async with rig.workers(FakeOptions()):
+        text = rig.metrics.render(rig.pool).decode()
+    assert "llamapool_gateway_loop_lag_seconds" in text
+    assert 'llamapool_gateway_faults_total{place="metrics"} 1.0' in text
