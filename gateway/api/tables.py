@@ -68,15 +68,19 @@ class Body:
     required: tuple[str, ...] = ()
 
 
-SHARED: Table = {
-    "model": _MODEL,
-    "json_schema": SCHEMA,
-    "sse_ping_interval": Number(low=-1, high=INT32_MAX),
+_ORIGIN: Table = {
     "cache_salt": _SESSION,
     "prompt_cache_key": _SESSION,
     "session_id": _SESSION,
     "user": _SESSION,
     "metadata": METADATA,
+}
+"""Where a request comes from (`gateway/origin.py`)."""
+SHARED: Table = {
+    **_ORIGIN,
+    "model": _MODEL,
+    "json_schema": SCHEMA,
+    "sse_ping_interval": Number(low=-1, high=INT32_MAX),
     "verbose": _FLAG,
     "tokenize": _FLAG,
 }
@@ -228,7 +232,8 @@ BODIES: Mapping[str, Body] = {
         required=("query",),
     ),
     "SlotAction": Body(
-        doc="The file to save to or to restore from.", fields={"filename": Text(most=4096)}
+        doc="The file to save to or to restore from.",
+        fields={**_ORIGIN, "filename": Text(most=4096)},
     ),
     "ChatControl": Body(
         doc="What to do to an answer that is under way.",
