@@ -82,7 +82,7 @@ def test_options_of_other_programs_give_one_line_that_names_them() -> None:
     assert len(said.unused) == 52
     assert not said.settings
     (line,) = arguments.warnings(said.unused)
-    assert line.startswith("without effect, options of other programs: --no-display-prompt -co -p")
+    assert line.startswith("without effect, options of other programs: -co --no-display-prompt -p")
     assert len(line.partition(": ")[2].split()) == 52
 
 
