@@ -21,12 +21,12 @@ SMALL = FakeOptions(n_ctx=4096, n_slots=2)
 async def test_what_holds_the_loop_up_is_measured_and_published(tmp_path: Path) -> None:
     async with running(tmp_path, metrics=True) as gateway:
         await asyncio.sleep(0)
-        time.sleep(0.2)  # noqa: ASYNC251 - this is what is to be seen
-        await until(lambda: gateway.metrics.loop_lag.longest_s >= 0.14)
+        time.sleep(0.3)  # noqa: ASYNC251 - this is what is to be seen
+        await until(lambda: gateway.metrics.loop_lag.longest_s >= 0.18)
         text = (await gateway.client.get("/metrics")).text
     assert 'llamapool_gateway_loop_lag_seconds_bucket{le="0.05"}' in text
     (line,) = [one for one in text.splitlines() if one.startswith("llamapool_gateway_loop_lag_max")]
-    assert float(line.split()[1]) >= 0.14
+    assert float(line.split()[1]) >= 0.18
 
 
 async def test_a_closed_one_measures_no_more() -> None:
@@ -34,7 +34,7 @@ async def test_a_closed_one_measures_no_more() -> None:
     lag.open()
     lag.close()
     lag.close()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.15)
     assert repr(lag) == "<LoopLag longest=0ms <Histogram n=0 total_s=0.000>>"
 
 
@@ -76,7 +76,7 @@ async def _asked(gateway: Running, path: str, body: bytes) -> tuple[float, bytes
         lag = gateway.metrics.loop_lag = LoopLag()
         lag.open()
         answer = await asyncio.to_thread(_post, gateway, path, body)
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.11)
         lag.close()
         best_s = min(best_s, lag.longest_s)
         if best_s < LIMIT_S:
