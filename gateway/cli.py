@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,8 +41,9 @@ _VERBOSE = 10
 @click.option("--api-key-admin", multiple=True, help="Key that may change it; may be repeated.")
 @click.option("--metrics/--no-metrics", default=None, help="Serve GET /metrics.")
 @click.option("--slots/--no-slots", default=None, help="Serve GET /slots.")
+@click.option("--keys-on-stdin", is_flag=True, hidden=True, help="Read the keys that `serve` has.")
 @click.option("-v", "--verbose", is_flag=True, help="Log in detail.")
-def gateway(path: Path | None, verbose: bool, **flags: object) -> None:
+def gateway(path: Path | None, verbose: bool, keys_on_stdin: bool, **flags: object) -> None:
     """Run the gateway alone: HTTP on one side, workers dialling in on the other."""
     die_with_parent()
     try:
@@ -51,12 +53,23 @@ def gateway(path: Path | None, verbose: bool, **flags: object) -> None:
         logs.configure("gateway", pool.log)
         if not pool.log.access:
             logging.getLogger("gateway.access").setLevel(logging.WARNING)
+        if keys_on_stdin:
+            pool = replace(pool, gateway=configs.load_keys(pool.gateway, _read_stdin()))
         config = configured(pool, flags)
         code = server.run(config, Notifier.from_environ())
     except ConfigError as error:
         click.echo(f"llamapool gateway: {error}", err=True)
         code = EXIT_CONFIG
     raise SystemExit(code)
+
+
+def _read_stdin() -> bytes:
+    """Read all of it and let it go, so that no other process can read it again."""
+    data = sys.stdin.buffer.read()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, sys.stdin.fileno())
+    os.close(null)
+    return data
 
 
 def settled(path: Path | None) -> PoolConfig:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.wire import RouterSocket
+from gateway.workers.rivals import Rival, Rivals
 from protocol import WIRE_VERSION, codec
 from protocol.errors import TaskError
-from protocol.messages import Bye, Heartbeat, Hello, Message, Ping, Welcome
+from protocol.messages import Bye, Heartbeat, Hello, Message, Ping, Refused, Welcome
 from protocol.wire.frames import pack
 
 _log = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ _SILENT_MIN_S = 3.0
 _STALL_FACTOR, _STALL_MORE_S = 1.5, 5.0
 """A worker ends itself when its engine stands still: the gateway gives it time to."""
 _SECOND_LOOK_S = 0.05
+_REST_S = 0.5
+"""How long the last words of a worker that died may be on their way."""
 _MAX_REFUSED = 1024
 _RESET = codec.encode(-1, [Ping()])
 """Breaks the sequence on purpose."""
@@ -87,6 +90,7 @@ class Peers:
         self._socket = RouterSocket(self._on_frame, self._on_disconnect)
         self._peers: dict[bytes, Peer] = {}
         self._refused: set[bytes] = set()
+        self._rivals = Rivals(max(_REST_S, heartbeat_s))
         self._dirty: dict[bytes, Peer] = {}
         self._flush: asyncio.Handle | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -174,6 +178,8 @@ class Peers:
     def _hear(self, identity: bytes, data: bytes) -> None:
         now = asyncio.get_running_loop().time()
         peer = self._peers.get(identity)
+        if peer is None and self._rivals.hear(identity, data):
+            return
         try:
             frame = codec.decode(data)
         except codec.ProtocolError as error:
@@ -183,7 +189,7 @@ class Peers:
                 self._break(peer, "sent what is no frame")
             return
         if peer is None:
-            self._greet(identity, frame, now)
+            self._greet(identity, frame, data)
             return
         if frame.seq != peer.expected:
             reason = f"skipped from frame {peer.expected} to {frame.seq}"
@@ -191,12 +197,14 @@ class Peers:
             return
         peer.expected += 1
         peer.seen_at = now
+        for rival in self._rivals.refused(peer.name, now) if self._rivals else ():
+            self._turn_away(rival)
         self._owner.received(peer, frame.messages, now)
         if frame.messages and isinstance(frame.messages[-1], Bye):
             bye = frame.messages[-1]
             self._lose(peer, f"said bye: {bye.reason}", died=bye.is_failure)
 
-    def _greet(self, identity: bytes, frame: codec.Frame, now: float) -> None:
+    def _greet(self, identity: bytes, frame: codec.Frame, data: bytes) -> None:
         hello = frame.messages[0] if frame.seq == 0 and frame.messages else None
         if not isinstance(hello, Hello):
             self._owner.dropped(len(frame.messages))
@@ -207,8 +215,16 @@ class Peers:
         if hello.wire_version != WIRE_VERSION or key.encode() != identity:
             self._refuse(identity, hello)
             return
-        for old in [peer for peer in self._peers.values() if peer.name == hello.worker]:
-            self._lose(old, "connected anew", died=old.epoch != hello.epoch)
+        old = next((peer for peer in self._peers.values() if peer.name == hello.worker), None)
+        if old is not None and old.epoch != hello.epoch:
+            self._doubt(old, identity, data)
+            return
+        if old is not None:
+            self._lose(old, "connected anew", died=False)
+        self._admit(key, identity, hello, frame.messages[1:])
+
+    def _admit(self, key: str, identity: bytes, hello: Hello, more: Sequence[Message]) -> None:
+        now = asyncio.get_running_loop().time()
         peer = Peer(
             key=key,
             identity=identity,
@@ -221,13 +237,34 @@ class Peers:
         self._peers[identity] = peer
         self._owner.joined(peer)
         self.post(key, Welcome(gateway="llamapool", heartbeat_s=self._heartbeat_s))
-        if len(frame.messages) > 1:
-            self._owner.received(peer, frame.messages[1:], now)
+        if more:
+            self._owner.received(peer, more, now)
+
+    def _doubt(self, old: Peer, identity: bytes, hello: bytes) -> None:
+        """Let a second worker of a name wait until the first one has spoken, or is lost."""
+        _log.info("worker=%s waits: another of its name is connected", old.name)
+        now = asyncio.get_running_loop().time()
+        one_too_many = self._rivals.wait(identity, old.name, hello, now)
+        if one_too_many is not None:
+            self._turn_away(one_too_many)
+        self._reach(old, [Ping()])
+
+    def _turn_away(self, rival: Rival) -> None:
+        """Tell a worker that another of its name lives."""
+        reason = f"a worker named {rival.name!r} is alive: give each worker a name of its own"
+        _log.error("worker=%s refused=name reason=%s", rival.name, reason)
+        self._socket.send(rival.identity, codec.encode(0, [Refused(reason=reason)]))
+        self._ignore(rival.identity)
+
+    def _succeed(self, name: str) -> None:
+        """Hear a worker that waited for a name which is free now."""
+        heir = self._rivals.heir(name)
+        if heir is not None:
+            for data in heir.frames:
+                self._on_frame(heir.identity, data)
 
     def _refuse(self, identity: bytes, hello: Hello) -> None:
-        if len(self._refused) >= _MAX_REFUSED:
-            self._refused.clear()
-        self._refused.add(identity)
+        self._ignore(identity)
         _log.error(
             "worker=%s refused=wire_version theirs=%d ours=%d; run the same release on both sides",
             hello.worker,
@@ -235,9 +272,17 @@ class Peers:
             WIRE_VERSION,
         )
 
+    def _ignore(self, identity: bytes) -> None:
+        """Answer nothing that comes from a connection which was refused."""
+        if len(self._refused) >= _MAX_REFUSED:
+            self._refused.clear()
+        self._refused.add(identity)
+
     def _lose(self, peer: Peer, reason: str, *, died: bool = True) -> None:
         if self._peers.pop(peer.identity, None) is not None:
             self._owner.lost(peer, reason, died=died)
+            if self._rivals:
+                asyncio.get_running_loop().call_soon(self._succeed, peer.name)
 
     def _break(self, peer: Peer, reason: str, *, died: bool = True) -> None:
         """Give up a connection whose worker may well live: it is told so."""

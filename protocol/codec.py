@@ -21,6 +21,7 @@ from protocol import side_tasks as s
 
 TAGS: dict[str, type[m.Message]] = {
     "welcome": m.Welcome,
+    "refused": m.Refused,
     "opened": m.Opened,
     "generate": m.Generate,
     "tokenize": m.Tokenize,

@@ -165,6 +165,37 @@ def parse(table: Any, *, origin: str = "configuration") -> PoolConfig:
         raise ConfigError(f"{origin}: {error.message}") from error
 
 
+def without_secrets(config: PoolConfig) -> PoolConfig:
+    """Return what every process of the pool may know: neither keys nor tokens."""
+    return dataclasses.replace(
+        config,
+        gateway=dataclasses.replace(config.gateway, api_key=(), api_key_admin=()),
+        worker=tuple(dataclasses.replace(one, hf_token="") for one in config.worker),
+    )
+
+
 def dump(config: PoolConfig) -> str:
-    """Write a configuration as JSON that `load` reads back to an equal one."""
-    return json.dumps(dataclasses.asdict(config), indent=1)
+    """Write a configuration as JSON that `load` reads back, but for its secrets.
+
+    Workers read what is written here, and they parse what strangers made.
+    """
+    return json.dumps(dataclasses.asdict(without_secrets(config)), indent=1)
+
+
+def dump_keys(config: GatewayConfig) -> bytes:
+    """Write the keys alone, for the gateway; empty if there are none."""
+    keys = {"api_key": config.api_key, "api_key_admin": config.api_key_admin}
+    return json.dumps(keys).encode() if any(keys.values()) else b""
+
+
+def load_keys(config: GatewayConfig, data: bytes) -> GatewayConfig:
+    """Put back the keys that `dump_keys` has written; raises `ConfigError` if they are not all."""
+    try:
+        table = json.loads(data)
+        refuse_unknown(GatewayConfig, table)
+        config = read(config, table)
+    except (ValueError, TypeError, AttributeError, InvalidRequest) as error:
+        raise ConfigError(f"no keys came on standard input: {error}") from error
+    if not (config.api_key or config.api_key_admin):
+        raise ConfigError("no keys came on standard input")
+    return config

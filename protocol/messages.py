@@ -71,6 +71,13 @@ class Welcome(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused(Message):
+    """Answers `Hello` too: this worker is not wanted, and coming back would not change that."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opened(Message):
     """Answers `Ready`: from now on tasks may come."""
 

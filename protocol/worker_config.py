@@ -15,7 +15,7 @@ GGML_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q
 class WorkerConfig:
     """One model on the devices that it is given; `count` starts that many alike."""
 
-    name: str = param("", "Name in logs, metrics and slots; empty is the alias and a number.")
+    name: str = param("", "Name in logs, metrics and slots; empty is HOST/ALIAS and a number.")
     model: str = param("", "GGUF file; empty is the embedded default model.")
     alias: str = param(
         "", "Model names for clients, by commas, the first by the alphabet leading; or the file's."
@@ -33,7 +33,7 @@ class WorkerConfig:
     hf_token: str = param("", "Token for that repository.")
     offline: bool = param(False, "Never use the network to fetch a model.")
     count: int = param(1, "Number of worker processes.", low=1, high=1024)
-    connect: tuple[str, ...] = param((), "ZeroMQ endpoints of gateways; none is the local one.")
+    connect: tuple[str, ...] = param((), "ZeroMQ endpoint of the gateway; none is the local one.")
     backend: str = param("llama", "The engine's lower half.", choices=("llama", "fake"))
     devices: str = param("", "CUDA_VISIBLE_DEVICES of the process; empty leaves it.")
     device_per_worker: bool = param(False, "Give the n-th of `count` only the n-th of `devices`.")

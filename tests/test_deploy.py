@@ -90,6 +90,18 @@ def test_units_report_readiness_and_drain(path: Path) -> None:
     assert int(unit["TimeoutStopSec"]) > GatewayConfig().drain_timeout_s
 
 
+def test_keys_are_a_credential_of_those_who_need_them() -> None:
+    for path in UNITS:
+        text = path.read_text()
+        if "worker@" in path.name:
+            assert "LoadCredential" not in text
+            assert "InaccessiblePaths=-/etc/llamapool/keys -/run/credentials" in text
+        else:
+            assert service(path)["LoadCredential"] == "keys:/etc/llamapool/keys"
+            assert "Environment=LLAMA_ARG_API_KEY_FILE=%d/keys" in text
+    assert "LLAMA_ARG_API_KEY_FILE" in {option.env for option in OPTIONS}
+
+
 def test_dockerfile_copies_what_is_there_and_uses_known_names() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):

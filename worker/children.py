@@ -10,9 +10,11 @@ import signal
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from protocol.logs import stream_id
 from worker.launch import Launch
@@ -86,14 +88,15 @@ class Child:
         if self.launch.journal:  # what it writes ends there, so it shall write in that form
             env["JOURNAL_STREAM"] = stream_id(write_end)
         try:
-            self._process = subprocess.Popen(
-                self.launch.argv,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=write_end,
-                stderr=write_end,
-                start_new_session=True,
-            )
+            with _readable(self.launch.stdin) as stdin:
+                self._process = subprocess.Popen(
+                    self.launch.argv,
+                    env=env,
+                    stdin=stdin,
+                    stdout=write_end,
+                    stderr=write_end,
+                    start_new_session=True,
+                )
         finally:
             os.close(write_end)
         os.set_blocking(read_end, False)
@@ -167,3 +170,17 @@ class Child:
         with contextlib.suppress(BlockingIOError):
             return os.read(self.stderr_fd, _READ_BYTES)
         return b""
+
+
+@contextlib.contextmanager
+def _readable(data: bytes) -> Iterator[int]:
+    """Lend a descriptor that yields these bytes, of a file that has no name."""
+    if not data:
+        yield subprocess.DEVNULL
+        return
+    has_memory = hasattr(os, "memfd_create")  # Linux: it never comes near a disk
+    opened = partial(os.fdopen, os.memfd_create("in"), "w+b") if has_memory else TemporaryFile
+    with opened() as file:
+        file.write(data)
+        file.seek(0)
+        yield file.fileno()

@@ -173,9 +173,9 @@ def _supervise(pool: PoolConfig, said: Given, folder: Path, console: Console) ->
     pool = replace(pool, log=replace(pool.log, colors=colors))
     path.write_text(configs.dump(pool))
     on_demand = _on_demand(pool, said, folder) if resolve.chooses_models(pool) else None
-    gateway = launch.gateway(path, os.environ)
+    planned = replace(pool, worker=()) if on_demand else pool
     settings = Settings(
-        launches=(gateway,) if on_demand else launch.launches(pool, path, os.environ),
+        launches=launch.launches(planned, path, os.environ),
         runtime_dir=folder,
         drain_timeout_s=pool.gateway.drain_timeout_s,
         has_key=pool.gateway.has_keys,
@@ -226,7 +226,7 @@ def show(config: Path | None, origin: bool, **values: Any) -> None:
 @main.command(cls=OptionCommand, context_settings=_CONTEXT)
 @_config_option
 @click.option("--name", default="", help="Which worker of the configuration to run.")
-@click.option("--connect", multiple=True, help="ZeroMQ endpoint of a gateway; may be repeated.")
+@click.option("--connect", multiple=True, help="ZeroMQ endpoint of the gateway.")
 def worker(config: Path | None, name: str, connect: tuple[str, ...], **values: Any) -> None:
     """Run one worker, which dials a gateway."""
     try:

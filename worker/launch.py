@@ -3,11 +3,11 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import protocol
-from protocol.config import PoolConfig, WorkerConfig
+from protocol.config import PoolConfig, WorkerConfig, dump_keys
 from protocol.logs import is_journal
 from protocol.options.table import OPTIONS, UNUSED
 from protocol.orphan import PARENT_VARIABLE
@@ -28,6 +28,8 @@ class Launch:
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    stdin: bytes = field(default=b"", repr=False)
+    """What it reads on standard input: secrets, which stand neither in files nor in `ps`."""
     model: str = ""
     """Alias that it serves; empty for the gateway."""
     watchdog_s: float = 0.0
@@ -43,15 +45,20 @@ class Launch:
 
 def launches(config: PoolConfig, path: Path, environ: Mapping[str, str]) -> tuple[Launch, ...]:
     """Plan all processes of a resolved configuration that was written to `path`; gateway first."""
-    return (gateway(path, environ), *workers(config.worker, path, environ))
+    keys = dump_keys(config.gateway)
+    return (gateway(path, environ, keys), *workers(config.worker, path, environ))
 
 
-def gateway(path: Path, environ: Mapping[str, str]) -> Launch:
-    """Plan the gateway of the configuration at `path`."""
+def gateway(path: Path, environ: Mapping[str, str], keys: bytes = b"") -> Launch:
+    """Plan the gateway of the configuration at `path`, which lacks the keys."""
     return Launch(
         name=GATEWAY,
-        argv=(*_PYTHON, "-m", "gateway", "--config", str(path)),
+        argv=(
+            *(*_PYTHON, "-m", "gateway", "--config", str(path)),
+            *(("--keys-on-stdin",) if keys else ()),
+        ),
         env=_watched(_shared(environ), _GATEWAY_WATCHDOG_S),
+        stdin=keys,
         watchdog_s=_GATEWAY_WATCHDOG_S,
         journal=is_journal(2),
     )

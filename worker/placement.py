@@ -40,6 +40,8 @@ class Host:
     free_memory: int = 0
     """Bytes that can be had without swapping, within the control group; 0 is unknown."""
     has_gpu: bool = False
+    name: str = ""
+    """What it calls itself; empty is unknown."""
 
     @property
     def n_cores(self) -> int:

@@ -101,6 +101,9 @@ class WorkerProcess:
     def turn(self) -> int | None:
         """Do one turn of the main loop; return the exit code if it was the last."""
         self._link.turn()
+        if self._link.refused:
+            logger.critical("refused by the gateway: %s", self._link.refused)
+            return EXIT_CONFIG
         if (code := self._mind_model()) is not None:
             return code
         if self._link.is_open and not self._is_announced:

@@ -75,9 +75,9 @@ def settle(
     if chooses_models(config):
         return _choosing(config, _endpoints(bind, "bind"), runtime_dir), ()
     named = [
-        replace(one, connect=_endpoints(one.connect or bind, "connect"), count=1)
+        replace(one, connect=_endpoints(_dialled(one, bind), "connect"), count=1)
         for worker in (_prepared(one, fetch) for one in workers)
-        for one in counted(worker)
+        for one in counted(worker, host.name)
     ]
     sizes = {path: weigh(path) for one in named for path in files(one)}
     placements = place(host, named, sizes)
@@ -173,6 +173,9 @@ def pick(config: PoolConfig, name: str) -> WorkerConfig:
     names = [worker.name for worker in config.worker]
     if not name and len(names) == 1:
         return config.worker[0]
+    alone = [one for one in names if one.partition("/")[2] == name]
+    if name not in names and len(alone) == 1:  # as it was called before hosts had a part in it
+        name = alone[0]
     if name not in names:
         asked = f"no worker is named '{name}'" if name else "which worker? say --name"
         raise ConfigError(f"{asked}; the configuration has {', '.join(names)}")
@@ -235,8 +238,11 @@ def _named(worker: WorkerConfig) -> WorkerConfig:
     return replace(worker, alias=first, aliases=tuple(sorted({*names, *worker.aliases})))
 
 
-def counted(worker: WorkerConfig) -> Iterator[WorkerConfig]:
-    """Yield `count` workers with names and devices of their own."""
+def counted(worker: WorkerConfig, host: str = "") -> Iterator[WorkerConfig]:
+    """Yield `count` workers with names and devices of their own.
+
+    Names that nobody chose say on which host they are, so that they differ between hosts.
+    """
     devices = [device.strip() for device in worker.devices.split(",") if device.strip()]
     if worker.device_per_worker and worker.count > len(devices):
         raise ConfigError(
@@ -246,18 +252,29 @@ def counted(worker: WorkerConfig) -> Iterator[WorkerConfig]:
     for index in range(worker.count):
         yield replace(
             worker,
-            name=_name(worker, index),
+            name=_name(worker, index, host),
             devices=devices[index] if worker.device_per_worker else worker.devices,
             device_per_worker=False,
         )
 
 
-def _name(worker: WorkerConfig, index: int) -> str:
+def _dialled(worker: WorkerConfig, bind: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the one endpoint that a worker dials; raises `ConfigError` if it is told of more."""
+    if len(worker.connect) > 1:
+        raise ConfigError(
+            f"connect {', '.join(worker.connect)}: a worker dials one gateway in this version; "
+            "name one endpoint"
+        )
+    return worker.connect or bind[:1]  # they are all of one gateway
+
+
+def _name(worker: WorkerConfig, index: int, host: str) -> str:
     if worker.name and worker.count == 1:
         return worker.name
     # The name becomes part of a ZeroMQ identity, of metrics, and of systemd's instance names.
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", worker.name or worker.alias)
-    return f"{stem}-{index + 1}"
+    prefix = f"{host}/" if host and not worker.name else ""
+    return f"{prefix}{stem}-{index + 1}"
 
 
 def _refuse_twins(workers: list[WorkerConfig]) -> None:

@@ -40,7 +40,14 @@ def read_host(root: Path = _ROOT, allowed: frozenset[int] | None = None) -> Host
         quota=_quota(root),
         free_memory=_free_memory(root),
         has_gpu=any(any((root / "dev").glob(pattern)) for pattern in _GPU_NODES),
+        name=_name(root),
     )
+
+
+def _name(root: Path) -> str:
+    """Read what the machine calls itself, in letters that a worker's name may have."""
+    path = root / "proc/sys/kernel/hostname"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.read_text().strip()) if path.is_file() else ""
 
 
 def affinity() -> frozenset[int]:

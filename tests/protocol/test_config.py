@@ -1,12 +1,22 @@
 """Configuration files: what is read, and how mistakes are named."""
 
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.config import GatewayConfig, PoolConfig, WorkerConfig, dump, load, parse
+from protocol.config import (
+    GatewayConfig,
+    PoolConfig,
+    WorkerConfig,
+    dump,
+    dump_keys,
+    load,
+    load_keys,
+    parse,
+)
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 
@@ -82,10 +92,31 @@ def test_dump_is_read_back_equal(
         name="w", tensor_split=tuple(split), sampling=SamplingParams(temperature=temperature)
     )
     config = PoolConfig(
-        gateway=GatewayConfig(port=port, api_key=tuple(keys)),
+        gateway=GatewayConfig(port=port, bind=tuple(keys)),
         worker=(worker,) * count,
         runtime_dir="somewhere",
     )
-    import json
-
     assert parse(json.loads(dump(config))) == config
+
+
+@given(
+    keys=st.lists(st.text(), min_size=1, max_size=3),
+    admins=st.lists(st.text('aZ0 é"\\\n'), max_size=3),
+)
+def test_secrets_are_written_for_the_gateway_alone(keys: list[str], admins: list[str]) -> None:
+    gateway = GatewayConfig(port=1, api_key=tuple(keys), api_key_admin=tuple(admins))
+    config = PoolConfig(gateway=gateway, worker=(WorkerConfig(hf_token="token"),))
+    written = parse(json.loads(dump(config)))
+    assert (written.gateway.api_key, written.gateway.api_key_admin) == ((), ())
+    assert written.worker[0].hf_token == ""
+    assert load_keys(written.gateway, dump_keys(gateway)) == gateway
+
+
+def test_a_server_without_keys_hands_none_on() -> None:
+    assert dump_keys(GatewayConfig(api_key_file=("keys",))) == b""
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"nonsense", b'{"port": "x"}', b'{"x": 1}'])
+def test_a_gateway_that_misses_its_keys_does_not_start_open(data: bytes) -> None:
+    with pytest.raises(ConfigError, match="no keys came"):
+        load_keys(GatewayConfig(), data)

@@ -1,5 +1,6 @@
 """From configuration to processes: models, names, devices, threads, endpoints."""
 
+import select
 import stat
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from protocol.config import GatewayConfig, PoolConfig, WorkerConfig, dump, load
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.worker.hosts import flat
-from worker.launch import launches
+from worker.children import Child
+from worker.launch import Launch, launches
 from worker.resolve import anchored, find_model, pick, resolve
 from worker.rundir import runtime_directory
 
@@ -106,6 +108,31 @@ def test_workers_dial_the_gateways_socket() -> None:
     assert config.worker[0].connect == config.gateway.bind
 
 
+def test_of_several_sockets_of_the_gateway_a_worker_dials_the_first() -> None:
+    config = pool(fake(), gateway=GatewayConfig(bind=("ipc://a", "ipc://b")))
+    assert config.gateway.bind == ("ipc://a", "ipc://b")
+    assert config.worker[0].connect == ("ipc://a",)
+
+
+def test_a_worker_that_is_told_of_several_gateways_does_not_start() -> None:
+    with pytest.raises(ConfigError, match="one gateway in this version"):
+        pool(fake(connect=("ipc://a", "ipc://b")))
+
+
+def test_names_that_nobody_chose_differ_between_hosts() -> None:
+    def names(config: PoolConfig, host: str) -> list[str]:
+        resolved = resolve(config, runtime_dir="/run/x", host=flat(1, name=host))
+        again = resolve(resolved, runtime_dir="/run/x", host=flat(1, name=host))
+        assert again.worker == resolved.worker
+        return [worker.name for worker in resolved.worker]
+
+    config = PoolConfig(worker=(fake(count=2), fake(name="mine"), fake(name="ours", count=2)))
+    assert names(config, "h1") == ["h1/fake-1", "h1/fake-2", "mine", "ours-1", "ours-2"]
+    assert names(config, "")[:2] == ["fake-1", "fake-2"]
+    resolved = resolve(config, runtime_dir="/run/x", host=flat(1, name="h1"))
+    assert pick(resolved, "h1/fake-2") == pick(resolved, "fake-2")
+
+
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:5555", "inproc://x", "nonsense"])
 def test_endpoints_without_curve_are_refused(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="ipc://PATH"):
@@ -168,6 +195,28 @@ def test_launches_start_the_gateway_first_and_name_devices(tmp_path: Path) -> No
     assert gpu.env["WATCHDOG_USEC"] == "2000000"
     assert gpu.env["OMP_WAIT_POLICY"] == "active"
     assert gpu.argv[-2:] == ("--name", "fake-1")
+
+
+def test_keys_reach_the_gateway_alone_and_stand_on_no_command_line(tmp_path: Path) -> None:
+    config = pool(fake(), gateway=GatewayConfig(api_key=("secret",)))
+    gateway, worker = launches(config, tmp_path / "pool.json", {})
+    assert b"secret" in gateway.stdin and gateway.argv[-1] == "--keys-on-stdin"
+    assert worker.stdin == b""
+    assert "secret" not in repr((gateway, worker)) + dump(config)
+    open_one, _ = launches(pool(fake()), tmp_path / "pool.json", {})
+    assert (open_one.stdin, open_one.argv[-1]) == (b"", str(tmp_path / "pool.json"))
+
+
+def test_a_child_reads_what_it_is_given_on_standard_input(tmp_path: Path) -> None:
+    secret = b"x" * 200_000
+    for data in (secret, b""):
+        program = "import sys; print(len(sys.stdin.buffer.read()), file=sys.stderr)"
+        launch = Launch(name="c", argv=(sys.executable, "-c", program), env={}, stdin=data)
+        child = Child(launch, tmp_path / "n.sock")
+        child.spawn()
+        while child.reap() is None:
+            select.select([child.stderr_fd], [], [], 0.05)
+        assert child.close().decode().split() == [str(len(data))]
 
 
 def test_workers_start_with_the_openmp_settings_of_their_place(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ class Link:
         """What a turn waits for."""
         self._is_welcome = False
         self.draining = False
+        self.refused = ""
+        """Why the gateway does not want this worker; empty is not so."""
         self.is_open = False
         """The gateway has opened the slots: it will send tasks."""
 
@@ -224,6 +226,8 @@ class Link:
                 self._welcome(message)
             case m.Opened():
                 self.is_open = True
+            case m.Refused():
+                self.refused = message.reason
             case m.Cancel():
                 self._say(self.tasks.cancel((message.task_id, message.attempt)))
             case m.Drain():

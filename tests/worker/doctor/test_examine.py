@@ -15,6 +15,7 @@ from worker.doctor.case import Asked, opened
 from worker.doctor.examine import examine, guarded
 from worker.doctor.finding import Finding, Level, exit_code, fail, mib, ok, warn
 from worker.doctor.library import judge_library
+from worker.topology import read_host
 
 
 def python(code: str, limit_s: float = 20.0) -> child.Outcome:
@@ -80,7 +81,8 @@ def test_a_pool_of_fake_workers_is_examined_to_the_end(tmp_path: Path) -> None:
     found = {finding.name: finding for finding in examine(case)}
     assert {"python", "llama.cpp", "gpu", "zeromq", "files", "placement", "load"} <= found.keys()
     assert found["config"].text == "valid, 2 workers"
-    assert "workers=fake-1,fake-2" in found["placement"].text
+    host = read_host().name
+    assert f"workers={host}/fake-1,{host}/fake-2" in found["placement"].text
 
 
 def test_a_configuration_that_cannot_work_is_examined_as_far_as_it_goes(tmp_path: Path) -> None:
