@@ -41,7 +41,10 @@ class _Lines(logging.Formatter):
         self._look = look
 
     def format(self, record: logging.LogRecord) -> str:
-        message = super().format(record)
+        message = one_line(record.getMessage())
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+            message += "".join(f"\n    {one_line(line)}" for line in trace.split("\n"))
         name = record.name
         if name != self._process and not name.startswith(f"{self._process}."):
             name = f"{self._process} {name}"
@@ -60,6 +63,15 @@ class _Lines(logging.Formatter):
         if self._look != "color" or not color:
             return record.levelname
         return f"\x1b[{color}m{record.levelname}\x1b[0m"
+
+
+def one_line(text: str) -> str:
+    """Write what would end the line, or steer a terminal, as an escape: nobody forges a line."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(char: str) -> str:
+    return char if char.isprintable() or char == "\t" else ascii(char)[1:-1]
 
 
 class _Objects(logging.Formatter):

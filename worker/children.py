@@ -12,9 +12,9 @@ import subprocess
 from collections import deque
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 
 from protocol.logs import stream_id
 from worker.launch import Launch
@@ -178,9 +178,14 @@ def _readable(data: bytes) -> Iterator[int]:
     if not data:
         yield subprocess.DEVNULL
         return
-    has_memory = hasattr(os, "memfd_create")  # Linux: it never comes near a disk
-    opened = partial(os.fdopen, os.memfd_create("in"), "w+b") if has_memory else TemporaryFile
-    with opened() as file:
+    with _nameless() as file:
         file.write(data)
         file.seek(0)
         yield file.fileno()
+
+
+def _nameless() -> IO[bytes]:
+    """Open a file that no directory knows; on Linux it never comes near a disk."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("stdin"), "w+b")
+    return TemporaryFile()

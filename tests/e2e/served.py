@@ -1,6 +1,7 @@
 """A running `llamapool serve`: its processes by name, and requests to it."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,8 +32,9 @@ class Served(Process):
         return self._client
 
     def pid_of(self, name: str) -> int:
-        """Return the process that was last reported ready under a name."""
-        line = next(line for line in reversed(self.lines) if f" {name} is ready pid=" in line)
+        """Return the process that was last reported ready under a name, host or not."""
+        ready = re.compile(rf"[ /]{re.escape(name)} is ready pid=")
+        line = next(line for line in reversed(self.lines) if ready.search(line))
         return int(line.rpartition("=")[2])
 
     def complete(self, prompt: str, **body: Any) -> httpx.Response:

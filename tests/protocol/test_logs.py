@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from protocol import logs
 from protocol.config import LogConfig
@@ -63,3 +65,24 @@ def test_a_file_gets_the_lines_too_and_keeps_what_it_has(tmp_path: Path) -> None
     assert path.read_text() == "before\nWARNING part.pool worker lost\n"
     with pytest.raises(ConfigError, match="cannot write log file"):
         logs.configure("gateway", LogConfig(file=str(tmp_path / "no" / "x.log")))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters(codec=None), max_size=40), st.booleans())
+def test_what_is_logged_never_makes_a_line_of_its_own(text: str, has_trace: bool) -> None:
+    stream = io.StringIO()
+    logs.configure("part", LogConfig(timestamps=False), stream=stream)
+    try:
+        raise ValueError(text)
+    except ValueError:
+        logging.getLogger("part").error("schema=%s", text, exc_info=has_trace)
+    first, *more = stream.getvalue().encode("utf-8").decode().rstrip("\n").split("\n")
+    assert first.startswith("ERROR part schema=")
+    assert len(first.splitlines()) == 1
+    assert bool(more) == has_trace
+    assert all(line.startswith("    ") and len(line.splitlines()) == 1 for line in more)
+
+
+def test_letters_of_any_script_stay_readable() -> None:
+    assert logs.one_line("größer 大 \t x") == "größer 大 \t x"
+    assert logs.one_line("a\nb\x1b[31m\u2028\ud800") == r"a\nb\x1b[31m\u2028\ud800"
