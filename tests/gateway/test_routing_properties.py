@@ -111,7 +111,8 @@ class RoutedMachine(DispatcherMachine):
             delta = Delta(task_id=task_id, attempt=attempt)
             if self.running.get(task_id) == (worker.key, attempt):
                 self.pool.prompt_read(worker.key, delta, self.now)
-                self.shown.add(task_id)
+                if not self.specs[task_id].is_whole:
+                    self.shown.add(task_id)
 
     @rule(data=st.data(), task_id=st.integers(0, 30))
     @precondition(lambda self: self.workers)
