@@ -57,6 +57,7 @@ def _run(pool: TargetPool, chosen: argparse.Namespace) -> int:
             print(f"    neighbours: {neighbours}", flush=True)
     left = leaks(pool, before)
     harm = harm_in_log(pool)
+    print(f"neighbours: {neighbours}")
     print(f"{n_sent} sent, {n_bad} bad; leaks: {left or 'none'}; harm in the log: {harm or 'none'}")
     for name, lag in loop_lag(pool).items():
         print(f"{name}: {lag}")

@@ -5,6 +5,10 @@ from pathlib import Path
 from tests.e2e.process import python
 from tests.e2e.served import Served
 from tests.hostile.case import Target
+from tests.models.mmproj import write_mmproj
+
+N_EMBD = 576
+"""Width of the default model."""
 
 _CONFIG = """
 runtime_dir = "{folder}/run"
@@ -20,6 +24,8 @@ count = 2
 n_slots = 4
 n_ctx = 4096
 slot_save_path = "{folder}/slots"
+mmproj = "{folder}/mmproj.gguf"
+embeddings = true
 """
 
 
@@ -38,6 +44,7 @@ def start_pool(folder: Path, extra: str = "") -> TargetPool:
     """Start it; `extra` is more of the configuration file."""
     for name in ("media", "slots"):
         (folder / name).mkdir(exist_ok=True)
+    write_mmproj(folder / "mmproj.gguf", N_EMBD)
     config = folder / "pool.toml"
     config.write_text(_CONFIG.format(folder=folder) + extra)
     pool = TargetPool(python("-m", "worker.cli", "serve", "--config", str(config)))
