@@ -18,6 +18,7 @@ from tests.compat.seed_options import API_LIKE_OAI, FOREIGN, SERVER, count, uses
 from worker import arguments, cli
 from worker.arguments import paired
 from worker.engine.fake import FakeBackend
+from worker.topology import read_host
 
 VARIABLES = [row.env for row in OPTIONS] + [row.env for row in UNUSED]
 
@@ -208,7 +209,8 @@ def test_config_show_prints_toml_that_reads_back(tmp_path: Path) -> None:
     text = shown("--config", str(path), "-np", "3").stdout
     (tmp_path / "again.toml").write_text(text)
     again = configs.load(tmp_path / "again.toml")
-    assert [worker.name for worker in again.worker] == ["fake-1", "fake-2"]
+    host = read_host().name
+    assert [worker.name for worker in again.worker] == [f"{host}/fake-1", f"{host}/fake-2"]
     assert {worker.n_slots for worker in again.worker} == {3}
 
 
@@ -252,7 +254,7 @@ def test_config_show_names_the_flag_that_settled_the_mapping(args: list[str], li
 
 def test_config_show_fetches_no_model() -> None:
     by_url = shown("--model-url", "http://127.0.0.1:1/some.gguf").stdout
-    assert 'model = "models/some.gguf"' in by_url and 'name = "some-1"' in by_url
+    assert 'model = "models/some.gguf"' in by_url and '/some-1"' in by_url
     assert 'model_url = "http://127.0.0.1:1/some.gguf"' in by_url
     by_hub = shown("--hf-repo", "user/some:q8_0", "--hf-token", "secret").stdout
     assert 'hf_repo = "user/some:q8_0"' in by_hub and 'alias = "user/some:q8_0"' in by_hub
