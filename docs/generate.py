@@ -51,6 +51,8 @@ def configuration() -> str:
         "# Configuration file\n",
         NOTE,
         "TOML (or JSON). An unknown key is an error that names its path."
+        " Without such a file llama.cpp's own `/etc/llama.cpp/config.ini` and"
+        " `~/.config/llama.cpp/config.ini` are read."
         " Relative paths in a file are relative to its folder; those of the command line and the"
         " environment are relative to the working directory.\n",
     ]

@@ -30,6 +30,7 @@ from worker.placement import describe
 from worker.respawn import EXIT_CONFIG
 from worker.rundir import runtime_directory
 from worker.settings.download import located
+from worker.settings.host_config import host_settings
 from worker.settings.told import telling_options, version_option
 from worker.show import Origins, numbers, places_in, toml
 from worker.supervisor import Settings, Supervisor
@@ -107,9 +108,10 @@ _SETTABLE = tuple(options.SECTIONS)
 
 
 def _configured(path: Path | None, said: Given) -> PoolConfig:
-    config = PoolConfig()
     if path is not None:
         config = resolve.anchored(configs.load(path), path.absolute().parent)
+    else:
+        config = options.apply(PoolConfig(), host_settings(os.environ))
     return options.apply(config, said.changes)
 
 

@@ -86,6 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "M.gguf").write_bytes(b"GGUF")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     return tmp_path
 
 
@@ -123,3 +124,35 @@ def test_a_preset_file_is_understood(folder: Path) -> None:
     assert small.override_tensor == ("exps=CPU",) and small.n_ctx == 4096
     assert small.chat_variables["enable_thinking"] is False
     assert code.hf_file == "qwen2.5-coder-1.5b-q8_0.gguf" and code.n_batch == 1024
+
+
+def write_host_file(folder: Path, text: str) -> None:
+    path = folder / "home" / "llama.cpp" / "config.ini"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+def test_llama_cpps_own_configuration_file_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_host_file(
+        folder, "threads = 3\nport = 9\nunheard-of = 1\n[*]\nctx-size = 512\nmlock = on"
+    )
+    monkeypatch.setenv("LLAMA_ARG_PORT", "10")
+    text = shown("-m", "M.gguf", "-c", "1024")
+    for line in ("n_threads = 3", "port = 10", "n_ctx = 1024", "use_mlock = true"):
+        assert f"\n{line}\n" in text, line
+
+
+def test_a_configuration_file_of_ours_takes_its_place(folder: Path) -> None:
+    write_host_file(folder, "ctx-size = 512")
+    (folder / "pool.toml").write_text('[[worker]]\nmodel = "M.gguf"\n')
+    assert "\nn_ctx = 0\n" in shown("--config", "pool.toml")
+
+
+def test_a_bad_configuration_file_ends_the_start(folder: Path) -> None:
+    write_host_file(folder, "port = x")
+    result = CliRunner().invoke(cli.main, ["config", "show", "-m", "M.gguf"])
+    assert (
+        result.exit_code == 78 and "config.ini: [default]: port: must be a number" in result.output
+    )

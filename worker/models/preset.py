@@ -105,17 +105,26 @@ def _setting(key: str, text: str, warnings: list[str]) -> dict[str, Any]:
     if found is None:
         _pass_unused(key, text, warnings)
         return {}
-    option, is_negated = found
+    option = found.option
     if option.field in _DROPPED:
         return {}
     if option.section not in ("worker", "sampling"):
         raise ValueError("belongs to the whole server: give it as an option, not in a preset")
-    if option.is_switch:
-        is_on = read_boolean(text) is not is_negated
-        if option.value is not None and not is_on:
-            return {}
-        return option.settings(is_on)
-    return option.settings(read_text(option, text or option.bare, key))
+    return value_of(key, text) or {}
+
+
+def value_of(key: str, text: str) -> dict[str, Any] | None:
+    """Return what a key sets, `{field: value}`; None if no option has that name."""
+    found = _KEYS.get(key)
+    if found is None:
+        return None
+    option, is_negated = found
+    if not option.is_switch:
+        return option.settings(read_text(option, text or option.bare, key))
+    is_on = read_boolean(text) is not is_negated
+    if option.value is not None and not is_on and not option.off:
+        return {}
+    return option.settings(is_on)
 
 
 def _pass_unused(key: str, text: str, warnings: list[str]) -> None:

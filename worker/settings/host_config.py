@@ -1,0 +1,48 @@
+"""llama.cpp's own configuration files of a host: `config.ini` of the system, then of the user.
+
+They are shared by all programs of llama.cpp, so what is not known here is passed over. Variables
+and flags stand above them; a configuration file of ours takes their place.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import ConfigError, InvalidRequest
+from worker.models import ini
+from worker.models.preset import value_of
+
+log = logging.getLogger("supervisor")
+
+_SYSTEM = Path("/etc/llama.cpp/config.ini")
+
+
+def host_files(environ: Mapping[str, str]) -> list[Path]:
+    """List the files that are there; a later one stands above an earlier one."""
+    home = environ.get("HOME", "") or str(Path.home())
+    base = environ.get("XDG_CONFIG_HOME", "") or f"{home}/.config"
+    return [path for path in (_SYSTEM, Path(base, "llama.cpp", "config.ini")) if path.is_file()]
+
+
+def host_settings(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Read them as `{field: value}`; raises `ConfigError` that names the file and the key."""
+    found: dict[str, Any] = {}
+    for path in host_files(environ):
+        log.info("using config file: %s", path)
+        try:
+            sections = ini.parse(path.read_text(encoding="utf-8"), origin=str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {path}: {error}") from error
+        for name in (ini.EVERY, ini.UNNAMED):
+            for key, text in sections.get(name, {}).items():
+                found |= _read(key, text, f"{path}: [{name}]")
+    return found
+
+
+def _read(key: str, text: str, place: str) -> dict[str, Any]:
+    try:
+        return value_of(key, text) or {}
+    except (ValueError, InvalidRequest) as error:
+        said = error.message if isinstance(error, InvalidRequest) else f"{key}: {error}"
+        raise ConfigError(f"{place}: {said}") from error
