@@ -65,7 +65,7 @@ def test_tokens_outside_the_vocabulary_are_refused(token: int) -> None:
     with pytest.raises(InvalidRequest, match="Prompt contains invalid tokens"):
         reader().task(generate(prompt=(token,)))
     with pytest.raises(InvalidRequest):
-        reader().valid_tokens((token,))
+        reader().prepare(Detokenize(task_id=1, tokens=(token,)))
 
 
 def test_a_prompt_that_fills_the_context_is_refused_with_counts() -> None:
@@ -290,3 +290,12 @@ def test_a_chat_tells_its_prompt_where_it_is_asked_for(tells: bool) -> None:
     message = replace(chat(("user", "hi")), tells_prompt=tells)
     told = reader(n_ctx=256).task(message).text
     assert told.startswith("<bos><|im_start|>user\nhi") if tells else told == ""
+
+
+def test_texts_among_the_parameters_reach_the_engine_as_tokens() -> None:
+    params = SamplingParams(penalty_prompt="ab", logit_bias=(("cd", 1.0), (7, -1.0)))
+    found = reader().task(Generate(task_id=1, prompt="x", params=params)).params
+    assert found.penalty_prompt == (97, 98)
+    assert found.logit_bias == ((99, 1.0), (100, 1.0), (7, -1.0))
+    plain = SamplingParams(logit_bias=((7, -1.0),))
+    assert reader().task(Generate(task_id=1, prompt="x", params=plain)).params == plain

@@ -73,6 +73,8 @@ def _size(message: m.TaskMessage) -> int:
 def _length(prompt: str | tuple[int | str, ...] | None) -> int:
     if prompt is None or isinstance(prompt, str):
         return len(prompt or "")
+    if len(prompt) > _LARGE:  # whoever it is for, the sum would take too long here
+        return len(prompt)
     return len(prompt) + sum(len(part) for part in prompt if isinstance(part, str))
 
 

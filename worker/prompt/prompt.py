@@ -30,9 +30,8 @@ from worker.prompt.infill import InfillRules, check_infill, infill_prompt
 from worker.prompt.prompt_log import PromptLog
 from worker.prompt.structured import with_grammar
 from worker.prompt.system_prompt import SystemPrefix
+from worker.prompt.tokens import PromptTokenizer
 
-_CUT_FROM = 4
-"""Contexts that a prompt may be long whose middle is cut out."""
 IS_ENCODER = "This model is an encoder: it makes embeddings and does not generate"
 
 
@@ -59,13 +58,12 @@ class PromptReader:
         self._prompt_log = prompt_log or PromptLog()
         self._backend = backend
         self._card = backend.card
-        self._cuts_long = cuts_long
         self._chat_stop = chat_stop
         self._system = SystemPrefix(backend)
         reader = ConversationReader if self._card.jinja else BuiltInReader
         self._conversations: ConversationReader | BuiltInReader = reader(self._card)
         self._shown = shown_tokens(backend, self._conversations.markers)
-        self._longest_piece = max(len(piece) for piece in backend.vocabulary.special_pieces)
+        self._tokens = PromptTokenizer(backend, cuts_long=cuts_long)
 
     def prepare(self, message: TaskMessage) -> Prepared | MediaInput | Terminal:
         """Do all of a task that needs no engine; raises `TaskError` for what cannot be done."""
@@ -84,7 +82,7 @@ class PromptReader:
             case Tokenize():
                 return self._tokenized(message)
             case Detokenize():
-                tokens = self.valid_tokens(message.tokens)
+                tokens = self._tokens.valid_tokens(message.tokens)
                 content = self._backend.vocabulary.render(tokens)
                 return Detokenized(
                     task_id=message.task_id, attempt=message.attempt, content=content
@@ -116,11 +114,12 @@ class PromptReader:
             params = replace(params, cache_prompt=False)  # only what is read can be judged
         if message.chat is not None and self._chat_stop:
             params = replace(params, stop=(self._chat_stop, *params.stop))
+        params = self._tokens.in_tokens(params)
         return message if params is message.params else replace(message, params=params)
 
     def set_system_prompt(self, message: SetSystemPrompt) -> SystemPromptSet:
         """Let every plain prompt begin with a text; raises `TaskError`."""
-        self._check_length(message.prompt)
+        self._tokens.check_length(message.prompt)
         return self._system.set(message)
 
     @property
@@ -143,7 +142,7 @@ class PromptReader:
             return self._answered(self._media_task(message, chat), chat)
         echo_from = -1
         if chat is not None:
-            tokens = self._tokens(self._without_bos(chat.text))
+            tokens = self._tokens.read(self._without_bos(chat.text))
             text = self._backend.vocabulary.render(tokens) if message.tells_prompt else ""
         else:
             own = self._plain_tokens(message)
@@ -152,9 +151,9 @@ class PromptReader:
             if message.echo:
                 echo_from = len(tokens) - len(own) + self._has_bos(message, own)
         self._log(message, tokens, text)
-        tokens, truncated = self._fit(tokens, message.params.n_keep)
+        tokens, truncated = self._tokens.fit(tokens, message.params.n_keep)
         if truncated and message.echo:
-            raise self._too_long(len(tokens))
+            raise self._tokens.too_long(len(tokens))
         task = Task(
             task_id=message.task_id,
             attempt=message.attempt,
@@ -192,7 +191,7 @@ class PromptReader:
         """Read a prompt that is no chat."""
         prompt = message.prompt if message.prompt is not None else ""
         if message.infill is None:
-            return self._tokens(prompt, add_special=not self._system)
+            return self._tokens.read(prompt, add_special=not self._system)
         check_infill(self._backend.vocabulary)
         rules = InfillRules(
             n_batch=self._backend.n_batch,
@@ -201,14 +200,14 @@ class PromptReader:
             suffix_first=self._card.suffix_first,
         )
         for text in (message.infill.prefix, message.infill.suffix):
-            self.valid_tokens(tuple(one for one in text if isinstance(one, int)))
+            self._tokens.valid_tokens(tuple(one for one in text if isinstance(one, int)))
         begun = self.tokenize(Tokenize(task_id=0, content=prompt)) if prompt else []
         vocabulary = self._backend.vocabulary
         return infill_prompt(message.infill, begun, vocabulary, self._user_text, rules)
 
     def _user_text(self, text: str) -> list[int]:
         """Tokenize text that means nothing but itself, whatever it looks like."""
-        self._check_length(text)
+        self._tokens.check_length(text)
         return self._backend.tokenize(text, add_special=False, parse_special=False)
 
     def _media_task(self, message: Generate, chat: ChatPrompt | None) -> Task:
@@ -218,12 +217,12 @@ class PromptReader:
             text = self._without_bos(chat.text)
         if not isinstance(text, str):
             raise InvalidRequest("media need a prompt that is text", param="prompt")
-        self._check_length(text)
+        self._tokens.check_length(text)
         tokens, media = self._backend.read_media(text, message.media)
         if message.chat is None:
             tokens, media = self._system.lead_media(tokens, media)
         if len(tokens) >= self._card.n_ctx:
-            raise self._too_long(len(tokens))
+            raise self._tokens.too_long(len(tokens))
         return Task(
             task_id=message.task_id,
             attempt=message.attempt,
@@ -238,11 +237,11 @@ class PromptReader:
     def render(self, message: Render) -> Rendered:
         """Write a conversation as text, and count its tokens; the context need not hold them."""
         text = self._without_bos(self._conversations.read(message.chat).text)
-        self._check_length(text)
+        self._tokens.check_length(text)
         if message.media:
             tokens, _ = self._backend.read_media(text, message.media)
         else:
-            tokens = self._tokens(text)
+            tokens = self._tokens.read(text)
         return Rendered(
             task_id=message.task_id,
             attempt=message.attempt,
@@ -252,71 +251,8 @@ class PromptReader:
 
     def tokenize(self, message: Tokenize) -> list[int]:
         """Tokenize a text, or texts and tokens mixed."""
-        return self._read(
+        return self._tokens.read(
             message.content, add_special=message.add_special, parse_special=message.parse_special
-        )
-
-    def valid_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Return tokens that the vocabulary has; llama.cpp aborts on others."""
-        self._check_length(*tokens)
-        return tuple(self._valid(token) for token in tokens)
-
-    def _tokens(
-        self, prompt: str | tuple[int | str, ...], *, add_special: bool = True
-    ) -> list[int]:
-        return self._read(prompt, add_special=add_special, parse_special=True)
-
-    def _read(
-        self, prompt: str | tuple[int | str, ...], *, add_special: bool, parse_special: bool
-    ) -> list[int]:
-        """Tokenize a prompt; only a leading text gets the model's special tokens."""
-        parts = (prompt,) if isinstance(prompt, str) else prompt
-        self._check_length(*parts)
-        tokens: list[int] = []
-        for i, part in enumerate(parts):
-            if isinstance(part, str):
-                tokens += self._backend.tokenize(
-                    part, add_special=add_special and i == 0, parse_special=parse_special
-                )
-            else:
-                tokens.append(self._valid(part))
-        return tokens
-
-    def _valid(self, token: int) -> int:
-        if not 0 <= token < self._card.n_vocab:
-            raise InvalidRequest("Prompt contains invalid tokens", param="prompt")
-        return token
-
-    def _check_length(self, *parts: str | int) -> None:
-        """Refuse before tokenizing what the whole context could not hold however it is read.
-
-        Where the middle of a long prompt is cut out, it may be four times as long.
-        """
-        n_least = sum(
-            -(-len(part) // self._longest_piece) if isinstance(part, str) else 1 for part in parts
-        )
-        if n_least > self._card.n_ctx_total * (_CUT_FROM if self._cuts_long else 1):
-            raise self._too_long(n_least)
-
-    def _fit(self, tokens: list[int], n_keep: int) -> tuple[list[int], bool]:
-        """Refuse a prompt that fills the context, or cut its middle out as the seeds do."""
-        n_ctx = self._card.n_ctx
-        if len(tokens) < n_ctx:
-            return tokens, False
-        if not self._cuts_long:
-            raise self._too_long(len(tokens))
-        n_keep = min(n_ctx - 4, len(tokens) if n_keep < 0 else n_keep)
-        block = (n_ctx - n_keep) // 2
-        n_erased = (len(tokens) - n_keep - block) // block * block
-        return tokens[:n_keep] + tokens[n_keep + n_erased :], True
-
-    def _too_long(self, n_tokens: int) -> TaskError:
-        n_ctx = self._card.n_ctx
-        return TaskError(
-            ErrorCode.CONTEXT_EXCEEDED,
-            f"request ({n_tokens} tokens) exceeds the available context size ({n_ctx} tokens),"
-            " try increasing it",
-            detail={"n_prompt_tokens": n_tokens, "n_ctx": n_ctx},
         )
 
     def _without_bos(self, text: str) -> str:

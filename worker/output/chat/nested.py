@@ -100,10 +100,12 @@ def _elements(text: str, nested: Nested) -> list[tuple[str, str]]:
     at = text.find(f"{nested.mark}<")
     while at >= 0:
         start = at + len(nested.mark) + 1
-        tag, closed, _ = text[start:].partition(">")
-        inner = start + len(tag) + 1
+        inner = text.find(">", start) + 1
+        if not inner:
+            break
+        tag = text[start : inner - 1]
         close = f"{nested.mark}</{tag}>"
-        end = _end_of(text, inner, f"{nested.mark}<{tag}>", close) if closed else -1
+        end = _end_of(text, inner, f"{nested.mark}<{tag}>", close)
         if end < 0:
             break
         found.append((tag, text[inner:end]))

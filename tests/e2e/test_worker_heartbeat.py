@@ -1,0 +1,170 @@
+"""A real worker under messages that no gateway lets through, while it serves a stream."""
+
+import os
+import signal
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from protocol import codec
+from protocol import messages as m
+from protocol.sampling import SamplingParams
+from protocol.side_tasks import Render
+from tests.e2e.process import Process
+from tests.models.mmproj import write_mmproj
+from tests.worker.router import Gateway
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(240)]
+
+BEAT_S = 0.1
+TEMPLATE = (
+    "{% if loop_forever %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
+    "{% endfor %}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    '{#- <tool_call> "name" #}'
+)
+
+
+class Watch(Gateway):
+    """A gateway that notes when it hears heartbeats and the stream."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        super().__init__(self.context, endpoint)
+        self.deltas: list[float] = []
+
+    def until(self, holds: Any, within_s: float = 60) -> None:
+        deadline = time.monotonic() + within_s
+        n = len(self.heard)
+        while not holds():
+            assert time.monotonic() < deadline, [type(one).__name__ for one in self.heard[-9:]]
+            self.poll(20)
+            now = time.monotonic()
+            for one in self.heard[n:]:
+                if isinstance(one, m.Delta) and one.task_id == 1:
+                    self.deltas.append(now)
+            n = len(self.heard)
+
+    @property
+    def n_sent(self) -> int:
+        """Frames that were sent."""
+        return next(self._sent[self.peer])
+
+    def send_frame(self, data: bytes) -> None:
+        """Send a frame that was written before."""
+        self._router.send_multipart([self.peer, data])
+
+    def end_of(self, task_id: int) -> m.Terminal | None:
+        found = (one for one in self.heard if isinstance(one, m.Terminal))
+        return next((one for one in found if one.task_id == task_id), None)
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[tuple[Watch, Process]]:
+    endpoint = f"ipc://{tmp_path}/wire"
+    write_mmproj(tmp_path / "mmproj.gguf", 576)
+    config = tmp_path / "pool.toml"
+    (tmp_path / "template").write_text(TEMPLATE)
+    config.write_text(
+        f'[[worker]]\nname = "w"\nmmproj = "{tmp_path}/mmproj.gguf"\nn_ctx = 8192\nn_slots = 2\n'
+        f"n_threads = 1\nkv_unified = true\nchat_template = '''{TEMPLATE}'''\n"
+    )
+    gateway = Watch(endpoint)
+    arguments = ("worker", "--config", str(config), "--connect", endpoint)
+    process = Process([sys.executable, "-m", "worker.cli", *arguments])
+    gateway.until(lambda: gateway.of(m.Ready))
+    gateway.send(m.Welcome(gateway="test", heartbeat_s=BEAT_S), m.Opened())
+    yield gateway, process
+    process.signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    process.close()
+    gateway.close()
+    gateway.context.term()
+
+
+def noise(side: int) -> bytes:
+    """A PNG that cannot be compressed."""
+    rows = b"".join(b"\0" + os.urandom(3 * side) for _ in range(side))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    packed = zlib.compress(rows, 0)
+    parts = (chunk(b"IHDR", head), chunk(b"IDAT", packed), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def deep_tool(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"x": schema}}
+    return {"type": "function", "function": {"name": "f", "parameters": schema}}
+
+
+def doubling_tool(levels: int) -> dict[str, Any]:
+    defs: dict[str, Any] = {
+        f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(levels)
+    }
+    defs[f"a{levels}"] = {"type": "integer"}
+    schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a0"}}, "$defs": defs}
+    return {"type": "function", "function": {"name": "g", "parameters": schema}}
+
+
+def hostile(marker: str) -> list[m.TaskMessage]:
+    user = ({"role": "user", "content": "hi"},)
+    params = SamplingParams(n_predict=1)
+    seen = ({"role": "user", "content": f"look {marker}"},)
+    loops = {"loop_forever": True}
+    return [
+        m.Tokenize(task_id=10, content="a" * 2_000_000),
+        m.Tokenize(task_id=11, content="words and " * 30_000, with_pieces=True),
+        m.Tokenize(task_id=12, content=tuple(range(100)) * 20_000),
+        m.Detokenize(task_id=13, tokens=(7,) * 2_000_000),
+        m.Generate(task_id=14, chat=m.Chat(messages=user, kwargs=loops), params=params),
+        Render(task_id=15, chat=m.Chat(messages=user, kwargs=loops)),
+        m.Generate(task_id=16, chat=m.Chat(messages=seen), media=(noise(4200),), params=params),
+        m.Generate(task_id=17, chat=m.Chat(messages=user, tools=(deep_tool(200),)), params=params),
+        m.Generate(
+            task_id=18,
+            chat=m.Chat(messages=user, tools=(doubling_tool(40),), tool_choice="required"),
+            params=params,
+        ),
+        m.Generate(task_id=19, prompt="x" * 5_000_000, params=params),
+        m.Generate(task_id=20, prompt="hello", params=params),
+    ]
+
+
+def test_no_message_silences_the_heartbeat_or_a_stream(watch: tuple[Watch, Process]) -> None:
+    gateway, process = watch
+    ready = gateway.of(m.Ready)[0]
+    assert isinstance(ready, m.Ready)
+    params = SamplingParams(n_predict=-1, ignore_eos=True, temperature=0.0, stream=True)
+    gateway.send(m.Generate(task_id=1, prompt="Once upon a time", params=params))
+    gateway.until(lambda: len(gateway.deltas) > 5)
+    messages = hostile(ready.card.media_marker)
+    first = gateway.n_sent
+    frames = [codec.encode(i, [one]) for i, one in enumerate(messages, first)]
+    gateway.poll()  # what came while the frames were written
+    gateway.deltas.clear()
+    for frame in frames:
+        gateway.send_frame(frame)
+    gateway.until(lambda: all(gateway.end_of(message.task_id) for message in messages), 120)
+    lags = [one.stats.link_lag_s for one in gateway.heard if isinstance(one, m.Heartbeat)]
+    silent = [b - a for a, b in zip(gateway.deltas, gateway.deltas[1:], strict=False)]
+    assert max(lags) < 0.25, sorted(lags)[-5:]
+    assert max(silent) < 1.0, sorted(silent)[-5:]
+    assert process.popen.poll() is None
+    ends = {one.task_id: type(gateway.end_of(one.task_id)) for one in messages}
+    refused = {10, 12, 13, 14, 15, 17, 19}
+    assert {task_id for task_id, kind in ends.items() if kind is m.Failed} == refused
+    gateway.send(m.Cancel(task_id=1), seq=first + len(frames))
+    gateway.until(lambda: gateway.end_of(1) is not None)

@@ -1,0 +1,100 @@
+"""Texts to tokens within the limits of the context, which are judged before anything is read."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.sampling import SamplingParams
+from worker.engine.backend import Backend
+
+Mixed = str | tuple[int | str, ...]
+
+_CUT_FROM = 4
+"""Contexts that a prompt may be long whose middle is cut out."""
+
+
+class PromptTokenizer:
+    """Knows the vocabulary and the context; safe in any thread."""
+
+    def __init__(self, backend: Backend, *, cuts_long: bool) -> None:
+        """`cuts_long`: the middle of a prompt that does not fit is cut out."""
+        self._backend = backend
+        self._card = backend.card
+        self._cuts_long = cuts_long
+        self._longest_piece = max(len(piece) for piece in backend.vocabulary.special_pieces)
+
+    def in_tokens(self, params: SamplingParams) -> SamplingParams:
+        """Tokenize the texts among the parameters: the engine's thread had better not."""
+        prompt, biases = params.penalty_prompt, params.logit_bias
+        if isinstance(prompt, str):
+            self.check_length(prompt)
+            prompt = tuple(self._backend.tokenize(prompt, add_special=False, parse_special=False))
+        if any(isinstance(token, str) for token, _ in biases):
+            biases = tuple((one, bias) for token, bias in biases for one in self._biased(token))
+        if prompt is params.penalty_prompt and biases is params.logit_bias:
+            return params
+        return replace(params, penalty_prompt=prompt, logit_bias=biases)
+
+    def _biased(self, token: int | str) -> Sequence[int]:
+        if isinstance(token, int):
+            return (token,)
+        return self._backend.tokenize(token, add_special=False, parse_special=False)
+
+    def read(
+        self, prompt: Mixed, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Tokenize a prompt; only a leading text gets the model's special tokens."""
+        parts = (prompt,) if isinstance(prompt, str) else prompt
+        self.check_length(*parts)
+        tokens: list[int] = []
+        for i, part in enumerate(parts):
+            if isinstance(part, str):
+                tokens += self._backend.tokenize(
+                    part, add_special=add_special and i == 0, parse_special=parse_special
+                )
+            else:
+                tokens.append(self._valid(part))
+        return tokens
+
+    def _valid(self, token: int) -> int:
+        if not 0 <= token < self._card.n_vocab:
+            raise InvalidRequest("Prompt contains invalid tokens", param="prompt")
+        return token
+
+    def check_length(self, *parts: str | int) -> None:
+        """Refuse before tokenizing what the whole context could not hold however it is read.
+
+        Where the middle of a long prompt is cut out, it may be four times as long.
+        """
+        n_least = sum(
+            -(-len(part) // self._longest_piece) if isinstance(part, str) else 1 for part in parts
+        )
+        if n_least > self._card.n_ctx_total * (_CUT_FROM if self._cuts_long else 1):
+            raise self.too_long(n_least)
+
+    def fit(self, tokens: list[int], n_keep: int) -> tuple[list[int], bool]:
+        """Refuse a prompt that fills the context, or cut its middle out as the seeds do."""
+        n_ctx = self._card.n_ctx
+        if len(tokens) < n_ctx:
+            return tokens, False
+        if not self._cuts_long:
+            raise self.too_long(len(tokens))
+        n_keep = min(n_ctx - 4, len(tokens) if n_keep < 0 else n_keep)
+        block = (n_ctx - n_keep) // 2
+        n_erased = (len(tokens) - n_keep - block) // block * block
+        return tokens[:n_keep] + tokens[n_keep + n_erased :], True
+
+    def too_long(self, n_tokens: int) -> TaskError:
+        """Make the refusal of a prompt of this many tokens, or at least as many."""
+        n_ctx = self._card.n_ctx
+        return TaskError(
+            ErrorCode.CONTEXT_EXCEEDED,
+            f"request ({n_tokens} tokens) exceeds the available context size ({n_ctx} tokens),"
+            " try increasing it",
+            detail={"n_prompt_tokens": n_tokens, "n_ctx": n_ctx},
+        )
+
+    def valid_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Return tokens that the vocabulary has; llama.cpp aborts on others."""
+        self.check_length(*tokens)
+        return tuple(self._valid(token) for token in tokens)
