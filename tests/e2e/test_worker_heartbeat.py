@@ -122,7 +122,7 @@ def doubling_tool(levels: int) -> dict[str, Any]:
 def hostile(marker: str) -> list[m.TaskMessage]:
     user = ({"role": "user", "content": "hi"},)
     params = SamplingParams(n_predict=1)
-    seen = ({"role": "user", "content": f"look {marker}"},)
+    seen = ({"role": "user", "content": f"look {marker} at it"},)
     loops = {"loop_forever": True}
     return [
         m.Tokenize(task_id=10, content="a" * 2_000_000),
