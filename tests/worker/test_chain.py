@@ -13,6 +13,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
+from protocol.errors import InvalidRequest
 from protocol.sampling import SamplingParams
 from protocol.schema import read
 from worker.llama.chain import Model, build, resolve_biases
@@ -21,6 +22,7 @@ from worker.llama.stages import Candidates, TailFree, view
 
 N_CTX = 512
 N_VOCAB = 100
+ADAPTIVE = {"samplers": ["adaptive_p"], "adaptive_target": 0.5}
 
 
 class Made:
@@ -109,8 +111,10 @@ def params_of(**fields: Any) -> SamplingParams:
         ({"dynatemp_range": 0.4}, "temp_ext", 1, 0.4),
         ({"dynatemp_exponent": 2.0}, "temp_ext", 2, 2.0),
         ({"seed": 42}, "dist", 0, 42),
-        ({"adaptive_target": 0.5}, "adaptive_p", 0, 0.5),
-        ({"adaptive_target": 0.5, "adaptive_decay": 0.3}, "adaptive_p", 1, 0.3),
+        (ADAPTIVE, "adaptive_p", 0, 0.5),
+        (ADAPTIVE | {"adaptive_decay": 0.3}, "adaptive_p", 1, 0.3),
+        ({"repeat_last_n": 2147483647, "repeat_penalty": 1.1}, "penalties", 1, N_CTX),
+        ({"dry_penalty_last_n": 2147483647, "dry_multiplier": 0.5}, "dry", 4, N_CTX),
     ],
     ids=str,
 )
@@ -147,6 +151,27 @@ def test_samplers_run_in_the_order_that_was_asked_for(
 ) -> None:
     build(params_of(samplers=samplers), (), model())
     assert made.order() == order
+
+
+def test_a_target_of_adaptive_p_alone_changes_nothing(made: Made) -> None:
+    build(params_of(adaptive_target=0.5), (), model())
+    assert "adaptive_p" not in made.order() and made.order()[-1] == "dist"
+
+
+def test_each_sampler_is_in_a_chain_once(made: Made) -> None:
+    """Fault H5: ten thousand entries took minutes on the engine's thread."""
+    build(params_of(samplers=["top_k", "temperature"] * 5000), (), model())
+    assert made.order() == ["top_k", "temp_ext", "dist"]
+
+
+def test_breakers_are_bounded(made: Made) -> None:
+    """llama.cpp goes through the vocabulary for each of them."""
+    alike = ["x" * 40 + str(i) for i in range(100)]
+    build(params_of(dry_multiplier=0.5, dry_sequence_breakers=alike), (), model())
+    assert made.args("dry")[6] == 1
+    different = [str(i) for i in range(100)]
+    with pytest.raises(InvalidRequest, match="dry_sequence_breakers"):
+        build(params_of(dry_multiplier=0.5, dry_sequence_breakers=different), (), model())
 
 
 def test_the_tail_is_cut_behind_top_k(made: Made) -> None:

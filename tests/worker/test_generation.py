@@ -59,11 +59,40 @@ def test_time_limit_without_newline_never_ends() -> None:
     [
         ("def f():\n    a\n    b\nc", 4, "def f():\n    a\n    b\n"),
         ("x\n  y\n z", 2, "x\n  y\n "),
-        ("first\n\n    ok", 4, "first\n\n    ok"),
+        ("first\n\n    ok", 4, "first\n"),
+        ("first\n    ok\n\n    ok", 4, "first\n    ok\n"),
+        ("first\n    ok\n    ok", 4, "first\n    ok\n    ok"),
     ],
 )
 def test_a_line_with_less_indentation_ends_the_text(text: str, n_indent: int, shown: str) -> None:
     assert generate(text, n_indent=n_indent)[0] == shown
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shown", "n_predicted"),
+    [
+        (["\n", "#", " Example"], "\n", 3),
+        (["a\n", "    b", "\n", "c", "d"], "a\n    b\n", 4),
+        (["a", "\n\n", "    b", "c"], "a\n", 4),
+    ],
+)
+def test_indentation_is_checked_when_llama_server_does(
+    tokens: list[str], shown: str, n_predicted: int
+) -> None:
+    """It begins a token after the first line break; what it cuts then is not shown before."""
+    generation = Generation.start(read(SamplingParams(), {"n_indent": 4}))
+    text = ""
+    for token in tokens[:n_predicted]:
+        text += generation.accept(token.encode(), is_eog=False, is_full=False, elapsed_ms=0)
+    assert (text, generation.n_predicted, generation.finish) == (shown, n_predicted, Finish.LIMIT)
+
+
+def test_what_an_end_comes_before_is_not_cut() -> None:
+    generation = Generation.start(read(SamplingParams(), {"n_indent": 4, "n_predict": 2}))
+    text = ""
+    for token in ("\n", "#"):
+        text += generation.accept(token.encode(), is_eog=False, is_full=False, elapsed_ms=0)
+    assert text == "\n#"
 
 
 def test_full_context_is_a_truncated_limit() -> None:

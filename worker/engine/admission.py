@@ -56,8 +56,14 @@ class Admission:
         if slot.space != space or not self._cuts:
             n_cached = 0  # what others have read is of no use, and a grouped cache cannot be cut
         if n_cached < len(slot.tokens):
-            is_moved = makes_way and self._rent.is_quick(slot)
-            self._cache.keep(slot, n_cached, is_moved=is_moved)
+            # The same prompt once more: its answer goes to the cells of the one before, as in
+            # llama-server. Behind them the kernels of a CPU would round it otherwise.
+            is_again = is_alone and self._rent.is_dear and n_cached == len(task.prompt) - 1
+            is_quick = (makes_way or is_again) and self._rent.is_quick(slot)
+            if is_again and not is_quick:
+                self._cache.give_away(slot)
+            else:
+                self._cache.keep(slot, n_cached, is_moved=is_quick)
         n_cached = self._cache.cut(slot, n_cached)
         if n_cached == 0:
             slot.n_saved = slot.group_start = 0

@@ -202,6 +202,12 @@ class PrefixCache:
         self._trees[space].extend(seq, tokens)
         slot.n_shared = len(tokens)
 
+    def give_away(self, slot: Slot) -> None:
+        """Tell that what an idle slot holds is about to go, and keep nothing of it."""
+        if not self.is_on or self.own(slot.id) >= MIN_SHARED:
+            self.counters.n_evicted += 1
+            self._lost.append(slot.last_task_id)
+
     def take(self, slot: Slot, source: Source, prompt: Sequence[int]) -> int:
         """Let a slot hold the first `source.n` tokens of its prompt; return how many are new."""
         start = len(slot.tokens)

@@ -36,10 +36,14 @@ class Rent:
         """Time that copies to the host's memory and back have taken so far."""
         return self._host.copying_s if self._host is not None else 0.0
 
+    @property
+    def is_dear(self) -> bool:
+        """Tell whether a cell costs rows that must not see it: not on a GPU."""
+        return self._backend.cell_share > 0.0
+
     def is_quick(self, old: Idle) -> bool:
         """Tell whether an idle text takes cells from others and can soon be moved and back."""
-        is_dear = self._backend.cell_share > 0.0  # not on a GPU
-        if self._host is None or not is_dear or self.cache.own(old.id) < MIN_TOKENS:
+        if self._host is None or not self.is_dear or self.cache.own(old.id) < MIN_TOKENS:
             return False
         n = len(old.tokens)
         return n * self._host.token_s < MAX_WAY_S and self._host.takes(n)

@@ -60,6 +60,9 @@ class Chain:
 
 
 _INFILL_CANDIDATES = 256
+MAX_BREAKERS = 32
+_BREAKER_BYTES = 40
+"""llama.cpp's own limit."""
 _ALMOST_ALL = 1 - 2**-24
 """The largest float32 below 1: as a top-p it sorts and drops nothing."""
 
@@ -70,16 +73,38 @@ Sampler = Any  # an opaque pointer of llama.cpp
 Builder = Callable[[SamplingParams, Model], Sampler]
 
 
+def window(last_n: int, model: Model) -> int:
+    """Return how many tokens a window of `last_n` holds: below 0, or at most, the context.
+
+    llama.cpp allocates what it is told: 2,147,483,647 tokens would be 16 GiB.
+    """
+    return model.n_ctx if last_n < 0 else min(last_n, model.n_ctx)
+
+
+def _breakers(p: SamplingParams) -> list[bytes]:
+    """Return the texts at which DRY begins anew: each once, and as much of it as llama.cpp reads.
+
+    It looks every token of the vocabulary up for each of them: 10 ms of 49,152 tokens.
+    """
+    texts = dict.fromkeys(
+        text.encode(errors="replace")[:_BREAKER_BYTES] for text in p.dry_sequence_breakers
+    )
+    if len(texts) > MAX_BREAKERS:
+        message = f"Field 'dry_sequence_breakers': more than {MAX_BREAKERS} different ones"
+        raise InvalidRequest(message, param="dry_sequence_breakers")
+    return list(texts)
+
+
 def _penalties(p: SamplingParams, model: Model) -> Sampler:
-    last_n = model.n_ctx if p.repeat_last_n < 0 else p.repeat_last_n
+    last_n = window(p.repeat_last_n, model)
     return lib.llama_sampler_init_penalties(
         model.vocabulary.n_tokens, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
     )
 
 
 def _dry(p: SamplingParams, model: Model) -> Sampler:
-    last_n = model.n_ctx if p.dry_penalty_last_n < 0 else p.dry_penalty_last_n
-    texts = [text.encode(errors="replace") for text in p.dry_sequence_breakers]
+    last_n = window(p.dry_penalty_last_n, model)
+    texts = _breakers(p)
     breakers = (ctypes.c_char_p * len(texts))(*texts)
     return lib.llama_sampler_init_dry(
         model.vocabulary.handle,
@@ -153,18 +178,16 @@ def _no_adaptive(p: SamplingParams) -> bool:
 
 
 def order(p: SamplingParams) -> Sequence[str]:
-    """Return the samplers in order.
+    """Return the samplers in order, each once: a list may name one ten thousand times.
 
-    The default order of today lacks two that a request may set by value alone: `tfs_z` comes after
-    `top_k`, where it was in 2024, and `adaptive_p` at the end, the only place it can have.
+    The default order of today lacks one that a request may set by value alone: `tfs_z` comes after
+    `top_k`, where it was in 2024.
     """
     if p.samplers != DEFAULT_SAMPLERS:
-        return p.samplers
+        return list(dict.fromkeys(p.samplers))
     names = list(p.samplers)
     if p.tfs_z < 1:
         names.insert(names.index("top_k") + 1, "tfs_z")
-    if p.adaptive_target >= 0:
-        names.append("adaptive_p")
     return names
 
 

@@ -29,6 +29,7 @@ from worker.llama.chain import (
     has_penalties,
     open_best,
     resolve_biases,
+    window,
 )
 from worker.llama.grammar import Grammars
 from worker.llama.stages import Candidates, Stage, view
@@ -281,18 +282,13 @@ def open_sampler(
 ) -> LlamaSampler:
     """Build a task's sampler and show it the end of the prompt, as far as any window reaches."""
     sampler = LlamaSampler(params, model, scratch, triggers)
-    window = _window(params, model.n_ctx)
-    if window:
-        sampler.remember(_seen(params, model, prompt)[-window:])
+    n_seen = max(
+        window(params.repeat_last_n, model) if has_penalties(params) else 0,
+        window(params.dry_penalty_last_n, model) if has_dry(params) else 0,
+    )
+    if n_seen:
+        sampler.remember(_seen(params, model, prompt)[-n_seen:])
     return sampler
-
-
-def _window(params: SamplingParams, n_ctx: int) -> int:
-    windows = [
-        params.repeat_last_n if has_penalties(params) else 0,
-        params.dry_penalty_last_n if has_dry(params) else 0,
-    ]
-    return n_ctx if -1 in windows else max(windows)
 
 
 def _seen(params: SamplingParams, model: Model, prompt: Sequence[int]) -> Sequence[int]:

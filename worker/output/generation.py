@@ -21,13 +21,15 @@ class Generation:
     has_new_line: bool = False
     truncated: bool = False
     finish: Finish | None = None
-    _line: str = field(default="", repr=False)
-    """The line that is being written, where indentation is limited."""
+    _indents: "IndentCheck | None" = field(default=None, repr=False)
 
     @classmethod
     def start(cls, params: SamplingParams) -> "Generation":
         """Begin with nothing generated."""
-        return cls(params, TextStream(params.stop))
+        generation = cls(params, TextStream(params.stop))
+        if params.n_indent > 0:
+            generation._indents = IndentCheck(params.n_indent)
+        return generation
 
     def accept(self, piece: bytes, *, is_eog: bool, is_full: bool, elapsed_ms: float) -> str:
         """Take one token; return the text to show. `is_full`: the context takes no more after it.
@@ -44,8 +46,12 @@ class Generation:
             self.finish, self.truncated = Finish.LIMIT, True
         elif 0 <= self.params.n_predict <= self.n_predicted:
             self.finish = Finish.LIMIT
-        if "\n" in text or self.params.n_indent > 0:
-            text = self._check_lines(text, elapsed_ms)
+        if self._indents is not None:
+            text = self._check_indent(text)
+        if "\n" in text:
+            self.has_new_line = True
+            if 0 < self.params.t_max_predict_ms < elapsed_ms and self.finish is None:
+                self.finish = Finish.LIMIT
         if self.finish is not None:
             # llama-server loses this text when it streams; ours is the same streamed or not.
             text += self.text.flush()
@@ -56,31 +62,68 @@ class Generation:
         self.finish = finish
         return self.text.flush()
 
-    def _check_lines(self, text: str, elapsed_ms: float) -> str:
-        """Apply the limits that look at lines: indentation and, at a newline, time."""
-        if self.has_new_line and self.params.n_indent > 0:
-            text = self._check_indent(text)
-        newline = text.rfind("\n")
-        if newline >= 0:
-            self._line = text[newline + 1 :]
-            self.has_new_line = True
-            if 0 < self.params.t_max_predict_ms < elapsed_ms and self.finish is None:
+    def _check_indent(self, text: str) -> str:
+        assert self._indents is not None
+        if not self._indents.take(text):
+            if self.finish is None:
                 self.finish = Finish.LIMIT
-        else:
-            self._line += text
+            self._indents.drop()
+        return self._indents.shown(is_all=self.finish is not None)
+
+
+class IndentCheck:
+    """Finds the line that is indented less than it must be; an empty line is one, too.
+
+    llama-server checks one line a token, and begins a token after that of the first line break.
+    What will be cut is not shown before.
+    """
+
+    def __init__(self, n_indent: int) -> None:
+        self._n_indent = n_indent
+        self._has_broken = False
+        """A token before this one had a line break."""
+        self._is_line = False
+        """`_rest` begins with a line that must be indented."""
+        self._rest = ""
+        """The text from the line on that is checked next."""
+        self._unshown = ""
+
+    def take(self, text: str) -> bool:
+        """Take the text of a token; false if it ends here."""
+        self._rest += text
+        self._unshown += text
+        has_broken, self._has_broken = self._has_broken, self._has_broken or "\n" in text
+        if not has_broken:
+            return True
+        if self._is_line and self._is_short(self._rest):
+            return False
+        _, found, rest = self._rest.partition("\n")
+        if found:
+            self._is_line, self._rest = True, rest
+        return True
+
+    def drop(self) -> None:
+        """Forget the line that is too short, and what follows it."""
+        n_cut = len(self._rest.lstrip(" \t"))
+        self._unshown = self._unshown[: max(0, len(self._unshown) - n_cut)]
+
+    def shown(self, *, is_all: bool) -> str:
+        """Return what may be shown now: nothing that may yet be cut, unless that is all."""
+        n_held = 0 if is_all else self._n_short()
+        n = max(0, len(self._unshown) - n_held)
+        text, self._unshown = self._unshown[:n], self._unshown[n:]
         return text
 
-    def _check_indent(self, text: str) -> str:
-        """End at the first character of a line that is indented less than `n_indent`."""
-        n_before = len(self._line)
-        lines = (self._line + text).split("\n")
-        offset = 0
-        for line in lines:
-            body = line.lstrip(" \t")
-            n_indent = len(line) - len(body)
-            if body and n_indent < self.params.n_indent:
-                if self.finish is None:
-                    self.finish = Finish.LIMIT
-                return text[: max(0, offset + n_indent - n_before)]
-            offset += len(line) + 1
-        return text
+    def _n_short(self) -> int:
+        """Return how much text stands from the first line on that is too short."""
+        lines, n_left = self._rest.split("\n"), len(self._rest)
+        for i, line in enumerate(lines):
+            n_line = len(line) + (i + 1 < len(lines))
+            if (i or self._is_line) and self._is_short(line + "\n" * (i + 1 < len(lines))):
+                return n_left - (len(line) - len(line.lstrip(" \t")))
+            n_left -= n_line
+        return 0
+
+    def _is_short(self, line: str) -> bool:
+        body = line.lstrip(" \t")
+        return bool(body) and len(line) - len(body) < self._n_indent
