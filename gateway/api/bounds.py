@@ -14,13 +14,15 @@ _DEFAULT_PIECE = 64
 """Characters of the longest piece of a vocabulary, where the card does not tell."""
 _PIECE_OF_TEXT = 16
 """Characters of a token, generously, in what is repeated for the sampler."""
+_CUT = 4
+"""Contexts of a prompt whose middle a worker may cut out (`--context-shift`)."""
 _ADAPTERS = 16
 
 DESCRIPTIONS: Mapping[str, str] = {
     "n_vocab": "tokens of the model's vocabulary",
     "n_ctx": "tokens of a slot's context",
-    "context_chars": "the whole context, each token the vocabulary's longest; at least `text_kib`",
-    "context_tokens": "tokens of the whole context; at least `tokens`",
+    "context_chars": "`context_tokens`, each the vocabulary's longest; at least `text_kib`",
+    "context_tokens": f"{_CUT} times the tokens of the whole context; at least `tokens`",
     "slot_chars": f"{_PIECE_OF_TEXT} for each token of a slot's context",
     "adapters": f"the adapters that are loaded, at least {_ADAPTERS}",
     "grammar_chars": "`grammar_kib`",
@@ -35,7 +37,7 @@ def bounds_of(card: ModelCard | None, limits: LimitsConfig) -> Bounds:
     """Return what every name stands for; without a model its own are those of no context."""
     text, n_ctx, n_total = limits.text_kib * _KIB, 0, 0
     if card is not None:
-        n_ctx, n_total = card.n_ctx, card.n_ctx_total
+        n_ctx, n_total = card.n_ctx, _CUT * card.n_ctx_total
         text = max(text, n_total * (card.longest_piece or _DEFAULT_PIECE))
     values: dict[str, float] = {
         name: getattr(limits, name)

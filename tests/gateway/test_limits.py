@@ -57,7 +57,7 @@ SMALL = LimitsConfig(
     tokens=4,
     inputs=2,
 )
-TINY = replace(CARD, n_ctx=4, n_ctx_total=4, longest_piece=8, n_lora=1)
+TINY = replace(CARD, n_ctx=4, n_ctx_total=1, longest_piece=8, n_lora=1)
 BOUNDS = bounds_of(TINY, SMALL)
 
 
@@ -200,7 +200,7 @@ def test_each_prompt_of_several_has_the_whole_context() -> None:
 
 
 def test_a_long_context_allows_long_texts() -> None:
-    long = replace(CARD, n_ctx_total=100_000, longest_piece=100)
+    long = replace(CARD, n_ctx_total=25_000, longest_piece=100)
     check_body("Completion", {"prompt": "x" * 10_000_000}, bounds_of(long, SMALL))
     with pytest.raises(TaskError):
         check_body("Completion", {"prompt": "x" * 10_000_001}, bounds_of(long, SMALL))
