@@ -12,8 +12,8 @@ from protocol.messages import Chat, Detokenize, Generate, Tokenize, Tokenized
 from protocol.sampling import SamplingParams
 from tests.worker.chat_templates import OPENER
 from worker.chat.template import CHATML
-from worker.engine.fake import BOS, FakeBackend
-from worker.prompt.prompt import PromptReader
+from worker.engine.fake import BOS, FakeBackend, FakeSampler
+from worker.prompt.prompt import Prepared, PromptReader
 from worker.prompt.prompt_log import PromptLog
 
 USER = {"role": "user", "content": "hi"}
@@ -299,3 +299,10 @@ def test_texts_among_the_parameters_reach_the_engine_as_tokens() -> None:
     assert found.logit_bias == ((99, 1.0), (100, 1.0), (7, -1.0))
     plain = SamplingParams(logit_bias=((7, -1.0),))
     assert reader().task(Generate(task_id=1, prompt="x", params=plain)).params == plain
+
+
+def test_the_sampler_is_built_where_prompts_are_read() -> None:
+    prepared = reader().prepare(generate(prompt="ab"))
+    assert isinstance(prepared, Prepared)
+    assert isinstance(prepared.task.sampler, FakeSampler)
+    prepared.task.sampler.close()

@@ -23,7 +23,8 @@ from worker.chat.built_in import BuiltInReader
 from worker.chat.conversation import ChatPrompt, ConversationReader
 from worker.embedding_input import MediaInput
 from worker.engine.adapters import check_scales
-from worker.engine.backend import Backend
+from worker.engine.backend import Backend, Sampler
+from worker.engine.media import without_placeholders
 from worker.engine.task import Task
 from worker.output.chat.parser import ChatParser
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
@@ -70,7 +71,8 @@ class PromptReader:
         match message:
             case Generate():
                 task = self.task(message)
-                return Prepared(task, parser_of(task))
+                parser = parser_of(task)
+                return Prepared(replace(task, sampler=self._sampler_of(task)), parser)
             case Render():
                 return self.render(message)
             case Embed():
@@ -88,6 +90,11 @@ class PromptReader:
                     task_id=message.task_id, attempt=message.attempt, content=content
                 )
         raise AssertionError(f"{type(message).__name__} needs no preparation")
+
+    def _sampler_of(self, task: Task) -> Sampler:
+        """Build the sampler here: reading a grammar takes the engine's thread too long."""
+        prompt = without_placeholders(task.prompt)
+        return self._backend.open_sampler(task.params, prompt, task.triggers)
 
     def _tokenized(self, message: Tokenize) -> Tokenized:
         tokens = self.tokenize(message)

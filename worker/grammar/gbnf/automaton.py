@@ -87,7 +87,7 @@ class Automaton:
         """Row of a state, byte -> row of the next; 0 is none, below 0 is unknown."""
         self.may_end = np.zeros(64, bool)
         self.deadline_s = float("inf")
-        """When a search must be given up (`time.perf_counter`)."""
+        """When a search must be given up (`time.thread_time`)."""
         try:
             starts = [(at, None) for at in grammar.alternatives[grammar.root]]
             self.start = self._closure(starts)
@@ -176,7 +176,7 @@ class Automaton:
 
     def _closure(self, starts: Iterable[tuple[int, Place | None]]) -> State:
         """Follow rules from some places down to all characters and tokens that may come next."""
-        if time.perf_counter() > self.deadline_s:
+        if time.thread_time() > self.deadline_s:
             raise TooCostlyError
         kinds, values = self._grammar.kinds, self._grammar.values
         rules = self._grammar.alternatives
@@ -265,7 +265,7 @@ class Automaton:
     def _cover(self, number: int) -> tuple[bytes, bytes]:
         """Return for each first byte whether all its characters are in a set, and the unclear."""
         if number not in self._covers:
-            if time.perf_counter() > self.deadline_s:
+            if time.thread_time() > self.deadline_s:
                 raise TooCostlyError
             self._covers[number] = _cover(self._grammar.sets[number])
         return self._covers[number]
