@@ -230,6 +230,20 @@ class Courier:
         """End the task whose message raised, if it is still that one's."""
         task_id = message.task_id if isinstance(message, m.TaskMessage) else -1
         self.failed("message", task_id)
+        self._break_of(peer, task_id)
+
+    def _unreadable(self, peer: Peer, message: m.Malformed) -> None:
+        """End the task of a message that could not be read."""
+        _log.error(
+            "worker=%s task=%d unreadable message reason=%s",
+            peer.name,
+            message.task_id,
+            message.reason,
+        )
+        self._metrics.fault("message")
+        self._break_of(peer, message.task_id)
+
+    def _break_of(self, peer: Peer, task_id: int) -> None:
         stream = self._streams.get(task_id)
         if stream is not None and stream.peer == peer.key:
             self._break(task_id)
@@ -259,7 +273,7 @@ class Courier:
                     self._metrics.dropped(1)
                 self._perform(self._dispatcher.ended(peer.key, message, now))
             case m.Malformed():
-                raise ValueError(f"unreadable message: {message.reason}")  # ends its task
+                self._unreadable(peer, message)
             case m.Started() | m.Progress():
                 self._advance(peer, message, now)
             case m.Ready(card=card):
