@@ -229,9 +229,9 @@ def test_a_prompt_beyond_the_context_is_refused_with_counts(pool: Served) -> Non
     [
         ({"grammar": "root ::= ("}, "Failed to parse grammar"),
         ({"prompt": [10**6]}, "Prompt contains invalid tokens"),
-        ({"logit_bias": [[10**6, 1]]}, "logit_bias"),
+        ({"logit_bias": 1}, "logit_bias"),
         ({"top_k": "x"}, "Field 'top_k': type must be number, but is string"),
-        ({"samplers": ["magic"]}, "magic"),
+        ({"samplers": 5}, "samplers"),
     ],
 )
 def test_a_clients_mistake_is_a_400_that_names_it(

@@ -7,6 +7,7 @@ from types import TracebackType
 import httpx
 
 _TOKENS = 120
+_TICK_S = 0.02
 
 
 class Neighbours:
@@ -16,6 +17,8 @@ class Neighbours:
         self.n_whole = 0
         self.faults: list[str] = []
         self.longest_gap_s = 0.0
+        self.longest_stall_s = 0.0
+        """By how much a thread that only sleeps came late: what the machine itself holds up."""
         self._url = url
         self._is_over = threading.Event()
         self._lock = threading.Lock()
@@ -23,6 +26,7 @@ class Neighbours:
             threading.Thread(target=self._stream_on, args=(i,), daemon=True)
             for i in range(n_streams)
         ]
+        self._threads.append(threading.Thread(target=self._watch_machine, daemon=True))
 
     def __str__(self) -> str:
         faults = f" faults={self.faults[:3]}" if self.faults else ""
@@ -42,6 +46,12 @@ class Neighbours:
         self._is_over.set()
         for thread in self._threads:
             thread.join(60)
+
+    def _watch_machine(self) -> None:
+        while not self._is_over.is_set():
+            due = time.monotonic() + _TICK_S
+            self._is_over.wait(_TICK_S)
+            self.longest_stall_s = max(self.longest_stall_s, time.monotonic() - due)
 
     def _stream_on(self, number: int) -> None:
         with httpx.Client(base_url=self._url, timeout=30) as client:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,14 @@ from tests.models.llama import write_llama
 from worker.engine.backend import Row
 
 pytestmark = pytest.mark.model
+
+
+@pytest.fixture(autouse=True)
+def affinity() -> Iterator[None]:
+    """Give this thread its CPUs back: llama.cpp binds whoever computes, and tests share a process."""
+    before = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, before)
 
 
 @pytest.fixture(scope="module")

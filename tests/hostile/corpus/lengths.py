@@ -1,12 +1,18 @@
-"""Texts and lists as long as a body lets them be."""
+"""Texts and lists as long as a body lets them be.
 
-from typing import Any
+Their bytes are repeated and not encoded: the attacker must not take the processor from the pool.
+"""
+
+import json
+from collections.abc import Callable
 
 from protocol.sampling import SamplingParams
 from protocol.schema import describe
 from tests.hostile.case import CaseList, HostileCase, Target
 
 _MILLION = 1_000_000
+
+Body = Callable[[], bytes]
 
 
 def cases(target: Target) -> list[HostileCase]:
@@ -17,25 +23,40 @@ def cases(target: Target) -> list[HostileCase]:
         if row.kind in (int, float, bool):
             continue
         for label, value in _LONG.items():
-            found.post(f"{row.name} of {label}", "/completion", _late(row.name, value))
+            body = _body(b'{"prompt": "Hi", "n_predict": 2, "%s": ' % row.name.encode(), value)
+            found.post(f"{row.name} of {label}", "/completion", body)
     _lists(found)
     return found.cases
 
 
-_LONG: dict[str, Any] = {
-    "a long text": lambda: "x" * _MILLION,
-    "many texts": lambda: ["x"] * 100_000,
-    "long texts": lambda: ["x" * 10_000] * 200,
-    "many ids": lambda: list(range(100_000)),
-    "many keys": lambda: {str(i): 1 for i in range(100_000)},
+def _list(item: bytes, n: int) -> Body:
+    return lambda: b"[" + (item + b",") * (n - 1) + item + b"]"
+
+
+def _text(part: str, n: int) -> Body:
+    quoted = json.dumps(part).encode()[1:-1]
+    return lambda: b'"' + quoted * n + b'"'
+
+
+def _numbered(n: int) -> Body:
+    return lambda: b"{" + b",".join(b'"%d":1' % i for i in range(n)) + b"}"
+
+
+def _body(head: bytes, value: Body, tail: bytes = b"}") -> Body:
+    return lambda: head + value() + tail
+
+
+_LONG: dict[str, Body] = {
+    "a long text": _text("x", _MILLION),
+    "many texts": _list(b'"x"', 100_000),
+    "long texts": _list(b'"' + b"x" * 10_000 + b'"', 200),
+    "many ids": _list(b"17", 100_000),
+    "many keys": _numbered(100_000),
 }
 
 
-def _late(field: str, value: Any) -> Any:
-    return lambda: {"prompt": "Hi", "n_predict": 2, field: value()}
-
-
 def _prompts(found: CaseList) -> None:
+    short = b', "n_predict": 2}'
     for label, text in {
         "one letter": "a",
         "spaces": " ",
@@ -47,50 +68,60 @@ def _prompts(found: CaseList) -> None:
         "NUL": "\0",
     }.items():
         for n in (30_000, 2 * _MILLION // len(text)):
-            found.post(
-                f"tokenize {n} x {label}", "/tokenize", lambda t=text, n=n: {"content": t * n}
-            )
-            found.post(
-                f"prompt of {n} x {label}",
-                "/completion",
-                lambda t=text, n=n: {"prompt": t * n, "n_predict": 2},
-            )
-    found.post(
-        "tokenize with pieces",
-        "/tokenize",
-        lambda: {"content": "a b " * 500_000, "with_pieces": True},
-    )
-    found.post("detokenize 3 M", "/detokenize", lambda: {"tokens": [1000] * 3 * _MILLION})
-    found.post("prompt of 5 M ids", "/completion", lambda: {"prompt": [1000] * 5 * _MILLION})
-    found.post("40 MB body", "/completion", lambda: {"prompt": "x" * 40 * _MILLION})
-    found.post("70 MB body", "/completion", lambda: {"prompt": "x" * 70 * _MILLION})
-    found.post(
-        "five choices of a long prompt",
-        "/completion",
-        lambda: {"prompt": "hello " * 2 * _MILLION, "n": 5, "n_predict": 2},
-    )
+            long = _text(text, n)
+            found.post(f"tokenize {n} x {label}", "/tokenize", _body(b'{"content": ', long))
+            body = _body(b'{"prompt": ', long, short)
+            found.post(f"prompt of {n} x {label}", "/completion", body)
+    pieces = b', "with_pieces": true}'
+    long = _text("a b ", 500_000)
+    found.post("tokenize with pieces", "/tokenize", _body(b'{"content": ', long, pieces))
+    ids = _list(b"1000", 3 * _MILLION)
+    found.post("detokenize 3 M", "/detokenize", _body(b'{"tokens": ', ids))
+    ids = _list(b"1000", 5 * _MILLION)
+    found.post("prompt of 5 M ids", "/completion", _body(b'{"prompt": ', ids))
+    for n_mb in (40, 70):
+        body = _body(b'{"prompt": ', _text("x", n_mb * _MILLION))
+        found.post(f"{n_mb} MB body", "/completion", body)
+    body = _body(b'{"n": 5, "n_predict": 2, "prompt": ', _text("hello ", 2 * _MILLION))
+    found.post("five choices of a long prompt", "/completion", body)
 
 
 def _lists(found: CaseList) -> None:
-    one = {"role": "user", "content": "Hi"}
+    one = b'{"role": "user", "content": "Hi"}'
+    part = b'{"type": "text", "text": "x"}'
+    messages = b'{"max_tokens": 2, "messages": '
+    parts = messages + b'[{"role": "user", "content": '
+    role = b'{"max_tokens": 2, "messages": [{"content": "x", "role": '
+    files = _list(b'{"text": "' + b"x" * 1000 + b'"}', 10_000)
     chat = "/v1/chat/completions"
-    found.post("100,000 messages", chat, lambda: {"messages": [one] * 100_000, "max_tokens": 2})
-    found.post("4,000 messages", chat, lambda: {"messages": [one] * 4000, "max_tokens": 2})
-    found.post("long role", chat, lambda: {"messages": [{"role": "r" * _MILLION, "content": "x"}]})
-    found.post("many parts", chat, lambda: {"messages": [_parts(100_000)], "max_tokens": 2})
-    found.post("100,000 texts", "/v1/embeddings", lambda: {"input": ["a"] * 100_000})
-    found.post("long text", "/v1/embeddings", lambda: {"input": "a b " * 500_000})
-    found.post("documents", "/v1/rerank", lambda: {"query": "a", "documents": ["b"] * 100_000})
-    found.post("files", "/infill", lambda: {"input_extra": [{"text": "x" * 1000}] * 10_000})
-    found.post("prefix", "/infill", lambda: {"input_prefix": "x" * 5 * _MILLION})
-    found.post("keys", "/completion", lambda: {str(i): i for i in range(_MILLION)})
-    found.post("prompts", "/completion", lambda: {"prompt": ["a"] * 20_000, "n_predict": 1})
-    found.post("responses", "/v1/responses", lambda: {"input": [one] * 100_000})
-    found.post("anthropic", "/v1/messages", lambda: {"messages": [one] * 100_000, "max_tokens": 2})
-    found.post("system", "/completion", lambda: {"system_prompt": {"prompt": "x" * 5 * _MILLION}})
-    found.post("template", "/apply-template", lambda: {"messages": [one] * 50_000})
-    found.post("names", "/completion", lambda: {"prompt": "Hi", "model": "m" * _MILLION})
-
-
-def _parts(n: int) -> dict[str, Any]:
-    return {"role": "user", "content": [{"type": "text", "text": "x"}] * n}
+    for label, path, body in (
+        ("100,000 messages", chat, _body(messages, _list(one, 100_000))),
+        ("4,000 messages", chat, _body(messages, _list(one, 4000))),
+        ("long role", chat, _body(role, _text("r", _MILLION), b"}]}")),
+        ("many parts", chat, _body(parts, _list(part, 100_000), b"}]}")),
+        ("100,000 texts", "/v1/embeddings", _body(b'{"input": ', _list(b'"a"', 100_000))),
+        ("long text", "/v1/embeddings", _body(b'{"input": ', _text("a b ", 500_000))),
+        (
+            "documents",
+            "/v1/rerank",
+            _body(b'{"query": "a", "documents": ', _list(b'"b"', 100_000)),
+        ),
+        ("files", "/infill", _body(b'{"input_extra": ', files)),
+        ("prefix", "/infill", _body(b'{"input_prefix": ', _text("x", 5 * _MILLION))),
+        ("keys", "/completion", _numbered(_MILLION)),
+        (
+            "prompts",
+            "/completion",
+            _body(b'{"n_predict": 1, "prompt": ', _list(b'"a"', 20_000)),
+        ),
+        ("responses", "/v1/responses", _body(b'{"input": ', _list(one, 100_000))),
+        ("anthropic", "/v1/messages", _body(messages, _list(one, 100_000))),
+        (
+            "system",
+            "/completion",
+            _body(b'{"system_prompt": {"prompt": ', _text("x", 5 * _MILLION), b"}}"),
+        ),
+        ("template", "/apply-template", _body(b'{"messages": ', _list(one, 50_000))),
+        ("names", "/completion", _body(b'{"prompt": "Hi", "model": ', _text("m", _MILLION))),
+    ):
+        found.post(label, path, body)
