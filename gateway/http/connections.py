@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _RESERVED = 128
 """Descriptors for everything else: listeners, workers, logs, files, fetched media."""
+_PIECE = 4096
+"""Bytes of HTTP/2 handled in one turn of the loop: at most 455 frames, of 40 us each."""
 _BODY = orjson.dumps(
     task_error_body(TaskError(ErrorCode.UNAVAILABLE, "Too many connections are open"))
 )
@@ -112,14 +114,20 @@ class BoundedConnection(TCPServer):
         await super().protocol_send(event)
 
     async def _read_data(self) -> None:
+        n_most = _PIECE  # until it is known which protocol the first bytes begin
         while not self.reader.at_eof():
             try:
-                data = await self.reader.read(MAX_RECV)
+                data = await self.reader.read(n_most)
             except (OSError, SSLError):
                 break
             if data and self._is_idle and self._deadline is None:
                 self._begin_deadline()
             await self.protocol.handle(RawData(data))
+            if isinstance(self.protocol.protocol, H11Protocol):
+                n_most = MAX_RECV
+            else:
+                n_most = _PIECE
+                await asyncio.sleep(0)  # what has been read already would be handled in this turn
         self._has_left = True
         await self.protocol.handle(Closed())
         await self.idle_task.stop()

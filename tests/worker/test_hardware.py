@@ -19,7 +19,7 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture(autouse=True)
 def affinity() -> Iterator[None]:
-    """Give this thread its CPUs back: llama.cpp binds whoever computes, and tests share a process."""
+    """Give this thread its CPUs back: llama.cpp binds whoever computes."""
     before = os.sched_getaffinity(0)
     yield
     os.sched_setaffinity(0, before)
