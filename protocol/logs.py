@@ -2,6 +2,9 @@
 
 `2026-11-21T07:40:01.123Z INFO gateway.pool worker lost worker=smol-1`. Under the journal the time
 is left out and the level becomes its priority prefix; `json` makes each line an object.
+
+A child of our supervisor logs to a pipe of its own (`LOG_FD_VARIABLE`): what libraries write to its
+standard error, whatever that is, cannot be taken for a line of the log.
 """
 
 import json as json_module
@@ -14,6 +17,9 @@ from typing import Protocol
 
 from protocol.config import LogConfig
 from protocol.errors import ConfigError
+
+LOG_FD_VARIABLE = "LLAMAPOOL_LOG_FD"
+"""Names the descriptor for log lines in the environment of a child."""
 
 _PRIORITY = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _COLORS = ((logging.ERROR, "31"), (logging.WARNING, "33"))
@@ -107,8 +113,12 @@ def configure(
     Raises `ConfigError` if the file that the configuration names cannot be written.
     """
     config = config or LogConfig()
+    fd = 2
+    if stream is None and (own := _own_fd()) is not None:
+        fd = own
+        stream = open(fd, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 # for as long as we
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_formatter(process, config, _look(config)))
+    handler.setFormatter(_formatter(process, config, _look(config, fd)))
     handlers: list[logging.Handler] = [handler]
     if config.file:
         # Every process of the pool appends to it: a line is one write.
@@ -122,8 +132,18 @@ def configure(
     root.setLevel(_LEVELS.get(config.verbosity, logging.DEBUG))
 
 
-def _look(config: LogConfig) -> str:
-    if is_journal(2):
+def _own_fd() -> int | None:
+    """Return the descriptor that our supervisor made for our lines; None if there is none."""
+    try:
+        fd = int(os.environ.get(LOG_FD_VARIABLE, ""))
+        os.fstat(fd)
+    except (ValueError, OSError):
+        return None
+    return fd
+
+
+def _look(config: LogConfig, fd: int) -> str:
+    if is_journal(fd):
         return "journal"
     is_colored = config.colors == "on" or (config.colors == "auto" and sys.stderr.isatty())
     return "color" if is_colored else "plain"

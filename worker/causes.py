@@ -17,9 +17,6 @@ _SIGNALS: Mapping[int, str] = {
     signal.SIGBUS: "bus error (was the model file cut short while it was mapped?)",
 }
 
-CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE})
-"""Exit codes of deaths from within: the last lines of output tell more."""
-
 _CODES: Mapping[int, str] = {
     0: "left without being asked",
     EXIT_RESTART: "asked for a restart (engine stuck, or a device missing)",

@@ -1,7 +1,8 @@
-"""One supervised process: spawning, its last words, its reports, its death.
+"""One supervised process: spawning, its log, its last words, its reports, its death.
 
 It does what the supervisor decides and knows no policy. Reports come over a datagram socket of its
-own, so the sender needs no proof of who it is; standard error comes through a pipe.
+own, so the sender needs no proof of who it is. Log lines come through one pipe and are passed on;
+whatever else it writes, and that may be anything, comes through another.
 """
 
 import contextlib
@@ -9,17 +10,15 @@ import os
 import signal
 import socket
 import subprocess
-from collections import deque
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from protocol.logs import stream_id
+from protocol.logs import LOG_FD_VARIABLE, stream_id
 from worker.launch import Launch
 
-_KEPT_LINES = 20
 _READ_BYTES = 65536
 
 
@@ -31,18 +30,52 @@ class State(Enum):
     STARTING = "starting"
     READY = "ready"
     QUARANTINED = "quarantined"
+    """Not running, for it died too often; starts when its long delay is over."""
+    GIVEN_UP = "given up"
     """Not running, and will not be started again."""
     ENDED = "ended"
     """Not running, because we asked it to end."""
 
 
+_AFTER_DEATH = (State.WAITING, State.QUARANTINED, State.GIVEN_UP)
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.WAITING: frozenset({State.STARTING, State.ENDED}),
-    State.STARTING: frozenset({State.READY, State.WAITING, State.QUARANTINED, State.ENDED}),
-    State.READY: frozenset({State.WAITING, State.QUARANTINED, State.ENDED}),
-    State.QUARANTINED: frozenset(),
+    State.STARTING: frozenset({State.READY, State.ENDED, *_AFTER_DEATH}),
+    State.READY: frozenset({State.ENDED, *_AFTER_DEATH}),
+    State.QUARANTINED: frozenset({State.STARTING, State.ENDED}),
+    State.GIVEN_UP: frozenset(),
     State.ENDED: frozenset(),
 }
+
+
+class Output:
+    """What a process writes to one pipe, as whole lines."""
+
+    def __init__(self) -> None:
+        self.fd, self.write_end = os.pipe()
+        os.set_blocking(self.fd, False)
+        self._partial = b""
+
+    def read(self) -> bytes:
+        """Return the whole lines that have come in."""
+        whole, newline, rest = (self._partial + self._chunk()).rpartition(b"\n")
+        if len(rest) > _READ_BYTES:  # no newline in sight: pass it on as it is
+            whole, newline, rest = rest, b"\n", b""
+        self._partial = rest
+        return whole + newline
+
+    def close(self) -> bytes:
+        """Close the pipe of a dead process; return what was unread, as whole lines."""
+        found = self._partial
+        while chunk := self._chunk():
+            found += chunk
+        os.close(self.fd)
+        return found if found.endswith(b"\n") or not found else found + b"\n"
+
+    def _chunk(self) -> bytes:
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self.fd, _READ_BYTES)
+        return b""
 
 
 class Child:
@@ -53,13 +86,14 @@ class Child:
         self.state = State.WAITING
         self.progress = 0.0
         self.url = ""
-        self.last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self.stderr_fd = -1
+        self.reason = ""
+        """Why it cannot work, in its own words."""
+        self.log: Output | None = None
+        self.stderr: Output | None = None
         self.notify_fd = -1
         self._path = notify_path
         self._notify: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._partial = b""
 
     def __repr__(self) -> str:
         return f"<Child {self.launch.name} {self.state.value} pid={self.pid}>"
@@ -81,29 +115,49 @@ class Child:
         self.state = state
 
     def spawn(self) -> None:
-        """Start the process in a session of its own, so that Ctrl-C reaches only us."""
-        self._listen()
-        read_end, write_end = os.pipe()
-        env = {**self.launch.env, "NOTIFY_SOCKET": str(self._path)}
-        if self.launch.journal:  # what it writes ends there, so it shall write in that form
-            env["JOURNAL_STREAM"] = stream_id(write_end)
+        """Start the process in a session of its own, so that Ctrl-C reaches only us.
+
+        Raises `OSError` if there are no processes, descriptors or memory left; nothing of it is
+        open then.
+        """
+        self.progress, self.reason = 0.0, ""
         try:
+            self._listen()
+            self.log = Output()
+            self.stderr = Output()
             with _readable(self.launch.stdin) as stdin:
-                self._process = subprocess.Popen(
-                    self.launch.argv,
-                    env=env,
-                    stdin=stdin,
-                    stdout=write_end,
-                    stderr=write_end,
-                    start_new_session=True,
-                )
-        finally:
-            os.close(write_end)
-        os.set_blocking(read_end, False)
-        self.stderr_fd = read_end
-        self.progress = 0.0
-        self._partial = b""
-        self.last_lines.clear()
+                self._process = self._popen(stdin, self.log.write_end, self.stderr.write_end)
+        except BaseException:
+            self.close()
+            raise
+
+    def _popen(self, stdin: int, log_fd: int, stderr_fd: int) -> "subprocess.Popen[bytes]":
+        env = {**self.launch.env, "NOTIFY_SOCKET": str(self._path), LOG_FD_VARIABLE: str(log_fd)}
+        if self.launch.journal:  # what it logs ends there, so it shall write in that form
+            env["JOURNAL_STREAM"] = stream_id(log_fd)
+        process = subprocess.Popen(
+            self.launch.argv,
+            env=env,
+            stdin=stdin,
+            stdout=stderr_fd,
+            stderr=stderr_fd,
+            pass_fds=(log_fd,),
+            start_new_session=True,
+        )
+        self._close_write_ends()
+        return process
+
+    def _close_write_ends(self) -> None:
+        for output in (self.log, self.stderr):
+            if output is not None and output.write_end >= 0:
+                os.close(output.write_end)
+                output.write_end = -1
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What is to be listened to while it runs."""
+        assert self.log is not None and self.stderr is not None, "it does not run"
+        return self.log.fd, self.stderr.fd, self.notify_fd
 
     def _listen(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -116,22 +170,6 @@ class Child:
         """Send a signal to the process, if it runs."""
         if self._process is not None:
             self._process.send_signal(number)
-
-    def read_stderr(self) -> bytes:
-        """Return the whole lines that have come in; they are also kept as `last_lines`."""
-        data = b""
-        with contextlib.suppress(BlockingIOError):
-            data = os.read(self.stderr_fd, _READ_BYTES)
-        return self._lines(data)
-
-    def _lines(self, data: bytes) -> bytes:
-        whole, newline, rest = (self._partial + data).rpartition(b"\n")
-        if len(rest) > _READ_BYTES:  # no newline in sight: pass it on as it is
-            whole, newline, rest = rest, b"\n", b""
-        self._partial = rest
-        for line in whole.splitlines():
-            self.last_lines.append(line.decode(errors="replace"))
-        return whole + newline
 
     def read_reports(self) -> list[dict[str, str]]:
         """Return the reports that have come in, each a map of fields."""
@@ -151,25 +189,18 @@ class Child:
         self._process = None
         return code
 
-    def close(self) -> bytes:
-        """Close pipe and socket of a dead process; returns its last unread output."""
-        output = b""
-        while chunk := self._rest():
-            output += self._lines(chunk)
-        if self._partial:
-            output += self._lines(b"\n")
-        os.close(self.stderr_fd)
+    def close(self) -> tuple[bytes, bytes]:
+        """Close pipes and socket of a dead process; return what it logged and wrote last."""
+        self._close_write_ends()
+        log, stderr = (one.close() if one is not None else b"" for one in (self.log, self.stderr))
+        self.log = self.stderr = None
         if self._notify is not None:
             self._notify.close()
         self._notify = None
-        self.stderr_fd = self.notify_fd = -1
-        self._path.unlink(missing_ok=True)
-        return output
-
-    def _rest(self) -> bytes:
-        with contextlib.suppress(BlockingIOError):
-            return os.read(self.stderr_fd, _READ_BYTES)
-        return b""
+        self.notify_fd = -1
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        return log, stderr
 
 
 @contextlib.contextmanager

@@ -74,9 +74,7 @@ def workers(
 
 
 def _worker(worker: WorkerConfig, env: Mapping[str, str], flags: tuple[str, ...]) -> Launch:
-    devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": worker.devices}
-    chosen = devices if worker.devices else {}
-    own = {**openmp.environment(worker, env), **_huge_pages(worker, env), **chosen}
+    own = {**openmp.environment(worker, env), **_huge_pages(worker, env), **visible_devices(worker)}
     return Launch(
         name=worker.name,
         argv=(*_PYTHON, "-m", "worker", *flags, "--name", worker.name),
@@ -85,6 +83,13 @@ def _worker(worker: WorkerConfig, env: Mapping[str, str], flags: tuple[str, ...]
         watchdog_s=worker.stall_s,
         journal=is_journal(2),
     )
+
+
+def visible_devices(worker: WorkerConfig) -> dict[str, str]:
+    """Let a process see the devices of its worker only; all, if nothing is said of them."""
+    if not worker.devices:
+        return {}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": worker.devices}
 
 
 _TUNABLES = "GLIBC_TUNABLES"

@@ -29,6 +29,7 @@ _PHASES = {
     State.STARTING: Phase.LOADING,
     State.READY: Phase.READY,
     State.QUARANTINED: Phase.GONE,
+    State.GIVEN_UP: Phase.GONE,
     State.ENDED: Phase.GONE,
 }
 _PROGRESS_STEP = 0.05
@@ -193,7 +194,4 @@ def _dismiss(watch: Watch) -> None:
 
 def _why(watch: Watch) -> str:
     """Say why a process ended by itself; a fault of the configuration in the worker's own words."""
-    lines = watch.child.last_lines
-    if watch.exit_code == EXIT_CONFIG and lines:
-        return lines[-1].partition(": ")[2] or lines[-1]
-    return explain(watch.exit_code)
+    return watch.failure or watch.child.reason or explain(watch.exit_code)

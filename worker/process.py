@@ -16,6 +16,7 @@ import zmq
 from protocol.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, TaskError
 from protocol.facts import ModelCard
+from protocol.logs import LOG_FD_VARIABLE
 from protocol.messages import Hello, Loading
 from protocol.notify import Notifier
 from protocol.side_tasks import SetSystemPrompt
@@ -24,6 +25,7 @@ from worker import openmp
 from worker.embedding import Desk
 from worker.engine.engine import Engine
 from worker.enginethread import EngineThread, Kept, Opener, engine_config, open_backend
+from worker.launch import visible_devices
 from worker.link.connection import Connection
 from worker.link.link import Link
 from worker.link.outlet import Outlet
@@ -36,6 +38,7 @@ from worker.topology import bind
 logger = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_ERROR, EXIT_STUCK, EXIT_CONFIG = 0, 1, 75, 78
+_LEAVES = {EXIT_OK: "drained", EXIT_CONFIG: "cannot work as configured"}
 
 
 class WorkerProcess:
@@ -81,9 +84,8 @@ class WorkerProcess:
             while (code := self.turn()) is None:
                 pass
             self._notifier.stopping()
-            self._link.close(
-                "drained" if code == EXIT_OK else self._why(), is_failure=code != EXIT_OK
-            )
+            is_failure = code not in _LEAVES
+            self._link.close(_LEAVES.get(code) or self._why(), is_failure=is_failure)
             return code
         finally:
             self.close()
@@ -102,7 +104,8 @@ class WorkerProcess:
         """Do one turn of the main loop; return the exit code if it was the last."""
         self._link.turn()
         if self._link.refused:
-            logger.critical("refused by the gateway: %s", self._link.refused)
+            error = ConfigError(f"refused by the gateway: {self._link.refused}")
+            refuse(error, self._notifier)
             return EXIT_CONFIG
         if (code := self._mind_model()) is not None:
             return code
@@ -261,7 +264,7 @@ class WorkerProcess:
         reason = "The model could not be loaded again after sleeping"
         self._link.give_up(TaskError(ErrorCode.UNAVAILABLE, reason, detail={"retry_after_s": 1}))
         if isinstance(self._thread.error, ConfigError):
-            print(f"llamapool worker: {self._thread.error}", file=sys.stderr)  # noqa: T201 # for a person
+            refuse(self._thread.error, self._notifier)
             return EXIT_CONFIG
         return EXIT_ERROR
 
@@ -285,10 +288,18 @@ def run(config: WorkerConfig) -> int:
     # The engine thread re-takes the GIL after each call into C; the default of 5 ms would show.
     sys.setswitchinterval(0.0005)
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-    os.environ.update(openmp.environment(config, os.environ))  # read when llama.cpp is loaded
+    # Read when llama.cpp is loaded; a supervisor has said the same.
+    os.environ.update(openmp.environment(config, os.environ) | visible_devices(config))
     try:
         bind(config.cpus)
         return WorkerProcess(config).run()
     except ConfigError as error:
-        print(f"llamapool worker: {error}", file=sys.stderr)  # noqa: T201 # for a person
+        refuse(error, Notifier.from_environ())
         return EXIT_CONFIG
+
+
+def refuse(error: ConfigError, notifier: Notifier) -> None:
+    """Tell why this worker cannot work: a supervisor of ours logs it, or without one we do."""
+    notifier.send(X_REASON=error, STATUS=error)
+    if LOG_FD_VARIABLE not in os.environ:
+        logger.critical("cannot work: %s", error)

@@ -1,7 +1,12 @@
-"""When a dead process starts again: back-off and quarantine, as a pure function of its history."""
+"""When a dead process starts again: back-off and quarantine, as a pure function of its history.
+
+A process that left in good order because it was told to is not dead: it starts again, and counts
+for nothing.
+"""
 
 from dataclasses import dataclass
 
+EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_NO_WORKER = 69
 EXIT_RESTART = 75
@@ -20,6 +25,9 @@ class Policy:
     max_deaths: int = 5
     window_s: float = 300.0
     """`max_deaths` within this time is quarantine."""
+    quarantine_s: float | None = 600.0
+    """How long the first quarantine lasts; each further one twice as long. None is for ever."""
+    max_quarantine_s: float = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +38,40 @@ class History:
     """Times of its deaths within the window, oldest first."""
     delay_s: float = 0.0
     """The delay before its present life; 0 if it never died."""
+    n_quarantines: int = 0
+    """Since it was last healthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What happens after a death; a `delay_s` of None is quarantine."""
+    """What happens after a death; without `delay_s` it is given up."""
 
     history: History
     delay_s: float | None
+    is_quarantine: bool = False
 
 
 def judge(
     history: History, *, now: float, ready_s: float, exit_code: int, policy: Policy
 ) -> Verdict:
     """Decide on a process that died at `now` after having been ready for `ready_s`."""
-    deaths = (*(at for at in history.deaths if now - at < policy.window_s), now)
+    deaths = tuple(at for at in history.deaths if now - at < policy.window_s)
+    is_healthy = ready_s >= policy.healthy_after_s
+    n_quarantines = 0 if ready_s >= policy.window_s else history.n_quarantines
+    if exit_code == EXIT_OK and ready_s:
+        delay = policy.first_delay_s
+        return Verdict(History(deaths, history.delay_s, n_quarantines), delay)
+    deaths = (*deaths, now)
     # A worker that was ready could not load its model again after sleeping: memory may be short.
     is_hopeless = exit_code == EXIT_CONFIG and not ready_s
-    if is_hopeless or len(deaths) >= policy.max_deaths:
-        return Verdict(History(deaths, history.delay_s), None)
+    if is_hopeless:
+        return Verdict(History(deaths, history.delay_s, n_quarantines), None)
+    if len(deaths) >= policy.max_deaths:
+        if policy.quarantine_s is None:
+            return Verdict(History(deaths, history.delay_s, n_quarantines), None)
+        delay = min(policy.quarantine_s * 2**n_quarantines, policy.max_quarantine_s)
+        return Verdict(History((), 0.0, n_quarantines + 1), delay, is_quarantine=True)
     delay = policy.first_delay_s
-    if history.delay_s > 0 and ready_s < policy.healthy_after_s:
+    if history.delay_s > 0 and not is_healthy:
         delay = min(history.delay_s * 2, policy.max_delay_s)
-    return Verdict(History(deaths, delay), delay)
+    return Verdict(History(deaths, delay, n_quarantines), delay)

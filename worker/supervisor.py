@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from protocol.notify import Notifier
-from worker.causes import CRASHES, explain
-from worker.children import Child, State
+from worker.causes import explain
+from worker.children import Child, Output, State
 from worker.launch import Launch
 from worker.ondemand import OnDemand
-from worker.respawn import EXIT_CONFIG, EXIT_ERROR, EXIT_NO_WORKER, Policy, judge
+from worker.respawn import EXIT_CONFIG, EXIT_ERROR, EXIT_NO_WORKER, EXIT_OK, Policy, Verdict, judge
 from worker.terminal import Bar, Console, Welcome, welcome_text
 from worker.wakeup import SignalQueue
 from worker.watch import Watch
@@ -28,6 +29,8 @@ log = logging.getLogger("supervisor")
 _DRAIN_GRACE_S = 10.0
 """The gateway keeps its own deadline; this much later it has failed to."""
 _STOP_S = 10.0
+_RESTING = (State.WAITING, State.QUARANTINED)
+_OUT = (State.QUARANTINED, State.GIVEN_UP)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -91,7 +94,7 @@ class Supervisor:
                 self._turn(time.monotonic())
                 while not self._is_over():  # at once after the turn that buried the last
                     for key, _ in self._selector.select(self._timeout_s(time.monotonic())):
-                        key.data()
+                        self._guarded(key.data)
                     self._turn(time.monotonic())
         finally:
             self._kill_all()
@@ -99,6 +102,13 @@ class Supervisor:
                 self._on_demand.close()
         log.info("ended code=%d", self._exit_code)
         return self._exit_code
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Do what concerns one child; whatever goes wrong with it, all others go on."""
+        try:
+            action()
+        except Exception:
+            log.exception("fault of the supervisor")
 
     def _is_over(self) -> bool:
         return self._phase is Phase.STOPPING and not any(w.child.is_alive for w in self._watches)
@@ -120,10 +130,11 @@ class Supervisor:
 
     def _turn(self, now: float) -> None:
         self._obey_signals(now)
-        self._bury_the_dead(now)
+        for watch in list(self._watches):
+            self._guarded(partial(self._bury, watch, now))
         if self._phase is Phase.RUNNING:
             if self._on_demand:
-                self._on_demand.obey(now)
+                self._guarded(partial(self._on_demand.obey, now))
                 self._doom(self._on_demand.overdue(now))
             self._start_the_due(now)
             self._doom_the_silent(now)
@@ -131,11 +142,11 @@ class Supervisor:
         else:
             self._keep_deadline(now)
         if self._on_demand:
-            self._on_demand.tell()
-        self._tell(now)
+            self._guarded(self._on_demand.tell)
+        self._guarded(partial(self._tell, now))
 
     def _timeout_s(self, now: float) -> float | None:
-        times = [w.due_at for w in self._watches if w.child.state is State.WAITING]
+        times = [w.due_at for w in self._watches if w.child.state in _RESTING]
         times += [w.heard_at + w.child.launch.watchdog_s for w in self._watches if w.is_timed]
         if self._on_demand:
             times += self._on_demand.deadlines()
@@ -147,30 +158,42 @@ class Supervisor:
 
     def _start_the_due(self, now: float) -> None:
         for watch in self._watches:
-            if watch.child.state is State.WAITING and watch.due_at <= now:
-                self._start(watch)
+            if watch.child.state in _RESTING and watch.due_at <= now:
+                self._start(watch, now)
 
-    def _start(self, watch: Watch) -> None:
+    def _start(self, watch: Watch, now: float) -> None:
+        """Start a process; one that cannot be started has died like any other."""
         child = watch.child
         child.become(State.STARTING)
-        child.spawn()
-        watch.is_doomed = False
-        watch.ready_at = 0.0
-
-        def on_stderr() -> None:
-            self._console.lines(child.read_stderr())
-
-        self._listen(child.stderr_fd, on_stderr)
-        self._listen(child.notify_fd, lambda: self._hear(watch))
+        watch.is_doomed, watch.ready_at, watch.failure = False, 0.0, ""
+        try:
+            child.spawn()
+        except (OSError, ValueError) as error:
+            watch.failure = f"cannot be started: {error}"
+            watch.exit_code = EXIT_ERROR
+            self._judge(watch, now)
+            return
+        assert child.log is not None and child.stderr is not None
+        hears = (
+            partial(self._pass_on, child.log),
+            partial(self._quote, child.launch.name, child.stderr),
+            partial(self._hear, watch),
+        )
+        for fd, heard in zip(child.fds, hears, strict=True):
+            self._selector.register(fd, selectors.EVENT_READ, heard)
         log.debug("started process=%s pid=%d", child.launch.name, child.pid)
 
-    def _listen(self, fd: int, heard: Callable[[], None]) -> None:
-        self._selector.register(fd, selectors.EVENT_READ, heard)
+    def _pass_on(self, output: Output) -> None:
+        self._console.lines(output.read())
+
+    def _quote(self, name: str, output: Output) -> None:
+        _log_lines(name, output.read())
 
     def _hear(self, watch: Watch) -> None:
         child = watch.child
         for report in child.read_reports():
             child.url = report.get("X_URL", child.url)
+            child.reason = report.get("X_REASON", child.reason)
             if "X_PROGRESS" in report:
                 child.progress = _fraction(report["X_PROGRESS"])
                 self._notifier.send(EXTEND_TIMEOUT_USEC=60_000_000)
@@ -184,24 +207,23 @@ class Supervisor:
 
     # ---- death --------------------------------------------------------------------------------
 
-    def _bury_the_dead(self, now: float) -> None:
-        for watch in self._watches:
-            child = watch.child
-            if not child.is_alive:
-                continue
-            fds = (child.stderr_fd, child.notify_fd)
-            code = child.reap()
-            if code is None:
-                continue
-            for fd in fds:
-                self._selector.unregister(fd)
-            self._console.lines(child.close())
-            watch.exit_code = code
-            if self._phase is Phase.RUNNING and watch.leaves_by is None:
-                self._judge(watch, now)
-            else:
-                child.become(State.ENDED)
-                log.debug("%s has ended code=%d", child.launch.name, code)
+    def _bury(self, watch: Watch, now: float) -> None:
+        """Judge a child if it has died."""
+        child = watch.child
+        if not child.is_alive or (code := child.reap()) is None:
+            return
+        watch.exit_code = code
+        for fd in child.fds:
+            self._selector.unregister(fd)
+        self._hear(watch)
+        said, quoted = child.close()
+        self._console.lines(said)
+        _log_lines(child.launch.name, quoted)
+        if self._phase is Phase.RUNNING and watch.leaves_by is None:
+            self._judge(watch, now)
+        else:
+            child.become(State.ENDED)
+            log.debug("%s has ended code=%d", child.launch.name, code)
 
     def _judge(self, watch: Watch, now: float) -> None:
         """Decide what a death means, and say what is known of it."""
@@ -214,32 +236,38 @@ class Supervisor:
             policy=self._policy_for(watch),
         )
         watch.history = verdict.history
-        self._report_death(watch, verdict.delay_s)
+        self._report_death(watch, verdict)
         if verdict.delay_s is not None:
-            child.become(State.WAITING)
+            child.become(State.QUARANTINED if verdict.is_quarantine else State.WAITING)
             watch.due_at = now + verdict.delay_s
             return
-        child.become(State.QUARANTINED)
+        child.become(State.GIVEN_UP)
         if child.launch.is_gateway:
             self._exit_code = EXIT_CONFIG if watch.exit_code == EXIT_CONFIG else EXIT_ERROR
             self._stop(now)
 
     def _policy_for(self, watch: Watch) -> Policy:
         policy = self._settings.policy
-        if self._on_demand and not watch.child.launch.is_gateway and not watch.was_ready:
-            return replace(policy, max_deaths=1)  # who asked for the model is told, and may again
+        if watch.child.launch.is_gateway:
+            return replace(policy, quarantine_s=None)  # nothing goes without it
+        if self._on_demand:
+            # Who asked for the model is told, and may again.
+            policy = replace(policy, quarantine_s=None)
+            return policy if watch.was_ready else replace(policy, max_deaths=1)
         return policy
 
-    def _report_death(self, watch: Watch, delay_s: float | None) -> None:
+    def _report_death(self, watch: Watch, verdict: Verdict) -> None:
         child, name = watch.child, watch.child.launch.name
-        cause = "stuck: no progress" if watch.is_doomed else explain(watch.exit_code)
-        if delay_s is not None:
-            log.error("%s died cause=%r again_in_s=%.1f", name, cause, delay_s)
+        cause = watch.failure or child.reason or explain(watch.exit_code)
+        cause = "stuck: no progress" if watch.is_doomed else cause
+        if verdict.delay_s is None:
+            log.error("%s is given up cause=%r deaths=%d", name, cause, len(watch.history.deaths))
+        elif verdict.is_quarantine:
+            log.error("%s is quarantined cause=%r again_in_s=%.0f", name, cause, verdict.delay_s)
+        elif watch.exit_code == EXIT_OK:
+            log.info("%s was drained again_in_s=%.1f", name, verdict.delay_s)
         else:
-            n_deaths = len(watch.history.deaths)
-            log.error("%s is given up cause=%r deaths=%d", name, cause, n_deaths)
-        for line in child.last_lines if watch.exit_code in CRASHES else ():
-            log.error("%s said: %s", name, line)
+            log.error("%s died cause=%r again_in_s=%.1f", name, cause, verdict.delay_s)
 
     def _doom_the_silent(self, now: float) -> None:
         for watch in self._watches:
@@ -258,9 +286,10 @@ class Supervisor:
             return
         if self._on_demand:  # none is the normal state
             return
-        if all(watch.child.state is State.QUARANTINED for watch in self._workers):
+        if all(watch.child.state in _OUT for watch in self._workers):
             is_config = all(watch.exit_code == EXIT_CONFIG for watch in self._workers)
-            log.error("no worker can start workers=%d", len(self._workers))
+            if len(self._workers) > 1:  # of a single one it was just said
+                log.error("no worker can start workers=%d", len(self._workers))
             self._exit_code = EXIT_CONFIG if is_config else EXIT_NO_WORKER
             self._drain(now)
 
@@ -281,7 +310,7 @@ class Supervisor:
     def _leave(self, watch: Watch) -> None:
         """Ask a process to leave; one that is not ready has nothing to finish."""
         child = watch.child
-        if child.state is State.WAITING:
+        if child.state in _RESTING:
             child.become(State.ENDED)
         elif child.state is State.READY:
             child.kill(signal.SIGTERM)
@@ -350,6 +379,13 @@ class Supervisor:
             "ready url=%s models=%s workers=%d seconds=%.2f",
             *(welcome.url, ",".join(welcome.models), welcome.n_workers, welcome.seconds),
         )
+
+
+def _log_lines(name: str, data: bytes) -> None:
+    """Log what a process wrote beside its log: a library's words, or a stack as it crashed."""
+    for line in data.decode(errors="replace").split("\n"):
+        if line.strip():
+            log.warning("%s said: %s", name, line)
 
 
 def _fraction(text: str) -> float:

@@ -20,6 +20,8 @@ class Watch:
     heard_at: float = 0.0
     """Its last sign of progress since READY."""
     exit_code: int = 0
+    failure: str = ""
+    """Why it could not be started at all."""
     is_doomed: bool = False
     """It was sent SIGKILL and is not dead yet."""
     leaves_by: float | None = None

@@ -215,8 +215,9 @@ def test_a_child_reads_what_it_is_given_on_standard_input(tmp_path: Path) -> Non
         child = Child(launch, tmp_path / "n.sock")
         child.spawn()
         while child.reap() is None:
-            select.select([child.stderr_fd], [], [], 0.05)
-        assert child.close().decode().split() == [str(len(data))]
+            select.select([child.fds[1]], [], [], 0.05)
+        _, written = child.close()
+        assert written.decode().split() == [str(len(data))]
 
 
 def test_workers_start_with_the_openmp_settings_of_their_place(tmp_path: Path) -> None:

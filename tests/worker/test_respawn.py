@@ -24,7 +24,30 @@ def lives(*ready: float, gap_s: float = 1.0, policy: Policy = POLICY) -> list[fl
 
 
 def test_delay_doubles_and_the_fifth_death_is_quarantine() -> None:
-    assert lives(0, 0, 0, 0, 0) == [0.5, 1, 2, 4, None]
+    assert lives(0, 0, 0, 0, 0) == [0.5, 1, 2, 4, 600]
+    for_ever = Policy(quarantine_s=None)
+    assert lives(0, 0, 0, 0, 0, policy=for_ever) == [0.5, 1, 2, 4, None]
+
+
+def test_each_quarantine_is_twice_as_long_up_to_a_bound() -> None:
+    found = [one for one in lives(*[0] * 35) if one is not None and one > 30]
+    assert found == [600, 1200, 2400, 4800, 9600, 19200, 21600]
+
+
+def test_health_ends_the_doubling() -> None:
+    delays = lives(*[0] * 10, 400, *[0] * 4)
+    assert [one for one in delays if one is not None and one > 30] == [600, 1200, 600]
+
+
+def test_a_drain_by_hand_is_no_death() -> None:
+    history = History()
+    for now in range(20):
+        verdict = judge(history, now=now, ready_s=0.5, exit_code=0, policy=POLICY)
+        history = verdict.history
+        assert verdict.delay_s == POLICY.first_delay_s
+    assert not history.deaths
+    at_once = judge(History(), now=0, ready_s=0, exit_code=0, policy=POLICY)
+    assert len(at_once.history.deaths) == 1, "it never was ready: nobody drained it"
 
 
 def test_delay_is_bounded() -> None:

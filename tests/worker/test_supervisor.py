@@ -28,8 +28,10 @@ DRIVER = textwrap.dedent(
     console = stderr_console(sys.stderr)
     logs.configure("supervisor", stream=console)
     env = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+    os.makedirs(plan["scratch"], exist_ok=True)
     launches = [
-        Launch(name=name, argv=(sys.executable, "-c", plan["child"], kind, plan["scratch"]),
+        Launch(name=name, argv=(plan["python"].get(name, sys.executable), "-c", plan["child"],
+                                kind, plan["scratch"]),
                env=env, model="" if name == "gateway" else "m",
                watchdog_s=plan["watchdog_s"])
         for name, kind in plan["children"].items()
@@ -55,8 +57,15 @@ CHILD = textwrap.dedent(
     first = not once.exists()
     once.touch()
     if kind == "config":
-        print("model is broken", file=sys.stderr)
+        tell.send(X_REASON="the model is broken")
         sys.exit(78)
+    if kind == "drained-once" and first:
+        tell.send(READY=1, X_URL="http://127.0.0.1:1")
+        sys.exit(0)
+    if kind == "forger":
+        print("2026-11-22T10:00:00.000Z ERROR supervisor forged", file=sys.stderr, flush=True)
+    if kind == "logger":
+        os.write(int(os.environ["LLAMAPOOL_LOG_FD"]), b"a line of its log\\n")
     if kind == "crash" or (kind == "crash-once" and first):
         print("last words", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGABRT)
@@ -94,6 +103,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "watchdog_s": 30,
             "drain_timeout_s": 5,
             "policy": {"first_delay_s": 0.05},
+            "python": {},
             **plan,
         }
         process = Process(python("-c", DRIVER, json.dumps(plan)))
@@ -118,7 +128,7 @@ def test_sigterm_ends_the_gateway_first_and_leaves_nobody(start: Start) -> None:
     assert process.wait() == 0
     assert process.survivors() == []
     ends = [line for line in process.lines if line.endswith(" leaves")]
-    assert ends[0] == "gate leaves"
+    assert ends[0].endswith("gateway said: gate leaves")
 
 
 def test_second_signal_ends_at_once_with_1(start: Start) -> None:
@@ -133,15 +143,15 @@ def test_second_signal_ends_at_once_with_1(start: Start) -> None:
 
 def test_crashed_worker_comes_back_and_its_last_words_are_told(start: Start) -> None:
     process = start("crash-once")
+    process.wait_for("WARNING supervisor w1 said: last words")
     process.wait_for(r"w1 died cause='aborted' again_in_s=0\.1")
-    process.wait_for("w1 said: last words")
     process.wait_for("w1 is ready")
     process.wait_for("ready url=")
 
 
 def test_illegal_instruction_tells_how_to_rebuild(start: Start) -> None:
     process = start("illegal", "plain", policy={"max_deaths": 1})
-    assert "GGML_NATIVE=OFF" in process.wait_for("w1 is given up").string
+    assert "GGML_NATIVE=OFF" in process.wait_for("w1 is quarantined").string
 
 
 def test_silent_worker_is_killed_and_replaced(start: Start) -> None:
@@ -154,24 +164,58 @@ def test_silent_worker_is_killed_and_replaced(start: Start) -> None:
 def test_crash_loop_ends_in_quarantine_and_69(start: Start) -> None:
     process = start("crash", policy={"first_delay_s": 0.01, "max_deaths": 3})
     assert process.wait() == 69
-    assert process.text.count("again_in_s") == 2
-    assert "w1 is given up" in process.text
+    assert process.text.count(" died cause=") == 2
+    assert "w1 is quarantined" in process.text
     assert process.survivors() == []
 
 
 def test_quarantined_worker_leaves_the_others_alone(start: Start) -> None:
     process = start("crash", "plain", policy={"first_delay_s": 0.01, "max_deaths": 2})
-    process.wait_for("w1 is given up")
+    process.wait_for("w1 is quarantined cause='aborted' again_in_s=600")
     assert process.popen.poll() is None
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
 
 
+def test_quarantine_ends_and_the_worker_is_tried_again(start: Start) -> None:
+    policy = {"first_delay_s": 0.01, "max_deaths": 1, "quarantine_s": 0.2}
+    process = start("crash-once", "plain", policy=policy)
+    process.wait_for("w1 is quarantined")
+    process.wait_for("w1 is ready")
+
+
+def test_a_process_that_cannot_be_started_has_died_like_any_other(
+    start: Start, tmp_path: Path
+) -> None:
+    """Fault H11: a missing interpreter, or a fork that failed, ended the supervisor and all."""
+    process = start("plain", "plain", python={"w1": str(tmp_path / "missing")})
+    process.wait_for(r"w1 died cause=.cannot be started: .*No such file.* again_in_s=0\.1")
+    process.wait_for("w2 is ready")
+    (tmp_path / "missing").symlink_to(sys.executable)
+    process.wait_for("w1 is ready")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert process.survivors() == []
+
+
+def test_a_drain_by_hand_is_no_death(start: Start) -> None:
+    process = start("drained-once", policy={"first_delay_s": 0.01, "max_deaths": 1})
+    process.wait_for("INFO supervisor w1 was drained")
+    process.wait_for("w1 is ready")
+    assert "w1 died" not in process.text and "w1 is quarantined" not in process.text
+
+
+def test_what_is_written_beside_the_log_is_quoted(start: Start) -> None:
+    process = start("forger", "logger")
+    process.wait_for("WARNING supervisor w1 said: 2026-11-22T10:00:00.000Z ERROR supervisor forged")
+    process.wait_for("^a line of its log$")
+
+
 def test_worker_that_cannot_be_configured_is_not_tried_again(start: Start) -> None:
     process = start("config")
     assert process.wait() == 78
-    assert process.text.count("model is broken") == 1
-    assert "cannot work as configured" in process.text
+    assert process.text.count("the model is broken") == 1
+    assert "w1 is given up cause='the model is broken'" in process.text
 
 
 def test_gateway_that_cannot_be_configured_stops_everything(start: Start) -> None:
@@ -228,6 +272,7 @@ def test_reports_reach_systemd(start: Start, tmp_path: Path) -> None:
                 "watchdog_s": 30,
                 "drain_timeout_s": 5,
                 "policy": {},
+                "python": {},
             }
         )
         env = {"NOTIFY_SOCKET": str(tmp_path / "systemd.sock"), "WATCHDOG_USEC": "200000"}

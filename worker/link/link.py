@@ -213,8 +213,10 @@ class Link:
 
     def _reconnect(self, reason: str) -> None:
         """Start over: what ran for the old connection has nobody to go to."""
-        level = logging.INFO if self.tasks.is_idle else logging.WARNING
-        logger.log(level, "gateway lost tasks=%r reason=%s", self.tasks, reason)
+        if self.tasks.is_idle:  # as when all is stopped, the gateway first
+            logger.info("waiting for a gateway reason=%s", reason)
+        else:
+            logger.warning("gateway lost tasks=%r reason=%s", self.tasks, reason)
         self._connection.close()
         self._is_welcome = False
         self.tasks.clear()

@@ -6,8 +6,10 @@ are kept so that a person is told why.
 
 import ctypes
 import logging
+import re
 from collections import deque
 from functools import cache
+from typing import NamedTuple
 
 import llama_cpp.llama_cpp as lib
 
@@ -15,8 +17,12 @@ from worker.llama import package
 
 logger = logging.getLogger(__name__)
 
-_WARN, _ERROR, _CONTINUED = 3, 4, 5
+_INFO, _WARN, _ERROR, _CONTINUED = 2, 3, 4, 5
 _recent: deque[str] = deque(maxlen=20)
+_placed: deque[str] = deque(maxlen=100)
+"""What was said of where layers and caches lie."""
+_OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+_BUFFER = re.compile(r"([\w.:-]+) (model|KV|compute) buffer size = +([\d.]+) MiB")
 
 logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
     ctypes.cast(lib.llama_get_logits, ctypes.c_void_p).value or 0
@@ -25,7 +31,8 @@ logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator] # llama_cpp is untyped
-def _on_log(level: int, text: bytes, _data: object) -> None:
+def on_log(level: int, text: bytes, _data: object) -> None:
+    """Take what a library logs: for its function that sets a callback."""
     keep(level, text)
 
 
@@ -40,10 +47,12 @@ def keep(level: int, text: bytes) -> None:
         logger.debug("llama.cpp %s", line)
     elif level == _CONTINUED and _recent:
         _recent[-1] += line
+    elif level == _INFO and ("offloaded" in line or "buffer size" in line):
+        _placed.append(line)
 
 
 def _listen() -> None:
-    lib.llama_log_set(_on_log, None)
+    lib.llama_log_set(on_log, None)
 
 
 @cache
@@ -62,6 +71,30 @@ def forget_log() -> None:
 def last_words() -> str:
     """Return the newest warnings and errors as one line, or an empty string."""
     return " | ".join(list(_recent)[-4:])
+
+
+class Placement(NamedTuple):
+    """Where llama.cpp put a model, by what it said while loading."""
+
+    n_offloaded: int
+    n_layers: int
+    """0 where it says nothing of layers: there is no GPU for any."""
+    buffers: str
+    """Kinds and sizes, such as `CUDA0 model 4096 MiB`."""
+
+
+def forget_placement() -> None:
+    """Drop what was said of places, before a model is loaded."""
+    _placed.clear()
+
+
+def placement() -> Placement:
+    """Tell where layers and caches lie that were made since `forget_placement`."""
+    text = "\n".join(_placed)
+    layers = _OFFLOADED.search(text)
+    sizes = [f"{where} {what} {float(size):.0f} MiB" for where, what, size in _BUFFER.findall(text)]
+    counts = (int(layers[1]), int(layers[2])) if layers else (0, 0)
+    return Placement(*counts, ", ".join(sizes))
 
 
 def complaint(about: str) -> str:

@@ -106,6 +106,7 @@ class _Short(ConfigError):
 
 def _load(config: WorkerConfig, on_progress: Progress) -> Loaded:
     library.forget_log()
+    library.forget_placement()
     model = _load_model(config, on_progress)
     if not model:
         fault = _reason(f"cannot load {config.model}", "is it a complete GGUF file?")
@@ -115,6 +116,7 @@ def _load(config: WorkerConfig, on_progress: Progress) -> Loaded:
         lib.llama_model_free(model)
         raise ConfigError(f"--override-kv: {ignored}")
     context, n_ctx_slot = _fitting_context(model, config)
+    tell_placement(config)
     apply_control_vectors(model, context, config)
     pages.forget(paths_of(Path(config.model)))
     return Loaded(
@@ -127,6 +129,22 @@ def _load(config: WorkerConfig, on_progress: Progress) -> Loaded:
         threads=open_threads(context, config),
         is_measured=config.perf,
     )
+
+
+def tell_placement(config: WorkerConfig) -> None:
+    """Log where layers and caches lie, and warn where a GPU was wanted and has none of them."""
+    found = library.placement()
+    logger.info(
+        "loaded layers_on_gpu=%d of=%d places=%s", found.n_offloaded, found.n_layers, found.buffers
+    )
+    is_wanted = bool(config.devices) or config.n_gpu_layers > 0
+    if is_wanted and not found.n_offloaded:
+        logger.warning(
+            "no layer lies on a GPU, though devices=%s n_gpu_layers=%d ask for it: is there one,"
+            " and was llama.cpp built for it?",
+            config.devices or "all",
+            config.n_gpu_layers,
+        )
 
 
 def _uses_gpu(config: WorkerConfig) -> bool:

@@ -1,0 +1,1 @@
+"""Where a model lies, and which devices a worker sees."""
