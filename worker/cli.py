@@ -238,7 +238,10 @@ def worker(config: Path | None, name: str, connect: tuple[str, ...], **values: A
         logs.configure(one.name, pool.log)
         _warn(said)
     except ConfigError as error:
-        raise SystemExit(_refuse(error)) from None
+        # A supervisor of ours says it in its own words; anybody else reads standard error.
+        Notifier.from_environ().send(X_REASON=error, STATUS=error)
+        is_told = logs.LOG_FD_VARIABLE in os.environ
+        raise SystemExit(EXIT_CONFIG if is_told else _refuse(error)) from None
     from worker.process import run
 
     raise SystemExit(run(one))
