@@ -57,5 +57,5 @@ def test_a_model_that_is_gone_ends_the_worker_which_is_tried_again(
     message = "The model could not be loaded again after sleeping"
     assert response.json()["error"]["message"] == message
     served.wait_for(r"a died cause=.* again_in_s=0\.5")
-    served.wait_for("no worker can start")
+    served.wait_for("a is given up cause=.*does not exist")
     assert served.wait() == 78
