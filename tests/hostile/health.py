@@ -1,7 +1,7 @@
 """What the processes of a pool look like from outside: pids, descriptors, slots, lag."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -73,14 +73,20 @@ class Lag:
 def loop_lag(served: Served) -> dict[str, Lag]:
     """Return what the metrics tell of the loops of gateway and workers."""
     buckets: dict[str, list[tuple[float, float]]] = {}
+    longest_s: dict[str, float] = {}
     for family in text_string_to_metric_families(served.client.get("/metrics").text):
+        if family.name.endswith("_loop_lag_max_seconds"):  # the gateway tells it to the ms
+            longest_s[family.name.replace("_max_", "_")] = family.samples[0].value
         if not family.name.endswith("_loop_lag_seconds"):
             continue
         for one in family.samples:
             if one.name.endswith("_bucket"):
                 name = " ".join([family.name, one.labels.get("worker", "")]).strip()
                 buckets.setdefault(name, []).append((float(one.labels["le"]), one.value))
-    return {name: _lag(rows) for name, rows in buckets.items() if rows[-1][1]}
+    lags = {name: _lag(rows) for name, rows in buckets.items() if rows[-1][1]}
+    return {
+        name: replace(lag, worst_s=longest_s.get(name, lag.worst_s)) for name, lag in lags.items()
+    }
 
 
 def _lag(rows: list[tuple[float, float]]) -> Lag:
