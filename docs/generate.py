@@ -21,7 +21,7 @@ from protocol.options.table import OPTIONS
 from protocol.options.unused import FOREIGN, IDLE, REFUSED
 from protocol.sampling import SamplingParams
 from protocol.schema import Row, describe, shape_of
-from protocol.wire.shapes import Shape, leaves
+from protocol.wire.shapes import FieldShape, leaves
 
 DOCS = Path(__file__).parent
 
@@ -163,7 +163,7 @@ def _fields_text() -> str:
     return "\n".join(lines)
 
 
-def _bounds_in(shape: Shape, path: str, written: dict[int, str]) -> Iterator[tuple[str, str]]:
+def _bounds_in(shape: FieldShape, path: str, written: dict[int, str]) -> Iterator[tuple[str, str]]:
     """List the bounds of a field; a structure that stands under another name is only named."""
     inner = list(shape.inner())
     first = written.setdefault(id(shape), path) if len(inner) > 1 or inner else path

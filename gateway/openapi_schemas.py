@@ -10,13 +10,13 @@ from protocol.wire.shapes import (
     Either,
     Entries,
     Fields,
+    FieldShape,
     Flag,
     Free,
     Items,
     Number,
     Several,
-    Shape,
-    Text,
+    TextShape,
     Token,
 )
 
@@ -24,7 +24,7 @@ Schema = dict[str, Any]
 
 
 @singledispatch
-def schema_of(shape: Shape) -> Schema:
+def schema_of(shape: FieldShape) -> Schema:
     """Return the JSON schema of what passes; numbers that are clamped have no bounds in it."""
     raise TypeError(shape)
 
@@ -50,7 +50,7 @@ def _(shape: Token) -> Schema:
 
 
 @schema_of.register
-def _(shape: Text) -> Schema:
+def _(shape: TextShape) -> Schema:
     return {"type": "string", **_bound("maxLength", shape.most)}
 
 

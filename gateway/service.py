@@ -26,7 +26,7 @@ from protocol.schema import json_type
 T = TypeVar("T")
 
 
-class Asked(NamedTuple):
+class ReadRequest(NamedTuple):
     """A request whose body was read and is within all bounds."""
 
     body: Any
@@ -64,7 +64,7 @@ class Service:
             fields=config.limits,
         )
 
-    async def read(self, scope: Scope, receive: Receive, kind: str) -> Asked:
+    async def read(self, scope: Scope, receive: Receive, kind: str) -> ReadRequest:
         """Read a body of this kind and find its model; raises `TaskError`, `Refused`, `ClientGone`.
 
         Every field is held against its bound before anything else looks at it.
@@ -80,7 +80,7 @@ class Service:
         card = await self.card(model, scope, receive)
         is_large = HELD in scope and scope[HELD].n_bytes > LARGE
         await in_thread(is_large, check_body, kind, body, bounds_of(card, self.config.limits))
-        return Asked(body, card, is_large, scope, receive)
+        return ReadRequest(body, card, is_large, scope, receive)
 
     async def read_plain(self, scope: Scope, receive: Receive, kind: str) -> dict[str, Any]:
         """Read a body that has nothing to do with a model; raises likewise."""

@@ -33,7 +33,7 @@ from protocol.values import (
     take_logit_bias,
     take_samplers,
 )
-from protocol.wire.shapes import FLOAT32_MAX, INT32_MAX, Clamp, Text
+from protocol.wire.shapes import FLOAT32_MAX, INT32_MAX, Clamp, TextShape
 
 UNSET_SEED = 0xFFFFFFFF
 """llama.cpp's LLAMA_DEFAULT_SEED: the worker draws one."""
@@ -330,7 +330,7 @@ class SamplingParams:
         "Content-only",
         "The parser of the answer, told in `generation_settings`; it cannot be chosen.",
         read=read_chat_format,
-        shape=Text(most=64),
+        shape=TextShape(most=64),
         stage="gateway",
     )
     reasoning_format: str = param(

@@ -20,11 +20,11 @@ from protocol.wire.shapes import (
     Bounds,
     Clamp,
     Either,
+    FieldShape,
     Flag,
     Items,
     Number,
-    Shape,
-    Text,
+    TextShape,
     number,
 )
 
@@ -48,7 +48,7 @@ class Spec:
     """A number below `low` stands for the default."""
     max_chars: Bound | None = None
     max_items: Bound | None = None
-    shape: Shape | None = None
+    shape: FieldShape | None = None
     """The bounds of a structured value; others follow from the type."""
     stage: str = ""
     """Who consumes the field: `sampler`, `engine`, `link` or `gateway`."""
@@ -91,12 +91,12 @@ def _default(f: "Field[Any]") -> Any:
     return f.default_factory() if f.default_factory is not MISSING else MISSING
 
 
-def shape_of(row: Row) -> Shape:
+def shape_of(row: Row) -> FieldShape:
     """Return the bounds of a declared field."""
     return row.spec.shape or _shape(row.kind, row)
 
 
-def _shape(kind: Any, row: Row) -> Shape:
+def _shape(kind: Any, row: Row) -> FieldShape:
     spec = row.spec
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
@@ -110,7 +110,7 @@ def _shape(kind: Any, row: Row) -> Shape:
         return Number(low=spec.low, high=spec.high, whole=kind is int, clamps=spec.clamps)
     if kind is str and (spec.max_chars is not None or spec.choices):
         longest = max(map(len, spec.choices), default=0)
-        return Text(most=longest if spec.max_chars is None else spec.max_chars)
+        return TextShape(most=longest if spec.max_chars is None else spec.max_chars)
     raise TypeError(f"{row.name}: a {kind} needs a bound")
 
 

@@ -19,7 +19,7 @@ from protocol.wire.shapes import (
     Free,
     Items,
     Number,
-    Text,
+    TextShape,
     Token,
 )
 
@@ -62,21 +62,21 @@ GUESSERS = (
 )
 """Who may guess ahead (llama.cpp common/speculative.cpp, as far as it is here)."""
 
-_NAME = Text(most=64)
+_NAME = TextShape(most=64)
 SEED = Number(low=-(2**63), high=2**64 - 1)
-SAMPLERS = Either((Text(most=256), Items(_NAME, 32)))
-GUESSER_NAMES = Either((Text(most=256), Items(_NAME, 16)))
-STOPS = Either((Text(most="stop_chars"), Items(Text(most="stop_chars"), "stops")))
-TAGS = Either((Text(most=4096), Items(Text(most=4096), 16)))
-BREAKERS = Items(Text(most=256), 32)
-GRAMMAR = Text(most="grammar_chars")
+SAMPLERS = Either((TextShape(most=256), Items(_NAME, 32)))
+GUESSER_NAMES = Either((TextShape(most=256), Items(_NAME, 16)))
+STOPS = Either((TextShape(most="stop_chars"), Items(TextShape(most="stop_chars"), "stops")))
+TAGS = Either((TextShape(most=4096), Items(TextShape(most=4096), 16)))
+BREAKERS = Items(TextShape(most=256), 32)
+GRAMMAR = TextShape(most="grammar_chars")
 BIASES = Either(
     (
         Items(Free(2, 256), "biases"),
         Entries(Number(low=-FLOAT32_MAX, high=FLOAT32_MAX, clamps=Clamp.BOTH), "biases"),
     )
 )
-PENALTY_PROMPT = Either((Text(most="slot_chars"), Items(Token(), "n_ctx")))
+PENALTY_PROMPT = Either((TextShape(most="slot_chars"), Items(Token(), "n_ctx")))
 ADAPTERS = Items(
     Fields(
         {

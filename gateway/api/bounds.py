@@ -6,7 +6,7 @@ from typing import Any
 from gateway.api.tables import BODIES, HEADERS, QUERIES, fields_of
 from protocol.facts import ModelCard
 from protocol.limits import LimitsConfig
-from protocol.wire.shapes import INT32_MAX, Bounds, Shape
+from protocol.wire.shapes import INT32_MAX, Bounds, FieldShape
 
 _KIB = 1024
 _BASE64_MIB = 1024 * 1024 * 4 // 3
@@ -85,6 +85,6 @@ def check_head(scope: Mapping[str, Any], bounds: Bounds) -> None:
         _check_length(QUERIES.get(name.decode("latin-1")), name.decode("latin-1"), value, bounds)
 
 
-def _check_length(shape: Shape | None, name: str, value: bytes, bounds: Bounds) -> None:
+def _check_length(shape: FieldShape | None, name: str, value: bytes, bounds: Bounds) -> None:
     if shape is not None:
         shape.check(value.decode("latin-1"), name, bounds)

@@ -6,22 +6,22 @@ from protocol.wire.shapes import (
     Either,
     Entries,
     Fields,
+    FieldShape,
     Flag,
     Free,
     Items,
     Several,
-    Shape,
-    Text,
+    TextShape,
     Token,
 )
 
-WORD = Text(most=256)
+WORD = TextShape(most=256)
 """What is compared with a few known words."""
-NAME = Text(most=256)
-TEXT = Text(most=CONTEXT_CHARS, counts=True)
+NAME = TextShape(most=256)
+TEXT = TextShape(most=CONTEXT_CHARS, counts=True)
 """A text of a prompt: all of them together have the bound of one."""
 
-_DATA = Text(most="image_chars", is_medium=True)
+_DATA = TextShape(most="image_chars", is_medium=True)
 DATA = Items(_DATA, "images")
 _REST = Free("depth", CONTEXT_CHARS, counts=True)
 """Fields of other names, which a chat template may read."""
@@ -81,7 +81,7 @@ MESSAGES = Items(
 )
 """Messages of a chat, of Anthropic's, and items of a response: their words do not collide."""
 
-_DESCRIPTION: dict[str, Shape] = {
+_DESCRIPTION: dict[str, FieldShape] = {
     "name": NAME,
     "description": TEXT,
     "parameters": SCHEMA,
@@ -107,11 +107,11 @@ RESPONSE_FORMAT = Fields(
 OUTPUT_CONFIG = Fields({"effort": WORD, "format": Fields({"type": WORD, "schema": SCHEMA})})
 SYSTEM_PROMPT = Either(
     (
-        Text(most=CONTEXT_CHARS),
+        TextShape(most=CONTEXT_CHARS),
         Fields(
             {
-                "prompt": Text(most=CONTEXT_CHARS),
-                "anti_prompt": Text(most="stop_chars"),
+                "prompt": TextShape(most=CONTEXT_CHARS),
+                "anti_prompt": TextShape(most="stop_chars"),
                 "assistant_name": NAME,
             }
         ),

@@ -37,24 +37,24 @@ from protocol.wire.shapes import (
     Clamp,
     Either,
     Fields,
+    FieldShape,
     Flag,
     Items,
     Number,
     Several,
-    Shape,
-    Text,
+    TextShape,
     Token,
 )
 
-Table = Mapping[str, Shape]
+Table = Mapping[str, FieldShape]
 
 _FLAG = Flag()
-_NAME = Text(most=256)
-_MODEL = Text(most=4096)
-_SESSION = Text(most=1024)
+_NAME = TextShape(most=256)
+_MODEL = TextShape(most=4096)
+_SESSION = TextShape(most=1024)
 _TOP = Number(low=0, high=1024, clamps=Clamp.BOTH)
 _COUNT = Number(low=0, high=INT32_MAX)
-_PROMPT_TEXT = Text(most=CONTEXT_CHARS)
+_PROMPT_TEXT = TextShape(most=CONTEXT_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,7 +95,7 @@ _MEDIA_DATA: Table = {
         Fields(
             {
                 "id": Number(low=-(2**63), high=2**64 - 1),
-                "data": Text(most="image_chars", is_medium=True),
+                "data": TextShape(most="image_chars", is_medium=True),
             }
         ),
         "images",
@@ -136,7 +136,9 @@ BODIES: Mapping[str, Body] = {
             **_MEDIA_DATA,
             "input_prefix": Either((_PROMPT_TEXT, MIXED)),
             "input_suffix": Either((_PROMPT_TEXT, MIXED)),
-            "input_extra": Items(Fields({"filename": Text(most=4096), "text": TEXT}), "messages"),
+            "input_extra": Items(
+                Fields({"filename": TextShape(most=4096), "text": TEXT}), "messages"
+            ),
             "prompt": _PROMPT_TEXT,
         },
     ),
@@ -185,7 +187,7 @@ BODIES: Mapping[str, Body] = {
             **_USAGE,
             "messages": MESSAGES,
             "system": Either((TEXT, CONTENT_PARTS)),
-            "stop_sequences": Items(Text(most="stop_chars"), "stops"),
+            "stop_sequences": Items(TextShape(most="stop_chars"), "stops"),
             "thinking": Fields({"type": WORD, "budget_tokens": _COUNT}),
             "output_config": OUTPUT_CONFIG,
             "logprobs": _FLAG,
@@ -193,7 +195,7 @@ BODIES: Mapping[str, Body] = {
         required=("messages",),
     ),
     "Tokenize": Body(
-        doc="Text, or texts and tokens mixed.",
+        doc="TextShape, or texts and tokens mixed.",
         fields={
             "model": _MODEL,
             "content": Either((_PROMPT_TEXT, MIXED)),
@@ -233,7 +235,7 @@ BODIES: Mapping[str, Body] = {
     ),
     "SlotAction": Body(
         doc="The file to save to or to restore from.",
-        fields={**_ORIGIN, "filename": Text(most=4096)},
+        fields={**_ORIGIN, "filename": TextShape(most=4096)},
     ),
     "ChatControl": Body(
         doc="What to do to an answer that is under way.",
@@ -297,7 +299,7 @@ PATHS: Table = {"id": _MODEL, "id_slot": Number(low=0, high=999_999_999)}
 @cache
 def fields_of(body: Body) -> Table:
     """Return all fields of a body, under all their names."""
-    table: dict[str, Shape] = {}
+    table: dict[str, FieldShape] = {}
     for row in describe(cast(Hashable, SamplingParams)) if body.has_sampling else ():
         table |= dict.fromkeys((row.name, *row.spec.aliases), shape_of(row))
     table.update(body.fields)

@@ -17,7 +17,7 @@ from gateway.eventstream import EventStream
 from gateway.origin import Origin, read_origin
 from gateway.race import disconnected, guarded, together
 from gateway.reply import Outcome, Plan, Reply, whole_calls
-from gateway.service import Asked, Service
+from gateway.service import ReadRequest, Service
 from gateway.stream import TaskStream
 from gateway.tracing import route_headers
 from protocol.errors import InvalidRequest, TaskError
@@ -60,7 +60,7 @@ class Generation:
         exchange = Exchange(scope, receive, send, read_origin(scope, asked.body))
         await self.respond(await self.plan(asked, exchange), asked.card, exchange)
 
-    async def plan(self, asked: Asked, exchange: Exchange) -> Plan:
+    async def plan(self, asked: ReadRequest, exchange: Exchange) -> Plan:
         """Plan a request; raises `TaskError`."""
         return await asked.in_thread(self._planner, asked.body, asked.card)
 

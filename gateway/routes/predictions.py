@@ -75,7 +75,7 @@ class Predictions:
 
     async def _predict(self, instance: Any, scope: Scope) -> Any:
         """Answer one instance; what is wrong with it is its own answer."""
-        answer = _Answer()
+        answer = _PredictionAnswer()
         try:
             route, body = self._read(instance)
             inner = {**scope, "path": route.path, "raw_path": route.path.encode(), CHUNKS: None}
@@ -103,7 +103,7 @@ class Predictions:
         return route, orjson.dumps(body)
 
 
-class _Answer:
+class _PredictionAnswer:
     """Keeps the body of one inner answer."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.errors import json_response
 from gateway.race import answered
 from gateway.routes.generate import Planner, with_media
-from gateway.service import Asked, Service
+from gateway.service import ReadRequest, Service
 from protocol.errors import InvalidRequest
 from protocol.side_tasks import Render, Rendered
 
@@ -29,7 +29,7 @@ class Rendering:
 
 
 async def rendered(
-    service: Service, planner: Planner, asked: Asked, *, counts: bool = False
+    service: Service, planner: Planner, asked: ReadRequest, *, counts: bool = False
 ) -> Rendered:
     """Have a worker write the prompt of the request's first choice; media matter to a count."""
     plan = await asked.in_thread(planner, asked.body, asked.card)

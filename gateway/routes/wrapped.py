@@ -7,7 +7,7 @@ from gateway.llamacpp.options import read_flag
 from gateway.race import answered
 from gateway.reply import Plan
 from gateway.routes.generate import Exchange, Generation
-from gateway.service import Asked
+from gateway.service import ReadRequest
 from protocol.facts import ModelCard
 from protocol.messages import Tokenize, Tokenized
 from protocol.side_tasks import Render, Rendered
@@ -16,7 +16,7 @@ from protocol.side_tasks import Render, Rendered
 class WrappedGeneration(Generation):
     """Chooses the shape by `tokenize`, as `api_like_OAI.py` did."""
 
-    async def plan(self, asked: Asked, exchange: Exchange) -> Plan:
+    async def plan(self, asked: ReadRequest, exchange: Exchange) -> Plan:
         """Plan a request, and have its prompt tokenized if it asks for that."""
         if not read_flag(asked.body, "tokenize"):
             return await super().plan(asked, exchange)

@@ -21,7 +21,7 @@ _SHARED = ("prompt", "chat", "infill", "media", "schema")
 """Fields of a generation that its choices have in common, written once a frame."""
 
 
-class Refusal(NamedTuple):
+class FrameRefusal(NamedTuple):
     """A message that stays behind, and what its task ends with."""
 
     message: Message
@@ -33,7 +33,7 @@ class Packed:
     """Frames in the order of their messages, and what is in none of them."""
 
     frames: list[bytes] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[FrameRefusal] = field(default_factory=list)
 
 
 def pack(seq: int, messages: Sequence[Message], *, limit: int = codec.MAX_FRAME_BYTES) -> Packed:
@@ -46,13 +46,13 @@ def pack(seq: int, messages: Sequence[Message], *, limit: int = codec.MAX_FRAME_
         # A large message that is alone has its frame already: writing it anew takes 100 ms.
         if data and len(data) <= (limit if len(messages) == 1 else min(FRAME_BYTES, limit)):
             return Packed([data])
-    writer = _Writer(seq, limit)
+    writer = _FrameWriter(seq, limit)
     for message in messages:
         writer.add(message)
     return writer.finish()
 
 
-class _Writer:
+class _FrameWriter:
     """Fills one frame after the other."""
 
     def __init__(self, seq: int, limit: int) -> None:
@@ -99,7 +99,7 @@ class _Writer:
             self._places.setdefault((name, id(value)), len(self._bodies))
 
     def _refuse(self, message: Message, error: TaskError) -> None:
-        self._packed.refused.append(Refusal(message, error))
+        self._packed.refused.append(FrameRefusal(message, error))
 
     def _flush(self) -> None:
         self._packed.frames.append(codec.join(self._seq, self._bodies))

@@ -79,7 +79,7 @@ def refusal(path: str, problem: str) -> InvalidRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FieldShape:
     """Base of all shapes."""
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
@@ -89,18 +89,18 @@ class Shape:
         """Write down the bound of the value itself, for the documents; empty if it has none."""
         return ""
 
-    def inner(self) -> Iterator[tuple[str, "Shape"]]:
+    def inner(self) -> Iterator[tuple[str, "FieldShape"]]:
         """List the shapes inside with what their paths add."""
         return iter(())
 
 
 @dataclass(frozen=True, slots=True)
-class Flag(Shape):
+class Flag(FieldShape):
     """true or false."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Number(Shape):
+class Number(FieldShape):
     """A number between two others; one that clamps is brought there instead of refused."""
 
     low: Bound
@@ -126,7 +126,7 @@ class Number(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Token(Shape):
+class Token(FieldShape):
     """A token of the model's vocabulary."""
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
@@ -138,7 +138,7 @@ class Token(Shape):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text(Shape):
+class TextShape(FieldShape):
     """A text of so many characters; `counts` adds it to its prompt, `is_medium` to the images."""
 
     most: Bound
@@ -160,10 +160,10 @@ class Text(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Items(Shape):
+class Items(FieldShape):
     """A list of so many items."""
 
-    item: Shape
+    item: FieldShape
     most: Bound
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
@@ -183,12 +183,12 @@ class Items(Shape):
     def describe(self) -> str:
         return f"{_named(self.most)} entries"
 
-    def inner(self) -> Iterator[tuple[str, Shape]]:
+    def inner(self) -> Iterator[tuple[str, FieldShape]]:
         yield "[]", self.item
 
 
 @dataclass(frozen=True, slots=True)
-class Free(Shape):
+class Free(FieldShape):
     """Any JSON, so deep and with so many characters in its texts and names."""
 
     depth: Bound
@@ -209,11 +209,11 @@ class Free(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Fields(Shape):
+class Fields(FieldShape):
     """An object with named fields; `others` is what fields of other names may be."""
 
-    known: Mapping[str, Shape] = field(hash=False)
-    others: Shape | None = None
+    known: Mapping[str, FieldShape] = field(hash=False)
+    others: FieldShape | None = None
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if not isinstance(value, dict):
@@ -223,7 +223,7 @@ class Fields(Shape):
             if shape is not None and item is not None:
                 shape.check(item, f"{path}.{key:.80}" if path else key, bounds)
 
-    def inner(self) -> Iterator[tuple[str, Shape]]:
+    def inner(self) -> Iterator[tuple[str, FieldShape]]:
         for key, shape in self.known.items():
             yield f".{key}", shape
         if self.others is not None:
@@ -231,10 +231,10 @@ class Fields(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Entries(Shape):
+class Entries(FieldShape):
     """An object with names that the client chooses."""
 
-    value: Shape
+    value: FieldShape
     most: Bound
     key_chars: int = 256
 
@@ -251,32 +251,34 @@ class Entries(Shape):
     def describe(self) -> str:
         return f"{_named(self.most)} entries with names of {self.key_chars} characters"
 
-    def inner(self) -> Iterator[tuple[str, Shape]]:
+    def inner(self) -> Iterator[tuple[str, FieldShape]]:
         yield ".*", self.value
 
 
 @dataclass(frozen=True, slots=True)
-class Either(Shape):
+class Either(FieldShape):
     """One of several shapes, told apart by the type of the value."""
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[FieldShape, ...]
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         # What is free-form would count a text again.
-        alone = [shape for shape in self.shapes if type(value) is str and isinstance(shape, Text)]
+        alone = [
+            shape for shape in self.shapes if type(value) is str and isinstance(shape, TextShape)
+        ]
         for shape in alone or self.shapes:
             shape.check(value, path, bounds)
 
-    def inner(self) -> Iterator[tuple[str, Shape]]:
+    def inner(self) -> Iterator[tuple[str, FieldShape]]:
         for shape in self.shapes:
             yield "", shape
 
 
 @dataclass(frozen=True, slots=True)
-class Several(Shape):
+class Several(FieldShape):
     """One prompt or a list of them; a list with a number in it is one."""
 
-    one: Shape
+    one: FieldShape
     most: Bound = "inputs"
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
@@ -291,11 +293,11 @@ class Several(Shape):
     def describe(self) -> str:
         return f"{_named(self.most)} of these"
 
-    def inner(self) -> Iterator[tuple[str, Shape]]:
+    def inner(self) -> Iterator[tuple[str, FieldShape]]:
         yield "", self.one
 
 
-def leaves(shape: Shape, path: str = "") -> Iterator[tuple[str, str]]:
+def leaves(shape: FieldShape, path: str = "") -> Iterator[tuple[str, str]]:
     """List every bound in a shape with the path of what it bounds, for the documents."""
     if bound := shape.describe():
         yield path, bound

@@ -27,13 +27,13 @@ from protocol.wire.shapes import (
     Either,
     Entries,
     Fields,
+    FieldShape,
     Flag,
     Free,
     Items,
     Number,
     Several,
-    Shape,
-    Text,
+    TextShape,
     Token,
     measure,
 )
@@ -61,7 +61,7 @@ TINY = replace(CARD, n_ctx=4, n_ctx_total=1, longest_piece=8, n_lora=1)
 BOUNDS = bounds_of(TINY, SMALL)
 
 
-def beyond(shape: Shape, bounds: Bounds) -> Iterator[Any]:
+def beyond(shape: FieldShape, bounds: Bounds) -> Iterator[Any]:
     """Make one value beyond each bound of a shape, and of those within."""
     yield from _BEYOND[type(shape)](shape, bounds)
     for path, inner in shape.inner():
@@ -92,11 +92,11 @@ def _nothing(shape: Any, bounds: Bounds) -> Iterator[Any]:
     return iter(())
 
 
-_BEYOND: dict[type[Shape], Callable[[Any, Bounds], Iterator[Any]]] = {
+_BEYOND: dict[type[FieldShape], Callable[[Any, Bounds], Iterator[Any]]] = {
     **dict.fromkeys((Flag, Fields, Either), _nothing),
     Number: _numbers,
     Token: lambda shape, bounds: iter((int(bounds["n_vocab"]), -1)),
-    Text: lambda shape, bounds: iter(("x" * (int(bounds[shape.most]) + 1),)),
+    TextShape: lambda shape, bounds: iter(("x" * (int(bounds[shape.most]) + 1),)),
     Free: _free,
     Items: lambda shape, bounds: iter(([_of(shape.item)] * (int(bounds[shape.most]) + 1),)),
     Several: lambda shape, bounds: iter(([_of(shape.one)] * (int(bounds[shape.most]) + 1),)),
@@ -104,14 +104,20 @@ _BEYOND: dict[type[Shape], Callable[[Any, Bounds], Iterator[Any]]] = {
 }
 
 
-def _of(shape: Shape) -> Any:
+def _of(shape: FieldShape) -> Any:
     """Make something that such a list may hold."""
     first = shape.shapes[0] if isinstance(shape, Either) else shape
-    samples: dict[type[Shape], Any] = {Text: "", Number: 0, Token: 0, Fields: {}, Free: []}
+    samples: dict[type[FieldShape], Any] = {
+        TextShape: "",
+        Number: 0,
+        Token: 0,
+        Fields: {},
+        Free: [],
+    }
     return samples[type(first)]
 
 
-def bounded(shape: Shape) -> bool:
+def bounded(shape: FieldShape) -> bool:
     """Tell whether everything about a shape has a finite bound."""
     own = [
         getattr(shape, name) for name in ("low", "high", "most", "depth") if hasattr(shape, name)
@@ -148,7 +154,7 @@ def test_one_value_beyond_each_bound_is_refused_and_names_the_field(kind: str, n
         assert caught.value.code in (ErrorCode.INVALID_REQUEST, ErrorCode.CONTEXT_EXCEEDED), value
         assert caught.value.param is not None and caught.value.param.startswith(name), value
         n_refused += 1
-    if isinstance(shape, Text | Items | Free | Entries | Several):
+    if isinstance(shape, TextShape | Items | Free | Entries | Several):
         assert n_refused
 
 

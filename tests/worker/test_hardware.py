@@ -163,10 +163,10 @@ def test_layers_leave_the_gpu_only_where_nobody_counted_them() -> None:
 
 
 def test_a_device_must_keep_its_margin() -> None:
-    from worker.llama.hardware.devices import Device
+    from worker.llama.hardware.devices import ComputeDevice
     from worker.llama.hardware.fit import is_tight
 
-    devices = [Device(1, f"GPU{i}", "", 1, 8 << 30, (i + 1) * 100 << 20) for i in range(2)]
+    devices = [ComputeDevice(1, f"GPU{i}", "", 1, 8 << 30, (i + 1) * 100 << 20) for i in range(2)]
     assert is_tight(WorkerConfig(fit_target=(50,)), devices) == ""
     assert "GPU0 has 100 MiB free, not 150" in is_tight(WorkerConfig(fit_target=(150,)), devices)
     assert "GPU1 has 200" in is_tight(WorkerConfig(fit_target=(50, 300)), devices)

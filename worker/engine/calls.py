@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from protocol.errors import TaskError
 from protocol.messages import Terminal
 from worker.engine.slot import Slot
-from worker.engine.stats import Counters, Progress
+from worker.engine.stats import Counters, EngineProgress
 from worker.engine.task import Call, failure
 
 
 class Calls:
     """Does calls as they come, and keeps those for a busy slot, or that take as long as a step."""
 
-    def __init__(self, counters: Counters, progress: Progress) -> None:
+    def __init__(self, counters: Counters, progress: EngineProgress) -> None:
         self._counters = counters
         self._progress = progress
         self._for_slots: list[Call] = []

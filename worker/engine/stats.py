@@ -19,7 +19,7 @@ _MOST_STALL_S = 120.0
 
 
 @dataclass(slots=True)
-class Progress:
+class EngineProgress:
     """What the engine's thread works on: written by that thread, read by any.
 
     A piece of work is a command, an admission, a call or a step. Each begins anew, so that the time

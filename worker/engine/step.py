@@ -17,7 +17,7 @@ from worker.engine.scheduler import MIN_CHUNK, TILE, Budget
 from worker.engine.selfextend import SelfExtend
 from worker.engine.sharing import Sharing
 from worker.engine.slot import Slot, SlotState
-from worker.engine.stats import Progress
+from worker.engine.stats import EngineProgress
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Step:
         self._n_faults = 0
         """Steps in a row that ended in an exception."""
         self.results = Results(backend, cache, self._shifts)
-        self.progress = Progress()
+        self.progress = EngineProgress()
         self.failure: str | None = None
         """Why no further step makes sense: the backend cannot be trusted any more."""
         self.due_s = 0.0

@@ -13,7 +13,7 @@ import zmq
 from protocol import codec
 from protocol.codec import ProtocolError
 from protocol.messages import Failed, Message, TaskMessage, Terminal
-from protocol.wire.frames import Refusal, pack
+from protocol.wire.frames import FrameRefusal, pack
 
 TaskKey = tuple[int, int]
 
@@ -76,7 +76,7 @@ class Connection:
             self._n_sent += 1
         return self._fail(packed.refused) if packed.refused else ()
 
-    def _fail(self, refused: Sequence[Refusal]) -> list[TaskKey]:
+    def _fail(self, refused: Sequence[FrameRefusal]) -> list[TaskKey]:
         ended: dict[TaskKey, Failed] = {}
         goes_on: set[TaskKey] = set()
         for message, error in refused:

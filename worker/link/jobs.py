@@ -7,7 +7,7 @@ from protocol import messages as m
 from protocol import side_tasks as s
 from worker.embedding_input import MediaInput
 from worker.link.parking import ORDERS
-from worker.link.preparation import Job
+from worker.link.preparation import PreparationJob
 from worker.prompt.prompt import Prepared, PromptReader
 
 TaskKey = tuple[int, int]
@@ -19,11 +19,11 @@ _LARGE = 64 * 1024
 """From this size on a task may take long to prepare."""
 
 
-def job_of(reader: PromptReader, messages: Sequence[m.TaskMessage]) -> Job:
+def job_of(reader: PromptReader, messages: Sequence[m.TaskMessage]) -> PreparationJob:
     """Return the job that prepares tasks; its outcome maps their keys to what became of each."""
     first = messages[0]
     size = sum(_size(message) for message in messages)
-    return Job(
+    return PreparationJob(
         label=f"{type(first).__name__} task={first.task_id} n={len(messages)}",
         work=partial(_outcomes, reader, tuple(messages)),
         limit_s=min(_LONGEST_S, _LIMIT_S + size / 2**20 * _LIMIT_PER_MIB_S),

@@ -27,7 +27,7 @@ class Overrun(BaseException):
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class PreparationJob:
     """One piece of work for a thread."""
 
     label: str
@@ -49,7 +49,7 @@ class Job:
             return error
 
 
-Result = tuple["Hand", Job, object]
+Result = tuple["Hand", PreparationJob, object]
 
 
 class Hand:
@@ -58,14 +58,14 @@ class Hand:
     _numbers = itertools.count(1)
 
     def __init__(self, results: "queue.SimpleQueue[Result]", wake: Callable[[], None]) -> None:
-        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[PreparationJob | None] = queue.SimpleQueue()
         self._results = results
         self._wake = wake
         name = f"prepare-{next(self._numbers)}"
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
 
-    def give(self, job: Job) -> None:
+    def give(self, job: PreparationJob) -> None:
         """Let it do a job."""
         job.started_s = time.monotonic()
         self._inbox.put(job)
@@ -101,10 +101,10 @@ class Preparation:
         """`wake` is called on another thread when `take` has something to return."""
         self._wake = wake
         self._n_threads = n_threads
-        self._waiting: deque[Job] = deque()
-        self._running: dict[Hand, Job] = {}
+        self._waiting: deque[PreparationJob] = deque()
+        self._running: dict[Hand, PreparationJob] = {}
         self._idle: list[Hand] = []
-        self._condemned: dict[Hand, Job] = {}
+        self._condemned: dict[Hand, PreparationJob] = {}
         """Threads whose jobs have been given up, and that have not ended yet."""
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
 
@@ -115,12 +115,12 @@ class Preparation:
     def __repr__(self) -> str:
         return f"<Preparation running={len(self._running)} waiting={len(self._waiting)}>"
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: PreparationJob) -> None:
         """Let a job be done as soon as a thread is free."""
         self._waiting.append(job)
         self._hand_out()
 
-    def discard(self, job: Job) -> None:
+    def discard(self, job: PreparationJob) -> None:
         """Forget a job that has not begun; one that has is done to its end or its time."""
         if job in self._waiting:
             self._waiting.remove(job)
@@ -135,9 +135,9 @@ class Preparation:
         """A job has ended."""
         return not self._results.empty()
 
-    def take(self) -> list[Job]:
+    def take(self) -> list[PreparationJob]:
         """Return the jobs that have ended since the last time, and begin others."""
-        ended: list[Job] = []
+        ended: list[PreparationJob] = []
         while self.has_results:
             hand, job, outcome = self._results.get()
             job.outcome = outcome
@@ -150,7 +150,7 @@ class Preparation:
             self._hand_out()
         return ended
 
-    def overdue(self) -> list[Job]:
+    def overdue(self) -> list[PreparationJob]:
         """Give up the jobs that have had their time, and return them."""
         now = time.monotonic()
         for hand in [hand for hand in self._condemned if not hand.is_alive]:
@@ -170,7 +170,7 @@ class Preparation:
             self._hand_out()
         return list(found.values())
 
-    def stuck(self, limit_s: float) -> Job | None:
+    def stuck(self, limit_s: float) -> PreparationJob | None:
         """Return a job that was given up this long ago and still holds its thread."""
         now = time.monotonic()
         for hand, job in self._condemned.items():
@@ -194,7 +194,7 @@ class Preparation:
             self._running[hand] = job
             hand.give(job)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> PreparationJob | None:
         """Return the oldest job that may begin; a small one may pass large ones."""
         running = self._running.values()
         if any(job.is_alone for job in running):

@@ -18,7 +18,7 @@ from worker.engine.task import Abort, AbortAll, Report, Submit, Task
 from worker.link.answers import Answers
 from worker.link.jobs import Outcome, TaskKey, job_of, shares_prompt
 from worker.link.parking import Parking, cancelled, failed
-from worker.link.preparation import Job, Overrun, Preparation
+from worker.link.preparation import Overrun, Preparation, PreparationJob
 from worker.link.side_tasks import SideTasks
 from worker.prompt.prompt import Prepared, PromptReader
 from worker.thoughts import end_thoughts
@@ -38,7 +38,7 @@ class Tasks:
         self._parking = Parking()
         self._fresh: list[m.Generate] = []
         """Generations of the frame that is being heard, which share one prompt."""
-        self._preparing: dict[TaskKey, Job] = {}
+        self._preparing: dict[TaskKey, PreparationJob] = {}
         self.running: set[TaskKey] = set()
         """What the engine has been given and not ended."""
         self._answers = Answers(self._parser_failed)
@@ -225,7 +225,7 @@ class Tasks:
                 said += self._settle(key, outcome, [])
         return said
 
-    def _results(self, job: Job) -> list[tuple[TaskKey, Outcome]]:
+    def _results(self, job: PreparationJob) -> list[tuple[TaskKey, Outcome]]:
         """Return what became of each task of a job, but for those that were cancelled."""
         keys = [key for key, one in self._preparing.items() if one is job]
         for key in keys:

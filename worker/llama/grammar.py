@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from protocol.errors import InvalidRequest
 from worker.grammar.gbnf.automaton import Automaton
-from worker.grammar.gbnf.matcher import Matcher, Rules
+from worker.grammar.gbnf.matcher import Matcher, TokenGrammar
 from worker.grammar.gbnf.parser import parse
 from worker.grammar.gbnf.symbols import GrammarError
 from worker.grammar.gbnf.trie import TokenTrie
@@ -37,12 +37,12 @@ class Grammars:
             message = f"Failed to parse grammar: {error}"
             raise InvalidRequest(message, param="grammar") from error
 
-    def _read(self, text: str) -> Rules:
+    def _read(self, text: str) -> TokenGrammar:
         grammar = parse(text, self._token_of)
         with self._building:
             if self._trie is None:
                 self._trie = TokenTrie(self._pieces)
-        return Rules(Automaton(grammar), self._trie, self._eog)
+        return TokenGrammar(Automaton(grammar), self._trie, self._eog)
 
     def _token_of(self, text: str) -> int | None:
         tokens = self._vocabulary.tokenize(text, add_special=False, parse_special=True)

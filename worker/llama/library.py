@@ -73,7 +73,7 @@ def last_words() -> str:
     return " | ".join(list(_recent)[-4:])
 
 
-class Placement(NamedTuple):
+class LayerPlacement(NamedTuple):
     """Where llama.cpp put a model, by what it said while loading."""
 
     n_offloaded: int
@@ -88,13 +88,13 @@ def forget_placement() -> None:
     _placed.clear()
 
 
-def placement() -> Placement:
+def placement() -> LayerPlacement:
     """Tell where layers and caches lie that were made since `forget_placement`."""
     text = "\n".join(_placed)
     layers = _OFFLOADED.search(text)
     sizes = [f"{where} {what} {float(size):.0f} MiB" for where, what, size in _BUFFER.findall(text)]
     counts = (int(layers[1]), int(layers[2])) if layers else (0, 0)
-    return Placement(*counts, ", ".join(sizes))
+    return LayerPlacement(*counts, ", ".join(sizes))
 
 
 def complaint(about: str) -> str:

@@ -12,7 +12,7 @@ from worker.templates.shapes import ANY, chat
 from worker.templates.table import BUILT_IN
 
 
-class Rule(NamedTuple):
+class TemplateRule(NamedTuple):
     """A template's name, and the texts that must all be in the source."""
 
     name: str
@@ -22,73 +22,73 @@ class Rule(NamedTuple):
 _INST = "[INST]"
 _OLD_MISTRAL = ("' [INST] ' + system_message", "[AVAILABLE_TOOLS]")
 """Either of them marks a template of Mistral's from before v7."""
-_MISTRAL: Sequence[Rule] = (
-    Rule("mistral-v1", (" [INST]",)),
-    Rule("mistral-v3-tekken", ('"[INST]"',)),
-    Rule("mistral-v3", ()),
+_MISTRAL: Sequence[TemplateRule] = (
+    TemplateRule("mistral-v1", (" [INST]",)),
+    TemplateRule("mistral-v3-tekken", ('"[INST]"',)),
+    TemplateRule("mistral-v3", ()),
 )
-_LLAMA2: Sequence[Rule] = (
-    Rule("llama2-sys-strip", ("content.strip()",)),
-    Rule("llama2-sys-bos", ("bos_token + '[INST]",)),
-    Rule("llama2-sys", ("<<SYS>>",)),
-    Rule("llama2", ()),
+_LLAMA2: Sequence[TemplateRule] = (
+    TemplateRule("llama2-sys-strip", ("content.strip()",)),
+    TemplateRule("llama2-sys-bos", ("bos_token + '[INST]",)),
+    TemplateRule("llama2-sys", ("<<SYS>>",)),
+    TemplateRule("llama2", ()),
 )
-_BEFORE_INST: Sequence[Rule] = (
-    Rule("phi4", ("<|im_start|>", "<|im_sep|>")),
-    Rule("smolvlm", ("<|im_start|>", "<end_of_utterance>")),
-    Rule("chatml", ("<|im_start|>",)),
+_BEFORE_INST: Sequence[TemplateRule] = (
+    TemplateRule("phi4", ("<|im_start|>", "<|im_sep|>")),
+    TemplateRule("smolvlm", ("<|im_start|>", "<end_of_utterance>")),
+    TemplateRule("chatml", ("<|im_start|>",)),
 )
 _GIGACHAT = (
     "message['role'] + additional_special_tokens[0] + message['content']"
     " + additional_special_tokens[1]"
 )
-_BEHIND_INST: Sequence[Rule] = (
-    Rule("phi3", ("<|assistant|>", "<|end|>")),
-    Rule("chatglm4", ("[gMASK]<sop>",)),
-    Rule("exaone-moe", ("<|assistant|>", "<|user|>", "<|tool_declare|>")),
-    Rule("falcon3", ("<|assistant|>", "<|user|>", "</s>")),
-    Rule("glmedge", ("<|assistant|>", "<|user|>")),
-    Rule("glmedge", ("<|{{ item['role'] }}|>", "<|begin_of_image|>")),
-    Rule("zephyr", ("<|user|>", "<|endoftext|>")),
-    Rule("monarch", ("bos_token + message['role']",)),
-    Rule("gemma", ("<start_of_turn>",)),
-    Rule("orion", ("'\\n\\nAssistant: ' + eos_token",)),
-    Rule("openchat", ("GPT4 Correct ",)),
-    Rule("vicuna-orca", ("USER: ", "ASSISTANT: ", "SYSTEM: ")),
-    Rule("vicuna", ("USER: ", "ASSISTANT: ")),
-    Rule("deepseek", ("### Instruction:", "<|EOT|>")),
-    Rule("command-r", ("<|START_OF_TURN_TOKEN|>", "<|USER_TOKEN|>")),
-    Rule("llama3", ("<|start_header_id|>", "<|end_header_id|>")),
-    Rule("chatglm3", ("[gMASK]sop",)),
-    Rule("minicpm", ("<用户>",)),
-    Rule("deepseek2", ("'Assistant: ' + message['content'] + eos_token",)),
-    Rule("deepseek3", ("<｜Assistant｜>", "<｜User｜>", "<｜end▁of▁sentence｜>")),
-    Rule("exaone4", ("[|system|]", "[|assistant|]", "[|endofturn|]", "[|tool|]")),
-    Rule("exaone3", ("[|system|]", "[|assistant|]", "[|endofturn|]")),
-    Rule("rwkv-world", ("rwkv-world",)),
-    Rule("rwkv-world", ("{{- 'User: ' + message['content']|trim + '\\n\\n' -}}",)),
-    Rule("granite-4.0", ("<|start_of_role|>", "<tool_call>", "g4_default_system_message")),
-    Rule("granite-4.0", ("<|start_of_role|>", "<tools>", "g4_default_system_message")),
-    Rule("granite-4.1", ("<|start_of_role|>", "<tool_call>")),
-    Rule("granite-4.1", ("<|start_of_role|>", "<tools>")),
-    Rule("granite", ("<|start_of_role|>",)),
-    Rule("gigachat", (_GIGACHAT,)),
-    Rule("megrez", ("<|role_start|>",)),
-    Rule("yandex", (" Ассистент:",)),
-    Rule("bailing", ("<role>ASSISTANT</role>", "'HUMAN'")),
-    Rule("bailing-think", ("<role>ASSISTANT</role>", '"HUMAN"', "<think>")),
-    Rule("bailing2", ("<role>ASSISTANT</role>", "<role>HUMAN</role>", "<|role_end|>")),
-    Rule("llama4", ("<|header_start|>", "<|header_end|>")),
-    Rule("dots1", ("<|endofuserprompt|>",)),
-    Rule("hunyuan-moe", ("<|extra_0|>", "<|extra_4|>")),
-    Rule("gpt-oss", ("<|start|>", "<|channel|>")),
-    Rule("hunyuan-vl", ("<｜hy_Assistant｜>", "<｜hy_begin▁of▁sentence｜>")),
-    Rule("hunyuan-dense", ("<｜hy_Assistant｜>", "<｜hy_place▁holder▁no▁3｜>")),
-    Rule("kimi-k2", ("<|im_assistant|>assistant<|im_middle|>",)),
-    Rule("seed_oss", ("<seed:bos>",)),
-    Rule("grok-2", ("'Assistant: '  + message['content'] + '<|separator|>",)),
-    Rule("pangu-embedded", ("[unused9]系统：[unused10]",)),
-    Rule("solar-open", ("<|begin|>", "<|end|>", "<|content|>")),
+_BEHIND_INST: Sequence[TemplateRule] = (
+    TemplateRule("phi3", ("<|assistant|>", "<|end|>")),
+    TemplateRule("chatglm4", ("[gMASK]<sop>",)),
+    TemplateRule("exaone-moe", ("<|assistant|>", "<|user|>", "<|tool_declare|>")),
+    TemplateRule("falcon3", ("<|assistant|>", "<|user|>", "</s>")),
+    TemplateRule("glmedge", ("<|assistant|>", "<|user|>")),
+    TemplateRule("glmedge", ("<|{{ item['role'] }}|>", "<|begin_of_image|>")),
+    TemplateRule("zephyr", ("<|user|>", "<|endoftext|>")),
+    TemplateRule("monarch", ("bos_token + message['role']",)),
+    TemplateRule("gemma", ("<start_of_turn>",)),
+    TemplateRule("orion", ("'\\n\\nAssistant: ' + eos_token",)),
+    TemplateRule("openchat", ("GPT4 Correct ",)),
+    TemplateRule("vicuna-orca", ("USER: ", "ASSISTANT: ", "SYSTEM: ")),
+    TemplateRule("vicuna", ("USER: ", "ASSISTANT: ")),
+    TemplateRule("deepseek", ("### Instruction:", "<|EOT|>")),
+    TemplateRule("command-r", ("<|START_OF_TURN_TOKEN|>", "<|USER_TOKEN|>")),
+    TemplateRule("llama3", ("<|start_header_id|>", "<|end_header_id|>")),
+    TemplateRule("chatglm3", ("[gMASK]sop",)),
+    TemplateRule("minicpm", ("<用户>",)),
+    TemplateRule("deepseek2", ("'Assistant: ' + message['content'] + eos_token",)),
+    TemplateRule("deepseek3", ("<｜Assistant｜>", "<｜User｜>", "<｜end▁of▁sentence｜>")),
+    TemplateRule("exaone4", ("[|system|]", "[|assistant|]", "[|endofturn|]", "[|tool|]")),
+    TemplateRule("exaone3", ("[|system|]", "[|assistant|]", "[|endofturn|]")),
+    TemplateRule("rwkv-world", ("rwkv-world",)),
+    TemplateRule("rwkv-world", ("{{- 'User: ' + message['content']|trim + '\\n\\n' -}}",)),
+    TemplateRule("granite-4.0", ("<|start_of_role|>", "<tool_call>", "g4_default_system_message")),
+    TemplateRule("granite-4.0", ("<|start_of_role|>", "<tools>", "g4_default_system_message")),
+    TemplateRule("granite-4.1", ("<|start_of_role|>", "<tool_call>")),
+    TemplateRule("granite-4.1", ("<|start_of_role|>", "<tools>")),
+    TemplateRule("granite", ("<|start_of_role|>",)),
+    TemplateRule("gigachat", (_GIGACHAT,)),
+    TemplateRule("megrez", ("<|role_start|>",)),
+    TemplateRule("yandex", (" Ассистент:",)),
+    TemplateRule("bailing", ("<role>ASSISTANT</role>", "'HUMAN'")),
+    TemplateRule("bailing-think", ("<role>ASSISTANT</role>", '"HUMAN"', "<think>")),
+    TemplateRule("bailing2", ("<role>ASSISTANT</role>", "<role>HUMAN</role>", "<|role_end|>")),
+    TemplateRule("llama4", ("<|header_start|>", "<|header_end|>")),
+    TemplateRule("dots1", ("<|endofuserprompt|>",)),
+    TemplateRule("hunyuan-moe", ("<|extra_0|>", "<|extra_4|>")),
+    TemplateRule("gpt-oss", ("<|start|>", "<|channel|>")),
+    TemplateRule("hunyuan-vl", ("<｜hy_Assistant｜>", "<｜hy_begin▁of▁sentence｜>")),
+    TemplateRule("hunyuan-dense", ("<｜hy_Assistant｜>", "<｜hy_place▁holder▁no▁3｜>")),
+    TemplateRule("kimi-k2", ("<|im_assistant|>assistant<|im_middle|>",)),
+    TemplateRule("seed_oss", ("<seed:bos>",)),
+    TemplateRule("grok-2", ("'Assistant: '  + message['content'] + '<|separator|>",)),
+    TemplateRule("pangu-embedded", ("[unused9]系统：[unused10]",)),
+    TemplateRule("solar-open", ("<|begin|>", "<|end|>", "<|content|>")),
 )
 
 
@@ -129,7 +129,7 @@ def _of_inst(source: str) -> str:
     return _first(_MISTRAL if is_mistral else _LLAMA2, source)
 
 
-def _first(rules: Sequence[Rule], source: str) -> str:
+def _first(rules: Sequence[TemplateRule], source: str) -> str:
     for rule in rules:
         if all(text in source for text in rule.texts):
             return rule.name

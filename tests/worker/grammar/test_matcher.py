@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from worker.grammar.gbnf import automaton as automata
 from worker.grammar.gbnf.automaton import Automaton
-from worker.grammar.gbnf.matcher import MAX_CREDIT_S, Matcher, Rules
+from worker.grammar.gbnf.matcher import MAX_CREDIT_S, Matcher, TokenGrammar
 from worker.grammar.gbnf.parser import parse
 from worker.grammar.gbnf.symbols import GrammarError
 from worker.grammar.gbnf.trie import TokenTrie
@@ -37,7 +37,7 @@ TRIE = TokenTrie(PIECES)
 
 
 def matcher(text: str) -> Matcher:
-    return Matcher(Rules(Automaton(parse(text)), TRIE, [EOG]), PIECES)
+    return Matcher(TokenGrammar(Automaton(parse(text)), TRIE, [EOG]), PIECES)
 
 
 def say(one: Matcher, text: str | bytes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from worker.link.preparation import Job, Overrun, Preparation
+from worker.link.preparation import Overrun, Preparation, PreparationJob
 
 
 class Bench:
@@ -16,11 +16,11 @@ class Bench:
     def __init__(self) -> None:
         self.woken = threading.Event()
         self.preparation = Preparation(self.woken.set)
-        self.ended: list[Job] = []
-        self.given_up: list[Job] = []
+        self.ended: list[PreparationJob] = []
+        self.given_up: list[PreparationJob] = []
 
-    def submit(self, label: str, work: Callable[[], object], **fields: object) -> Job:
-        job = Job(label, work, **{"limit_s": 60.0, **fields})  # type: ignore[arg-type]
+    def submit(self, label: str, work: Callable[[], object], **fields: object) -> PreparationJob:
+        job = PreparationJob(label, work, **{"limit_s": 60.0, **fields})  # type: ignore[arg-type]
         self.preparation.submit(job)
         return job
 

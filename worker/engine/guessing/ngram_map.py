@@ -28,7 +28,7 @@ class _Guess(NamedTuple):
 
 
 @dataclass(slots=True)
-class _History:
+class _NgramHistory:
     """One growing text; a cut lets it begin anew."""
 
     tokens: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class MapLookup:
         self._min_hits = min_hits
         self._counts = counts
         self.n_max = n_max
-        self._histories: dict[int, _History] = {}
+        self._histories: dict[int, _NgramHistory] = {}
 
     def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
         """Guess for each wish from its own tokens."""
@@ -89,12 +89,12 @@ class MapLookup:
             return None
         return next(at for at in places if tuple(tokens[at : at + self.n_max]) == value)
 
-    def _follow(self, wish: Wish) -> _History:
+    def _follow(self, wish: Wish) -> _NgramHistory:
         """Take the text as it is now, and judge the last guess by it."""
-        history = self._histories.setdefault(wish.slot, _History())
+        history = self._histories.setdefault(wish.slot, _NgramHistory())
         n_known = len(history.tokens)
         if common_prefix(history.tokens, wish.tokens) < n_known:
-            history, n_known = _History(), 0
+            history, n_known = _NgramHistory(), 0
             self._histories[wish.slot] = history
         if (last := history.last) is not None and len(wish.tokens) > last.at:
             n_right = common_prefix(last.tokens, wish.tokens[last.at :])

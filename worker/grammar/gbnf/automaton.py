@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from worker.grammar.gbnf.symbols import CharSet, Grammar, GrammarError, Kind
+from worker.grammar.gbnf.symbols import CharSet, Grammar, GrammarError, SymbolKind
 
 MAX_STACKS = 20_000
 """Of one state: an enumeration has one a value."""
@@ -39,23 +39,23 @@ class TooCostlyError(Exception):
     """A state has too many stacks, or the time is over."""
 
 
-class Place:
+class StackPlace:
     """A stack: a place in the grammar, and what comes after the rule that it stands in."""
 
     __slots__ = ("at", "parent")
 
-    def __init__(self, at: int, parent: "Place | None") -> None:
+    def __init__(self, at: int, parent: "StackPlace | None") -> None:
         self.at = at
         self.parent = parent
 
 
-class State:
+class AutomatonState:
     """Where a text may stand, after whole characters or within one."""
 
     __slots__ = ("is_complete", "may_end", "moves", "n_left", "places", "row", "then", "value")
 
     def __init__(
-        self, places: Sequence[Place], *, is_complete: bool, n_left: int = 0, value: int = 0
+        self, places: Sequence[StackPlace], *, is_complete: bool, n_left: int = 0, value: int = 0
     ) -> None:
         self.places = places
         self.is_complete = is_complete
@@ -63,11 +63,11 @@ class State:
         self.n_left = n_left
         """Bytes that the character lacks."""
         self.value = value
-        self.then: State | None = None
+        self.then: AutomatonState | None = None
         """Where it leads, whichever character it becomes."""
         self.may_end = True
         """A token may end here."""
-        self.moves: dict[int, State | None] = {}
+        self.moves: dict[int, AutomatonState | None] = {}
         self.row = _UNKNOWN
 
 
@@ -77,12 +77,14 @@ class Automaton:
     def __init__(self, grammar: Grammar) -> None:
         """Find the first state; raises `GrammarError` if that alone is too much."""
         self._grammar = grammar
-        self.names_tokens = Kind.TOKEN in grammar.kinds or Kind.OTHER_TOKEN in grammar.kinds
+        self.names_tokens = (
+            SymbolKind.TOKEN in grammar.kinds or SymbolKind.OTHER_TOKEN in grammar.kinds
+        )
         self._covers: dict[int, tuple[bytes, bytes]] = {}
         self._partitions: dict[tuple[int, ...], Partition] = {}
-        self._places: dict[tuple[int, int], Place] = {}
-        self._states: dict[object, State] = {}
-        self._rows: list[State | None] = [None]
+        self._places: dict[tuple[int, int], StackPlace] = {}
+        self._states: dict[object, AutomatonState] = {}
+        self._rows: list[AutomatonState | None] = [None]
         self.table = np.zeros((64, _N_BYTES), np.int32)
         """Row of a state, byte -> row of the next; 0 is none, below 0 is unknown."""
         self.may_end = np.zeros(64, bool)
@@ -94,13 +96,13 @@ class Automaton:
         except TooCostlyError as error:
             raise GrammarError("too many ways to begin") from error
 
-    def move(self, state: State, byte: int) -> State | None:
+    def move(self, state: AutomatonState, byte: int) -> AutomatonState | None:
         """Return where a byte leads; None is nowhere."""
         if byte not in state.moves:
             self._find(state, byte)
         return state.moves[byte]
 
-    def row(self, state: State) -> int:
+    def row(self, state: AutomatonState) -> int:
         """Return a state's row in `table`; it holds until `trim`."""
         if state.row == _UNKNOWN:
             if len(self._rows) >= len(self.table):
@@ -140,30 +142,32 @@ class Automaton:
         self.table, self.may_end = self.table[:64].copy(), self.may_end[:64].copy()
         return True
 
-    def after_token(self, state: State, token: int) -> State | None:
+    def after_token(self, state: AutomatonState, token: int) -> AutomatonState | None:
         """Return where a token leads by its number, for grammars that name tokens."""
         kinds, values = self._grammar.kinds, self._grammar.values
         found = [
             (place.at + 1, place.parent)
             for place in state.places
-            if (kinds[place.at] == Kind.TOKEN and values[place.at] == token)
-            or (kinds[place.at] == Kind.OTHER_TOKEN and values[place.at] != token)
+            if (kinds[place.at] == SymbolKind.TOKEN and values[place.at] == token)
+            or (kinds[place.at] == SymbolKind.OTHER_TOKEN and values[place.at] != token)
         ]
         return self._closure(found) if found and not state.n_left else None
 
-    def named_tokens(self, state: State) -> tuple[set[int], set[int]]:
+    def named_tokens(self, state: AutomatonState) -> tuple[set[int], set[int]]:
         """Return the tokens that a state allows by number, and those each of which it excludes."""
         kinds, values = self._grammar.kinds, self._grammar.values
         named, others = set[int](), set[int]()
         if not state.n_left:
             for place in state.places:
-                if kinds[place.at] == Kind.TOKEN:
+                if kinds[place.at] == SymbolKind.TOKEN:
                     named.add(values[place.at])
-                elif kinds[place.at] == Kind.OTHER_TOKEN:
+                elif kinds[place.at] == SymbolKind.OTHER_TOKEN:
                     others.add(values[place.at])
         return named, others
 
-    def union(self, one: State | None, other: State | None) -> State | None:
+    def union(
+        self, one: AutomatonState | None, other: AutomatonState | None
+    ) -> AutomatonState | None:
         """Return the state that is both; one within a character yields to another."""
         if one is None or other is None or one.n_left:
             return other or one
@@ -174,7 +178,7 @@ class Automaton:
 
     # ---- states -------------------------------------------------------------------------------
 
-    def _closure(self, starts: Iterable[tuple[int, Place | None]]) -> State:
+    def _closure(self, starts: Iterable[tuple[int, StackPlace | None]]) -> AutomatonState:
         """Follow rules from some places down to all characters and tokens that may come next."""
         if time.thread_time() > self.deadline_s:
             raise TooCostlyError
@@ -182,13 +186,13 @@ class Automaton:
         rules = self._grammar.alternatives
         waiting = list(starts)
         seen = set[tuple[int, int]]()
-        places: dict[int, Place] = {}
+        places: dict[int, StackPlace] = {}
         is_complete = False
         while waiting:
             at, parent = waiting.pop()
-            while parent is not None and kinds[at] == Kind.END:
+            while parent is not None and kinds[at] == SymbolKind.END:
                 at, parent = parent.at, parent.parent
-            if kinds[at] == Kind.END:
+            if kinds[at] == SymbolKind.END:
                 is_complete = True
                 continue
             key = at, id(parent)
@@ -197,34 +201,34 @@ class Automaton:
             seen.add(key)
             if len(seen) > MAX_STACKS:
                 raise TooCostlyError
-            if kinds[at] == Kind.RULE:
-                after = parent if kinds[at + 1] == Kind.END else self._place(at + 1, parent)
+            if kinds[at] == SymbolKind.RULE:
+                after = parent if kinds[at + 1] == SymbolKind.END else self._place(at + 1, parent)
                 waiting += [(start, after) for start in rules[values[at]]]
             else:
                 place = self._place(at, parent)
                 places[id(place)] = place
         return self._intern(places, is_complete=is_complete)
 
-    def _place(self, at: int, parent: Place | None) -> Place:
+    def _place(self, at: int, parent: StackPlace | None) -> StackPlace:
         key = at, id(parent)
         place = self._places.get(key)
         if place is None:
             if len(self._places) >= _MOST_PLACES:
                 raise TooCostlyError
-            place = self._places[key] = Place(at, parent)
+            place = self._places[key] = StackPlace(at, parent)
         return place
 
-    def _intern(self, places: dict[int, Place], *, is_complete: bool) -> State:
+    def _intern(self, places: dict[int, StackPlace], *, is_complete: bool) -> AutomatonState:
         key = frozenset(places), is_complete
         state = self._states.get(key)
         if state is None:
-            state = State(tuple(places.values()), is_complete=is_complete)
+            state = AutomatonState(tuple(places.values()), is_complete=is_complete)
             self._states[key] = state
         return state
 
     # ---- moves --------------------------------------------------------------------------------
 
-    def _find(self, state: State, byte: int) -> None:
+    def _find(self, state: AutomatonState, byte: int) -> None:
         """Find out where a byte leads, and what is found with it."""
         if state.n_left:
             state.moves[byte] = self._continued(state, byte)
@@ -233,11 +237,11 @@ class Automaton:
             if byte not in state.moves:
                 state.moves[byte] = self._part(state, *_first(byte))
 
-    def _begin_characters(self, state: State) -> None:
+    def _begin_characters(self, state: AutomatonState) -> None:
         """Find all bytes after which each character of a set is as good as any other."""
-        by_set: dict[int, list[Place]] = {}
+        by_set: dict[int, list[StackPlace]] = {}
         for place in state.places:
-            if self._grammar.kinds[place.at] == Kind.CHARS:
+            if self._grammar.kinds[place.at] == SymbolKind.CHARS:
                 by_set.setdefault(self._grammar.values[place.at], []).append(place)
         groups = list(by_set.values())
         for holding, found in self._partition(tuple(by_set)):
@@ -270,23 +274,23 @@ class Automaton:
             self._covers[number] = _cover(self._grammar.sets[number])
         return self._covers[number]
 
-    def _beyond(self, places: Sequence[Place]) -> State | None:
+    def _beyond(self, places: Sequence[StackPlace]) -> AutomatonState | None:
         """Return the state behind the characters at some places."""
         return self._closure((p.at + 1, p.parent) for p in places) if places else None
 
-    def _within(self, target: State | None, n_left: int) -> State | None:
+    def _within(self, target: AutomatonState | None, n_left: int) -> AutomatonState | None:
         """Return the state so many bytes before another, whatever bytes they are."""
         if target is None or not n_left:
             return target
         key = id(target), n_left
         state = self._states.get(key)
         if state is None:
-            state = State((), is_complete=False, n_left=n_left)
+            state = AutomatonState((), is_complete=False, n_left=n_left)
             state.then = target
             self._states[key] = state
         return state
 
-    def _part(self, before: State, value: int, n_left: int) -> State | None:
+    def _part(self, before: AutomatonState, value: int, n_left: int) -> AutomatonState | None:
         """Return the state within a character whose first bits are known."""
         if n_left < 0:
             return None
@@ -296,7 +300,7 @@ class Automaton:
         if value > 1 and None not in covers:
             inside = [place for place, is_in in zip(places, covers, strict=True) if is_in]
             return self._within(self._beyond(inside), n_left)
-        state = State(places, is_complete=False, n_left=n_left, value=value)
+        state = AutomatonState(places, is_complete=False, n_left=n_left, value=value)
         # As llama.cpp: a set of all but some characters refuses a token that ends where one of
         # these may still come; and an overlong spelling is none.
         is_overlong = n_left == 1 and value < 2
@@ -306,7 +310,7 @@ class Automaton:
         )
         return state
 
-    def _continued(self, state: State, byte: int) -> State | None:
+    def _continued(self, state: AutomatonState, byte: int) -> AutomatonState | None:
         if byte >> 6 != 0b10:
             return None
         if state.then is not None:
@@ -316,10 +320,10 @@ class Automaton:
             return self._part(state, value, n_left)
         return self._beyond([place for place in state.places if self._set_at(place).holds(value)])
 
-    def _is_char(self, place: Place) -> bool:
-        return self._grammar.kinds[place.at] == Kind.CHARS
+    def _is_char(self, place: StackPlace) -> bool:
+        return self._grammar.kinds[place.at] == SymbolKind.CHARS
 
-    def _set_at(self, place: Place) -> CharSet:
+    def _set_at(self, place: StackPlace) -> CharSet:
         return self._grammar.sets[self._grammar.values[place.at]]
 
 

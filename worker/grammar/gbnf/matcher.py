@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from worker.grammar.gbnf.automaton import Automaton, State, TooCostlyError
+from worker.grammar.gbnf.automaton import Automaton, AutomatonState, TooCostlyError
 from worker.grammar.gbnf.symbols import GrammarError
 from worker.grammar.gbnf.trie import Ints, TokenTrie
 
@@ -28,16 +28,16 @@ _KEPT_MASKS = 32
 """Of one grammar: one byte a token each."""
 
 
-class Rules:
+class TokenGrammar:
     """A grammar over the tokens of a model, shared by all tasks that have it."""
 
     def __init__(self, automaton: Automaton, trie: TokenTrie, eog: Sequence[int]) -> None:
         self.automaton = automaton
         self.trie = trie
         self.eog = np.array(eog, np.int32)
-        self._masks: OrderedDict[State, Mask] = OrderedDict()
+        self._masks: OrderedDict[AutomatonState, Mask] = OrderedDict()
 
-    def mask(self, state: State) -> Mask:
+    def mask(self, state: AutomatonState) -> Mask:
         """Tell of every token whether it may follow."""
         found = self._masks.get(state)
         if found is not None:
@@ -48,7 +48,7 @@ class Rules:
             self._masks.popitem(last=False)
         return found
 
-    def _search(self, state: State) -> Mask:
+    def _search(self, state: AutomatonState) -> Mask:
         """Walk down the tree of tokens, a level at a time, as far as the grammar goes."""
         trie, automaton = self.trie, self.automaton
         automaton.trim()
@@ -88,13 +88,13 @@ class Rules:
 class Matcher:
     """Where one task stands; the engine thread's alone."""
 
-    def __init__(self, rules: Rules, pieces: Sequence[bytes]) -> None:
+    def __init__(self, rules: TokenGrammar, pieces: Sequence[bytes]) -> None:
         self._rules = rules
         self._pieces = pieces
         self._state = rules.automaton.start
         self._eog = frozenset(rules.eog.tolist())
         self._credit_s = MAX_CREDIT_S
-        self._asked: tuple[int, State | None] = -1, None
+        self._asked: tuple[int, AutomatonState | None] = -1, None
         """The token that was asked for last, and where it would lead."""
 
     def is_allowed(self, token: int) -> bool:
@@ -118,12 +118,12 @@ class Matcher:
         """Tell of every token whether it may come next; raises `GrammarError` as above."""
         return self._spend(self._rules.mask, self._state)
 
-    def _after(self, token: int) -> State | None:
+    def _after(self, token: int) -> AutomatonState | None:
         automaton = self._rules.automaton
         piece = self._pieces[token]
         if not piece or 0 in piece:
             return None
-        state: State | None = self._state
+        state: AutomatonState | None = self._state
         for byte in piece:
             assert state is not None
             state = state.moves[byte] if byte in state.moves else automaton.move(state, byte)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from worker.grammar.gbnf.recursion import check_recursion
-from worker.grammar.gbnf.symbols import CharSet, Grammar, GrammarError, Kind, Symbol
+from worker.grammar.gbnf.symbols import CharSet, Grammar, GrammarError, Symbol, SymbolKind
 
 MAX_CHARS = 512 * 1024
 """Of a text; 1 us each."""
@@ -110,7 +110,7 @@ class _Parser:
                 readers[char]()
             elif found := _NAME.match(self._text, self._at):
                 self._at = found.end()
-                self._put([Symbol(Kind.RULE, self._named(found[0]))])
+                self._put([Symbol(SymbolKind.RULE, self._named(found[0]))])
             else:
                 return
             self._skip(_SPACE if len(self._groups) > 1 else _BLANK)
@@ -141,7 +141,7 @@ class _Parser:
         return self._n_rules - 1
 
     def _char_set(self, found: CharSet) -> Symbol:
-        return Symbol(Kind.CHARS, self._sets.setdefault(found, len(self._sets)))
+        return Symbol(SymbolKind.CHARS, self._sets.setdefault(found, len(self._sets)))
 
     def _literal(self) -> None:
         self._at += 1
@@ -190,7 +190,7 @@ class _Parser:
             raise self._error("expecting '>'")
         inside = self._text[self._at : end]
         self._at = end + 1
-        kind = Kind.OTHER_TOKEN if is_negated else Kind.TOKEN
+        kind = SymbolKind.OTHER_TOKEN if is_negated else SymbolKind.TOKEN
         self._put([Symbol(kind, self._token_id(inside))])
 
     def _token_id(self, inside: str) -> int:
@@ -224,7 +224,7 @@ class _Parser:
         self._at += 1
         group = self._groups.pop()
         self._rules[group.rule] = group.alternatives
-        self._put([Symbol(Kind.RULE, group.rule)])
+        self._put([Symbol(SymbolKind.RULE, group.rule)])
 
     def _repetition(self) -> None:
         """Rewrite `S{m,n}` as m times S and n - m optional ones, each within the one before."""
@@ -244,9 +244,9 @@ class _Parser:
         following: list[Symbol] = []
         for _ in range(n_optional):
             number = self._new_rule()
-            again = [Symbol(Kind.RULE, number)] if most is None else following
+            again = [Symbol(SymbolKind.RULE, number)] if most is None else following
             self._rules[number] = [[*repeated, *again], []]
-            following = [Symbol(Kind.RULE, number)]
+            following = [Symbol(SymbolKind.RULE, number)]
         sequence += following
 
     def _bounds(self) -> tuple[int, int | None]:

@@ -6,7 +6,7 @@ doubles with every level, and not through rules that are empty only by way of ot
 
 from collections.abc import Iterator
 
-from worker.grammar.gbnf.symbols import Grammar, GrammarError, Kind
+from worker.grammar.gbnf.symbols import Grammar, GrammarError, SymbolKind
 
 
 def check_recursion(grammar: Grammar) -> None:
@@ -51,20 +51,20 @@ def _only_rules(grammar: Grammar, start: int) -> list[int] | None:
     """Return the rules of an alternative; None if it has anything else."""
     names = []
     at = start
-    while grammar.kinds[at] == Kind.RULE:
+    while grammar.kinds[at] == SymbolKind.RULE:
         names.append(grammar.values[at])
         at += 1
-    return names if grammar.kinds[at] == Kind.END else None
+    return names if grammar.kinds[at] == SymbolKind.END else None
 
 
 def _begins(grammar: Grammar, starts: list[int], empty: list[bool]) -> Iterator[tuple[int, bool]]:
     """Walk through the rules that a rule may begin with, and whether something follows them."""
     for start in starts:
         at = start
-        while grammar.kinds[at] == Kind.RULE:
+        while grammar.kinds[at] == SymbolKind.RULE:
             target = grammar.values[at]
             at += 1
-            yield target, grammar.kinds[at] != Kind.END
+            yield target, grammar.kinds[at] != SymbolKind.END
             if not empty[target]:
                 break
 

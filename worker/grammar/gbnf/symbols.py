@@ -11,7 +11,7 @@ _LAST = 2**32
 """No character has this number."""
 
 
-class Kind(IntEnum):
+class SymbolKind(IntEnum):
     """What stands at a place."""
 
     END = 0
@@ -28,7 +28,7 @@ class Kind(IntEnum):
 class Symbol(NamedTuple):
     """One element of an alternative; `value` numbers a rule, a set of characters or a token."""
 
-    kind: Kind
+    kind: SymbolKind
     value: int
 
 
@@ -85,7 +85,7 @@ class Grammar:
             for symbol in symbols:
                 self.kinds.append(symbol.kind)
                 self.values.append(symbol.value)
-            self.kinds.append(Kind.END)
+            self.kinds.append(SymbolKind.END)
             self.values.append(0)
         self.alternatives.append(starts)
 

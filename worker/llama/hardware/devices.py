@@ -13,7 +13,7 @@ _CPU = 0
 _MIB = 1 << 20
 
 
-class Device(NamedTuple):
+class ComputeDevice(NamedTuple):
     """One device; memory in bytes."""
 
     handle: int
@@ -58,23 +58,23 @@ def handles() -> list[int]:
     return [int(ggml.ggml_backend_dev_get(i)) for i in range(ggml.ggml_backend_dev_count())]
 
 
-def all_devices() -> list[Device]:
+def all_devices() -> list[ComputeDevice]:
     """List what llama.cpp can compute on."""
     return [_described(one) for one in handles()]
 
 
-def devices() -> list[Device]:
+def devices() -> list[ComputeDevice]:
     """List the devices that layers can be offloaded to."""
     return [one for one in all_devices() if one.kind != _CPU]
 
 
-def _described(handle: int) -> Device:
+def _described(handle: int) -> ComputeDevice:
     free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
     base().ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
     name = base().ggml_backend_dev_name(handle).decode(errors="replace")
     description = base().ggml_backend_dev_description(handle).decode(errors="replace")
     kind = int(base().ggml_backend_dev_type(handle))
-    return Device(handle, name, description, kind, total.value, free.value)
+    return ComputeDevice(handle, name, description, kind, total.value, free.value)
 
 
 def find(name: str, flag: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from protocol.config import WorkerConfig
-from worker.llama.hardware.devices import Device
+from worker.llama.hardware.devices import ComputeDevice
 
 _MIB = 1 << 20
 _SHARES = (0.75, 0.5, 0.25, 0.0)
@@ -37,7 +37,7 @@ def is_short(said: str) -> bool:
     return any(word in said.lower() for word in _WORDS)
 
 
-def is_tight(config: WorkerConfig, used: list[Device]) -> str:
+def is_tight(config: WorkerConfig, used: list[ComputeDevice]) -> str:
     """Name a device with less free memory than is to stay free; "" if there is none."""
     if not config.fit:
         return ""

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Set
 
-from worker.output.chat.json_walk import JsonWalk, Malformed, Path, unquote
+from worker.output.chat.json_walk import JsonWalk, MalformedJson, Path, unquote
 from worker.output.chat.sink import Sink
 from worker.output.chat.tool_format import ToolFormat
 
@@ -63,7 +63,7 @@ class CallReader:
         return self._is_open and self._writes is not None
 
     def push(self, char: str) -> None:
-        """Take one character; raises `Malformed` where this cannot be a call."""
+        """Take one character; raises `MalformedJson` where this cannot be a call."""
         walk = self._walk
         walk.push(char)
         if walk.ended_before is not None and walk.ended_before == self._writes:
@@ -169,6 +169,6 @@ class CallReader:
 
 
 def raise_unless(holds: bool) -> None:
-    """Raise `Malformed` unless this can still be a call."""
+    """Raise `MalformedJson` unless this can still be a call."""
     if not holds:
-        raise Malformed
+        raise MalformedJson

@@ -15,7 +15,7 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 _N_HEX = 4
 
 
-class Malformed(Exception):
+class MalformedJson(Exception):
     """The character just pushed cannot stand where it stands."""
 
 
@@ -74,7 +74,7 @@ class JsonWalk:
         return "".join(self._text)
 
     def push(self, char: str) -> None:
-        """Take one character; raises `Malformed`."""
+        """Take one character; raises `MalformedJson`."""
         self.started = self.ended = self.ended_before = None
         match self._state:
             case _State.STRING | _State.ESCAPE | _State.UNICODE:
@@ -105,13 +105,13 @@ class JsonWalk:
             case _State.AFTER if char in "}]":
                 self._close(char)
             case _:
-                raise Malformed
+                raise MalformedJson
 
     def _begin(self, char: str) -> None:
         self.started = self._path
         if char in "{[":
             if len(self._stack) >= MAX_DEPTH:
-                raise Malformed
+                raise MalformedJson
             self._stack.append((char, self._path))
             is_object = char == "{"
             self._state = _State.FIRST_KEY if is_object else _State.FIRST_VALUE
@@ -124,7 +124,7 @@ class JsonWalk:
             self._text = [char]
             self._state = _State.SCALAR
         else:
-            raise Malformed
+            raise MalformedJson
 
     def _next(self) -> None:
         kind, path = self._stack[-1]
@@ -134,7 +134,7 @@ class JsonWalk:
     def _close(self, char: str) -> None:
         kind, path = self._stack.pop()
         if kind + char not in ("{}", "[]"):
-            raise Malformed
+            raise MalformedJson
         self._path = path
         self._text = []
         self._end_value()
@@ -165,7 +165,7 @@ class JsonWalk:
             case _State.STRING:
                 pass
             case _:
-                raise Malformed
+                raise MalformedJson
 
     def _end_string(self) -> None:
         if not self._in_key:
@@ -181,7 +181,7 @@ class JsonWalk:
         try:
             json.loads(self.text)
         except ValueError:
-            raise Malformed from None
+            raise MalformedJson from None
         before = self._path
         self._end_value()
         self.ended = None

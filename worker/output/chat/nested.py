@@ -9,7 +9,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.output.chat.json_walk import Malformed
+from worker.output.chat.json_walk import MalformedJson
 from worker.output.chat.sink import Sink
 from worker.output.chat.tool_format import Nested
 
@@ -54,13 +54,13 @@ class NestedReader:
         return ""
 
     def push(self, char: str) -> None:
-        """Take one character; raises `Malformed` where no tag comes first."""
+        """Take one character; raises `MalformedJson` where no tag comes first."""
         self._text += char
         nested = self._nested
         if not self.has_committed:
             begun = self._text.lstrip()
             if not (nested.mark.startswith(begun) or begun.startswith(nested.mark)):
-                raise Malformed
+                raise MalformedJson
             if len(begun) >= len(nested.mark):
                 self._sink.open_call(self._name)
                 self.has_committed = True

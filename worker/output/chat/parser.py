@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from worker.output.chat.calls import CallReader
 from worker.output.chat.json_answer import JsonAnswer
-from worker.output.chat.json_walk import Malformed
+from worker.output.chat.json_walk import MalformedJson
 from worker.output.chat.markers import Kind, Marker, Match, find, match_marker, openers
 from worker.output.chat.nested import NestedReader, Part
 from worker.output.chat.sink import Parsed, Sink
@@ -216,7 +216,7 @@ class ChatParser:
             was_open, was_writing = reader.is_open, reader.is_writing
             try:
                 reader.push(char)
-            except Malformed:
+            except MalformedJson:
                 self._text = self._text[i:]
                 self._give_up(was_open=was_open, was_writing=was_writing)
                 return True

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Set
 
-from worker.output.chat.json_walk import JsonWalk, Malformed
+from worker.output.chat.json_walk import JsonWalk, MalformedJson
 from worker.output.chat.sink import Sink
 from worker.output.chat.tool_format import Tagged
 
@@ -57,7 +57,7 @@ class TaggedReader:
         return self._text[:-1]
 
     def push(self, char: str) -> None:
-        """Take one character; raises `Malformed` where neither an argument nor the end comes."""
+        """Take one character; raises `MalformedJson` if neither an argument nor the end comes."""
         self._text += char
         while self._text and not self.is_done and self._step():
             pass
@@ -150,7 +150,7 @@ class TaggedReader:
         char = self._text[0]
         try:
             self._walk.push(char)
-        except Malformed:
+        except MalformedJson:
             self._step = self._broken
             return True
         self._text = self._text[1:]
@@ -201,7 +201,7 @@ class TaggedReader:
         """End here: with a whole call if one has been promised."""
         if self.has_committed:
             self._put(end)
-        raise Malformed
+        raise MalformedJson
 
     def _may_become(self, *tags: str) -> bool:
         text = self._text.lstrip()
