@@ -7,16 +7,16 @@ import argparse
 import os
 import select
 
-from protocol.config import WorkerConfig
-from protocol.facts import Stats
-from protocol.messages import Terminal
-from protocol.sampling import SamplingParams
+from protocol.config.config import WorkerConfig
+from protocol.wire.facts import Stats
+from protocol.wire.messages import Terminal
+from protocol.wire.sampling import SamplingParams
 from worker.engine.engine import Engine
 from worker.engine.task import Submit, Task
-from worker.enginethread import EngineThread, open_backend
-from worker.link.outlet import Outlet
-from worker.openmp import environment
-from worker.resolve import find_model
+from worker.engine_thread import EngineThread, open_backend
+from worker.host.openmp import environment
+from worker.link.outbound import Outlet
+from worker.settings.resolve import find_model
 
 
 def main() -> None:

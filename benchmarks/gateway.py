@@ -23,7 +23,7 @@ from pathlib import Path
 
 import click
 
-from protocol.config import GatewayConfig, PoolConfig, dump
+from protocol.config.config import GatewayConfig, PoolConfig, dump
 
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 0.05

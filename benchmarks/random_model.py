@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import gguf
 import numpy as np
 
-from worker.resolve import find_model
+from worker.settings.resolve import find_model
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 

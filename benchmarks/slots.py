@@ -21,12 +21,12 @@ from benchmarks.compare.machine import machine, versions
 from benchmarks.compare.measure import target_of
 from benchmarks.compare.servers import Flags, Side, running
 from benchmarks.compare.workloads import fixed, ms
-from gateway.bench.dialects import Endpoint
+from gateway.bench.client.dialects import Endpoint
+from gateway.bench.client.transcript import Role
 from gateway.bench.drive import Driver, Load
 from gateway.bench.plan import Shape
 from gateway.bench.summary import Summary, summarize
-from gateway.bench.transcript import Role
-from worker.resolve import find_model
+from worker.settings.resolve import find_model
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _CELLS = 256

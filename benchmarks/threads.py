@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from worker.resolve import find_model
+from worker.settings.resolve import find_model
 
 VARIANTS = ["sleep:OMP_WAIT_POLICY=passive", "short:GOMP_SPINCOUNT=300", "unset:"]
 QUIET, DISTURBED = 0.12, 0.5
@@ -110,7 +110,7 @@ def decode(args: argparse.Namespace) -> None:
         os.sched_setaffinity(0, {args.decode})
     import llama_cpp.llama_cpp as lib
 
-    from protocol.config import WorkerConfig
+    from protocol.config.config import WorkerConfig
     from worker.llama.model import load
 
     config = WorkerConfig(

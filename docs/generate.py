@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gateway.api.bounds import DESCRIPTIONS
-from gateway.api.tables import BODIES, HEADERS, PATHS, QUERIES
-from protocol.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
-from protocol.limits import LimitsConfig
-from protocol.options.option import Unused
-from protocol.options.table import OPTIONS
-from protocol.options.unused import FOREIGN, IDLE, REFUSED
-from protocol.sampling import SamplingParams
-from protocol.schema import Row, describe, shape_of
+from gateway.api.fields.bounds import DESCRIPTIONS
+from gateway.api.fields.tables import BODIES, HEADERS, PATHS, QUERIES
+from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
+from protocol.config.limits import LimitsConfig
+from protocol.config.options.option import Unused
+from protocol.config.options.table import OPTIONS
+from protocol.config.options.unused import FOREIGN, IDLE, REFUSED
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import Row, describe, shape_of
 from protocol.wire.shapes import FieldShape, leaves
 
 DOCS = Path(__file__).parent
@@ -29,7 +29,7 @@ NOTE = "<!-- written by docs/generate.py; change the table in the code instead -
 
 
 def sampling() -> str:
-    """Every request field of `protocol/sampling.py`."""
+    """Every request field of `protocol/wire/sampling.py`."""
     lines = [
         "# Sampling and generation fields\n",
         NOTE,

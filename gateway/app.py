@@ -11,24 +11,25 @@ from starlette.responses import Response
 from starlette.routing import Route, request_response
 from starlette.types import ASGIApp
 
-from gateway.access import AccessMiddleware
-from gateway.anthropic import messages
-from gateway.auth import PUBLIC_PATHS, AdminOnly, AuthMiddleware, Rules, key_ring
-from gateway.chunked import ChunksMiddleware
-from gateway.cors import CorsMiddleware
-from gateway.errors import HANDLERS, json_response
-from gateway.http.client_address import TrustedProxies
-from gateway.http.sites import HostMiddleware
-from gateway.llamacpp import completion, infill
+from gateway.api.anthropic import messages
+from gateway.api.llamacpp import completion, infill
+from gateway.api.openai import chat, completions
+from gateway.api.openai.responses import plan as responses
+from gateway.api.openapi.document import document
+from gateway.http.access import AccessMiddleware
+from gateway.http.api_prefix import PrefixMiddleware, read_prefix
+from gateway.http.direct_write import ChunksMiddleware
+from gateway.http.errors import HANDLERS, json_response
+from gateway.http.origin.auth import PUBLIC_PATHS, AdminOnly, AuthMiddleware, Rules, key_ring
+from gateway.http.origin.client_address import TrustedProxies
+from gateway.http.origin.cors import CorsMiddleware
+from gateway.http.origin.sites import HostMiddleware
+from gateway.http.pages import Pages, open_pages
 from gateway.media.loader import MediaLoader
-from gateway.metrics import Metrics
-from gateway.openai import chat, completions, responses
-from gateway.openapi import document
-from gateway.pages import Pages, open_pages
-from gateway.pool import Pool
-from gateway.prefix import PrefixMiddleware, read_prefix
-from gateway.router.router import Router
-from gateway.router.uses import UsesMiddleware
+from gateway.metrics.metrics import Metrics
+from gateway.models.leases import UsesMiddleware
+from gateway.models.manager import Router
+from gateway.pool.pool import Pool
 from gateway.routes.admin import Admin
 from gateway.routes.control import ChatControl
 from gateway.routes.counting import ANTHROPIC, OPENAI, Counting
@@ -36,14 +37,14 @@ from gateway.routes.generate import Generation
 from gateway.routes.models import ModelEvents, ModelOrders, ModelRemoval
 from gateway.routes.predictions import Predictions
 from gateway.routes.rendering import Rendering
+from gateway.routes.service import Service
 from gateway.routes.slots import SlotActions
 from gateway.routes.tokens import Detokenization, Tokenization
 from gateway.routes.tuning import GlobalProps, LoraAdapters
 from gateway.routes.unsupported import unsupported_routes
 from gateway.routes.vectors import Embedding, Reranking
 from gateway.routes.wrapped import WrappedGeneration
-from gateway.service import Service
-from protocol.config import GatewayConfig
+from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.version import version
 

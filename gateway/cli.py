@@ -11,14 +11,14 @@ import click
 
 from gateway import server
 from gateway.routes.predictions import for_vertex
-from protocol import config as configs
-from protocol import logs
-from protocol.config import GatewayConfig, PoolConfig
+from protocol.config import config as configs
+from protocol.config.config import GatewayConfig, PoolConfig
+from protocol.config.options import table as options
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.notify import Notifier
-from protocol.options import table as options
-from protocol.orphan import PARENT_VARIABLE, die_with_parent
-from protocol.schema import read
+from protocol.process import logs
+from protocol.process.notify import Notifier
+from protocol.process.parent_death import PARENT_VARIABLE, die_with_parent
+from protocol.wire.schema import read
 
 EXIT_CONFIG = 78
 _VERBOSE = 10
@@ -52,7 +52,7 @@ def gateway(path: Path | None, verbose: bool, keys_on_stdin: bool, **flags: obje
             pool = replace(pool, log=replace(pool.log, verbosity=_VERBOSE))
         logs.configure("gateway", pool.log)
         if not pool.log.access:
-            logging.getLogger("gateway.access").setLevel(logging.WARNING)
+            logging.getLogger("gateway.http.access").setLevel(logging.WARNING)
         if keys_on_stdin:
             pool = replace(pool, gateway=configs.load_keys(pool.gateway, _read_stdin()))
         config = configured(pool, flags)

@@ -21,16 +21,16 @@ from hypercorn.asyncio import serve
 from starlette.types import ASGIApp
 
 from gateway.app import build_app
-from gateway.counters import ConnectionCounts
 from gateway.http.connections import Connections, ServerConfig, install
-from gateway.listener import close_unix, is_local, listen, url_of
-from gateway.metrics import Metrics
-from gateway.pool import Pool
-from gateway.router.loaded import Loaded
-from gateway.router.router import Router
-from protocol.config import GatewayConfig
+from gateway.http.listener import close_unix, is_local, listen, url_of
+from gateway.metrics.counters import ConnectionCounts
+from gateway.metrics.metrics import Metrics
+from gateway.models.loaded import Loaded
+from gateway.models.manager import Router
+from gateway.pool.pool import Pool
+from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
-from protocol.notify import Notifier
+from protocol.process.notify import Notifier
 
 log = logging.getLogger(__name__)
 

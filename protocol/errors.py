@@ -1,6 +1,6 @@
 """The ways in which a task can fail, named once and free of HTTP.
 
-The gateway owns the table from `ErrorCode` to status and body (`gateway/errors.py`); the worker
+The gateway owns the table from `ErrorCode` to status and body (`gateway/http/errors.py`); the worker
 only ever says which of these happened.
 """
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.facts import SystemPrompt
-from protocol.schema import json_type
+from protocol.wire.facts import SystemPrompt
+from protocol.wire.schema import json_type
 
 _KEYS = ("prompt", "anti_prompt", "assistant_name")
 _FIELD = "system_prompt"

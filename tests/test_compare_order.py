@@ -16,7 +16,7 @@ from benchmarks.compare.schedule import ORDERS, Order, Plan
 from benchmarks.compare.servers import Flags, Side
 from benchmarks.compare.servers import Server as ServerAddress
 from benchmarks.compare.workloads import WORKLOADS, Workload
-from gateway.bench.dialects import Endpoint, Target
+from gateway.bench.client.dialects import Endpoint, Target
 from gateway.bench.drive import Run
 
 

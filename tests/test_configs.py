@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config import load
+from protocol.config.config import load
 from tests.worker.hosts import flat
-from worker.resolve import resolve
+from worker.settings.resolve import resolve
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
 

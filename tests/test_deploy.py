@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config import GatewayConfig
-from protocol.options.table import OPTIONS
-from worker.respawn import EXIT_CONFIG
+from protocol.config.config import GatewayConfig
+from protocol.config.options.table import OPTIONS
+from worker.supervisor.restart_policy import EXIT_CONFIG
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
@@ -29,7 +29,7 @@ def service(path: Path) -> configparser.SectionProxy:
 
 def test_all_units_are_here() -> None:
     assert [path.name for path in UNITS] == [
-        "llamapool-gateway.service",
+        "llamapool-gateway.routes.service",
         "llamapool-worker@.service",
         "llamapool.service",
     ]
@@ -58,7 +58,7 @@ def test_systemd_verifies_the_units(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("unit", "threshold"),
     [
-        ("llamapool-gateway.service", 11),
+        ("llamapool-gateway.routes.service", 11),
         ("llamapool-worker@.service", 10),
         ("llamapool.service", 20),
     ],

@@ -11,21 +11,27 @@ ROOT = Path(__file__).parent.parent
 OURS = {"gateway", "protocol", "worker"}
 STDLIB = frozenset(sys.stdlib_module_names)
 ENGINE = {
-    "protocol.messages",
-    "protocol.facts",
-    "protocol.sampling",
+    "protocol.wire.messages",
+    "protocol.wire.facts",
+    "protocol.wire.sampling",
     "protocol.errors",
     "worker.engine",
 }
 TEXT = {
-    "protocol.messages",
-    "protocol.facts",
-    "protocol.sampling",
+    "protocol.wire.messages",
+    "protocol.wire.facts",
+    "protocol.wire.sampling",
     "protocol.errors",
     "worker.output",
 }
-PURE_HTTP = {"protocol", "orjson", "gateway.llamacpp", "gateway.openai", "gateway.anthropic"}
-SHARED_HTTP = {"gateway.refusals", "gateway.reply", "gateway.sse"}
+PURE_HTTP = {
+    "protocol",
+    "orjson",
+    "gateway.api.llamacpp",
+    "gateway.api.openai",
+    "gateway.api.anthropic",
+}
+SHARED_HTTP = {"gateway.api.unsupported", "gateway.api.reply", "gateway.http.sse"}
 
 RULES: dict[str, set[str]] = {
     "protocol": {"msgpack", "protocol"},
@@ -33,23 +39,25 @@ RULES: dict[str, set[str]] = {
         *("protocol", "gateway", "starlette", "hypercorn", "zmq", "orjson"),
         *("prometheus_client", "click", "uvloop", "h11"),
     },
-    "gateway/openai": PURE_HTTP | SHARED_HTTP,
-    "gateway/llamacpp": PURE_HTTP | SHARED_HTTP,
-    "gateway/anthropic": PURE_HTTP | SHARED_HTTP,
-    **dict.fromkeys(("gateway/refusals.py", "gateway/sse.py"), PURE_HTTP),
-    "gateway/reply.py": PURE_HTTP | {"gateway.sse"},
+    "gateway/api/openai": PURE_HTTP | SHARED_HTTP,
+    "gateway/api/llamacpp": PURE_HTTP | SHARED_HTTP,
+    "gateway/api/anthropic": PURE_HTTP | SHARED_HTTP,
+    **dict.fromkeys(("gateway/api/unsupported.py", "gateway/http/sse.py"), PURE_HTTP),
+    "gateway/api/reply.py": PURE_HTTP | {"gateway.http.sse"},
     # A client of any server: it knows nothing of ours.
     "gateway/bench": {"gateway.bench", "h11", "orjson", "click", "uvloop"},
     "worker": {"protocol", "worker", "zmq", "click"},
-    "worker/chat": {"protocol", "worker", "jinja2"},
+    "worker/prompt/chat": {"protocol", "worker", "jinja2"},
     "worker/engine": ENGINE | TEXT,
-    "worker/engine/fake.py": ENGINE | TEXT | {"protocol.config"},  # its delays are configured
-    "worker/engine/fake_embedding.py": ENGINE | {"protocol.config"},
+    "worker/engine/fake/backend.py": ENGINE
+    | TEXT
+    | {"protocol.config"},  # its delays are configured
+    "worker/engine/fake/embedding.py": ENGINE | {"protocol.config"},
     "worker/output": TEXT,
     "worker/llama": {"protocol", "worker", "llama_cpp", "numpy"},
     "worker/grammar/gbnf": {"worker.grammar.gbnf", "numpy"},
     # The supervisor must start at once and outlive everybody.
-    "worker/supervisor.py": {"protocol", "worker"},
+    "worker/supervisor/supervisor.py": {"protocol", "worker"},
 }
 """Folder or file to what it may import beside the standard library; the longest match counts."""
 
@@ -105,7 +113,9 @@ def test_imports_follow_the_layers(path: Path) -> None:
     assert not foreign, f"{name_of(path)} may not import {', '.join(foreign)}"
 
 
-@pytest.mark.parametrize("folder", ["gateway/openai", "gateway/llamacpp", "gateway/anthropic"])
+@pytest.mark.parametrize(
+    "folder", ["gateway/api/openai", "gateway/api/llamacpp", "gateway/api/anthropic"]
+)
 def test_mapping_folders_never_await(folder: str) -> None:
     for path in sources(folder):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -132,4 +142,4 @@ def test_the_rules_would_catch_a_breach() -> None:
     tree = ast.parse("import zmq.asyncio\nfrom worker import link\nfrom protocol import messages\n")
     foreign = [module for module in imports(tree) if not is_allowed(module, RULES["protocol"])]
     assert foreign == ["zmq.asyncio", "worker.link"]
-    assert not is_allowed("protocol.codec", ENGINE)
+    assert not is_allowed("protocol.wire.codec", ENGINE)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from benchmarks import random_model
 from benchmarks.compare.servers import Side
 from benchmarks.slots import Point, Setting, main, settings, table
-from worker.resolve import find_model
+from worker.settings.resolve import find_model
 
 Q4_0 = gguf.GGMLQuantizationType.Q4_0
 

@@ -1,6 +1,6 @@
 """`python -m worker`: how the supervisor starts one worker."""
 
-from protocol.orphan import die_with_parent
+from protocol.process.parent_death import die_with_parent
 from worker.cli import worker
 
 if __name__ == "__main__":

@@ -15,27 +15,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from protocol import config as configs
-from protocol import logs
-from protocol.config import PoolConfig, WorkerConfig
+from protocol.config import config as configs
+from protocol.config.config import PoolConfig, WorkerConfig
+from protocol.config.options import table as options
 from protocol.errors import ConfigError
-from protocol.notify import Notifier
-from protocol.options import table as options
-from worker import launch, resolve
-from worker.arguments import Given, OptionCommand, given, warnings, with_options
-from worker.control import ControlServer
+from protocol.process import logs
+from protocol.process.notify import Notifier
+from worker.host.placement import describe
+from worker.host.topology import read_host
 from worker.models.catalog import open_catalog
-from worker.ondemand import OnDemand
-from worker.placement import describe
-from worker.respawn import EXIT_CONFIG
-from worker.rundir import runtime_directory
+from worker.settings import resolve
+from worker.settings.arguments import Given, OptionCommand, given, warnings, with_options
+from worker.settings.config_show import Origins, numbers, places_in, toml
 from worker.settings.download import located
 from worker.settings.host_config import host_settings
 from worker.settings.told import telling_options, version_option
-from worker.show import Origins, numbers, places_in, toml
-from worker.supervisor import Settings, Supervisor
-from worker.terminal import Console, stderr_console
-from worker.topology import read_host
+from worker.supervisor import launch
+from worker.supervisor.control import ControlServer
+from worker.supervisor.on_demand import OnDemand
+from worker.supervisor.restart_policy import EXIT_CONFIG
+from worker.supervisor.runtime_directory import runtime_directory
+from worker.supervisor.supervisor import Settings, Supervisor
+from worker.supervisor.terminal import Console, stderr_console
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

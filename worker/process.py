@@ -13,27 +13,27 @@ from types import FrameType
 
 import zmq
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, TaskError
-from protocol.facts import ModelCard
-from protocol.logs import LOG_FD_VARIABLE
-from protocol.messages import Hello, Loading
-from protocol.notify import Notifier
-from protocol.side_tasks import SetSystemPrompt
+from protocol.process.logs import LOG_FD_VARIABLE
+from protocol.process.notify import Notifier
 from protocol.system_prompt import load_system_prompt
-from worker import openmp
-from worker.embedding import Desk
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Hello, Loading
+from protocol.wire.side_tasks import SetSystemPrompt
+from worker.embedding.batcher import Desk
 from worker.engine.engine import Engine
-from worker.enginethread import EngineThread, Kept, Opener, engine_config, open_backend
-from worker.launch import visible_devices
+from worker.engine_thread import EngineThread, Kept, Opener, engine_config, open_backend
+from worker.host import openmp
+from worker.host.topology import bind
 from worker.link.connection import Connection
 from worker.link.link import Link
-from worker.link.outlet import Outlet
+from worker.link.outbound import Outlet
 from worker.link.side_tasks import SideTasks
 from worker.prompt.prompt import PromptReader
 from worker.prompt.prompt_log import PromptLog
 from worker.sleep import NEXT, IdleTime, Phase
-from worker.topology import bind
+from worker.supervisor.launch import visible_devices
 
 logger = logging.getLogger(__name__)
 

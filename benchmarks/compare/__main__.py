@@ -15,7 +15,7 @@ from benchmarks.compare.report import markdown
 from benchmarks.compare.schedule import ORDERS, Order, Plan
 from benchmarks.compare.servers import Flags
 from benchmarks.compare.workloads import WORKLOADS
-from worker.resolve import find_model
+from worker.settings.resolve import find_model
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _NAMES = [workload.name for workload in WORKLOADS]

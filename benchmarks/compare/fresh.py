@@ -5,10 +5,10 @@ from typing import TypeAlias
 
 import orjson
 
-from gateway.bench.connection import Client
-from gateway.bench.dialects import Said
+from gateway.bench.client.connection import Client
+from gateway.bench.client.dialects import Said
+from gateway.bench.client.transcript import Role, Transcript
 from gateway.bench.plan import Shape, conversation
-from gateway.bench.transcript import Role, Transcript
 
 _Tree: TypeAlias = "dict[int, _Tree]"
 

@@ -11,13 +11,13 @@ from typing import Any
 from benchmarks.compare.fresh import new_tokens
 from benchmarks.compare.servers import Flags, Server, Side, memory, running
 from benchmarks.compare.workloads import Figures, Measured, Workload
-from gateway.bench.asking import first_model
-from gateway.bench.connection import Client
-from gateway.bench.dialects import Endpoint, Target
+from gateway.bench.client.asking import first_model
+from gateway.bench.client.connection import Client
+from gateway.bench.client.dialects import Endpoint, Target
+from gateway.bench.client.transcript import Role, Transcript
 from gateway.bench.drive import Driver, Load, Run
 from gateway.bench.plan import Shape
 from gateway.bench.summary import as_dict, summarize
-from gateway.bench.transcript import Role, Transcript
 
 _SETTLED_S = 1.5
 """After this our gateway has had the worker's next heartbeat, which carries the counters."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from gateway.bench.connection import Client, Unanswered
+from gateway.bench.client.connection import Client, Unanswered
 
 ROOT = Path(__file__).resolve().parents[2]
 _START_S = 180.0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.compare.servers import Memory
-from gateway.bench.dialects import Endpoint
+from gateway.bench.client.dialects import Endpoint
 from gateway.bench.drive import Load
 from gateway.bench.lengths import Lengths
 from gateway.bench.plan import Shape

@@ -9,9 +9,9 @@ import click
 import orjson
 
 from gateway.bench import progress
-from gateway.bench.asking import first_model
-from gateway.bench.connection import Client, address_of
-from gateway.bench.dialects import Target
+from gateway.bench.client.asking import first_model
+from gateway.bench.client.connection import Client, address_of
+from gateway.bench.client.dialects import Target
 from gateway.bench.drive import Driver, Load, Run
 from gateway.bench.options import load_of, shape_of, slo_of, target_of, with_options
 from gateway.bench.plan import Shape

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.bench.asking import Asker
-from gateway.bench.dialects import Said, Target
+from gateway.bench.client.asking import Asker
+from gateway.bench.client.dialects import Said, Target
+from gateway.bench.client.transcript import Role, Transcript
 from gateway.bench.plan import Conversation, Shape, background, conversation
-from gateway.bench.transcript import Role, Transcript
 from gateway.bench.words import drawn
 
 

@@ -8,7 +8,7 @@ import click
 import orjson
 
 from gateway.bench import lengths
-from gateway.bench.dialects import Endpoint, Target
+from gateway.bench.client.dialects import Endpoint, Target
 from gateway.bench.drive import Load
 from gateway.bench.lengths import SHAREGPT_PROMPT, SHAREGPT_REPLY, Lengths
 from gateway.bench.plan import Shape

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.bench.client.transcript import Role, Transcript
 from gateway.bench.drive import Run
 from gateway.bench.summary import Slo, as_dict, summarize
 from gateway.bench.table import table
-from gateway.bench.transcript import Role, Transcript
 
 FORMAT = 1
 

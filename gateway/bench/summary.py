@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.bench.transcript import Failure, Transcript
+from gateway.bench.client.transcript import Failure, Transcript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from hypercorn.asyncio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
 
-from gateway.counters import ConnectionCounts
-from gateway.errors import task_error_body
+from gateway.http.errors import task_error_body
+from gateway.metrics.counters import ConnectionCounts
 from protocol.errors import ErrorCode, TaskError
 
 logger = logging.getLogger(__name__)

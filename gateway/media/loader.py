@@ -4,13 +4,13 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.llamacpp.links import Link
+from gateway.api.fields.media_links import Link
+from gateway.api.reply import Plan
+from gateway.http.disconnect import together
 from gateway.media.allow import Allowed
 from gateway.media.fetch import Fetcher, NotFetched
 from gateway.media.files import SCHEME, read_file
-from gateway.race import together
-from gateway.reply import Plan
-from protocol.config import GatewayConfig
+from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, InvalidRequest
 
 _AT_ONCE = 16

@@ -8,11 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from gateway.anthropic.models import VERSION_HEADER, page
-from gateway.anthropic.models import model as claude_model
-from gateway.auth import require_admin
-from gateway.errors import Headers, json_response
-from gateway.llamacpp.views import (
+from gateway.api.anthropic.models import VERSION_HEADER, page
+from gateway.api.anthropic.models import model as claude_model
+from gateway.api.llamacpp.views import (
     Offers,
     bare,
     models,
@@ -21,9 +19,11 @@ from gateway.llamacpp.views import (
     slot,
     without_texts,
 )
-from gateway.overview import Health, ModelState
-from gateway.race import disconnected, guarded
-from gateway.service import Service
+from gateway.http.disconnect import disconnected, guarded
+from gateway.http.errors import Headers, json_response
+from gateway.http.origin.auth import require_admin
+from gateway.pool.status import Health, ModelState
+from gateway.routes.service import Service
 from protocol.errors import ErrorCode, TaskError
 
 _DRAINING = "draining"

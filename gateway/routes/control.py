@@ -5,11 +5,11 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import json_response
-from gateway.service import Service
+from gateway.http.errors import json_response
+from gateway.routes.service import Service
 from protocol.errors import InvalidRequest
-from protocol.messages import Generate
-from protocol.schema import json_type
+from protocol.wire.messages import Generate
+from protocol.wire.schema import json_type
 
 _UNKNOWN = "no active completion for this id"
 _UNARMED = "reasoning control not enabled for this completion"

@@ -5,10 +5,10 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import json_response
+from gateway.http.errors import json_response
 from gateway.routes.generate import Planner
 from gateway.routes.rendering import rendered
-from gateway.service import Service
+from gateway.routes.service import Service
 
 OPENAI: Mapping[str, Any] = {"object": "response.input_tokens"}
 ANTHROPIC: Mapping[str, Any] = {}

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.auth import require_admin
-from gateway.body import in_thread
-from gateway.chunked import CHUNKS
-from gateway.errors import json_response, task_error_body
-from gateway.eventstream import EventStream
-from gateway.origin import Origin, read_origin
-from gateway.race import disconnected, guarded, together
-from gateway.reply import Outcome, Plan, Reply, whole_calls
-from gateway.service import ReadRequest, Service
-from gateway.stream import TaskStream
-from gateway.tracing import route_headers
+from gateway.api.reply import Outcome, Plan, Reply, whole_calls
+from gateway.http.body import in_thread
+from gateway.http.direct_write import CHUNKS
+from gateway.http.disconnect import disconnected, guarded, together
+from gateway.http.errors import json_response, task_error_body
+from gateway.http.event_stream import EventStream
+from gateway.http.origin.auth import require_admin
+from gateway.http.route_headers import route_headers
+from gateway.pool.routing.origin import Origin, read_origin
+from gateway.pool.stream import TaskStream
+from gateway.routes.service import ReadRequest, Service
 from protocol.errors import InvalidRequest, TaskError
-from protocol.facts import ModelCard, TokenProb
-from protocol.messages import Delta, Done, Progress, Started, ToolCallDelta
+from protocol.wire.facts import ModelCard, TokenProb
+from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
 
 Planner = Callable[[Mapping[str, Any], ModelCard], Plan]
 

@@ -8,13 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import json_response
-from gateway.eventstream import EventStream
-from gateway.race import disconnected, guarded
-from gateway.router.news import Mailbox
-from gateway.router.router import Router
-from gateway.service import Service
-from gateway.sse import event
+from gateway.http.disconnect import disconnected, guarded
+from gateway.http.errors import json_response
+from gateway.http.event_stream import EventStream
+from gateway.http.sse import event
+from gateway.models.events import Mailbox
+from gateway.models.manager import Router
+from gateway.routes.service import Service
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
 _SUCCESS = {"success": True}

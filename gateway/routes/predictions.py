@@ -16,12 +16,12 @@ import orjson
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.body import read_json
-from gateway.chunked import CHUNKS
-from gateway.errors import Refused, json_response, refused_response, task_error_response
-from gateway.race import disconnected, guarded, together
-from gateway.service import Service
-from protocol.config import GatewayConfig
+from gateway.http.body import read_json
+from gateway.http.direct_write import CHUNKS
+from gateway.http.disconnect import disconnected, guarded, together
+from gateway.http.errors import Refused, json_response, refused_response, task_error_response
+from gateway.routes.service import Service
+from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 
 _MOST = 128

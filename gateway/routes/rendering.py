@@ -5,12 +5,12 @@ What counts the tokens of such a prompt (`gateway/routes/counting.py`) asks for 
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import json_response
-from gateway.race import answered
+from gateway.http.disconnect import answered
+from gateway.http.errors import json_response
 from gateway.routes.generate import Planner, with_media
-from gateway.service import ReadRequest, Service
+from gateway.routes.service import ReadRequest, Service
 from protocol.errors import InvalidRequest
-from protocol.side_tasks import Render, Rendered
+from protocol.wire.side_tasks import Render, Rendered
 
 
 class Rendering:

@@ -5,19 +5,19 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import json_response
-from gateway.llamacpp.slots import (
+from gateway.api.llamacpp.slots import (
     needs_filename,
     read_action,
     read_filename,
     read_slot_id,
     slot_acted,
 )
-from gateway.origin import read_origin
-from gateway.race import answered
-from gateway.service import Service
+from gateway.http.disconnect import answered
+from gateway.http.errors import json_response
+from gateway.pool.routing.origin import read_origin
+from gateway.routes.service import Service
 from protocol.errors import ErrorCode, TaskError
-from protocol.side_tasks import SlotActed, SlotAction
+from protocol.wire.side_tasks import SlotActed, SlotAction
 
 
 class SlotActions:

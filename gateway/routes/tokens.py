@@ -3,12 +3,12 @@
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.body import in_thread
-from gateway.errors import json_response
-from gateway.llamacpp.tokens import detokenize_task, tokenize_task, tokenized
-from gateway.race import answered
-from gateway.service import Service
-from protocol.messages import Detokenized, Tokenized
+from gateway.api.llamacpp.tokens import detokenize_task, tokenize_task, tokenized
+from gateway.http.body import in_thread
+from gateway.http.disconnect import answered
+from gateway.http.errors import json_response
+from gateway.routes.service import Service
+from protocol.wire.messages import Detokenized, Tokenized
 
 _LONG = 4096
 """Tokens that take longer to write as JSON than other streams should wait."""

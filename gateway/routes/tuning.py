@@ -4,12 +4,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import json_response
-from gateway.llamacpp.lora import listed, read_scales
-from gateway.race import answered
-from gateway.service import Service
+from gateway.api.llamacpp.lora import listed, read_scales
+from gateway.http.disconnect import answered
+from gateway.http.errors import json_response
+from gateway.routes.service import Service
 from protocol.errors import ErrorCode, TaskError
-from protocol.side_tasks import LoraListed, SetLora
+from protocol.wire.side_tasks import LoraListed, SetLora
 
 _SUCCESS = {"success": True}
 

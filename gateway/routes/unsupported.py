@@ -5,8 +5,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import json_response
-from gateway.refusals import ENDPOINTS, refuse_endpoint
+from gateway.api.unsupported import ENDPOINTS, refuse_endpoint
+from gateway.http.errors import json_response
 
 _DISABLED = ("/tools", "/cors-proxy")
 

@@ -6,15 +6,15 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.body import in_thread
-from gateway.errors import json_response
-from gateway.llamacpp.embedding import EmbeddingPlan, native_answer, plan_embeddings
-from gateway.llamacpp.rerank import RerankPlan, plan_rerank, rerank_answer
-from gateway.openai.embeddings import embeddings_answer
-from gateway.race import answered
-from gateway.service import Service
-from protocol.facts import ModelCard
-from protocol.side_tasks import Embedded, Reranked
+from gateway.api.llamacpp.embedding import EmbeddingPlan, native_answer, plan_embeddings
+from gateway.api.llamacpp.rerank import RerankPlan, plan_rerank, rerank_answer
+from gateway.api.openai.embeddings import embeddings_answer
+from gateway.http.body import in_thread
+from gateway.http.disconnect import answered
+from gateway.http.errors import json_response
+from gateway.routes.service import Service
+from protocol.wire.facts import ModelCard
+from protocol.wire.side_tasks import Embedded, Reranked
 
 _LARGE = 256 * 1024
 """Vectors that take longer to write as JSON than other streams should wait."""

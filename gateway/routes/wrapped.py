@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from gateway.llamacpp import wrapper
-from gateway.llamacpp.options import read_flag
-from gateway.race import answered
-from gateway.reply import Plan
+from gateway.api.fields.options import read_flag
+from gateway.api.llamacpp import wrapper
+from gateway.api.reply import Plan
+from gateway.http.disconnect import answered
 from gateway.routes.generate import Exchange, Generation
-from gateway.service import ReadRequest
-from protocol.facts import ModelCard
-from protocol.messages import Tokenize, Tokenized
-from protocol.side_tasks import Render, Rendered
+from gateway.routes.service import ReadRequest
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Tokenize, Tokenized
+from protocol.wire.side_tasks import Render, Rendered
 
 
 class WrappedGeneration(Generation):

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from protocol import codec
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Generate, Message
+from protocol.wire import codec
+from protocol.wire.messages import Generate, Message
 
 FRAME_BYTES = 16 * 1024 * 1024
 """Messages share a frame up to this size; a larger message has a frame of its own."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from protocol.options.table import OPTIONS, UNUSED
+from protocol.config.options.table import OPTIONS, UNUSED
 from worker import cli
 
 LINES = """
@@ -114,7 +114,7 @@ def test_an_environment_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_preset_file_is_understood(folder: Path) -> None:
-    from protocol.config import GatewayConfig, PoolConfig
+    from protocol.config.config import GatewayConfig, PoolConfig
     from worker.models.catalog import open_catalog
 
     (folder / "models.ini").write_text(PRESET)

@@ -9,15 +9,15 @@ import pytest
 from starlette.routing import Route
 
 from gateway.app import _routes
-from gateway.metrics import Metrics
-from gateway.pool import Pool
+from gateway.metrics.metrics import Metrics
+from gateway.pool.pool import Pool
+from gateway.routes.service import Service
 from gateway.routes.unsupported import unsupported_routes
-from gateway.service import Service
-from protocol.config import GatewayConfig
-from protocol.facts import Stats
-from protocol.options.table import OPTIONS, UNUSED
-from protocol.sampling import SamplingParams
-from protocol.schema import describe
+from protocol.config.config import GatewayConfig
+from protocol.config.options.table import OPTIONS, UNUSED
+from protocol.wire.facts import Stats
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import describe
 from tests.compat.seed_options import API_LIKE_OAI, FOREIGN, SERVER
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from typing import Any
 import click
 import pytest
 
-from protocol.options.table import OPTIONS, UNUSED
+from protocol.config.options.table import OPTIONS, UNUSED
 from tests.compat.llama_server import Known, parse, recorded
 from worker import cli
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.api.bounds import bounds_of
-from protocol.limits import LimitsConfig
-from protocol.sampling import SamplingParams
-from protocol.schema import Row, describe, shape_of
-from protocol.values import SAMPLER_NAMES
+from gateway.api.fields.bounds import bounds_of
+from protocol.config.limits import LimitsConfig
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import Row, describe, shape_of
 from protocol.wire.shapes import Number
+from protocol.wire.values import SAMPLER_NAMES
 from tests.e2e.process import python
 from tests.e2e.served import Served
 

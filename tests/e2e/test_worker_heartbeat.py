@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import zmq
 
-from protocol import codec
-from protocol import messages as m
-from protocol.sampling import SamplingParams
-from protocol.side_tasks import Render
+from protocol.wire import codec
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import Render
 from tests.e2e.process import Process
 from tests.models.mmproj import write_mmproj
 from tests.worker.router import Gateway

@@ -10,10 +10,11 @@ import struct
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from protocol import WIRE_VERSION, facts, side_tasks
-from protocol import messages as m
+from protocol import WIRE_VERSION
 from protocol.errors import ErrorCode
-from protocol.sampling import SamplingParams
+from protocol.wire import facts, side_tasks
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
 
 _Aside = (
     side_tasks.SlotAction | side_tasks.SetLora | side_tasks.SetSystemPrompt | side_tasks.EndThoughts

@@ -3,8 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from protocol import messages as m
-from protocol.control import (
+from protocol.process.control import (
     Line,
     Listed,
     ModelInfo,
@@ -15,6 +14,7 @@ from protocol.control import (
     decode,
     encode,
 )
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 

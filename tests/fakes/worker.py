@@ -14,9 +14,9 @@ import click
 import zmq
 import zmq.asyncio
 
-from protocol import codec, facts
-from protocol import messages as m
 from protocol.errors import ErrorCode
+from protocol.wire import codec, facts
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeEngine, FakeOptions
 
 _EPOCHS = itertools.count(1)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from protocol.facts import ModelCard, Timings, TokenProb
-from protocol.messages import Done, Finish
-from protocol.sampling import SamplingParams
+from protocol.wire.facts import ModelCard, Timings, TokenProb
+from protocol.wire.messages import Done, Finish
+from protocol.wire.sampling import SamplingParams
 
 CARD = ModelCard(
     name="tiny",

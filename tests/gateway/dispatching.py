@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from gateway.actions import Action, Assign, Fail, Submission
-from gateway.dispatcher import Dispatcher
+from gateway.pool.actions import Action, Assign, Fail, Submission
+from gateway.pool.dispatcher import Dispatcher
 from protocol.errors import ErrorCode
-from protocol.facts import ModelCard
-from protocol.messages import Done, Failed, Finish, Started
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Done, Failed, Finish, Started
 
 
 def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:

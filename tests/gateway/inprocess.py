@@ -11,12 +11,12 @@ import httpx
 from hypercorn.asyncio import serve
 
 from gateway.app import build_app
-from gateway.listener import listen, url_of
-from gateway.metrics import Metrics
-from gateway.pool import Pool
-from gateway.router.router import Router
+from gateway.http.listener import listen, url_of
+from gateway.metrics.metrics import Metrics
+from gateway.models.manager import Router
+from gateway.pool.pool import Pool
 from gateway.server import hypercorn_config, parts_of
-from protocol.config import GatewayConfig
+from protocol.config.config import GatewayConfig
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gateway.metrics import Metrics
-from gateway.pool import Pool
-from gateway.stream import TaskStream
-from protocol import messages as m
-from protocol.config import GatewayConfig
-from protocol.sampling import SamplingParams
+from gateway.metrics.metrics import Metrics
+from gateway.pool.pool import Pool
+from gateway.pool.stream import TaskStream
+from protocol.config.config import GatewayConfig
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 

@@ -10,12 +10,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.actions import Action, Assign, Deliver, Fail, Submission
-from gateway.dispatcher import Dispatcher
-from gateway.fingerprint import Prefix, fingerprint
-from protocol.facts import ModelCard, Timings
-from protocol.messages import Delta, Done, Evicted, Finish, Generate, Started
-from protocol.sampling import SamplingParams
+from gateway.pool.actions import Action, Assign, Deliver, Fail, Submission
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.routing.block_hashes import Prefix, fingerprint
+from protocol.wire.facts import ModelCard, Timings
+from protocol.wire.messages import Delta, Done, Evicted, Finish, Generate, Started
+from protocol.wire.sampling import SamplingParams
 
 CHARS = 4
 """Of a token."""

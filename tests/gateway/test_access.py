@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.access import AccessMiddleware
-from gateway.metrics import Metrics
+from gateway.http.access import AccessMiddleware
+from gateway.metrics.metrics import Metrics
 from tests.gateway.test_sse import Sink
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.affinity import Home, PrefixIndex, SessionMap
+from gateway.pool.routing.prefix_index import Home, PrefixIndex, SessionMap
 
 MAX_BYTES = 3000
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.anthropic.blocks import read_messages, read_system
-from gateway.anthropic.messages import plan, to_chat
+from gateway.api.anthropic.blocks import read_messages, read_system
+from gateway.api.anthropic.messages import plan, to_chat
 from protocol.errors import InvalidRequest, TaskError
 from tests.gateway.cards import CARD
 

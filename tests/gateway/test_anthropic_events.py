@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.anthropic.events import MessagesReply, failure
-from gateway.reply import Outcome
-from protocol.messages import Delta, Finish, Progress, Started, ToolCallDelta
+from gateway.api.anthropic.events import MessagesReply, failure
+from gateway.api.reply import Outcome
+from protocol.wire.messages import Delta, Finish, Progress, Started, ToolCallDelta
 from tests.gateway.cards import CARD, done
 
 CALL = ToolCallDelta(index=0, id="abc", name="f", arguments='{"a"')

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.auth import KeyRing, key_ring, presented_key
+from gateway.http.origin.auth import KeyRing, key_ring, presented_key
 from protocol.errors import ConfigError
 
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from gateway import parsing
-from gateway.body import HELD, BodyBudget, BodyLimits, ClientGone, read_json
-from gateway.errors import Refused
-from gateway.parsing import parse_object
+from gateway.http import parsing
+from gateway.http.body import HELD, BodyBudget, BodyLimits, ClientGone, read_json
+from gateway.http.errors import Refused
+from gateway.http.parsing import parse_object
+from protocol.config.limits import LimitsConfig
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.limits import LimitsConfig
 
 LIMITS = BodyLimits(max_bytes=16)
 MAX_DEPTH = LimitsConfig().depth

@@ -10,13 +10,13 @@ import pytest
 from hypercorn.asyncio import serve
 from starlette.types import Receive, Scope, Send
 
-from gateway.chunked import CHUNKS, Chunks, ChunksMiddleware
-from gateway.counters import ConnectionCounts
-from gateway.eventstream import EventStream
-from gateway.listener import listen, url_of
+from gateway.http.direct_write import CHUNKS, Chunks, ChunksMiddleware
+from gateway.http.event_stream import EventStream
+from gateway.http.listener import listen, url_of
+from gateway.http.sse import PING
+from gateway.metrics.counters import ConnectionCounts
 from gateway.server import hypercorn_config
-from gateway.sse import PING
-from protocol.config import GatewayConfig
+from protocol.config.config import GatewayConfig
 
 FRAMES = [b"data: 1\n\n", b"data: " + b"x" * 300 + b"\n\n", b":\n\n"]
 

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.anthropic import messages
-from gateway.openai import responses
+from gateway.api.anthropic import messages
+from gateway.api.openai.responses import plan as responses
 from protocol.errors import TaskError
 from tests.gateway.cards import CARD
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cors import allowed_origin
+from gateway.http.origin.cors import allowed_origin
 from tests.gateway.inprocess import running
 
 ALLOW = "access-control-allow-origin"

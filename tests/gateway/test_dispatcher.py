@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.actions import Assign, CancelTask, Deliver
-from gateway.dispatcher import Dispatcher
+from gateway.pool.actions import Assign, CancelTask, Deliver
+from gateway.pool.dispatcher import Dispatcher
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Tokenized
+from protocol.wire.messages import Tokenized
 from tests.gateway.dispatching import call, card, dispatcher, done, failures, places, started, task
 
 

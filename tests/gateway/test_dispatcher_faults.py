@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.actions import Assign, Deliver
+from gateway.pool.actions import Assign, Deliver
 from protocol.errors import ErrorCode
-from protocol.messages import Delta
+from protocol.wire.messages import Delta
 from tests.gateway.dispatching import (
     broken,
     card,

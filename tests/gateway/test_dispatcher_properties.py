@@ -16,11 +16,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from gateway.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
-from gateway.dispatcher import Dispatcher
+from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
+from gateway.pool.dispatcher import Dispatcher
 from protocol.errors import ErrorCode, TaskError
-from protocol.facts import ModelCard
-from protocol.messages import Delta, Done, Failed, Finish, Started
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Delta, Done, Failed, Finish, Started
 
 QUEUE_SIZE = 4
 TIMEOUT_S = 10.0

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.actions import CancelTask
+from gateway.pool.actions import CancelTask
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Done, Finish, Started
+from protocol.wire.messages import Done, Finish, Started
 from tests.gateway.dispatching import card, dispatcher, done, failures, places, started, task
 
 

@@ -8,14 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.llamacpp.embedding import (
-    EmbeddingPlan,
-    native_answer,
-    plan_embeddings,
-)
-from gateway.openai.embeddings import embeddings_answer
+from gateway.api.llamacpp.embedding import EmbeddingPlan, native_answer, plan_embeddings
+from gateway.api.openai.embeddings import embeddings_answer
 from protocol.errors import ErrorCode, TaskError
-from protocol.side_tasks import Embedded
+from protocol.wire.side_tasks import Embedded
 from tests.gateway.cards import CARD
 
 MEAN = replace(CARD, has_embeddings=True, pooling="mean", n_embd_out=2, embd_normalize=2)

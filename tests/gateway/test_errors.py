@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ANSWERS, Refused, refused_response, task_error_response
+from gateway.http.errors import ANSWERS, Refused, refused_response, task_error_response
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
 

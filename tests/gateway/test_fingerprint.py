@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.fingerprint import Prefix, fingerprint
-from protocol.messages import Chat, Generate, Infill
-from protocol.sampling import SamplingParams
+from gateway.pool.routing.block_hashes import Prefix, fingerprint
+from protocol.wire.messages import Chat, Generate, Infill
+from protocol.wire.sampling import SamplingParams
 
 TEXT = "".join(f"word {i} " for i in range(300))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.forecast import Load, Pace, Ratio, crowding_s, slot_wait_s
+from gateway.pool.routing.load import Load, Pace, Ratio, crowding_s, slot_wait_s
 
 
 def test_a_mean_forgets_what_is_long_ago() -> None:

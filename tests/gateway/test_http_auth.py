@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.auth import PUBLIC_PATHS
-from gateway.refusals import ENDPOINTS
+from gateway.api.unsupported import ENDPOINTS
+from gateway.http.origin.auth import PUBLIC_PATHS
 from tests.gateway.inprocess import running
 
 PATHS = sorted(

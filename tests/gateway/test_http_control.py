@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from protocol import messages as m
-from protocol.side_tasks import EndThoughts
+from protocol.wire import messages as m
+from protocol.wire.side_tasks import EndThoughts
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 

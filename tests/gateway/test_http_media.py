@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import Generate
+from protocol.wire.messages import Generate
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 from tests.gateway.test_media_fetch import IMAGE, PNG, serving

@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from protocol import messages as m
 from protocol.errors import ErrorCode
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.inprocess import Running, running

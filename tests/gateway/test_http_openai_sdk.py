@@ -9,9 +9,9 @@ import openai
 import pytest
 
 from gateway.cli import configured
-from protocol import messages as m
-from protocol.config import LogConfig, PoolConfig
-from protocol.options import table as options
+from protocol.config.config import LogConfig, PoolConfig
+from protocol.config.options import table as options
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from protocol import messages as m
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import LIMIT_S, Running, running, until
 
@@ -48,7 +48,7 @@ async def test_a_flood_of_headers_is_refused(gateway: Running) -> None:
 async def test_a_log_line_holds_no_line_of_the_client(
     gateway: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO", logger="gateway.access"):
+    with caplog.at_level("INFO", logger="gateway.http.access"):
         await _raw(
             gateway, b"GET /a%0Aforged HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )

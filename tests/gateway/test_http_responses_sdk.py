@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from protocol import messages as m
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol import messages as m
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.inprocess import Running, running

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from protocol.facts import SystemPrompt
-from protocol.messages import Generate
-from protocol.side_tasks import SetLora, SetSystemPrompt, SlotAction
+from protocol.wire.facts import SystemPrompt
+from protocol.wire.messages import Generate
+from protocol.wire.side_tasks import SetLora, SetSystemPrompt, SlotAction
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from protocol import messages as m
 from protocol.errors import ErrorCode
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import failed
 from tests.gateway.inprocess import Running, running, until

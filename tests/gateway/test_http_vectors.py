@@ -7,8 +7,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from protocol import messages as m
-from protocol.side_tasks import Embed
+from protocol.wire import messages as m
+from protocol.wire.side_tasks import Embed
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
 

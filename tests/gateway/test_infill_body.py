@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.llamacpp.infill import plan
+from gateway.api.llamacpp.infill import plan
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Infill
+from protocol.wire.messages import Infill
 from tests.gateway.cards import CARD
 
 GAP: dict[str, Any] = {"input_prefix": "a", "input_suffix": "b"}

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from gateway import service
-from gateway.anthropic import messages
-from gateway.api.bounds import bounds_of, check_body
-from gateway.api.tables import BODIES, HEADERS, PATHS, QUERIES, fields_of
-from gateway.openai import responses
-from gateway.openapi_bodies import ENDPOINTS
-from gateway.openapi_bodies import QUERIES as OF_ENDPOINT
-from gateway.refusals import REFUSED
-from protocol.config import parse
+from gateway.api.anthropic import messages
+from gateway.api.fields.bounds import bounds_of, check_body
+from gateway.api.fields.tables import BODIES, HEADERS, PATHS, QUERIES, fields_of
+from gateway.api.openai.responses import plan as responses
+from gateway.api.openapi.bodies import ENDPOINTS
+from gateway.api.openapi.bodies import QUERIES as OF_ENDPOINT
+from gateway.api.unsupported import REFUSED
+from gateway.routes import service
+from protocol.config.config import parse
+from protocol.config.limits import LimitsConfig
 from protocol.errors import ConfigError, ErrorCode, TaskError
-from protocol.limits import LimitsConfig
-from protocol.schema import describe
+from protocol.wire.schema import describe
 from protocol.wire.shapes import (
     Bounds,
     Clamp,

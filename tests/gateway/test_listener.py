@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.listener import is_local, listen, url_of
-from protocol.config import GatewayConfig
+from gateway.http.listener import is_local, listen, url_of
+from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from tests.gateway.inprocess import running
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from gateway.llamacpp.completion import plan
-from gateway.llamacpp.options import read_ping_interval
-from gateway.llamacpp.prompt import read_prompts
-from gateway.llamacpp.tokens import detokenize_task, tokenize_task, tokenized
+from gateway.api.fields.options import read_ping_interval
+from gateway.api.fields.prompt import read_prompts
+from gateway.api.llamacpp.completion import plan
+from gateway.api.llamacpp.tokens import detokenize_task, tokenize_task, tokenized
 from protocol.errors import InvalidRequest
-from protocol.messages import Tokenized
-from protocol.sampling import UNSET_SEED
+from protocol.wire.messages import Tokenized
+from protocol.wire.sampling import UNSET_SEED
 from tests.gateway.cards import CARD
 
 

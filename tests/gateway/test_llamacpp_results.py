@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.llamacpp.figures import timings, total
-from gateway.llamacpp.results import CompletionReply, completion, project
-from gateway.reply import Outcome
-from protocol.facts import Timings
-from protocol.messages import Delta, Done, Finish, Progress, Started
+from gateway.api.fields.figures import timings, total
+from gateway.api.llamacpp.results import CompletionReply, completion, project
+from gateway.api.reply import Outcome
+from protocol.wire.facts import Timings
+from protocol.wire.messages import Delta, Done, Finish, Progress, Started
 from tests.gateway.cards import CARD, PROB, done, params
 
 # Captured from llama-server (build 1, commit 0c1e570), SmolLM2, {"prompt":"Once upon"}.

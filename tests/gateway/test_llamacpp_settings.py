@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from gateway.llamacpp.figures import timings, token_probs, total
-from gateway.llamacpp.settings import float32, legacy_settings, metric_settings, settings
-from protocol.facts import Timings, TokenProb
-from protocol.sampling import SamplingParams
+from gateway.api.fields.figures import timings, token_probs, total
+from gateway.api.llamacpp.settings import float32, legacy_settings, metric_settings, settings
+from protocol.wire.facts import Timings, TokenProb
+from protocol.wire.sampling import SamplingParams
 from tests.gateway.cards import done, params
 
 # Captured from llama-server (build 1, commit 0c1e570), for a request without any field.

@@ -1,8 +1,8 @@
 """/props, /slots and /v1/models: shapes of both eras."""
 
-from gateway.llamacpp.views import Offers, models, props, router_props, slot
-from protocol.facts import SlotReport
-from protocol.messages import Finish
+from gateway.api.llamacpp.views import Offers, models, props, router_props, slot
+from protocol.wire.facts import SlotReport
+from protocol.wire.messages import Finish
 from tests.gateway.cards import CARD, params
 
 SEEDS = {

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from gateway.loop_lag import LoopLag
+from gateway.metrics.loop_lag import LoopLag
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
 

@@ -7,13 +7,13 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.anthropic.messages import plan as plan_message
-from gateway.llamacpp.completion import plan as plan_completion
-from gateway.llamacpp.links import Link
-from gateway.openai.chat import plan as plan_chat
-from gateway.openai.responses import plan as plan_response
+from gateway.api.anthropic.messages import plan as plan_message
+from gateway.api.fields.media_links import Link
+from gateway.api.llamacpp.completion import plan as plan_completion
+from gateway.api.openai.chat import plan as plan_chat
+from gateway.api.openai.responses.plan import plan as plan_response
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.messages import Delta
+from protocol.wire.messages import Delta
 from tests.gateway.cards import CARD
 
 SEEING = replace(CARD, media_marker="<M>", has_vision=True)

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.media.files import read_file
 from gateway.media.loader import MediaLoader
-from protocol.config import GatewayConfig
+from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.counters import Histogram, StatsBook
-from gateway.metrics import Metrics, WorkerView
-from protocol.facts import Stats
+from gateway.metrics.counters import Histogram, StatsBook
+from gateway.metrics.metrics import Metrics, WorkerView
+from protocol.wire.facts import Stats
 
 LLAMACPP = """\
 # HELP llamacpp:prompt_tokens_total Number of prompt tokens processed, excluding cached tokens

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.openai.chat import plan
+from gateway.api.openai.chat import plan
 from protocol.errors import InvalidRequest
 from tests.gateway.cards import CARD
 

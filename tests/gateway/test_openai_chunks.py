@@ -6,12 +6,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.openai.chunks import ChatReply
-from gateway.openai.text_chunks import TextReply
-from gateway.openai.usage import Wishes
-from gateway.reply import Outcome
-from protocol.facts import Timings
-from protocol.messages import Delta, Finish, Progress
+from gateway.api.openai.chunks import ChatReply
+from gateway.api.openai.text_chunks import TextReply
+from gateway.api.openai.usage import Wishes
+from gateway.api.reply import Outcome
+from protocol.wire.facts import Timings
+from protocol.wire.messages import Delta, Finish, Progress
 from tests.gateway.cards import CARD, PROB, done, params
 
 CHUNK_KEYS = ["choices", "created", "id", "model", "system_fingerprint", "object"]

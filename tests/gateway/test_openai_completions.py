@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.openai.completions import plan
-from gateway.reply import Outcome
+from gateway.api.openai.completions import plan
+from gateway.api.reply import Outcome
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.messages import Infill
+from protocol.wire.messages import Infill
 from tests.gateway.cards import CARD, done
 
 

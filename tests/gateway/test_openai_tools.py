@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gateway.openai.chat import plan
-from gateway.openai.chunks import ChatReply
-from gateway.openai.usage import Wishes
-from gateway.reply import Outcome
+from gateway.api.openai.chat import plan
+from gateway.api.openai.chunks import ChatReply
+from gateway.api.openai.usage import Wishes
+from gateway.api.reply import Outcome
 from protocol.errors import InvalidRequest
-from protocol.messages import Chat, Delta, Finish, ToolCallDelta
+from protocol.wire.messages import Chat, Delta, Finish, ToolCallDelta
 from tests.gateway.cards import CARD, done, params
 
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gateway.api.tables import BODIES
-from gateway.openapi import field_schema
-from gateway.openapi_bodies import ENDPOINTS
-from gateway.refusals import ENDPOINTS as REFUSED
-from protocol.sampling import SamplingParams
-from protocol.schema import describe
+from gateway.api.fields.tables import BODIES
+from gateway.api.openapi.bodies import ENDPOINTS
+from gateway.api.openapi.document import field_schema
+from gateway.api.unsupported import ENDPOINTS as REFUSED
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import describe
 from tests.gateway.inprocess import running
 
 METHODS = {"get", "post", "put", "delete", "patch"}

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gateway.origin import Origin, namespace, read_origin
+from gateway.pool.routing.origin import Origin, namespace, read_origin
 from protocol.errors import InvalidRequest
-from protocol.messages import Generate
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Generate
+from protocol.wire.sampling import SamplingParams
 
 
 def read(

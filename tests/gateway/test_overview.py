@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.overview import _is_file
+from gateway.pool.status import _is_file
 from tests.gateway.cards import CARD
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pages import open_pages
-from protocol.config import GatewayConfig
+from gateway.http.pages import open_pages
+from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from tests.gateway.inprocess import running
 

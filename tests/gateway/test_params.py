@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from gateway.llamacpp.params import read_params
-from gateway.llamacpp.settings import legacy_settings, settings
-from gateway.openai.chat import plan
+from gateway.api.fields.params import read_params
+from gateway.api.llamacpp.settings import legacy_settings, settings
+from gateway.api.openai.chat import plan
 from protocol.errors import InvalidRequest
-from protocol.sampling import SamplingParams
+from protocol.wire.sampling import SamplingParams
 from tests.gateway.cards import CARD
 
 GUESSING = replace(

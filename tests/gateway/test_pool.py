@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.metrics import Metrics
-from gateway.pool import Pool
-from protocol import messages as m
-from protocol.config import GatewayConfig
+from gateway.metrics.metrics import Metrics
+from gateway.pool.pool import Pool
+from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import failed
 from tests.gateway.rig import SLOW, Rig, reach, text_of
@@ -134,7 +134,7 @@ async def test_health_follows_the_workers(rig: Rig) -> None:
 async def test_a_pool_that_stays_empty_is_in_error(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.pool._ALONE_S", -1.0)
+    monkeypatch.setattr("gateway.pool.pool._ALONE_S", -1.0)
     assert rig.pool.health().status == "error"
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol import codec
-from protocol import messages as m
 from protocol.errors import ErrorCode, TaskError
+from protocol.wire import codec
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.rig import SLOW, Rig, one_more, reach, text_of
@@ -61,7 +61,7 @@ async def test_a_restarted_worker_keeps_its_slots_and_its_work_is_remembered(rig
 
 
 async def test_a_silent_worker_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.peers._SILENT_MIN_S", 0.2)
+    monkeypatch.setattr("gateway.pool.connections._SILENT_MIN_S", 0.2)
     async with rig.workers(SLOW) as [fake]:
         stream = rig.generate()
         await fake.got(m.Generate)
@@ -75,7 +75,7 @@ async def test_a_silent_worker_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyP
 async def test_a_worker_that_was_given_up_is_told_to_connect_anew(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.peers._SILENT_MIN_S", 0.2)
+    monkeypatch.setattr("gateway.pool.connections._SILENT_MIN_S", 0.2)
     async with rig.workers(SLOW) as [fake]:
         fake.go_silent()
         await rig.until(0)
@@ -117,7 +117,7 @@ async def test_a_worker_that_is_busy_and_stands_still_is_given_up(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It beats, so nothing but its step tells: its tasks are handled as if it had died."""
-    monkeypatch.setattr("gateway.peers._STALL_MORE_S", 0.2)
+    monkeypatch.setattr("gateway.pool.connections._STALL_MORE_S", 0.2)
     one = FakeOptions(name="a", n_slots=1, n_prefetch=1, free_running=False, stall_s=0.1)
     async with rig.workers(one) as [stuck]:
         running = rig.generate("never ends")
@@ -136,7 +136,7 @@ async def test_a_worker_that_is_busy_and_stands_still_is_given_up(
 async def test_a_worker_that_is_busy_and_moves_is_kept(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.peers._STALL_MORE_S", 0.2)
+    monkeypatch.setattr("gateway.pool.connections._STALL_MORE_S", 0.2)
     one = FakeOptions(name="a", n_slots=1, free_running=False, stall_s=0.1)
     async with rig.workers(one) as [slow]:
         stream = rig.generate("a b c d e f g h")
@@ -226,7 +226,7 @@ async def test_late_messages_are_dropped_and_counted(rig: Rig) -> None:
 async def test_slots_of_a_mute_worker_are_told_by_the_gateway(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.pool._INSPECT_LIMIT_S", 0.05)
+    monkeypatch.setattr("gateway.pool.pool._INSPECT_LIMIT_S", 0.05)
     async with rig.workers(SLOW) as [fake]:
         stream = rig.generate()
         await fake.got(m.Generate)

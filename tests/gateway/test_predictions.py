@@ -8,12 +8,12 @@ import pytest
 
 from gateway.app import build_app
 from gateway.cli import configured
-from gateway.metrics import Metrics
-from gateway.pool import Pool
+from gateway.metrics.metrics import Metrics
+from gateway.pool.pool import Pool
 from gateway.routes.predictions import for_vertex, format_of
-from protocol import messages as m
-from protocol.config import GatewayConfig, PoolConfig
+from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.errors import ConfigError
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.refusals import ENDPOINTS, HARMLESS, REFUSED, refuse_unsupported
+from gateway.api.unsupported import ENDPOINTS, HARMLESS, REFUSED, refuse_unsupported
 from protocol.errors import InvalidRequest
-from protocol.sampling import SamplingParams
-from protocol.schema import describe
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import describe
 
 
 def test_no_field_is_both_known_and_refused() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.llamacpp.rerank import plan_rerank, rerank_answer
+from gateway.api.llamacpp.rerank import plan_rerank, rerank_answer
 from protocol.errors import ErrorCode, TaskError
-from protocol.side_tasks import Reranked
+from protocol.wire.side_tasks import Reranked
 from tests.gateway.cards import CARD
 
 RANK = replace(CARD, has_embeddings=True, pooling="rank", n_embd_out=1)

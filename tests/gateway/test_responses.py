@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.openai.responses import plan, to_chat
-from gateway.openai.responses_input import read_input
+from gateway.api.openai.responses.inputs import read_input
+from gateway.api.openai.responses.plan import plan, to_chat
 from protocol.errors import InvalidRequest, TaskError
 from tests.gateway.cards import CARD
 

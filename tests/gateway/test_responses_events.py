@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from gateway.openai.responses_events import ResponsesReply
-from gateway.reply import Outcome
-from protocol.messages import Delta, Done, Finish, Progress, ToolCallDelta
-from protocol.sampling import SamplingParams
+from gateway.api.openai.responses.events import ResponsesReply
+from gateway.api.reply import Outcome
+from protocol.wire.messages import Delta, Done, Finish, Progress, ToolCallDelta
+from protocol.wire.sampling import SamplingParams
 from tests.gateway.cards import CARD, PROB, done
 
 CALL = ToolCallDelta(index=0, id="abc", name="get_weather", arguments="{")

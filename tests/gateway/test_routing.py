@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway.actions import Action, Assign, Branch, Submission
-from gateway.dispatcher import Dispatcher
-from gateway.fingerprint import Prefix
+from gateway.pool.actions import Action, Assign, Branch, Submission
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.routing.block_hashes import Prefix
 from protocol.errors import ErrorCode
-from protocol.facts import ModelCard
-from protocol.messages import Delta, Done, Evicted, Failed, Finish, Started
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Delta, Done, Evicted, Failed, Finish, Started
 from tests.gateway.simulation import Conversation, Simulation, Speed, Turn, words
 
 

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, multiple, precondition, rule
 
-from gateway.actions import Submission
-from gateway.dispatcher import Dispatcher
-from gateway.fingerprint import Prefix
-from gateway.routing import Router
+from gateway.pool.actions import Submission
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.routing.block_hashes import Prefix
+from gateway.pool.routing.policy import Router
 from protocol.errors import TaskError
-from protocol.messages import Delta, Evicted
+from protocol.wire.messages import Delta, Evicted
 from tests.gateway.test_dispatcher_properties import QUEUE_SIZE, TIMEOUT_S, DispatcherMachine
 
 INDEX_BYTES = 4000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import InvalidRequest
-from worker.grammar.schema import to_gbnf
+from worker.grammar.json_schema.schema import to_gbnf
 
 ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "gateway" / "static" / "json-schema-to-grammar.mjs"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.actions import Assign, Submission
-from gateway.dispatcher import Dispatcher
-from gateway.overview import ModelState, model_state
-from protocol.messages import Heartbeat, Inspect
+from gateway.pool.actions import Assign, Submission
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.status import ModelState, model_state
+from protocol.wire.messages import Heartbeat, Inspect
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.dispatching import card

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from gateway.body import ClientGone
-from gateway.eventstream import EventStream
-from gateway.race import guarded, together
-from gateway.sse import PING, event
+from gateway.http.body import ClientGone
+from gateway.http.disconnect import guarded, together
+from gateway.http.event_stream import EventStream
+from gateway.http.sse import PING, event
 
 
 class Sink:

@@ -5,16 +5,16 @@ from typing import cast
 
 import pytest
 
-from gateway.counters import ModelLatencies
-from gateway.eventstream import EventStream
-from gateway.reply import Reply
+from gateway.api.reply import Reply
+from gateway.http.event_stream import EventStream
+from gateway.http.sse import event
+from gateway.metrics.counters import ModelLatencies
+from gateway.pool.stream import TaskStream, merge
 from gateway.routes.generate import pump
-from gateway.sse import event
-from gateway.stream import TaskStream, merge
 from protocol.errors import ErrorCode, TaskError
-from protocol.facts import Timings, TokenProb
-from protocol.messages import Delta, Done, Failed, Finish, Generate, Message, Started
-from protocol.sampling import SamplingParams
+from protocol.wire.facts import Timings, TokenProb
+from protocol.wire.messages import Delta, Done, Failed, Finish, Generate, Message, Started
+from protocol.wire.sampling import SamplingParams
 
 
 def stream(closed: list[TaskStream] | None = None) -> TaskStream:

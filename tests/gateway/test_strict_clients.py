@@ -8,8 +8,8 @@ import anthropic
 import openai
 import pytest
 
-from protocol import messages as m
-from protocol.facts import TokenProb
+from protocol.wire import messages as m
+from protocol.wire.facts import TokenProb
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 from tests.gateway.test_http_responses_sdk import SCRIPT

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gateway.llamacpp import completion
-from gateway.llamacpp.structured import read_json_schema, read_response_format
-from gateway.openai import chat, completions
+from gateway.api.fields.structured import read_json_schema, read_response_format
+from gateway.api.llamacpp import completion
+from gateway.api.openai import chat, completions
 from protocol.errors import InvalidRequest
 from tests.gateway.cards import CARD
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from gateway.dispatcher import Dispatcher
-from gateway.peers import Peers
-from gateway.pool import Pool
-from gateway.stream import TaskStream
-from protocol import messages as m
+from gateway.pool.connections import Peers
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.pool import Pool
+from gateway.pool.stream import TaskStream
 from protocol.errors import ErrorCode, TaskError
-from protocol.sampling import SamplingParams
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
 from tests.fakes.echo import FakeOptions
 from tests.gateway.rig import SLOW, Rig, reach, text_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gateway.wire import RouterSocket
+from gateway.pool.router_socket import RouterSocket
 
 Frames = list[tuple[bytes, bytes]]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from protocol.schema import json_type
+from protocol.wire.schema import json_type
 
 
 def missing(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:

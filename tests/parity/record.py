@@ -20,7 +20,7 @@ import httpx
 from tests.parity.ask import ask
 from tests.parity.cases import Case
 from tests.parity.setups import SETUPS
-from worker.resolve import find_model
+from worker.settings.resolve import find_model
 
 RECORDED = Path(__file__).parent / "recorded.json"
 PORT = 18077

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import codec
-from protocol import messages as m
-from protocol.sampling import SamplingParams
-from protocol.side_tasks import Reranked
+from protocol.wire import codec
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import Reranked
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),

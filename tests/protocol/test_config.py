@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.config import (
+from protocol.config.config import (
     GatewayConfig,
     PoolConfig,
     WorkerConfig,
@@ -18,7 +18,7 @@ from protocol.config import (
     parse,
 )
 from protocol.errors import ConfigError
-from protocol.sampling import SamplingParams
+from protocol.wire.sampling import SamplingParams
 
 
 def write(path: Path, text: str) -> Path:

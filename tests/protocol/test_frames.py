@@ -6,11 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import codec
-from protocol import messages as m
 from protocol.errors import ErrorCode
-from protocol.sampling import SamplingParams
-from protocol.wire import frames
+from protocol.wire import codec, frames
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
 from tests.protocol.test_codec import MESSAGES
 
 HOSTILE = st.one_of(

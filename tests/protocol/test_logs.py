@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol import logs
-from protocol.config import LogConfig
+from protocol.config.config import LogConfig
 from protocol.errors import ConfigError
+from protocol.process import logs
 
 
 @pytest.fixture(autouse=True)

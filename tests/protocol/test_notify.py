@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.notify import Notifier
+from protocol.process.notify import Notifier
 
 
 @pytest.fixture

@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from protocol.config import PoolConfig, WorkerConfig
+from protocol.config.config import PoolConfig, WorkerConfig
+from protocol.config.options.table import (
+    OPTIONS,
+    SECTIONS,
+    apply,
+    from_environ,
+    read_text,
+    unescape,
+)
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.options.table import OPTIONS, SECTIONS, apply, from_environ, read_text, unescape
 
 BY_FLAG = {flag: option for option in OPTIONS for flag in (*option.flags, *option.off)}
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from protocol.errors import InvalidRequest
-from protocol.sampling import UNSET_SEED, SamplingParams
-from protocol.schema import describe, read
-from protocol.values import DEFAULT_SAMPLERS, SAMPLER_NAMES
+from protocol.wire.sampling import UNSET_SEED, SamplingParams
+from protocol.wire.schema import describe, read
 from protocol.wire.shapes import Bounds
+from protocol.wire.values import DEFAULT_SAMPLERS, SAMPLER_NAMES
 
 ROWS = describe(SamplingParams)
 

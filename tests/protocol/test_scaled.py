@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.scaled import ScaledFile, join_scale, split_scale
+from protocol.scaled_file import ScaledFile, join_scale, split_scale
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
-from protocol.schema import describe, json_type, param, read, refuse_unknown
+from protocol.wire.schema import describe, json_type, param, read, refuse_unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

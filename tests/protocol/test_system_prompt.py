@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ConfigError
-from protocol.facts import SystemPrompt
 from protocol.system_prompt import load_system_prompt, read_system_prompt
+from protocol.wire.facts import SystemPrompt
 
 FIELDS = {"prompt": "A dialog.", "anti_prompt": "User:", "assistant_name": "Bot:"}
 WHOLE = SystemPrompt(**FIELDS)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from tests.worker.served import Served
-from worker.drafting import open_drafter
 from worker.engine.task import Stop
+from worker.speculation.drafting import open_drafter
 
 
 def model_path() -> str:

@@ -5,14 +5,14 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protocol.config import WorkerConfig
-from protocol.messages import Delta, Failed, Message, Terminal
-from protocol.sampling import SamplingParams
-from protocol.side_tasks import Embed, Embedded, Rerank, Reranked
-from worker.embedding import Desk
+from protocol.config.config import WorkerConfig
+from protocol.wire.messages import Delta, Failed, Message, Terminal
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
+from worker.embedding.batcher import Desk
 from worker.engine.engine import Engine, EngineConfig
-from worker.engine.fake import FakeBackend
-from worker.engine.fake_embedding import FakeEmbedder
+from worker.engine.fake.backend import FakeBackend
+from worker.engine.fake.embedding import FakeEmbedder
 from worker.engine.task import Abort, Submit, Task
 
 N_CTX = 4096

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from worker.llama.backend import LlamaBackend
-from worker.llama.embedding import LlamaEmbedder
+from worker.llama.embedding.context import LlamaEmbedder
 
 
 @contextmanager

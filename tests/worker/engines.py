@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.config import WorkerConfig
-from protocol.messages import Delta, Done, Failed, Message, Started, TaskMessage, Terminal
-from protocol.sampling import SamplingParams
-from protocol.schema import read
-from worker.engine.draft import Drafter
+from protocol.config.config import WorkerConfig
+from protocol.wire.messages import Delta, Done, Failed, Message, Started, TaskMessage, Terminal
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import read
 from worker.engine.engine import Engine, EngineConfig
-from worker.engine.fake import FakeBackend
-from worker.engine.selfextend import SelfExtend
+from worker.engine.fake.backend import FakeBackend
+from worker.engine.self_extend import SelfExtend
+from worker.engine.speculation.draft import Drafter
 from worker.engine.task import Abort, Submit, Task
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from worker.placement import Cpu, Host
+from worker.host.placement import Cpu, Host
 
 
 def flat(n_cores: int, **fields: object) -> Host:

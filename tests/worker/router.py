@@ -4,8 +4,8 @@ import itertools
 
 import zmq
 
-from protocol import codec
-from protocol import messages as m
+from protocol.wire import codec
+from protocol.wire import messages as m
 
 
 class Gateway:

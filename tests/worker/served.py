@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import TaskError
-from protocol.facts import TokenProb
-from protocol.messages import Delta, Done, Failed, Message, TaskMessage, Terminal
-from protocol.sampling import SamplingParams
-from protocol.schema import read
-from protocol.side_tasks import SetLora, SlotAction
-from worker.engine.draft import Drafter
+from protocol.wire.facts import TokenProb
+from protocol.wire.messages import Delta, Done, Failed, Message, TaskMessage, Terminal
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import read
+from protocol.wire.side_tasks import SetLora, SlotAction
 from worker.engine.engine import Engine, EngineConfig
+from worker.engine.speculation.draft import Drafter
 from worker.engine.task import Submit, Task
 from worker.link.side_tasks import SideTasks
 from worker.llama.backend import LlamaBackend

@@ -9,8 +9,8 @@ from tests.worker.chat_cases import (
     QWEN_35,
     Answer,
 )
-from worker.output.chat.parser import Expected
-from worker.output.chat.tagged import ANY_TYPE, Types
+from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.tagged import ANY_TYPE, Types
 
 NUMBER, STRING = frozenset({"number"}), frozenset({"string"})
 TYPES: dict[str, Types] = {

@@ -2,17 +2,17 @@
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode
-from protocol.messages import Delta, Done, Failed, Finish, Heartbeat, Message, TaskMessage
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Delta, Done, Failed, Finish, Heartbeat, Message, TaskMessage
+from protocol.wire.sampling import SamplingParams
 from tests.worker.chat_cases import HERMES, expect
 from worker.engine.backend import Vocabulary
-from worker.engine.fake import FakeBackend
+from worker.engine.fake.backend import FakeBackend
 from worker.engine.task import Task
 from worker.link.answers import Answers
-from worker.output.chat.parser import ChatParser
-from worker.output.chat.sink import Parsed
+from worker.output.chat_parser.parser import ChatParser
+from worker.output.chat_parser.sink import Parsed
 from worker.prompt.prompt import parser_of, shown_tokens
 
 DONE = Done(task_id=1, attempt=0, finish=Finish.EOS, n_predicted=9)

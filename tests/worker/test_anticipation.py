@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages import Done, Message
+from protocol.wire.messages import Done, Message
 from tests.worker.engines import Rig
-from worker.engine.anticipation import LONGEST_S, Anticipation
+from worker.engine.scheduling.arrivals import LONGEST_S, Anticipation
 from worker.engine.task import Call, Stop
 
 STEP_S = 0.01

@@ -9,16 +9,17 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from protocol import config as configs
+from protocol.config import config as configs
+from protocol.config.options import table as options
+from protocol.config.options.table import OPTIONS, UNUSED
 from protocol.errors import ConfigError
-from protocol.options import table as options
-from protocol.options.table import OPTIONS, UNUSED
-from protocol.schema import read
+from protocol.wire.schema import read
 from tests.compat.seed_options import API_LIKE_OAI, FOREIGN, SERVER, count, uses
-from worker import arguments, cli
-from worker.arguments import paired
-from worker.engine.fake import FakeBackend
-from worker.topology import read_host
+from worker import cli
+from worker.engine.fake.backend import FakeBackend
+from worker.host.topology import read_host
+from worker.settings import arguments
+from worker.settings.arguments import paired
 
 VARIABLES = [row.env for row in OPTIONS] + [row.env for row in UNUSED]
 

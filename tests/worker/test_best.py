@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.llama.best import Best, summed
+from worker.llama.sampling.greedy import Best, summed
 
 # Few different values, so that there are ties.
 LOGITS = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=12)

@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from protocol.messages import Evicted
+from protocol.wire.messages import Evicted
 from tests.worker.engines import Rig
-from worker.engine.cache import MIN_KEPT, n_sequences
-from worker.engine.hostcache import MAX_TASKS, HostCache
-from worker.engine.rent import MIN_IDLE
-from worker.engine.scheduler import Budget
-from worker.engine.states import State
+from worker.engine.cache.cache import MIN_KEPT, n_sequences
+from worker.engine.cache.eviction import MIN_IDLE
+from worker.engine.cache.host_cache import MAX_TASKS, HostCache
+from worker.engine.cache.states import State
+from worker.engine.scheduling.scheduler import Budget
 
 ANNA = "Anna has a red kite that she flies over the hill behind her house every day. "
 BERT = "Bert drives a bus through the city, and knows each of the people on it. "

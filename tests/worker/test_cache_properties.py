@@ -4,9 +4,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.messages import Done
+from protocol.wire.messages import Done
 from tests.worker.engines import Rig
-from worker.engine.fake import FakeSampler
+from worker.engine.fake.backend import FakeSampler
 
 FOX = "The quick brown fox jumps over the lazy dog. "
 BEGINNINGS = ("", FOX, FOX * 2, "Other: " + FOX)

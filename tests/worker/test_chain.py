@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from protocol.errors import InvalidRequest
-from protocol.sampling import SamplingParams
-from protocol.schema import read
-from worker.llama.chain import Model, build, resolve_biases
-from worker.llama.sampler import open_sampler
-from worker.llama.stages import Candidates, TailFree, view
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import read
+from worker.llama.sampling.chain import Model, build, resolve_biases
+from worker.llama.sampling.sampler import open_sampler
+from worker.llama.sampling.stages import Candidates, TailFree, view
 
 N_CTX = 512
 N_VOCAB = 100

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import InvalidRequest
-from protocol.facts import ModelCard
-from protocol.messages import Chat
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Chat
 from tests.worker.chat_templates import HERMES, THINKER
 from tests.worker.test_templates import CONVERSATIONS, llama_cpp_says
-from worker.chat.built_in import BuiltInReader
-from worker.chat.conversation import ConversationReader
-from worker.output.chat.parser import ChatParser
-from worker.templates.detect import built_in, detected
-from worker.templates.table import BUILT_IN
+from worker.output.chat_parser.parser import ChatParser
+from worker.prompt.chat.built_in import BuiltInReader
+from worker.prompt.chat.conversation import ConversationReader
+from worker.prompt.templates.detect import built_in, detected
+from worker.prompt.templates.table import BUILT_IN
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

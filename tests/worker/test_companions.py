@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.companions import with_companions
+from worker.settings.side_files import with_companions
 
 
 def test_paths_become_absolute_and_keep_their_scales(

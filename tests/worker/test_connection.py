@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from protocol import messages as m
 from protocol.errors import ErrorCode
+from protocol.wire import messages as m
 from tests.worker.router import Gateway
 from worker.link.connection import Connection
 

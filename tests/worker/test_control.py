@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.control import (
+from protocol.errors import ConfigError
+from protocol.process.control import (
     ControlError,
     Line,
     Listed,
@@ -19,8 +20,7 @@ from protocol.control import (
     decode,
     encode,
 )
-from protocol.errors import ConfigError
-from worker.control import ControlServer
+from worker.supervisor.control import ControlServer
 
 GREETING = Listed(
     models=(ModelInfo(name="a", aliases=("x",)),),

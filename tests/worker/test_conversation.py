@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from protocol.errors import InvalidRequest
-from protocol.facts import ModelCard
-from protocol.messages import Chat
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Chat
 from tests.worker.chat_templates import HERMES, MESSAGES, NO_SYSTEM, OPENER, TEXT_ARGUMENTS, THINKER
-from worker.chat.conversation import ChatPrompt, ConversationReader
 from worker.grammar.gbnf.parser import parse as parse_grammar
-from worker.output.chat.formats import FORMATS, GENERIC, choose_format
+from worker.output.chat_parser.formats import FORMATS, GENERIC, choose_format
+from worker.prompt.chat.conversation import ChatPrompt, ConversationReader
 
 USER = {"role": "user", "content": "hi"}
 WEATHER = {

@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.engine.cost import DecodeCost
+from worker.engine.scheduling.cost import DecodeCost
 
 
 def taught(noise: float, *, cell_s: float, seed: int = 1, n: int = 400) -> DecodeCost:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from worker.llama.crew import HANDOVER_S, Crew, Job
+from worker.llama.sampling.sampler_threads import HANDOVER_S, Crew, Job
 
 
 def crew_of(n_threads: int, one_s: float = 1.0) -> tuple[Crew, set[str]]:

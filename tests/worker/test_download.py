@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.settings.download import fetched, located
 

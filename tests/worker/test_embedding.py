@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import pytest
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Done, Failed, Finish
-from protocol.side_tasks import Embed, Embedded
+from protocol.wire.messages import Done, Failed, Finish
+from protocol.wire.side_tasks import Embed, Embedded
 from tests.worker.desks import DeskRig
-from worker.embedding import MAX_WAITING
-from worker.embedding_input import MediaInput
-from worker.embedding_job import MAX_ANSWER_BYTES, Job
+from worker.embedding.batcher import MAX_WAITING
+from worker.embedding.inputs import MediaInput
+from worker.embedding.job import MAX_ANSWER_BYTES, Job
 from worker.engine.adapters import Adapter, Scales
-from worker.engine.fake import BOS, FAKE_MARKER
-from worker.engine.fake_embedding import FAKE_EMBD, FakeEmbedder, vector
+from worker.engine.fake.backend import BOS, FAKE_MARKER
+from worker.engine.fake.embedding import FAKE_EMBD, FakeEmbedder, vector
 from worker.engine.task import AbortAll, Stop
 
 

@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.messages import Generate, Infill
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Generate, Infill
+from protocol.wire.sampling import SamplingParams
 from tests.models.adapters import write_control_vector, write_lora
 from tests.models.bert import CLS, SEP, write_bert
 from tests.models.llama import FIM, write_llama
 from tests.worker.conftest import model_path
 from tests.worker.embedders import loaded
-from worker.embedding_input import InputReader
+from worker.embedding.inputs import InputReader
 from worker.engine.backend import Piece, Row
 from worker.llama.backend import LlamaBackend
-from worker.llama.embedding import normalized
+from worker.llama.embedding.context import normalized
 from worker.prompt.prompt import PromptReader
 
 pytestmark = pytest.mark.model

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode, InvalidRequest
-from protocol.messages import Delta, Detokenized, Finish, Inspected, Progress
+from protocol.wire.messages import Delta, Detokenized, Finish, Inspected, Progress
 from tests.worker.engines import Rig
-from worker.engine.fake import FakeSampler
+from worker.engine.fake.backend import FakeSampler
 from worker.engine.task import AbortAll, Call, Report, Stop
 
 

@@ -6,12 +6,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.messages import Delta, Started, TaskMessage, Terminal
+from protocol.wire.messages import Delta, Started, TaskMessage, Terminal
 from tests.worker.engines import Rig
-from worker.engine.fake import FakeSampler
-from worker.engine.lookup import Lookup
-from worker.engine.scheduler import Budget
+from worker.engine.fake.backend import FakeSampler
+from worker.engine.scheduling.scheduler import Budget
 from worker.engine.slot import SlotState
+from worker.engine.speculation.lookup import Lookup
 
 
 class AnySpeed(Budget):

@@ -24,7 +24,10 @@ def run(code: str) -> set[str]:
 @pytest.mark.parametrize(
     ("imported", "without"),
     [
-        ("worker.cli, worker.supervisor", NETWORK | BULK | {"zmq", "numpy", "worker.engine.slot"}),
+        (
+            "worker.cli, worker.supervisor.supervisor",
+            NETWORK | BULK | {"zmq", "numpy", "worker.engine.slot"},
+        ),
         ("worker.cli, worker.process", NETWORK | BULK | {"numpy", "llama_cpp"}),
         ("worker.cli, worker.process, worker.llama.backend", NETWORK | BULK),
     ],

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import Finish
-from protocol.sampling import SamplingParams
-from protocol.schema import read
+from protocol.wire.messages import Finish
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import read
 from worker.output.generation import Generation
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
 from worker.grammar.builder import GrammarBuilder
-from worker.grammar.integers import integer_rule
-from worker.grammar.schema import to_gbnf
+from worker.grammar.json_schema.integers import integer_rule
+from worker.grammar.json_schema.schema import to_gbnf
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "data" / "json_schema_cases.json").read_text()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
-from worker.grammar.schema import text_to_gbnf, to_gbnf
+from worker.grammar.json_schema.schema import text_to_gbnf, to_gbnf
 
 Schema = dict[str, Any]
 

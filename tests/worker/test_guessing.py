@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from tests.worker.engines import Rig
-from worker.drafting import open_drafter
-from worker.engine.draft import Drafters, Wish
-from worker.engine.fake import FakeBackend
-from worker.engine.guessing.ngram_map import MapLookup
-from worker.engine.guessing.ngram_mod import ModLookup
-from worker.speculation import longest_draft
+from worker.engine.fake.backend import FakeBackend
+from worker.engine.speculation.draft import Drafters, Wish
+from worker.engine.speculation.ngram.ngram_map import MapLookup
+from worker.engine.speculation.ngram.ngram_mod import ModLookup
+from worker.speculation.drafting import open_drafter
+from worker.speculation.kinds import longest_draft
 
 
 def wish(tokens: Sequence[int], slot: int = 0, n_max: int = 100) -> Wish:

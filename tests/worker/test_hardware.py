@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.models.llama import write_llama
 from worker.engine.backend import Row

@@ -10,10 +10,10 @@ from tests.models.bert import write_bert
 from tests.models.llama import write_llama
 from tests.worker.conftest import model_path
 from tests.worker.embedders import loaded
-from worker.embedding_input import InputReader
+from worker.embedding.inputs import InputReader
 from worker.engine.backend import Piece
-from worker.llama import embedding
-from worker.llama.headless import POOLS, Watch
+from worker.llama.embedding import context as embedding
+from worker.llama.embedding.headless import POOLS, Watch
 
 pytestmark = pytest.mark.model
 

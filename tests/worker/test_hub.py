@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.settings.download import fetched
 from worker.settings.hub import pick_file, pick_projector

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Generate, Infill
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Generate, Infill
+from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import SpecialTokens, Vocabulary
-from worker.engine.fake import FakeBackend
+from worker.engine.fake.backend import FakeBackend
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
 from worker.prompt.prompt import PromptReader
 

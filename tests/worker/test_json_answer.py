@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.worker.chat_cases import THINK
 from tests.worker.test_chat_parse import JSON, parse
-from worker.output.chat.parser import ChatParser, Expected
+from worker.output.chat_parser.parser import ChatParser, Expected
 
 EXPECTED = Expected(is_json=True)
 WAYS = ["{}", " {} ", "```json{}```", "\n```json\n{}\n``` \n", "```json {}"]

@@ -1,10 +1,10 @@
 """The chat format of api_like_OAI.py: the prompt that its note of 2023 prints."""
 
-from protocol.config import WorkerConfig
-from protocol.messages import Chat, Generate
-from protocol.sampling import SamplingParams
-from worker.engine.fake import FakeBackend
-from worker.legacychat import formatted
+from protocol.config.config import WorkerConfig
+from protocol.wire.messages import Chat, Generate
+from protocol.wire.sampling import SamplingParams
+from worker.engine.fake.backend import FakeBackend
+from worker.prompt.api_like_oai_template import formatted
 from worker.prompt.prompt import PromptReader
 
 MESSAGES = (

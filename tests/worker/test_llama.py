@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Finish
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Finish
+from protocol.wire.sampling import SamplingParams
 from tests.worker.conftest import model_path
 from tests.worker.served import Served, is_plausible
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ConfigError, TaskError
-from protocol.side_tasks import LoraListed, SetLora
+from protocol.wire.side_tasks import LoraListed, SetLora
 from tests.models.adapters import write_control_vector, write_lora
 from tests.worker.conftest import serving
 from tests.worker.served import Served, is_plausible

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.worker.served import Served
-from worker.llama.crew import Job
+from worker.llama.sampling.sampler_threads import Job
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 

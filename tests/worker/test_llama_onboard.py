@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import Delta, Done, Finish
-from protocol.sampling import SamplingParams
-from protocol.schema import read
+from protocol.wire.messages import Delta, Done, Finish
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import read
 from tests.worker.conftest import serving
 from tests.worker.served import Served
 from tests.worker.test_llama_speculation import REPEAT

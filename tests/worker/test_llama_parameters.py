@@ -10,12 +10,13 @@ import llama_cpp.llama_cpp as lib
 import llama_cpp.mtmd_cpp as mtmd
 import pytest
 
-from protocol.config import PoolConfig, WorkerConfig
+from protocol.config.config import PoolConfig, WorkerConfig
+from protocol.config.options import table as options
 from protocol.errors import ConfigError
-from protocol.options import table as options
 from tests.worker.test_arguments import given
-from worker.llama import draft, embedding, startup
+from worker.llama import draft, startup
 from worker.llama.adapters import load_adapters
+from worker.llama.embedding import context as embedding
 from worker.llama.media import MediaReader
 from worker.llama.model import _load_model, _make_context, context_params, slot_context
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.side_tasks import SlotActed, SlotAction
+from protocol.wire.side_tasks import SlotActed, SlotAction
 from tests.worker.conftest import serving
 from tests.worker.served import Served, is_plausible
 from worker.link.slot_files import note_path, packed

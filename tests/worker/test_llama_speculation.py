@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.models.llama import write_llama
 from tests.worker.conftest import model_path, serving
 from tests.worker.served import Served, is_plausible
-from worker.drafting import open_drafter
-from worker.engine.selfextend import SelfExtend
+from worker.engine.self_extend import SelfExtend
+from worker.speculation.drafting import open_drafter
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -122,7 +122,7 @@ def test_a_draft_model_that_cannot_be_read_is_refused(single: Served, tmp_path: 
 
 
 def test_a_recurrent_model_may_not_guess() -> None:
-    from worker.engine.fake import FakeBackend
+    from worker.engine.fake.backend import FakeBackend
 
     class Recurrent(FakeBackend):
         can_rewind = False

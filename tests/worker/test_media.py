@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import InvalidRequest
-from protocol.messages import Generate
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Generate
+from protocol.wire.sampling import SamplingParams
 from tests.models.mmproj import N_PATCHES, write_mmproj
 from tests.worker.conftest import model_path
 from tests.worker.engines import Rig
 from worker.engine.backend import Piece
-from worker.engine.fake import FAKE_MARKER
+from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
 from worker.engine.task import Submit, Task
 from worker.llama.backend import LlamaBackend

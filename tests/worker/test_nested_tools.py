@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages import Finish
+from protocol.wire.messages import Finish
 from tests.worker.chat_cases import BY_NAME
 from tests.worker.served import Served
 from tests.worker.test_chat_parse import parse
 from tests.worker.test_conversation import TIME, USER, read
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import whole_part
-from worker.output.chat.parser import Expected
-from worker.output.chat.thoughts import listed_thoughts
+from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.thoughts import listed_thoughts
 
 MARK = "]<]minimax[>["
 TEMPLATE = (

@@ -8,14 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.worker.engines import Rig
-from worker.drafting import open_drafter
-from worker.engine.draft import Wish
-from worker.engine.fake import FakeBackend
-from worker.engine.ngramcache import Cache, CacheLookup, add, draft, merge
-from worker.lookupfile import SavedLookup, add_to_cache, pack, read_cache, unpack, write_cache
+from worker.engine.fake.backend import FakeBackend
+from worker.engine.speculation.draft import Wish
+from worker.engine.speculation.ngram_cache import Cache, CacheLookup, add, draft, merge
+from worker.speculation.drafting import open_drafter
+from worker.speculation.lookup_file import (
+    SavedLookup,
+    add_to_cache,
+    pack,
+    read_cache,
+    unpack,
+    write_cache,
+)
 
 TOKENS = st.lists(st.integers(0, 3), max_size=40)
 

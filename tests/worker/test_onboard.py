@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
-from protocol.sampling import SamplingParams
-from protocol.schema import read
+from protocol.config.config import WorkerConfig
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import read
 from tests.worker.engines import Rig
 from worker.engine.backend import Row
-from worker.engine.fake import FakeSampler
-from worker.llama.chain import Chain
-from worker.llama.onboard import Board, Device, fits, open_board
+from worker.engine.fake.backend import FakeSampler
+from worker.llama.sampling.chain import Chain
+from worker.llama.sampling.device_sampling import Board, Device, fits, open_board
 
 SUPPRESSED = 99
 DEVICE = Device(n_vocab=100, suppressed=(SUPPRESSED,))

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from protocol.messages import Delta, Done, Finish, Message
+from protocol.wire.messages import Delta, Done, Finish, Message
 from tests.worker.engines import Rig
 from worker.engine.outbox import Outbox
 

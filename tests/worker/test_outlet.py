@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages import Delta
-from worker.link.outlet import Outlet
+from protocol.wire.messages import Delta
+from worker.link.outbound import Outlet
 
 ONE, TWO = Delta(task_id=1, text="a"), Delta(task_id=2, text="b")
 

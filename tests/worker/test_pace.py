@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.cost import DecodeCost
-from worker.engine.pace import LONGEST, MOST, PIECE, SPREAD, Pace, Turn, plan_turn
-from worker.engine.scheduler import TILE, Budget
+from worker.engine.scheduling.cost import DecodeCost
+from worker.engine.scheduling.pacing import LONGEST, MOST, PIECE, SPREAD, Pace, Turn, plan_turn
+from worker.engine.scheduling.scheduler import TILE, Budget
 
 TARGET_S = 0.1
 

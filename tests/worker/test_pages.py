@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from tests.worker.conftest import model_path
-from worker.llama import pages
+from worker.llama.files import pages
 
 N_BYTES = 8 << 20
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
+from protocol.config.options import table as options
 from protocol.cpulist import format_cpus, parse_cpus, parse_mask
 from protocol.errors import ConfigError
-from protocol.options import table as options
 from tests.worker.hosts import flat, nodes
-from worker import openmp
-from worker.placement import Cpu, Host, Placement, describe, place
+from worker.host import openmp
+from worker.host.placement import Cpu, Host, Placement, describe, place
 
 
 def placed(host: Host, *workers: WorkerConfig) -> list[Placement]:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.messages import Delta, Done
+from protocol.wire.messages import Delta, Done
 from tests.worker.engines import Rig
-from worker.engine import plan
 from worker.engine.backend import Row
-from worker.engine.lookup import Lookup
-from worker.engine.pace import Turn
-from worker.engine.scheduler import TILE, Budget
+from worker.engine.scheduling import plan
+from worker.engine.scheduling.pacing import Turn
+from worker.engine.scheduling.scheduler import TILE, Budget
+from worker.engine.speculation.lookup import Lookup
 
 
 def rig_of(

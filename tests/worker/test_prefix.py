@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.prefix import choose_slot, common_prefix, reusable
+from worker.engine.cache.prefix import choose_slot, common_prefix, reusable
 
 TOKENS = st.lists(st.integers(0, 2), max_size=40)
 

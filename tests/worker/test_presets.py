@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.options.presets import PRESETS
+from protocol.config.options.presets import PRESETS
 from tests.worker.test_arguments import given
 
 FIM = {"worker.n_batch": 1024, "worker.n_ubatch": 1024, "gateway.port": 8012}

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import TaskError
-from protocol.messages import Delta, Generate
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Delta, Generate
+from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
-from worker.engine.fake import BOS, FakeBackend
+from worker.engine.fake.backend import BOS, FakeBackend
 from worker.engine.task import Submit
 from worker.prompt.prompt import PromptReader
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.messages import Chat, Detokenize, Generate, Tokenize, Tokenized
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Chat, Detokenize, Generate, Tokenize, Tokenized
+from protocol.wire.sampling import SamplingParams
 from tests.worker.chat_templates import OPENER
-from worker.chat.template import CHATML
-from worker.engine.fake import BOS, FakeBackend, FakeSampler
+from worker.engine.fake.backend import BOS, FakeBackend, FakeSampler
+from worker.prompt.chat.template import CHATML
 from worker.prompt.prompt import Prepared, PromptReader
 from worker.prompt.prompt_log import PromptLog
 

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from worker.engine import radix
-from worker.engine.prefix import common_prefix
-from worker.engine.radix import RadixTree, common_at
+from worker.engine.cache import radix
+from worker.engine.cache.prefix import common_prefix
+from worker.engine.cache.radix import RadixTree, common_at
 
 TOKENS = st.lists(st.integers(0, 2), max_size=12)
 KEYS = st.integers(0, 5)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from protocol import messages as m
+from protocol.wire import messages as m
 from tests.worker.test_sleep import Stage, stage
 from worker.process import EXIT_CONFIG
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config import GatewayConfig, PoolConfig, WorkerConfig, dump, load
+from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig, dump, load
 from protocol.errors import ConfigError
-from protocol.sampling import SamplingParams
+from protocol.wire.sampling import SamplingParams
 from tests.worker.hosts import flat
-from worker.children import Child
-from worker.launch import Launch, launches
-from worker.resolve import anchored, find_model, pick, resolve
-from worker.rundir import runtime_directory
+from worker.settings.resolve import anchored, find_model, pick, resolve
+from worker.supervisor.launch import Launch, launches
+from worker.supervisor.managed_child import Child
+from worker.supervisor.runtime_directory import runtime_directory
 
 
 def fake(**fields: object) -> WorkerConfig:
@@ -246,7 +246,7 @@ def test_what_a_killed_process_left_is_swept(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     code = (
         "import os\n"
-        "from worker.rundir import runtime_directory\n"
+        "from worker.supervisor.runtime_directory import runtime_directory\n"
         "with runtime_directory('') as folder:\n"
         "    os.kill(os.getpid(), 9)\n"
     )

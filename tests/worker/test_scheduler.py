@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.scheduler import (
+from worker.engine.scheduling.scheduler import (
     MIN_CHUNK,
     NEARLY_ALL,
     STRETCH,

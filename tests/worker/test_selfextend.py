@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.worker.engines import Rig
 from worker.engine.backend import Regroup
-from worker.engine.fake import FakeBackend
-from worker.engine.selfextend import SelfExtend
+from worker.engine.fake.backend import FakeBackend
+from worker.engine.self_extend import SelfExtend
 from worker.engine.slot import Slot
-from worker.enginethread import self_extend
+from worker.engine_thread import self_extend
 
 
 def seed_positions(n: int, n_tokens: int, ga_n: int, ga_w: int) -> list[int]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Failed, Terminal
-from protocol.side_tasks import LoraListed, SetLora, SlotActed, SlotAction
+from protocol.wire.messages import Failed, Terminal
+from protocol.wire.side_tasks import LoraListed, SetLora, SlotActed, SlotAction
 from tests.worker.engines import Rig
 from worker.engine.task import AbortAll
 from worker.link import slot_files

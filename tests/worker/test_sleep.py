@@ -11,14 +11,14 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import messages as m
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode
-from protocol.sampling import SamplingParams
-from protocol.side_tasks import LoraListed, SetLora, SetSystemPrompt, SystemPromptSet
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import LoraListed, SetLora, SetSystemPrompt, SystemPromptSet
 from tests.worker.router import Gateway
-from worker.engine.fake import FakeBackend
-from worker.enginethread import Progress
+from worker.engine.fake.backend import FakeBackend
+from worker.engine_thread import Progress
 from worker.process import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, WorkerProcess
 from worker.sleep import IdleTime
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from protocol.facts import SlotReport
-from protocol.messages import Finish, Inspected
+from protocol.wire.facts import SlotReport
+from protocol.wire.messages import Finish, Inspected
 from tests.worker.engines import Rig
 from worker.engine.task import Report
-from worker.enginethread import _is_debugged
+from worker.engine_thread import _is_debugged
 
 
 def reported(rig: Rig) -> SlotReport:

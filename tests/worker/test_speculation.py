@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from protocol.messages import Finish
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Finish
+from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
-from worker.drafting import open_drafter
-from worker.engine.draft import Drafters, Wish, longest_guess, share_rows
-from worker.engine.fake import FakeBackend
-from worker.engine.lookup import Index, Lookup
-from worker.engine.ngramcache import CacheLookup
-from worker.speculation import kinds, longest_draft, with_speculation
+from worker.engine.fake.backend import FakeBackend
+from worker.engine.speculation.draft import Drafters, Wish, longest_guess, share_rows
+from worker.engine.speculation.lookup import Index, Lookup
+from worker.engine.speculation.ngram_cache import CacheLookup
+from worker.speculation.drafting import open_drafter
+from worker.speculation.kinds import kinds, longest_draft, with_speculation
 
 TOKENS = st.lists(st.integers(0, 3), max_size=60)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.worker.conftest import model_path
 from worker.llama import startup

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import InvalidRequest
-from protocol.messages import Chat, Generate
-from protocol.sampling import SamplingParams
-from protocol.side_tasks import Render
+from protocol.wire.messages import Chat, Generate
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import Render
 from tests.worker.served import Served
 from tests.worker.test_grammar_schema import CASES
 from tests.worker.test_grammar_schema_bounds import LARGE
-from worker.engine.fake import FakeBackend
-from worker.grammar.schema import to_gbnf
+from worker.engine.fake.backend import FakeBackend
+from worker.grammar.json_schema.schema import to_gbnf
 from worker.prompt.prompt import PromptReader
 
 HI = ({"role": "user", "content": "hi"},)

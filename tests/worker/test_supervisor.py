@@ -17,12 +17,12 @@ DRIVER = textwrap.dedent(
     import json, os, sys
     from pathlib import Path
     from protocol import logs
-    from protocol.notify import Notifier
-    from protocol.orphan import PARENT_VARIABLE
-    from worker.launch import Launch
-    from worker.respawn import Policy
-    from worker.supervisor import Settings, Supervisor
-    from worker.terminal import stderr_console
+    from protocol.process.notify import Notifier
+    from protocol.process.parent_death import PARENT_VARIABLE
+    from worker.supervisor.launch import Launch
+    from worker.supervisor.restart_policy import Policy
+    from worker.supervisor.supervisor import Settings, Supervisor
+    from worker.supervisor.terminal import stderr_console
 
     plan = json.loads(sys.argv[1])
     console = stderr_console(sys.stderr)
@@ -47,8 +47,8 @@ CHILD = textwrap.dedent(
     """
     import os, signal, sys, time
     from pathlib import Path
-    from protocol.notify import Notifier
-    from protocol.orphan import die_with_parent
+    from protocol.process.notify import Notifier
+    from protocol.process.parent_death import die_with_parent
 
     die_with_parent()
     kind, scratch = sys.argv[1], Path(sys.argv[2])

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.messages import Chat, Generate, Infill
-from protocol.sampling import SamplingParams
-from protocol.side_tasks import SetSystemPrompt
-from worker.engine.fake import BOS, FAKE_MARKER, FakeBackend
+from protocol.wire.messages import Chat, Generate, Infill
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import SetSystemPrompt
+from worker.engine.fake.backend import BOS, FAKE_MARKER, FakeBackend
 from worker.prompt.prompt import PromptReader
 
 SYSTEM = "Be kind."

@@ -10,7 +10,7 @@ from tests.worker.test_chat_parse import parse
 from tests.worker.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import argument_types
-from worker.output.chat.formats import FORMATS, GENERIC, choose_format
+from worker.output.chat_parser.formats import FORMATS, GENERIC, choose_format
 
 _MESSAGES = r"""{% if tools %}{{ tools | tojson }}{% endif %}
 {%- for message in messages %}{{- '[' + message.role + ']' + message.content + '\n' }}

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.facts import ModelCard
-from worker.chat.template import ChatTemplate
-from worker.templates.choice import template_text
-from worker.templates.table import BUILT_IN
+from protocol.wire.facts import ModelCard
+from worker.prompt.chat.template import ChatTemplate
+from worker.prompt.templates.choice import template_text
+from worker.prompt.templates.table import BUILT_IN
 
 CONVERSATIONS: Sequence[Sequence[tuple[str, str]]] = [
     [("user", "Hi")],

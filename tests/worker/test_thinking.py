@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages import Done
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Done
+from protocol.wire.sampling import SamplingParams
 from tests.worker.served import Served
-from worker.llama.thinking import Thinking, open_thinking
+from worker.llama.sampling.reasoning import Thinking, open_thinking
 
 PIECES = [bytes([i]) for i in range(256)]
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from protocol.facts import ModelCard
-from worker.chat.segments import difference, split_markers
-from worker.chat.template import ChatTemplate
-from worker.chat.thinking import find_thoughts
-from worker.output.chat.thoughts import THOUGHTS, Thoughts, listed_thoughts
+from protocol.wire.facts import ModelCard
+from worker.output.chat_parser.thoughts import THOUGHTS, Thoughts, listed_thoughts
+from worker.prompt.chat.segments import difference, split_markers
+from worker.prompt.chat.template import ChatTemplate
+from worker.prompt.chat.thinking import find_thoughts
 
 CARD = ModelCard(name="m", path="m", n_slots=1, n_ctx=512, n_ctx_total=512)
 ANSWERS = "{% for m in messages %}[{{ m.role }}]{{ THOUGHT }}{{ m.content }}\n{% endfor %}"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from protocol.side_tasks import EndThoughts, ThoughtsEnded
+from protocol.wire.side_tasks import EndThoughts, ThoughtsEnded
 from tests.worker.engines import Rig
-from worker.engine.fake import FakeSampler
-from worker.thoughts import end_thoughts
+from worker.engine.fake.backend import FakeSampler
+from worker.link.reasoning import end_thoughts
 
 
 @pytest.mark.parametrize("is_armed", [True, False])

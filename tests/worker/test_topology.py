@@ -7,7 +7,7 @@ import pytest
 
 from protocol.errors import ConfigError
 from tests.worker.hosts import write
-from worker.topology import affinity, bind, free_memory, group_memory, read_host
+from worker.host.topology import affinity, bind, free_memory, group_memory, read_host
 
 CPU = "sys/devices/system/cpu"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from protocol.messages import Done
+from protocol.wire.messages import Done
 from tests.worker.served import Served
-from worker.llama.trigger import Trigger
+from worker.llama.sampling.trigger import Trigger
 
 PIECES = [b"a", b"<tool", b"_call>", b"_call>x", b"b<", b"tool_call>", b"<tool_call>", b""]
 A, TOOL, CALL, CALL_X, B_TOOL, REST, WHOLE, EMPTY = range(8)

@@ -1,8 +1,8 @@
 """Answers in one piece: what is held of them, and when it leaves."""
 
-from protocol.messages import Delta, Done
+from protocol.wire.messages import Delta, Done
 from tests.worker.engines import Rig
-from worker.output.unsaid import MOST, Unsaid
+from worker.output.response_buffer import MOST, Unsaid
 
 
 def deltas(rig: Rig, task: int) -> list[Delta]:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from protocol.config import PoolConfig, WorkerConfig, dump, load
+from protocol.config.config import PoolConfig, WorkerConfig, dump, load
 from tests.worker.hosts import flat, nodes
-from worker.launch import launches
-from worker.modelfile import weigh
-from worker.placement import Host, Placement, place
-from worker.resolve import resolve, settle
-from worker.weights import maps
+from worker.host.placement import Host, Placement, place
+from worker.host.weights import maps
+from worker.settings.model_file import weigh
+from worker.settings.resolve import resolve, settle
+from worker.supervisor.launch import launches
 
 GIB = 2**30
 SIZES = {"a": GIB, "b": 2 * GIB, "big": 9 * GIB}

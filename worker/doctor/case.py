@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from protocol import config as configs
-from protocol.config import PoolConfig, WorkerConfig
+from protocol.config import config as configs
+from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
-from worker import launch, resolve
 from worker.doctor.child import Outcome, run
-from worker.placement import Host, describe
+from worker.host.placement import Host, describe
+from worker.host.topology import read_host
+from worker.settings import resolve
 from worker.settings.download import located
-from worker.topology import read_host
+from worker.supervisor import launch
 
 _MADE_AT_START = "(made at the start)"
 

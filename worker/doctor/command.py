@@ -11,16 +11,16 @@ from typing import Any
 
 import click
 
-from protocol import config as configs
-from protocol.config import PoolConfig
+from protocol.config import config as configs
+from protocol.config.config import PoolConfig
+from protocol.config.options import table as options
 from protocol.errors import ConfigError
-from protocol.options import table as options
 from protocol.version import version
-from worker import resolve
-from worker.arguments import Given, OptionCommand, given, with_options
 from worker.doctor.case import Asked, Case, opened
 from worker.doctor.examine import examine
 from worker.doctor.finding import Finding, Level, exit_code
+from worker.settings import resolve
+from worker.settings.arguments import Given, OptionCommand, given, with_options
 
 _LAYERS = "worker.n_gpu_layers"
 _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}

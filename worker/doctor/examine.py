@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from protocol.config import WorkerConfig
-from worker.doctor import gpu, header, library, packages, probe, system
+from protocol.config.config import WorkerConfig
+from worker.doctor import gpu, library, packages, probe, system
 from worker.doctor.case import Case, write
 from worker.doctor.child import Outcome
-from worker.doctor.elf import built_for
 from worker.doctor.finding import Finding, fail, ok, warn
-from worker.topology import free_memory, group_memory
-from worker.weights import maps
+from worker.doctor.readers import header
+from worker.doctor.readers.elf import built_for
+from worker.host.topology import free_memory, group_memory
+from worker.host.weights import maps
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ _LIMIT_S = 60.0
 
 def examine(case: Case) -> Iterator[Finding]:
     """Yield what every check finds, as it is found."""
-    asked = cache(lambda: case.ask("worker.llama.inspect", worker=_first(case)))
+    asked = cache(lambda: case.ask("worker.llama.files.inspect", worker=_first(case)))
     host = _HostChecks(case, asked)
     models = _ModelChecks(case, asked)
     checks: tuple[tuple[str, Check, float], ...] = (
@@ -104,7 +105,7 @@ class _HostChecks:
         yield library.judge_cpu(library.features(system_info) or _built(), _flags())
 
     def gpu(self) -> Iterator[Finding]:
-        names, fault = gpu.read_driver(self._case.ask("worker.doctor.nvml"))
+        names, fault = gpu.read_driver(self._case.ask("worker.doctor.readers.nvml"))
         facts = self._library().facts
         yield gpu.judge_gpu(
             gpu.GpuFacts(
@@ -209,7 +210,7 @@ class _ModelChecks:
             if same in done:
                 continue
             done.add(same)
-            args = ("worker.llama.inspect", str(path), worker.name)
+            args = ("worker.llama.files.inspect", str(path), worker.name)
             loaded = self._case.ask(*args, worker=worker, limit_s=self._case.asked.limit_s)
             name, wanted = Path(worker.model).name, self._case.asked.is_gpu_wanted
             yield gpu.judge_load(loaded, name, worker.n_gpu_layers, is_wanted=wanted)

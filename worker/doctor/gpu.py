@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker.causes import explain
 from worker.doctor.child import Outcome
 from worker.doctor.finding import Finding, fail, mib, ok, warn
 from worker.doctor.library import PORTABLE, REBUILD
+from worker.supervisor.exit_reasons import explain
 
 GPU, LOAD = "gpu", "load"
 _BUILD_GPU = REBUILD.format(args="-DGGML_CUDA=on")

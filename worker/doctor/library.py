@@ -4,9 +4,9 @@ import re
 import signal
 from collections.abc import Mapping
 
-from worker.causes import explain
 from worker.doctor.child import Outcome
 from worker.doctor.finding import Finding, fail, ok, warn
+from worker.supervisor.exit_reasons import explain
 
 LIBRARY, CPU = "llama.cpp", "cpu"
 

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from worker.topology import groups
+from worker.host.topology import groups
 
 _ROOT = Path("/")
 _GPU_FILES = ("nvidia[0-9]*", "kfd")

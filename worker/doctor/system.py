@@ -5,7 +5,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from protocol.config import PoolConfig, WorkerConfig
+from protocol.config.config import PoolConfig, WorkerConfig
 from worker.doctor.child import Outcome
 from worker.doctor.finding import Finding, fail, mib, ok, warn
 

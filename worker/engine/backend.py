@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from protocol.facts import ModelCard, TokenProb
-from protocol.sampling import SamplingParams
+from protocol.wire.facts import ModelCard, TokenProb
+from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Adapters
+from worker.engine.cache.states import States
 from worker.engine.media import Media, MediaPiece
-from worker.engine.states import States
 
 
 class Row(NamedTuple):

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from protocol.errors import TaskError
-from protocol.messages import Terminal
+from protocol.wire.messages import Terminal
 from worker.engine.slot import Slot
 from worker.engine.stats import Counters, EngineProgress
 from worker.engine.task import Call, failure

@@ -11,21 +11,21 @@ from collections import deque
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Done, Evicted, Finish, Heartbeat, Inspected
+from protocol.wire.messages import Done, Evicted, Finish, Heartbeat, Inspected
 from worker.engine.adapters import choose_scales
-from worker.engine.admission import Admission
-from worker.engine.anticipation import Anticipation
 from worker.engine.backend import Backend, Vocabulary
-from worker.engine.cache import PrefixCache
+from worker.engine.cache.cache import PrefixCache
+from worker.engine.cache.eviction import Rent
+from worker.engine.cache.host_cache import HostCache
 from worker.engine.calls import Calls
-from worker.engine.draft import Drafter
-from worker.engine.hostcache import HostCache
 from worker.engine.media import without_placeholders
 from worker.engine.outbox import Emit, Outbox
-from worker.engine.rent import Rent
-from worker.engine.scheduler import Budget
-from worker.engine.selfextend import SelfExtend
+from worker.engine.scheduling.admission import Admission
+from worker.engine.scheduling.arrivals import Anticipation
+from worker.engine.scheduling.scheduler import Budget
+from worker.engine.self_extend import SelfExtend
 from worker.engine.slot import Run, Slot, SlotState, Space
+from worker.engine.speculation.draft import Drafter
 from worker.engine.stats import Counters
 from worker.engine.step import Step, StepRules
 from worker.engine.task import (

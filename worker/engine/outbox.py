@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from protocol.messages import Delta, Message
+from protocol.wire.messages import Delta, Message
 
 Emit = Callable[[Sequence[Message], float], None]
 """Takes messages, and when they may leave (monotonic); 0 is at once, with all before them."""

@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 
 from protocol.errors import TaskError
-from protocol.messages import Delta, Done, Failed, Finish, Message, Progress
+from protocol.wire.messages import Delta, Done, Failed, Finish, Message, Progress
 from worker.engine.backend import Backend, DeadEnd, Row, Sampled
-from worker.engine.cache import PrefixCache
-from worker.engine.probing import echo, is_probed, probe
+from worker.engine.cache.cache import PrefixCache
+from worker.engine.prompt_logprobs import echo, is_probed, probe
 from worker.engine.slot import Run, Slot, SlotState
 
 

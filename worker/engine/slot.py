@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from protocol.facts import SlotReport, Timings, TokenProb
-from protocol.messages import Started
-from protocol.sampling import SamplingParams
+from protocol.wire.facts import SlotReport, Timings, TokenProb
+from protocol.wire.messages import Started
+from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
 from worker.engine.media import without_placeholders
 from worker.engine.task import Task
 from worker.output.generation import Generation
-from worker.output.unsaid import Unsaid
+from worker.output.response_buffer import Unsaid
 
 Space = tuple[Scales, str]
 """Adapters' scales and salt: only what was read in one space can be used in it."""

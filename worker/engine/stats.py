@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass, field
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.facts import Stats
+from protocol.wire.facts import Stats
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class EngineProgress:
 
 @dataclass(slots=True)
 class Counters:
-    """The mutable twin of `protocol.facts.Stats`, owned by the engine thread."""
+    """The mutable twin of `protocol.wire.facts.Stats`, owned by the engine thread."""
 
     n_prompt: int = 0
     n_cached: int = 0

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Message
+from protocol.wire.messages import Message
 from worker.engine.adapters import Turns
 from worker.engine.backend import Backend, CacheFull, DecodeFailed, Row
-from worker.engine.draft import Drafter, Guessing
-from worker.engine.plan import Planner
-from worker.engine.rent import Rent
+from worker.engine.cache.eviction import Rent
+from worker.engine.cache.sharing import Sharing
 from worker.engine.results import Results
-from worker.engine.scheduler import MIN_CHUNK, TILE, Budget
-from worker.engine.selfextend import SelfExtend
-from worker.engine.sharing import Sharing
+from worker.engine.scheduling.plan import Planner
+from worker.engine.scheduling.scheduler import MIN_CHUNK, TILE, Budget
+from worker.engine.self_extend import SelfExtend
 from worker.engine.slot import Slot, SlotState
+from worker.engine.speculation.draft import Drafter, Guessing
 from worker.engine.stats import EngineProgress
 
 logger = logging.getLogger(__name__)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.errors import TaskError
-from protocol.messages import Failed, Terminal
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Failed, Terminal
+from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import Sampler
 from worker.engine.media import Media
-from worker.output.chat.parser import Expected
+from worker.output.chat_parser.parser import Expected
 
 
 @dataclass(frozen=True, slots=True)

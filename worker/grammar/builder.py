@@ -3,11 +3,11 @@
 from typing import Any
 
 from protocol.errors import InvalidRequest
-from worker.grammar.converter import Converter
+from worker.grammar.json_schema.converter import Converter
+from worker.grammar.json_schema.rulebook import RuleBook
 from worker.grammar.limits import SchemaError
 from worker.grammar.nodes import Document, Node
 from worker.grammar.reader import read_schema
-from worker.grammar.rulebook import RuleBook
 
 _MAX_SHOWN = 500
 """Characters of what is wrong: it may quote the schema."""

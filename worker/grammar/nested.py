@@ -5,10 +5,10 @@ from typing import Any
 
 from worker.grammar import nodes as n
 from worker.grammar.builder import GrammarBuilder
+from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.limits import MAX_NODES, SchemaError
-from worker.grammar.literals import literal, until
 from worker.grammar.parameters import TypeReader, parameters, refusing, target, texts
-from worker.output.chat.tool_format import Nested
+from worker.output.chat_parser.tool_format import Nested
 
 _MAX_DEPTH = 8
 """Deeper values are JSON: schemas may refer to themselves."""

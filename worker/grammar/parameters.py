@@ -6,10 +6,10 @@ from typing import Any
 
 from protocol.errors import InvalidRequest
 from worker.grammar import nodes as n
+from worker.grammar.json_schema.merging import merge
 from worker.grammar.limits import SchemaError
-from worker.grammar.merging import merge
 from worker.grammar.reader import read_schema
-from worker.output.chat.nested import Part
+from worker.output.chat_parser.nested import Part
 
 _MAX_DEPTH = 8
 ANY_TYPE = frozenset({"string", "number", "boolean", "null", "array", "object"})

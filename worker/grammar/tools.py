@@ -1,4 +1,4 @@
-"""Grammars of tool calls: in a format of `worker.output.chat`, with the tools' own schemas."""
+"""Grammars of tool calls: in a format of `worker.output.chat_parser`, with the tools' own schemas."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.grammar.builder import GrammarBuilder
-from worker.grammar.literals import literal, until
+from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.nested import nested_arguments
 from worker.grammar.tagged import tagged_arguments
-from worker.output.chat.formats import GENERIC
-from worker.output.chat.thoughts import Thoughts
-from worker.output.chat.tool_format import ANY, KIND, NAME, ToolFormat
+from worker.output.chat_parser.formats import GENERIC
+from worker.output.chat_parser.thoughts import Thoughts
+from worker.output.chat_parser.tool_format import ANY, KIND, NAME, ToolFormat
 
 Tool = Mapping[str, Any]
 """OpenAI's tool object."""

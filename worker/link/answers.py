@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from protocol.messages import Delta, Done, Failed, Message, TaskMessage, Terminal
-from worker.output.chat.parser import ChatParser
+from protocol.wire.messages import Delta, Done, Failed, Message, TaskMessage, Terminal
+from worker.output.chat_parser.parser import ChatParser
 
 _Key = tuple[int, int]
 Fault = Callable[[TaskMessage, Exception], Failed]

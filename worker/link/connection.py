@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import zmq
 
-from protocol import codec
-from protocol.codec import ProtocolError
-from protocol.messages import Failed, Message, TaskMessage, Terminal
+from protocol.wire import codec
+from protocol.wire.codec import ProtocolError
 from protocol.wire.frames import FrameRefusal, pack
+from protocol.wire.messages import Failed, Message, TaskMessage, Terminal
 
 TaskKey = tuple[int, int]
 

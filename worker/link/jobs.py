@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
-from protocol import messages as m
-from protocol import side_tasks as s
-from worker.embedding_input import MediaInput
-from worker.link.parking import ORDERS
+from protocol.wire import messages as m
+from protocol.wire import side_tasks as s
+from worker.embedding.inputs import MediaInput
+from worker.link.pending import ORDERS
 from worker.link.preparation import PreparationJob
 from worker.prompt.prompt import Prepared, PromptReader
 

@@ -13,16 +13,17 @@ from typing import Any
 
 import zmq
 
-from protocol import WIRE_VERSION, facts
-from protocol import messages as m
-from protocol.codec import ProtocolError
+from protocol import WIRE_VERSION
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Message
-from worker.embedding import Desk
+from protocol.wire import facts
+from protocol.wire import messages as m
+from protocol.wire.codec import ProtocolError
+from protocol.wire.messages import Message
+from worker.embedding.batcher import Desk
 from worker.engine.engine import Engine
 from worker.link.connection import Connection
-from worker.link.outlet import Outlet
-from worker.link.parking import failed
+from worker.link.outbound import Outlet
+from worker.link.pending import failed
 from worker.link.preparation import Preparation
 from worker.link.side_tasks import SideTasks
 from worker.link.tasks import Tasks

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.filenames import is_valid_filename
-from protocol.messages import TaskMessage, Terminal
-from protocol.side_tasks import LoraAdapter, LoraListed, SetLora, SlotActed, SlotAction
+from protocol.wire.messages import TaskMessage, Terminal
+from protocol.wire.side_tasks import LoraAdapter, LoraListed, SetLora, SlotActed, SlotAction
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.engine import Engine

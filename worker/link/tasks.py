@@ -8,20 +8,20 @@ end: logged with its id, counted, and no other task's business.
 import logging
 from collections.abc import Sequence
 
-from protocol import messages as m
-from protocol import side_tasks as s
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from worker.embedding import Desk
-from worker.embedding_input import MediaInput
+from protocol.wire import messages as m
+from protocol.wire import side_tasks as s
+from worker.embedding.batcher import Desk
+from worker.embedding.inputs import MediaInput
 from worker.engine.engine import Engine
 from worker.engine.task import Abort, AbortAll, Report, Submit, Task
 from worker.link.answers import Answers
 from worker.link.jobs import Outcome, TaskKey, job_of, shares_prompt
-from worker.link.parking import Parking, cancelled, failed
+from worker.link.pending import Parking, cancelled, failed
 from worker.link.preparation import Overrun, Preparation, PreparationJob
+from worker.link.reasoning import end_thoughts
 from worker.link.side_tasks import SideTasks
 from worker.prompt.prompt import Prepared, PromptReader
-from worker.thoughts import end_thoughts
 
 logger = logging.getLogger(__name__)
 

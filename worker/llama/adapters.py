@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from protocol.scaled import ScaledFile, split_scale
+from protocol.scaled_file import ScaledFile, split_scale
 from worker.engine.adapters import Adapter, Scales
 from worker.llama import library
-from worker.llama.gguf import Vector, read_vectors
+from worker.llama.files.gguf import Vector, read_vectors
 
 
 class LoadedAdapter(NamedTuple):

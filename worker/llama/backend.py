@@ -10,27 +10,27 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, TaskError
-from protocol.facts import ModelCard, TokenProb
-from protocol.sampling import SamplingParams
+from protocol.wire.facts import ModelCard, TokenProb
+from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Adapters
 from worker.engine.backend import CacheFull, DecodeFailed, Regroup, Row, Sampled, Sampler
+from worker.engine.cache.states import States
 from worker.engine.media import Media, MediaPiece
-from worker.engine.states import States
 from worker.llama import library
 from worker.llama.batch import Batch
-from worker.llama.best import Logits
-from worker.llama.chain import Model
-from worker.llama.crew import Job, open_crew
-from worker.llama.embedding import open_embedder
-from worker.llama.grammar import Grammars
+from worker.llama.embedding.context import open_embedder
 from worker.llama.hardware.threads import prioritize
 from worker.llama.media import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load
-from worker.llama.onboard import open_board
-from worker.llama.sampler import LlamaSampler, Outputs, Scratch, open_sampler, raw_prob
-from worker.llama.stages import Candidates
+from worker.llama.sampling.chain import Model
+from worker.llama.sampling.device_sampling import open_board
+from worker.llama.sampling.grammar import Grammars
+from worker.llama.sampling.greedy import Logits
+from worker.llama.sampling.sampler import LlamaSampler, Outputs, Scratch, open_sampler, raw_prob
+from worker.llama.sampling.sampler_threads import Job, open_crew
+from worker.llama.sampling.stages import Candidates
 from worker.llama.state import LlamaStates
 from worker.llama.vocabulary import LlamaVocabulary
 

@@ -13,11 +13,11 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.engine.backend import Backend, Row
-from worker.engine.draft import Wish
-from worker.engine.prefix import common_prefix
+from worker.engine.cache.prefix import common_prefix
+from worker.engine.speculation.draft import Wish
 from worker.llama.backend import LlamaBackend
 from worker.llama.batch import Batch
 from worker.llama.model import load
@@ -34,7 +34,7 @@ CATCH_UP = 128
 
 
 class DraftModel:
-    """Implements `worker.engine.draft.Drafter` with a second model of llama.cpp."""
+    """Implements `worker.engine.speculation.draft.Drafter` with a second model of llama.cpp."""
 
     def __init__(self, config: WorkerConfig, target: LlamaVocabulary, n_ctx_slot: int) -> None:
         self._loaded = load(_of_draft(config, n_ctx_slot), lambda _fraction: None)

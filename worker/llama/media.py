@@ -17,7 +17,7 @@ import llama_cpp.llama_cpp as lib
 import llama_cpp.mtmd_cpp as mtmd
 import numpy as np
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
 from worker.engine.backend import CacheFull, DecodeFailed
 from worker.engine.media import MediaPiece, placeholders

@@ -9,19 +9,20 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.doctor.header import read_header
-from worker.engine.cache import n_sequences
-from worker.llama import library, pages, startup
+from worker.doctor.readers.header import read_header
+from worker.engine.cache.cache import n_sequences
+from worker.host.weights import maps
+from worker.llama import library, startup
 from worker.llama.adapters import LlamaAdapters, apply_control_vectors, load_adapters
+from worker.llama.files import pages
 from worker.llama.hardware import tensors
 from worker.llama.hardware.devices import NO_DEVICE, device_list, devices
 from worker.llama.hardware.fit import fewer_layers, is_short, is_tight, smaller_contexts
 from worker.llama.hardware.threads import Threads, open_threads
-from worker.modelfile import paths_of
-from worker.speculation import longest_draft
-from worker.weights import maps
+from worker.settings.model_file import paths_of
+from worker.speculation.kinds import longest_draft
 
 logger = logging.getLogger(__name__)
 

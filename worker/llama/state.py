@@ -15,10 +15,10 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode, TaskError
-from protocol.scaled import split_scale
-from worker.engine.states import State
+from protocol.scaled_file import split_scale
+from worker.engine.cache.states import State
 from worker.llama import library
 
 _IO_MAGIC = 0xAF143CD8
@@ -29,7 +29,7 @@ _SAMPLE = 1 << 20
 
 
 class LlamaStates:
-    """Implements `worker.engine.states.States` over one context."""
+    """Implements `worker.engine.cache.states.States` over one context."""
 
     version = int(lib.LLAMA_STATE_SEQ_VERSION)
 

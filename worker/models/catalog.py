@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from protocol.config import GatewayConfig, PoolConfig, WorkerConfig
-from protocol.control import ModelInfo
+from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
+from protocol.config.options import table as options
 from protocol.errors import ConfigError
-from protocol.options import table as options
+from protocol.process.control import ModelInfo
 from worker.models import ini
 from worker.models.folder import Found, scan
 from worker.models.preset import DEFAULT_STOP_S, Preset, as_args, as_section, read_preset
-from worker.resolve import anchored, counted
+from worker.settings.resolve import anchored, counted
 
 log = logging.getLogger("supervisor")
 

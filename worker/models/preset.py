@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from protocol.config.options.option import read_boolean
+from protocol.config.options.table import OPTIONS, UNUSED, Option, Unused, read_text
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.options.option import read_boolean
-from protocol.options.table import OPTIONS, UNUSED, Option, Unused, read_text
 
 DEFAULT_STOP_S = 10.0
 

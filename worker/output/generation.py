@@ -6,8 +6,8 @@ except where noted.
 
 from dataclasses import dataclass, field
 
-from protocol.messages import Finish
-from protocol.sampling import SamplingParams
+from protocol.wire.messages import Finish
+from protocol.wire.sampling import SamplingParams
 from worker.output.text import TextStream
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Infill
+from protocol.wire.messages import Infill
 from worker.engine.backend import Vocabulary
 
 Mixed = str | tuple[int | str, ...]

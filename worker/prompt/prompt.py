@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.facts import ModelCard
-from protocol.messages import (
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import (
     Detokenize,
     Detokenized,
     Generate,
@@ -17,16 +17,16 @@ from protocol.messages import (
     Tokenize,
     Tokenized,
 )
-from protocol.sampling import SamplingParams
-from protocol.side_tasks import Embed, Render, Rendered, SetSystemPrompt, SystemPromptSet
-from worker.chat.built_in import BuiltInReader
-from worker.chat.conversation import ChatPrompt, ConversationReader
-from worker.embedding_input import MediaInput
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import Embed, Render, Rendered, SetSystemPrompt, SystemPromptSet
+from worker.embedding.inputs import MediaInput
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend, Sampler
 from worker.engine.media import without_placeholders
 from worker.engine.task import Task
-from worker.output.chat.parser import ChatParser
+from worker.output.chat_parser.parser import ChatParser
+from worker.prompt.chat.built_in import BuiltInReader
+from worker.prompt.chat.conversation import ChatPrompt, ConversationReader
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
 from worker.prompt.prompt_log import PromptLog
 from worker.prompt.structured import with_grammar

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.messages import Generate
-from worker.grammar.schema import text_to_gbnf
+from protocol.wire.messages import Generate
+from worker.grammar.json_schema.schema import text_to_gbnf
 
 
 def with_grammar(message: Generate) -> Generate:

@@ -7,8 +7,8 @@ a system message of its own, and an infill has no room for one: both are left al
 from dataclasses import replace
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.messages import Generate
-from protocol.side_tasks import SetSystemPrompt, SystemPromptSet
+from protocol.wire.messages import Generate
+from protocol.wire.side_tasks import SetSystemPrompt, SystemPromptSet
 from worker.engine.backend import Backend
 from worker.engine.media import Media
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.sampling import SamplingParams
+from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import Backend
 
 Mixed = str | tuple[int | str, ...]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.settings.hub import Repository
 

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from protocol.errors import ConfigError
-from worker.modelfile import paths_of
 from worker.settings.hub_cache import cache_folder, is_model, names_in, snapshot
+from worker.settings.model_file import paths_of
 
 _USUAL = ("Q4_K_M", "Q8_0")
 """What is taken where nobody names a quantization."""

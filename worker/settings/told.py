@@ -43,7 +43,7 @@ def completion(ctx: click.Context) -> str:
 
 def _asked(fact: str) -> str:
     """Ask a process of its own, for llama.cpp may be missing or broken."""
-    argv = (sys.executable, "-P", "-m", "worker.llama.inspect")
+    argv = (sys.executable, "-P", "-m", "worker.llama.files.inspect")
     return str(child.run(argv, os.environ, _LIMIT_S).facts.get(fact, ""))
 
 

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.bench.cli import bench, measured
-from gateway.bench.connection import address_of
-from gateway.bench.dialects import Endpoint, Target
+from gateway.bench.client.connection import address_of
+from gateway.bench.client.dialects import Endpoint, Target
+from gateway.bench.client.transcript import Role
 from gateway.bench.drive import Load, Run
 from gateway.bench.lengths import Lengths
 from gateway.bench.plan import Shape
 from gateway.bench.report import document, text
 from gateway.bench.summary import Slo, Summary, summarize
-from gateway.bench.transcript import Role
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.bench.dialects import Counts, Endpoint, Piece, Said, Target, body, read
+from gateway.bench.client.dialects import Counts, Endpoint, Piece, Said, Target, body, read
 
 HISTORY = [Said("system", "s"), Said("user", "u")]
 PLAIN = "s\nu"

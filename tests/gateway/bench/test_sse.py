@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bench.sse import SseParser
+from gateway.bench.client.sse import SseParser
 
 ENDS = ("\n", "\r\n", "\r")
 LINES = st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=12)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bench.dialects import Counts, Piece
+from gateway.bench.client.dialects import Counts, Piece
+from gateway.bench.client.transcript import Failure, Transcript
 from gateway.bench.drive import Load
 from gateway.bench.progress import fraction, line
 from gateway.bench.summary import Slo, percentile, spread, summarize
 from gateway.bench.table import table
-from gateway.bench.transcript import Failure, Transcript
 
 
 def answered(start_s: float, *arrivals_s: float, n_prompt: int = 10) -> Transcript:

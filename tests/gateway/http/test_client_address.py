@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.client_address import TrustedProxies, tenant_of
+from gateway.http.origin.client_address import TrustedProxies, tenant_of
 from protocol.errors import ConfigError
 
 

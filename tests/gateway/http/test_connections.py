@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from protocol import messages as m
-from protocol.limits import LimitsConfig
+from protocol.config.limits import LimitsConfig
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import LIMIT_S, Running, running, until
 

@@ -9,13 +9,13 @@ import pytest
 from starlette.routing import Route
 
 from gateway.app import build_app
-from gateway.auth import AdminOnly
-from gateway.metrics import Metrics
-from gateway.pool import Pool
-from protocol import facts
-from protocol import messages as m
-from protocol.config import GatewayConfig
-from protocol.sampling import SamplingParams
+from gateway.http.origin.auth import AdminOnly
+from gateway.metrics.metrics import Metrics
+from gateway.pool.pool import Pool
+from protocol.config.config import GatewayConfig
+from protocol.wire import facts
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
 from tests.fakes.echo import FakeEngine, FakeOptions
 from tests.gateway.http.test_sites import CHANGES
 from tests.gateway.inprocess import Running, running

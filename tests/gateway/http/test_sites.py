@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.http.sites import LOCAL_NAMES, allowed_names, host_name, is_foreign_page
-from protocol.config import GatewayConfig
+from gateway.http.origin.sites import LOCAL_NAMES, allowed_names, host_name, is_foreign_page
+from protocol.config.config import GatewayConfig
 from tests.gateway.inprocess import running
 
 EVIL = {"Origin": "http://evil.example"}

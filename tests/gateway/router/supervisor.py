@@ -1,8 +1,8 @@
 """A supervisor without processes: it does what the book orders, when it is told to."""
 
-from gateway.router.book import Action, Admit, Book, Refuse, Send, Tell
-from protocol.control import Listed, ModelInfo, Order, Phase, Verb, WorkerReport
+from gateway.models.state_machine import Action, Admit, Book, Refuse, Send, Tell
 from protocol.errors import TaskError
+from protocol.process.control import Listed, ModelInfo, Order, Phase, Verb, WorkerReport
 
 
 class Pretended:

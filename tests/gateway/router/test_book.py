@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.overview import ModelState
-from gateway.router.model import Model
-from protocol.control import Listed, ModelInfo, Phase, WorkerReport
+from gateway.models.model import Model
+from gateway.pool.status import ModelState
 from protocol.errors import ErrorCode, InvalidRequest
+from protocol.process.control import Listed, ModelInfo, Phase, WorkerReport
 from tests.gateway.router.supervisor import Pretended
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.control import Phase, Verb
+from protocol.process.control import Phase, Verb
 from tests.gateway.router.supervisor import Pretended
 
 NAMES = ("a", "b", "c", "d")

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.server import parts_of
-from protocol import messages as m
-from protocol.config import GatewayConfig
-from protocol.control import ModelInfo, Phase
+from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
+from protocol.process.control import ModelInfo, Phase
+from protocol.wire import messages as m
 from tests.fakes.supervisor import FakeSupervisor
 from tests.gateway.inprocess import Running, running, until
 

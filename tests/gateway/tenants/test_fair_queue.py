@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.tenants import fair_queue
-from gateway.tenants.fair_queue import FairQueue
+from gateway.pool.tenants import fair_queue
+from gateway.pool.tenants.fair_queue import FairQueue
 
 
 @pytest.fixture(autouse=True)

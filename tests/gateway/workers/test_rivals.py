@@ -8,7 +8,7 @@ import pytest
 
 from gateway.workers import rivals
 from gateway.workers.rivals import Rivals
-from protocol import messages as m
+from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.rig import Rig, text_of
@@ -18,7 +18,7 @@ QUICK = 0.1
 
 @pytest.fixture
 async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr("gateway.peers._REST_S", QUICK)
+    monkeypatch.setattr("gateway.pool.connections._REST_S", QUICK)
     async with Rig(tmp_path, heartbeat_s=QUICK) as one:
         yield one
 

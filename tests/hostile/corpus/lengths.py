@@ -6,8 +6,8 @@ Their bytes are repeated and not encoded: the attacker must not take the process
 import json
 from collections.abc import Callable
 
-from protocol.sampling import SamplingParams
-from protocol.schema import describe
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import describe
 from tests.hostile.case import CaseList, HostileCase, Target
 
 _MILLION = 1_000_000

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from protocol.sampling import SamplingParams
-from protocol.schema import describe
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import describe
 from tests.hostile.case import CaseList, HostileCase, Target
 
 _NUMBERS: dict[str, bytes] = {

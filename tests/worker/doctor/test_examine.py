@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config import PoolConfig, WorkerConfig
+from protocol.config.config import PoolConfig, WorkerConfig
 from worker.doctor import child, probe
 from worker.doctor.case import Asked, opened
 from worker.doctor.examine import examine, guarded
 from worker.doctor.finding import Finding, Level, exit_code, fail, mib, ok, warn
 from worker.doctor.library import judge_library
-from worker.topology import read_host
+from worker.host.topology import read_host
 
 
 def python(code: str, limit_s: float = 20.0) -> child.Outcome:

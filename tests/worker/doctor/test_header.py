@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from tests.worker.conftest import model_path
 from worker.doctor.finding import Level
-from worker.doctor.header import Header, cache_bytes, judge_model, read_header
+from worker.doctor.readers.header import Header, cache_bytes, judge_model, read_header
 
 
 def text(value: str) -> bytes:

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from protocol.config import PoolConfig, WorkerConfig
+from protocol.config.config import PoolConfig, WorkerConfig
 from worker.doctor import system
 from worker.doctor.child import Outcome
 from worker.doctor.finding import Level

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import Detokenized, Finish
+from protocol.wire.messages import Detokenized, Finish
 from tests.worker.engines import Rig
-from worker.engine.fake import FakeSampler
+from worker.engine.fake.backend import FakeSampler
 from worker.engine.slot import Slot
 from worker.engine.task import Call, Report
 

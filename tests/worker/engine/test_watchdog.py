@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import zmq
 
-from protocol import messages as m
-from protocol.config import WorkerConfig
-from protocol.sampling import SamplingParams
+from protocol.config.config import WorkerConfig
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
 from tests.worker.router import Gateway
-from worker.engine.fake import FakeBackend
+from worker.engine.fake.backend import FakeBackend
 from worker.engine.stats import EngineProgress
 from worker.engine.task import Call
 from worker.process import EXIT_STUCK, WorkerProcess

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from protocol.messages import Detokenized
+from protocol.wire.messages import Detokenized
 from tests.worker.engines import Rig
 from worker.engine.task import Call, Report
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.worker.served import Served
 from worker.grammar.gbnf.matcher import Matcher
-from worker.grammar.schema import to_gbnf
-from worker.llama.stages import Candidates, view
+from worker.grammar.json_schema.schema import to_gbnf
+from worker.llama.sampling.stages import Candidates, view
 
 pytestmark = pytest.mark.model
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import zmq
 
-from protocol import messages as m
-from protocol.config import WorkerConfig
-from protocol.sampling import SamplingParams
+from protocol.config.config import WorkerConfig
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
 from tests.worker.router import Gateway
 from worker.engine.engine import Engine, EngineConfig
-from worker.engine.fake import FakeBackend
+from worker.engine.fake.backend import FakeBackend
 from worker.engine.task import Stop
 from worker.link.connection import Connection
 from worker.link.link import Link
-from worker.link.outlet import Outlet
+from worker.link.outbound import Outlet
 from worker.prompt.prompt import PromptReader
 
 

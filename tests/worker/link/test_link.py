@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol import messages as m
-from protocol.sampling import SamplingParams
-from protocol.side_tasks import EndThoughts, ThoughtsEnded
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import EndThoughts, ThoughtsEnded
 from tests.worker.link.pair import Pair, generate
 
 

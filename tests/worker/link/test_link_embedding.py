@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol import messages as m
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode
-from protocol.side_tasks import Embed, Embedded, Rerank
+from protocol.wire import messages as m
+from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from tests.worker.link.pair import Pair, generate
-from worker.embedding import Desk
-from worker.engine.fake import FakeBackend
+from worker.embedding.batcher import Desk
+from worker.engine.fake.backend import FakeBackend
 
 
 @pytest.fixture

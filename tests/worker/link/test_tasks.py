@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from protocol import messages as m
 from protocol.errors import ErrorCode
-from protocol.sampling import SamplingParams
-from protocol.side_tasks import Render, SetSystemPrompt, SystemPromptSet
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import Render, SetSystemPrompt, SystemPromptSet
 from tests.worker.link.pair import Pair
 from worker.link import jobs
-from worker.output.chat.parser import ChatParser
+from worker.output.chat_parser.parser import ChatParser
 from worker.prompt.prompt import PromptReader
 
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

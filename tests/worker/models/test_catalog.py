@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from protocol.config import GatewayConfig, PoolConfig, WorkerConfig
+from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
 from tests.worker.hosts import flat
 from worker.models.catalog import Catalog, Entry, open_catalog
-from worker.resolve import resolve
+from worker.settings.resolve import resolve
 
 
 def catalog(

@@ -6,7 +6,7 @@ llama-server's --fit. Only what nobody has asked for by a number is made smaller
 from collections.abc import Iterator
 from dataclasses import replace
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from worker.llama.hardware.devices import ComputeDevice
 
 _MIB = 1 << 20

@@ -10,7 +10,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from protocol.config import WorkerConfig
+from protocol.config.config import WorkerConfig
 from protocol.cpulist import parse_cpus
 from worker.llama.startup import open_ggml
 

@@ -1,0 +1,176 @@
+"""The answers of /v1/messages: the events of a stream and the message in one piece.
+
+Blocks come one after the other, each closed before the next begins, as Anthropic documents it;
+llama-server closes them all at the end.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import orjson
+
+from gateway.api.openai.usage import identity
+from gateway.api.reply import Outcome
+from gateway.http.sse import named_event
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Delta, Done, Finish, Progress, Started, ToolCallDelta
+
+_Block = tuple[str, int]
+"""Kind of a block, and which call it is."""
+
+_NO_BLOCK: _Block = ("", 0)
+_THINKING: _Block = ("thinking", 0)
+_TEXT: _Block = ("text", 0)
+
+
+class MessagesReply:
+    """Speaks Anthropic's messages API; see `gateway.api.reply.Reply`."""
+
+    is_read_by_chunk: ClassVar[bool] = False
+
+    def __init__(self, card: ModelCard) -> None:
+        self._id = identity(card).id
+        self._model = card.name
+        self._prompt = {"cache_read_input_tokens": 0, "input_tokens": 0}
+        self._begun = False
+        self._block = _NO_BLOCK
+        self._index = -1
+        self._has_calls = False
+
+    def started(self, index: int, message: Started) -> None:
+        """Note what the first event tells of the prompt."""
+        self._prompt = _prompt_usage(message.n_prompt, message.n_cached)
+
+    def progress(self, index: int, message: Progress) -> bytes:
+        """Frame a ping that tells how far the prompt is read; clients skip what they don't know."""
+        told = {"total": message.total, "cache": message.cached, "processed": message.processed}
+        told["time_ms"] = int(message.time_ms)
+        return self._opening() + _event("ping", prompt_progress=told)
+
+    def delta(self, index: int, message: Delta) -> bytes:
+        """Frame what was added, block by block."""
+        frames = [self._opening()]
+        if message.reasoning:
+            added = {"type": "thinking_delta", "thinking": message.reasoning}
+            frames += [self._turn(_THINKING, _thinking("")), self._add(added)]
+        if message.text:
+            added = {"type": "text_delta", "text": message.text}
+            frames += [self._turn(_TEXT, _text("")), self._add(added)]
+        for piece in message.tool_calls:
+            self._has_calls = True
+            frames.append(self._turn(("tool_use", piece.index), _tool_use(piece, {})))
+            if piece.arguments:
+                frames.append(self._add(_json_delta(piece)))
+        return b"".join(frames)
+
+    def done(self, index: int, message: Done) -> bytes:
+        """Frame the end of the last block and of the message."""
+        frames = [self._opening(), self._close()]
+        delta = _stop(message, has_calls=self._has_calls)
+        usage = {"output_tokens": message.n_predicted}
+        frames.append(_event("message_delta", delta=delta, usage=usage))
+        frames.append(_event("message_stop"))
+        return b"".join(frames)
+
+    def end(self) -> bytes:
+        """Frame nothing: the last event says that it is the last."""
+        return b""
+
+    def result(self, outcomes: Sequence[Outcome]) -> Any:
+        """Return the `message` object."""
+        (outcome,) = outcomes
+        done = outcome.done
+        content = [_thinking(outcome.reasoning)] if outcome.reasoning else []
+        if outcome.text:
+            content.append(_text(outcome.text))
+        content += [_tool_use(call, _input(call.arguments)) for call in outcome.tool_calls]
+        usage = _prompt_usage(done.n_prompt, done.n_cached) | {"output_tokens": done.n_predicted}
+        return self._message(content, _stop(done, has_calls=bool(outcome.tool_calls)), usage)
+
+    def _message(
+        self, content: list[dict[str, Any]], stop: Mapping[str, Any], usage: Mapping[str, int]
+    ) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "content": content,
+            "model": self._model,
+            **stop,
+            "usage": usage,
+        }
+
+    def _opening(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
+        stop = {"stop_reason": None, "stop_sequence": None}
+        message = self._message([], stop, self._prompt | {"output_tokens": 0})
+        return _event("message_start", message=message)
+
+    def _turn(self, block: _Block, begun: Mapping[str, Any]) -> bytes:
+        """Go on with this block; if another is open, close that and begin this one."""
+        if block == self._block:
+            return b""
+        closed = self._close()
+        self._block = block
+        self._index += 1
+        return closed + _event("content_block_start", index=self._index, content_block=begun)
+
+    def _add(self, delta: Mapping[str, Any]) -> bytes:
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+    def _close(self) -> bytes:
+        if self._block == _NO_BLOCK:
+            return b""
+        signed = b""
+        if self._block == _THINKING:  # Anthropic's clients wait for it; ours signs nothing
+            signed = self._add({"type": "signature_delta", "signature": ""})
+        self._block = _NO_BLOCK
+        return signed + _event("content_block_stop", index=self._index)
+
+
+def failure(body: Mapping[str, Any]) -> bytes:
+    """Frame an error after the first byte."""
+    return _event("error", error=body["error"])
+
+
+def _event(name: str, **fields: Any) -> bytes:
+    return named_event(name, orjson.dumps({"type": name, **fields}))
+
+
+def _prompt_usage(n_prompt: int, n_cached: int) -> dict[str, int]:
+    return {"cache_read_input_tokens": n_cached, "input_tokens": n_prompt - n_cached}
+
+
+def _stop(done: Done, *, has_calls: bool) -> dict[str, Any]:
+    reason = "max_tokens"
+    if done.finish in (Finish.EOS, Finish.WORD):
+        reason = "stop_sequence" if done.stopping_word else "end_turn"
+        if has_calls:
+            reason = "tool_use"
+    return {"stop_reason": reason, "stop_sequence": done.stopping_word or None}
+
+
+def _thinking(text: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": ""}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _tool_use(call: ToolCallDelta, arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+
+
+def _json_delta(piece: ToolCallDelta) -> dict[str, Any]:
+    return {"type": "input_json_delta", "partial_json": piece.arguments}
+
+
+def _input(arguments: str) -> Any:
+    """Read the arguments; those that were cut off are nobody's input."""
+    try:
+        return orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return {}

@@ -1,0 +1,90 @@
+"""The bounds of one request: numbers of the model's card and of `[gateway.limits]`, by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.api.fields.tables import BODIES, HEADERS, QUERIES, fields_of
+from protocol.config.limits import LimitsConfig
+from protocol.wire.facts import ModelCard
+from protocol.wire.shapes import INT32_MAX, Bounds, FieldShape
+
+_KIB = 1024
+_BASE64_MIB = 1024 * 1024 * 4 // 3
+_DEFAULT_PIECE = 64
+"""Characters of the longest piece of a vocabulary, where the card does not tell."""
+_PIECE_OF_TEXT = 16
+"""Characters of a token, generously, in what is repeated for the sampler."""
+_CUT = 4
+"""Contexts of a prompt whose middle a worker may cut out (`--context-shift`)."""
+_ADAPTERS = 16
+
+DESCRIPTIONS: Mapping[str, str] = {
+    "n_vocab": "tokens of the model's vocabulary",
+    "n_ctx": "tokens of a slot's context",
+    "context_chars": "`context_tokens`, each the vocabulary's longest; at least `text_kib`",
+    "context_tokens": f"{_CUT} times the tokens of the whole context; at least `tokens`",
+    "slot_chars": f"{_PIECE_OF_TEXT} for each token of a slot's context",
+    "adapters": f"the adapters that are loaded, at least {_ADAPTERS}",
+    "grammar_chars": "`grammar_kib`",
+    "schema_chars": "`schema_kib`",
+    "template_chars": "`template_kib`",
+    "image_chars": "`image_mib`, written as base64",
+}
+"""The names that are no key of `[gateway.limits]`, for the documents."""
+
+
+def bounds_of(card: ModelCard | None, limits: LimitsConfig) -> Bounds:
+    """Return what every name stands for; without a model its own are those of no context."""
+    text, n_ctx, n_total = limits.text_kib * _KIB, 0, 0
+    if card is not None:
+        n_ctx, n_total = card.n_ctx, _CUT * card.n_ctx_total
+        text = max(text, n_total * (card.longest_piece or _DEFAULT_PIECE))
+    values: dict[str, float] = {
+        name: getattr(limits, name)
+        for name in (
+            *("depth", "inputs", "messages", "stops", "stop_chars", "biases"),
+            *("schema_depth", "tools", "images"),
+        )
+    }
+    return Bounds(
+        values
+        | {
+            "n_vocab": (card.n_vocab if card is not None else 0) or INT32_MAX,
+            "n_ctx": n_ctx,
+            "context_chars": text,
+            "context_tokens": max(limits.tokens, n_total),
+            "slot_chars": _PIECE_OF_TEXT * max(n_ctx, 256),
+            "adapters": max(_ADAPTERS, card.n_lora if card is not None else 0),
+            "grammar_chars": limits.grammar_kib * _KIB,
+            "schema_chars": limits.schema_kib * _KIB,
+            "template_chars": limits.template_kib * _KIB,
+            "image_chars": limits.image_mib * _BASE64_MIB,
+        }
+    )
+
+
+def check_body(kind: str, body: Any, bounds: Bounds) -> None:
+    """Raise `TaskError` for the first field of a body that is beyond its bound."""
+    table = fields_of(BODIES[kind])
+    if isinstance(body, list):
+        table[""].check(body, "body", bounds)
+        return
+    for key, value in body.items():
+        shape = table.get(key)
+        if shape is not None and value is not None:
+            shape.check(value, key, bounds)
+
+
+def check_head(scope: Mapping[str, Any], bounds: Bounds) -> None:
+    """Raise `InvalidRequest` for a header or a query parameter that is too long."""
+    for name, value in scope["headers"]:
+        _check_length(HEADERS.get(name.decode("latin-1")), name.decode("latin-1"), value, bounds)
+    query: bytes = scope.get("query_string", b"")
+    for pair in query.split(b"&") if query else ():
+        name, _, value = pair.partition(b"=")
+        _check_length(QUERIES.get(name.decode("latin-1")), name.decode("latin-1"), value, bounds)
+
+
+def _check_length(shape: FieldShape | None, name: str, value: bytes, bounds: Bounds) -> None:
+    if shape is not None:
+        shape.check(value.decode("latin-1"), name, bounds)

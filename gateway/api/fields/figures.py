@@ -1,0 +1,121 @@
+"""Timings and token probabilities as JSON values, in the shapes of both llama-server eras."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from protocol.wire.facts import Timings, TokenProb
+from protocol.wire.messages import Done, Progress
+from protocol.wire.sampling import SamplingParams
+
+_LOWEST = -3.4028234663852886e38
+"""float32's lowest number: JSON has no -inf, and clients expect a number."""
+
+
+def timings(times: Timings) -> dict[str, Any]:
+    """Return `timings`; rates of nothing are 0, never null."""
+    # llama-server counts the steps between tokens: the first one came out of the prompt.
+    n_steps = times.predicted_n - 1
+    drafts = {"draft_n": times.draft_n, "draft_n_accepted": times.draft_n_accepted}
+    return {
+        "cache_n": times.cache_n,
+        "prompt_n": times.prompt_n,
+        "prompt_ms": times.prompt_ms,
+        "prompt_per_token_ms": _ratio(times.prompt_ms, times.prompt_n),
+        "prompt_per_second": _ratio(1000.0 * times.prompt_n, times.prompt_ms),
+        "predicted_n": times.predicted_n,
+        "predicted_ms": times.predicted_ms,
+        "predicted_per_token_ms": _ratio(times.predicted_ms, n_steps),
+        "predicted_per_second": _ratio(1000.0 * n_steps, times.predicted_ms),
+    } | (drafts if times.draft_n else {})
+
+
+def _ratio(part: float, whole: float) -> float:
+    ratio = part / whole if whole > 0 and part > 0 else 0.0
+    return ratio if math.isfinite(ratio) else 0.0
+
+
+def total(dones: Iterable[Done]) -> Timings:
+    """Add up the timings of the choices of one request."""
+    times = [done.timings for done in dones]
+    return Timings(
+        cache_n=sum(one.cache_n for one in times),
+        prompt_n=sum(one.prompt_n for one in times),
+        prompt_ms=sum(one.prompt_ms for one in times),
+        predicted_n=sum(one.predicted_n for one in times),
+        predicted_ms=sum(one.predicted_ms for one in times),
+        draft_n=sum(one.draft_n for one in times),
+        draft_n_accepted=sum(one.draft_n_accepted for one in times),
+    )
+
+
+def progress(message: Progress) -> dict[str, Any]:
+    """Return `prompt_progress`."""
+    return {
+        "total": message.total,
+        "cache": message.cached,
+        "processed": message.processed,
+        "time_ms": int(message.time_ms),
+    }
+
+
+def progress_fields(message: Progress, params: SamplingParams) -> dict[str, Any]:
+    """Return what a chunk tells of the prompt: progress, and the times so far if asked for them."""
+    told = {"prompt_progress": progress(message)}
+    if not params.timings_per_token:
+        return told
+    times = Timings(
+        cache_n=message.cached,
+        prompt_n=message.processed - message.cached,
+        prompt_ms=message.time_ms,
+    )
+    return {"timings": timings(times)} | told
+
+
+def token_probs(probs: Iterable[TokenProb], *, post: bool, n_top: int) -> list[dict[str, Any]]:
+    """Return today's items: `logprob`, or with `post` the chance after the sampler chain."""
+    tops = "top_probs" if post else "top_logprobs"
+    return [
+        {
+            **_token(one.id, one.piece, one.p, post=post),
+            tops: [
+                _token(*rival, post=post)
+                for rival in one.top[:n_top]
+                if not post or rival[2] > 0  # the chain has removed these
+            ],
+        }
+        for one in probs
+    ]
+
+
+def completion_probabilities(
+    probs: Iterable[TokenProb], *, post: bool, n_top: int
+) -> list[dict[str, Any]]:
+    """Return today's items with the keys of 2024 (`content`, `probs`) beside them."""
+    items = list(probs)
+    modern = token_probs(items, post=post, n_top=n_top)
+    for item, one in zip(modern, items, strict=True):
+        item["content"] = item["token"]
+        item["probs"] = [
+            {"tok_str": text(piece), "prob": p if post else math.exp(p)}
+            for _, piece, p in one.top[:n_top]
+            if not post or p > 0
+        ]
+    return modern
+
+
+def _token(id_: int, piece: bytes, p: float, *, post: bool) -> dict[str, Any]:
+    return {
+        "id": id_,
+        "token": text(piece),
+        "bytes": list(piece),
+        "prob" if post else "logprob": p if math.isfinite(p) else _LOWEST,
+    }
+
+
+def text(piece: bytes) -> str:
+    """Return a piece as text, cut where it stops being UTF-8, as llama-server cuts it."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError as error:
+        return piece[: error.start].decode()

@@ -1,0 +1,120 @@
+"""Images and sounds in request bodies: base64 to bytes, and where they stand in a prompt.
+
+The seeds' way is `image_data` with `[img-N]` in the prompt; today's is `multimodal_data` with
+llama-server's marker, which `/props` tells. Both become a prompt with markers and a list of bytes.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.api.fields.options import wrong_type
+from gateway.api.fields.prompt import Prompt
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.wire.facts import ModelCard
+
+_IMAGE = re.compile(r"\[img-([0-9]{1,18})\]")
+
+NO_IMAGES = (
+    "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
+)
+NO_AUDIO = (
+    "audio input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
+)
+
+
+def place_media(
+    body: Mapping[str, Any], index: int, prompt: Prompt, card: ModelCard
+) -> tuple[Prompt, tuple[bytes, ...]]:
+    """Return a prompt with markers, and the media that they stand for in their order."""
+    images = _read_image_data(body)
+    data = _read_multimodal_data(body, index)
+    if not images and not data:
+        return prompt, ()
+    require_images(card)
+    if not isinstance(prompt, str):
+        raise InvalidRequest("media need a prompt that is text", param="prompt")
+    return (prompt, data) if data else _place_images(prompt, images, card.media_marker)
+
+
+def require_images(card: ModelCard) -> None:
+    """Raise `TaskError` if the model takes no images."""
+    if not card.media_marker:
+        raise TaskError(ErrorCode.NOT_SUPPORTED, NO_IMAGES)
+
+
+def require_audio(card: ModelCard) -> None:
+    """Raise `TaskError` if the model takes no audio."""
+    if not card.has_audio:
+        raise TaskError(ErrorCode.NOT_SUPPORTED, NO_AUDIO)
+
+
+def refuse_media(body: Mapping[str, Any]) -> None:
+    """Raise `InvalidRequest` where a request cannot hold images."""
+    if body.get("image_data"):
+        raise InvalidRequest("Field 'image_data': not possible here", param="image_data")
+
+
+def read_base64(value: Any, key: str) -> bytes:
+    """Decode base64, with or without the head of a data URL."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"Field '{key}': must be a base64 string", param=key)
+    if value.startswith("data:"):
+        head, comma, value = value.partition(",")
+        if not comma or not head.endswith(";base64"):
+            raise InvalidRequest(f"Field '{key}': a data URL must be base64", param=key)
+    try:
+        data = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(f"Field '{key}': not valid base64", param=key) from error
+    if not data:
+        raise InvalidRequest(f"Field '{key}': must not be empty", param=key)
+    return data
+
+
+def _read_image_data(body: Mapping[str, Any]) -> dict[int, bytes]:
+    items = body.get("image_data") or []
+    if not isinstance(items, list):
+        raise InvalidRequest("Field 'image_data': must be an array", param="image_data")
+    images = {}
+    for i, item in enumerate(items):
+        key = f"image_data[{i}]"
+        if not isinstance(item, dict) or "id" not in item:
+            raise InvalidRequest(f"Field '{key}': must have 'data' and 'id'", param=key)
+        if type(item["id"]) is not int:
+            raise wrong_type(f"{key}.id", "number", item["id"])
+        images[item["id"]] = read_base64(item.get("data"), f"{key}.data")
+    return images
+
+
+def _read_multimodal_data(body: Mapping[str, Any], index: int) -> tuple[bytes, ...]:
+    value = body.get("prompt")
+    if isinstance(value, list):
+        value = value[index] if index < len(value) else None
+    items = value.get("multimodal_data") if isinstance(value, dict) else None
+    if not items:
+        return ()
+    key = "prompt.multimodal_data"
+    if not isinstance(items, list):
+        raise InvalidRequest(f"Field '{key}': must be an array", param="prompt")
+    return tuple(read_base64(item, f"{key}[{i}]") for i, item in enumerate(items))
+
+
+def _place_images(
+    prompt: str, images: Mapping[int, bytes], marker: str
+) -> tuple[str, tuple[bytes, ...]]:
+    used: list[bytes] = []
+
+    def place(match: re.Match[str]) -> str:
+        number = int(match[1])
+        if number not in images:
+            message = f"the prompt names [img-{number}], but image_data has no such id"
+            raise InvalidRequest(message, param="image_data")
+        used.append(images[number])
+        return marker
+
+    # The marker is random, so nobody writes it by chance; whoever does gets it as plain letters.
+    text = _IMAGE.sub(place, prompt.replace(marker, ""))
+    return text, tuple(used)

@@ -1,0 +1,61 @@
+"""Small request fields that are neither sampling nor prompt: flags and the ping interval."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.errors import InvalidRequest
+from protocol.wire.sampling import INT32_MAX, MAX_PROBS
+from protocol.wire.schema import json_type
+
+
+def read_flag(body: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    """Read a boolean; null is absent."""
+    value = body.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise wrong_type(key, "boolean", value)
+    return value
+
+
+def read_object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Read an object; null is absent is empty."""
+    value = body.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise wrong_type(key, "object", value)
+    return value
+
+
+def read_int(body: Mapping[str, Any], key: str, low: int, high: int) -> int | None:
+    """Read an integer within limits, of a fraction the whole part; null is absent."""
+    value = body.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise wrong_type(key, "number", value)
+    value = math.trunc(value)
+    if not low <= value <= high:
+        limits = f"Value must be between {low} <= value <= {high}, but got {value}"
+        raise InvalidRequest(f"Field '{key}': {limits}", param=key)
+    return value
+
+
+def read_ping_interval(body: Mapping[str, Any]) -> float | None:
+    """Read `sse_ping_interval` in seconds: -1 is never (0 here), absent is the server's (None)."""
+    value = read_int(body, "sse_ping_interval", -1, INT32_MAX)
+    return None if value is None else float(max(value, 0))
+
+
+def read_n_top(body: Mapping[str, Any], key: str) -> int | None:
+    """Read how many rivals of each token are told; more than there may be are as many."""
+    value = read_int(body, key, -(2**63), 2**64)
+    return None if value is None else min(max(value, 0), MAX_PROBS)
+
+
+def wrong_type(key: str, wanted: str, value: Any) -> InvalidRequest:
+    """Say which type a field must have, in llama-server's words."""
+    message = f"Field '{key}': type must be {wanted}, but is {json_type(value)}"
+    return InvalidRequest(message, param=key)

@@ -1,0 +1,47 @@
+"""The declared fields of a request, over a model's defaults and within what its workers can do."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from protocol.errors import InvalidRequest
+from protocol.wire.facts import ModelCard
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import read
+from protocol.wire.shapes import INT32_MAX, Bounds
+
+
+def read_params(body: Mapping[str, Any], card: ModelCard) -> SamplingParams:
+    """Read generation and sampling fields; raises `InvalidRequest` naming one."""
+    defaults = replace(card.defaults, reasoning_format=card.reasoning_format)
+    params = _in_vocabulary(read(defaults, body, bounds=Bounds({"n_ctx": card.n_ctx})), card)
+    ours = card.defaults
+    lacking = [one for one in params.speculative_types if one not in (*_guessers(card), "none")]
+    if lacking:
+        key = next(key for key in _TYPE_KEYS if body.get(key) is not None)
+        have = ", ".join(_guessers(card))
+        message = f"Field '{key}': {lacking[0]} is not there; this server has {have}"
+        raise InvalidRequest(message, param=key)
+    n_max, most = params.speculative_n_max, ours.speculative_n_max or 0
+    if n_max is not None and n_max > most:
+        # It says at most, so less is no breach; the answer's settings tell how many it was.
+        return replace(params, speculative_n_max=most)
+    return params
+
+
+def _in_vocabulary(params: SamplingParams, card: ModelCard) -> SamplingParams:
+    """Drop the biases of tokens that the model does not have, as llama-server does."""
+    last = (card.n_vocab or INT32_MAX) - 1
+    known = tuple(
+        (token, bias)
+        for token, bias in params.logit_bias
+        if isinstance(token, str) or 0 <= token <= last
+    )
+    return params if len(known) == len(params.logit_bias) else replace(params, logit_bias=known)
+
+
+_TYPE_KEYS = ("speculative_types", "speculative.type", "speculative.types")
+
+
+def _guessers(card: ModelCard) -> tuple[str, ...]:
+    return card.defaults.speculative_types or ("none",)

@@ -1,0 +1,70 @@
+"""The `prompt` of /completion and /v1/completions: text, tokens, both, or several of these."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.errors import InvalidRequest
+from protocol.wire.sampling import INT32_MAX
+
+Prompt = str | tuple[int | str, ...]
+
+_SHAPES = (
+    "elements must be a string, a list of tokens, a JSON object containing a prompt string, "
+    "or a list of mixed strings & tokens."
+)
+
+
+def read_prompts(body: Mapping[str, Any], n_vocab: int) -> tuple[Prompt, ...]:
+    """Read one or several prompts; an array with a number in it is one prompt."""
+    value = body.get("prompt")
+    if value is None:
+        raise InvalidRequest("key 'prompt' not found", param="prompt")
+    if isinstance(value, list) and not any(_is_token(item) for item in value):
+        if not value:
+            raise InvalidRequest('"prompt" must not be empty', param="prompt")
+        return tuple(_one(item, n_vocab) for item in value)
+    return (_one(value, n_vocab),)
+
+
+def read_content(value: Any, n_vocab: int, *, key: str) -> Prompt:
+    """Read the `content` of /tokenize: text, or an array of texts and tokens."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return mixed(value, n_vocab, key=key)
+    raise InvalidRequest(f"Field '{key}': must be a string or an array", param=key)
+
+
+def mixed(value: list[Any], n_vocab: int, *, key: str) -> tuple[int | str, ...]:
+    """Read an array of tokens and texts."""
+    kinds = set(map(type, value))
+    if not kinds <= {int, str}:
+        raise InvalidRequest(f'"{key}" {_SHAPES}', param=key)
+    tokens = value if kinds == {int} else [item for item in value if type(item) is int]
+    limit = n_vocab or INT32_MAX
+    if tokens and not (min(tokens) >= 0 and max(tokens) < limit):
+        raise InvalidRequest("Prompt contains invalid tokens", param=key)
+    return tuple(value)
+
+
+def _one(value: Any, n_vocab: int) -> Prompt:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        if not value:
+            raise InvalidRequest('"prompt" must not be empty', param="prompt")
+        return mixed(value, n_vocab, key="prompt")
+    if isinstance(value, dict):
+        return _object(value)
+    raise InvalidRequest(f'"prompt" {_SHAPES}', param="prompt")
+
+
+def _object(value: dict[str, Any]) -> str:
+    text = value.get("prompt_string")
+    if not isinstance(text, str):
+        raise InvalidRequest(f'"prompt" {_SHAPES}', param="prompt")
+    return text
+
+
+def _is_token(item: Any) -> bool:
+    return isinstance(item, int | float) and not isinstance(item, bool)

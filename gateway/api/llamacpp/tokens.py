@@ -1,0 +1,51 @@
+"""The bodies and answers of /tokenize and /detokenize."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.api.fields.options import read_flag
+from gateway.api.fields.prompt import mixed, read_content
+from protocol.errors import InvalidRequest
+from protocol.wire.messages import Detokenize, Tokenize, Tokenized
+
+
+def tokenize_task(body: Mapping[str, Any], n_vocab: int) -> Tokenize:
+    """Read a /tokenize body; missing content is none."""
+    content = body.get("content")
+    return Tokenize(
+        task_id=0,
+        content="" if content is None else read_content(content, n_vocab, key="content"),
+        add_special=read_flag(body, "add_special"),
+        parse_special=read_flag(body, "parse_special", default=True),
+        with_pieces=read_flag(body, "with_pieces"),
+    )
+
+
+def tokenized(message: Tokenized, *, with_pieces: bool) -> dict[str, Any]:
+    """Return the tokens; a piece that is not UTF-8 is a list of its bytes."""
+    if not with_pieces:
+        return {"tokens": message.tokens}
+    pairs = zip(message.tokens, message.pieces, strict=True)
+    return {"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in pairs]}
+
+
+def _piece(piece: bytes) -> str | list[int]:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def detokenize_task(body: Mapping[str, Any], n_vocab: int) -> Detokenize:
+    """Read a /detokenize body; missing tokens are none."""
+    value = body.get("tokens")
+    return Detokenize(task_id=0, tokens=_tokens([] if value is None else value, n_vocab))
+
+
+def _tokens(value: Any, n_vocab: int) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise InvalidRequest("Field 'tokens': must be an array of numbers", param="tokens")
+    tokens: Sequence[int | str] = mixed(value, n_vocab, key="tokens")
+    if any(isinstance(token, str) for token in tokens):
+        raise InvalidRequest("Field 'tokens': must be an array of numbers", param="tokens")
+    return tuple(token for token in tokens if isinstance(token, int))

@@ -1,0 +1,103 @@
+"""The answers of `api_like_OAI.py`, the wrapper of 2023: OpenAI's endpoints with `tokenize`.
+
+Its values are fixed where OpenAI's would tell something (`id`, `model`), and its streams end each
+event with a single newline.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import orjson
+
+from gateway.api.openai.usage import FINISH_REASONS
+from gateway.api.reply import Outcome, Plan
+from protocol.errors import InvalidRequest
+from protocol.wire.messages import Delta, Done, Generate, Progress, Started
+
+
+def wrapped(planned: Plan) -> Plan:
+    """Let a plan be answered as the wrapper did; raises `InvalidRequest`."""
+    if len(planned.tasks) != 1:
+        raise InvalidRequest("Field 'tokenize': only one choice of one prompt", param="tokenize")
+    return replace(planned, reply=reply_to(planned.tasks[0]))
+
+
+def reply_to(task: Generate, prompt_tokens: Sequence[int] = ()) -> "WrapperReply":
+    """Return what answers a task."""
+    return WrapperReply(prompt_tokens, is_chat=task.chat is not None)
+
+
+class WrapperReply:
+    """Speaks the wrapper's text completions and chats; see `gateway.api.reply.Reply`."""
+
+    is_read_by_chunk: ClassVar[bool] = False
+
+    def __init__(self, prompt_tokens: Sequence[int], *, is_chat: bool) -> None:
+        self._prompt_tokens = prompt_tokens
+        self._is_chat = is_chat
+        self._kind = "chat.completion" if is_chat else "text_completion"
+        self._identity = {
+            "id": "chatcmpl" if is_chat else "cmpl",
+            "created": int(time.time()),
+            "model": "LLaMA_CPP",
+        }
+        self._has_begun = False
+
+    def started(self, index: int, message: Started) -> None:
+        """Nothing to note: the wrapper does not tell of slots."""
+
+    def progress(self, index: int, message: Progress) -> bytes:
+        """Frame nothing: the wrapper knew no progress."""
+        return b""
+
+    def delta(self, index: int, message: Delta) -> bytes:
+        """Frame added text."""
+        return self._role() + (self._chunk(message.text, None) if message.text else b"")
+
+    def done(self, index: int, message: Done) -> bytes:
+        """Frame the finish reason."""
+        return self._role() + self._chunk("", FINISH_REASONS[message.finish])
+
+    def end(self) -> bytes:
+        """Frame nothing: the wrapper's streams just end."""
+        return b""
+
+    def result(self, outcomes: Sequence[Outcome]) -> Any:
+        """Return the wrapper's object."""
+        (outcome,) = outcomes
+        done, text = outcome.done, outcome.text
+        said: Mapping[str, Any] = {"text": text, "logprobs": None}
+        if self._is_chat:
+            said = {"message": {"role": "assistant", "content": text}}
+        choice = {"index": 0, **said, "finish_reason": FINISH_REASONS[done.finish]}
+        result = {
+            **self._identity,
+            "object": self._kind,
+            "truncated": done.truncated,
+            "usage": {
+                "completion_tokens": done.n_predicted,
+                "prompt_tokens": done.n_prompt,
+                "total_tokens": done.n_prompt + done.n_predicted,
+            },
+            "choices": [choice],
+        }
+        return result | ({"promptToken": list(self._prompt_tokens)} if self._prompt_tokens else {})
+
+    def _role(self) -> bytes:
+        """Frame who speaks, once: the first event of a chat."""
+        if self._has_begun or not self._is_chat:
+            return b""
+        self._has_begun = True
+        return self._frame({"delta": {"role": "assistant"}}, None)
+
+    def _chunk(self, text: str, reason: str | None) -> bytes:
+        return self._frame(
+            {"delta": {"content": text}} if self._is_chat else {"text": text}, reason
+        )
+
+    def _frame(self, said: Mapping[str, Any], reason: str | None) -> bytes:
+        choice = {"finish_reason": reason, "index": 0, **said}
+        chunk = {**self._identity, "object": f"{self._kind}.chunk", "choices": [choice]}
+        return b"data: " + orjson.dumps(chunk) + b"\n"

@@ -1,0 +1,205 @@
+"""The answers of /v1/chat/completions: stream chunks and the object in one piece.
+
+A chunk is a constant head, one encoded string and a constant tail: dumping an object for each token
+would cost more than all the rest of the gateway.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import orjson
+
+from gateway.api.fields.figures import progress_fields, timings, total
+from gateway.api.llamacpp.results import completion
+from gateway.api.openai.functions import function_call, function_call_piece
+from gateway.api.openai.usage import Wishes, finish_reason, identity, log_probs, usage
+from gateway.api.reply import Outcome
+from gateway.http.sse import DONE
+from protocol.wire.facts import ModelCard, TokenProb
+from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
+from protocol.wire.sampling import SamplingParams
+
+_ROLE = b'{"role":"assistant","content":null}'
+
+
+class ChatReply:
+    """Speaks OpenAI's chat API; see `gateway.api.reply.Reply`."""
+
+    is_read_by_chunk: ClassVar[bool] = False
+
+    def __init__(self, card: ModelCard, params: Sequence[SamplingParams], wishes: Wishes) -> None:
+        self._card = card
+        self._params = params
+        self._wishes = wishes
+        self._identity = identity(card)
+        self._tail = _tail(self._identity)
+        self._heads = [
+            b'data: {"choices":[{"finish_reason":null,"index":%d,"delta":' % i
+            for i in range(len(params))
+        ]
+        self._has_role = [False] * len(params)
+        self._has_calls = [False] * len(params)
+        self._held: list[tuple[TokenProb, ...]] = [()] * len(params)
+        self._dones: dict[int, Done] = {}
+
+    @property
+    def id(self) -> str:
+        """The id of the answer."""
+        return self._identity.id
+
+    def started(self, index: int, message: Started) -> None:
+        """Nothing to note: chat chunks do not tell of slots."""
+
+    def progress(self, index: int, message: Progress) -> bytes:
+        """Frame a role chunk with `prompt_progress`, as llama-server does."""
+        told = orjson.dumps(progress_fields(message, self._params[index]))
+        return self._chunk(index, _ROLE, extra=b"," + told[1:-1])
+
+    def delta(self, index: int, message: Delta) -> bytes:
+        """Frame what was added; a delta without anything says nothing, for no client expects ""."""
+        role = b"" if self._has_role[index] else self._role(index)
+        added = self._added(index, message)
+        if not added:
+            if message.probs:
+                self._held[index] += message.probs
+            return role
+        *before, last = added
+        before = [role, *(self._chunk(index, piece) for piece in before)]
+        if self._wishes.n_top < 0 and message.timings is None:
+            return b"".join((*before, self._heads[index], last, b"}]", self._tail, b"}\n\n"))
+        extra = b""
+        if message.timings is not None:
+            extra = b',"timings":' + orjson.dumps(timings(message.timings))
+        chunk = self._chunk(index, last, self._log_probs(index, message.probs), extra)
+        return b"".join((*before, chunk))
+
+    def _added(self, index: int, message: Delta) -> list[bytes]:
+        """Write thoughts, words and calls as deltas of their own, in llama-server's order."""
+        added = []
+        if message.reasoning:
+            added.append(b'{"reasoning_content":' + orjson.dumps(message.reasoning) + b"}")
+        if message.text:
+            added.append(b'{"content":' + orjson.dumps(message.text) + b"}")
+        if message.tool_calls:
+            self._has_calls[index] = True
+            added += [self._call(call) for call in message.tool_calls]
+        return added
+
+    def _call(self, call: ToolCallDelta) -> bytes:
+        if self._wishes.names_functions:
+            return b'{"function_call":' + orjson.dumps(function_call_piece(call)) + b"}"
+        return b'{"tool_calls":[' + orjson.dumps(tool_call_piece(call)) + b"]}"
+
+    def _reason(self, done: Done, *, has_calls: bool) -> str:
+        calls = "function_call" if self._wishes.names_functions else "tool_calls"
+        return finish_reason(done.finish, has_calls=has_calls, calls=calls)
+
+    def _role(self, index: int) -> bytes:
+        self._has_role[index] = True
+        return self._chunk(index, _ROLE)
+
+    def _log_probs(self, index: int, probs: tuple[TokenProb, ...]) -> bytes:
+        """Give also the tokens whose text came only now: those of a completed character."""
+        probs = self._held[index] + probs
+        if not probs or self._wishes.n_top < 0:
+            return b""
+        self._held[index] = ()
+        return b',"logprobs":' + orjson.dumps(log_probs(probs, self._params[index], self._wishes))
+
+    def _chunk(self, index: int, delta: bytes, choice: bytes = b"", extra: bytes = b"") -> bytes:
+        parts = (self._heads[index], delta, choice, b"}]", self._tail, extra, b"}\n\n")
+        return b"".join(parts)
+
+    def done(self, index: int, message: Done) -> bytes:
+        """Frame the finish reason, with timings unless the usage chunk will carry them."""
+        self._dones[index] = message
+        role = b"" if self._has_role[index] else self._role(index)
+        reason = self._reason(message, has_calls=self._has_calls[index]).encode()
+        head = b'data: {"choices":[{"finish_reason":"%b","index":%d,"delta":{}' % (reason, index)
+        extra = b""
+        if not self._wishes.include_usage:
+            extra = b',"timings":' + orjson.dumps(timings(message.timings))
+        if self._wishes.verbose:
+            outcome = Outcome(text="", tokens=(), probs=(), done=message)
+            native = completion(self._card, self._params[index], index, outcome)
+            extra += b',"__verbose":' + orjson.dumps(native)
+        held = self._log_probs(index, ())
+        return b"".join((role, head, held, b"}]", self._tail, extra, b"}\n\n"))
+
+    def end(self) -> bytes:
+        """Frame the usage if asked for, and the end."""
+        if not self._wishes.include_usage:
+            return DONE
+        return usage_chunk(self._tail, _in_order(self._dones), self._params[0].n) + DONE
+
+    def result(self, outcomes: Sequence[Outcome]) -> Any:
+        """Return the `chat.completion` object."""
+        dones = [outcome.done for outcome in outcomes]
+        result = {
+            "choices": [self._choice(i, outcome) for i, outcome in enumerate(outcomes)],
+            "created": self._identity.created,
+            "model": self._identity.model,
+            "system_fingerprint": self._identity.fingerprint,
+            "object": "chat.completion",
+            "usage": usage(dones, self._params[0].n),
+            "id": self._identity.id,
+        }
+        if self._wishes.verbose:
+            result["__verbose"] = completion(self._card, self._params[0], 0, outcomes[0])
+        result["timings"] = timings(total(dones))
+        return result
+
+    def _choice(self, index: int, outcome: Outcome) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": outcome.text}
+        if outcome.reasoning:
+            message["reasoning_content"] = outcome.reasoning
+        if outcome.tool_calls and self._wishes.names_functions:
+            message["content"] = outcome.text or None
+            message["function_call"] = function_call(outcome.tool_calls[0])
+        elif outcome.tool_calls:
+            message["tool_calls"] = [tool_call(call) for call in outcome.tool_calls]
+        choice = {
+            "finish_reason": self._reason(outcome.done, has_calls=bool(outcome.tool_calls)),
+            "index": index,
+            "message": message,
+        }
+        if self._wishes.n_top >= 0:
+            choice["logprobs"] = log_probs(outcome.probs, self._params[index], self._wishes)
+        return choice
+
+
+def tool_call(call: ToolCallDelta) -> dict[str, Any]:
+    """Write a whole call."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"type": "function", "function": function, "id": call.id}
+
+
+def tool_call_piece(call: ToolCallDelta) -> dict[str, Any]:
+    """Write a piece of a call: who is called stands in the first one only."""
+    if not call.id:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def usage_chunk(tail: bytes, dones: Sequence[Done], n: int) -> bytes:
+    """Frame the chunk without choices that OpenAI's `include_usage` asks for."""
+    counts = orjson.dumps(usage(dones, n))
+    times = orjson.dumps(timings(total(dones)))
+    parts = (b'data: {"choices":[]', tail, b',"usage":', counts, b',"timings":', times, b"}\n\n")
+    return b"".join(parts)
+
+
+def _in_order(dones: dict[int, Done]) -> list[Done]:
+    return [done for _, done in sorted(dones.items())]
+
+
+def _tail(who: Any) -> bytes:
+    fields = {
+        "created": who.created,
+        "id": who.id,
+        "model": who.model,
+        "system_fingerprint": who.fingerprint,
+        "object": "chat.completion.chunk",
+    }
+    return b"," + orjson.dumps(fields)[1:-1]

@@ -1,0 +1,111 @@
+"""The body of /v1/completions, turned into tasks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gateway.api.fields.media import place_media
+from gateway.api.fields.options import (
+    read_flag,
+    read_int,
+    read_n_top,
+    read_object,
+    read_ping_interval,
+    wrong_type,
+)
+from gateway.api.fields.params import read_params
+from gateway.api.fields.prompt import Prompt, read_prompts
+from gateway.api.fields.structured import read_json_schema
+from gateway.api.llamacpp.infill import check_infill
+from gateway.api.openai.text_chunks import TextReply
+from gateway.api.openai.usage import Wishes
+from gateway.api.reply import Plan, fan_out
+from gateway.api.unsupported import refuse_unsupported
+from protocol.errors import InvalidRequest
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Generate, Infill
+
+_MOST_ECHOED = 20
+"""Rivals of each token: a long prompt with more would outweigh every other message."""
+
+
+def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
+    """Plan a text completion; raises `InvalidRequest` naming the field."""
+    refuse_unsupported(body)
+    n_top = read_n_top(body, "logprobs")
+    native = dict(body)
+    if n_top is not None:
+        # 0 asks for the chosen token's probability alone, which the worker counts as one rival.
+        native["logprobs"] = max(n_top, 1)
+    params = read_params(native, card)
+    _check_best_of(body, params.n)
+    prompts = read_prompts(body, card.n_vocab)
+    first = Generate(task_id=0, params=params, schema=read_json_schema(body))
+    placed = [place_media(body, i, prompt, card) for i, prompt in enumerate(prompts)]
+    wanted = [replace(first, prompt=prompt, media=media) for prompt, media in placed]
+    if suffix := _read_suffix(body, card):
+        wanted = [_with_gap(task, suffix) for task in wanted]
+    wishes = Wishes(
+        include_usage=read_flag(read_object(body, "stream_options"), "include_usage"),
+        verbose=read_flag(body, "verbose"),
+        n_top=n_top if n_top is not None else params.n_probs or -1,
+    )
+    if read_flag(body, "echo"):
+        wanted = [_with_echo(task) for task in wanted]
+    tasks, each = fan_out(wanted, params)
+    return Plan(
+        tasks=tasks,
+        reply=TextReply(card, each, wishes, _echoes(body, prompts, params.n)),
+        stream=params.stream,
+        ping_interval_s=read_ping_interval(body),
+    )
+
+
+def _read_suffix(body: Mapping[str, Any], card: ModelCard) -> str:
+    """Read what stands after the text that is wanted; an empty one asks for nothing."""
+    suffix = body.get("suffix")
+    if suffix is None or suffix == "":
+        return ""
+    if not isinstance(suffix, str):
+        raise wrong_type("suffix", "string", suffix)
+    check_infill(card)
+    return suffix
+
+
+def _with_gap(task: Generate, suffix: str) -> Generate:
+    """Make a prompt the text before a gap, as the prefix of /infill is."""
+    if not isinstance(task.prompt, str) or task.media:
+        message = "Field 'suffix': only a prompt that is text can be inserted to"
+        raise InvalidRequest(message, param="suffix")
+    return replace(task, prompt="", infill=Infill(prefix=task.prompt, suffix=suffix))
+
+
+def _check_best_of(body: Mapping[str, Any], n: int) -> None:
+    best_of = read_int(body, "best_of", 1, 128)
+    if best_of is not None and best_of != n:
+        message = "Field 'best_of': choosing among more than n is not supported yet"
+        raise InvalidRequest(message, param="best_of")
+
+
+def _with_echo(task: Generate) -> Generate:
+    """Ask for the tokens of a prompt where its text is not enough to repeat it."""
+    if isinstance(task.prompt, str) and not task.params.n_probs:
+        return task
+    problem, param = "", "echo"
+    if task.media or task.infill is not None:
+        problem = "log probabilities of a prompt with media or a suffix are not supported"
+    elif task.params.post_sampling_probs:
+        problem, param = "the prompt of an echo was not sampled", "post_sampling_probs"
+    elif task.params.n_probs > _MOST_ECHOED:
+        problem, param = f"must be at most {_MOST_ECHOED} with echo", "logprobs"
+    if problem:
+        raise InvalidRequest(f"Field '{param}': {problem}", param=param)
+    return replace(task, echo=True)
+
+
+def _echoes(body: Mapping[str, Any], prompts: Sequence[Prompt], n: int) -> tuple[str | None, ...]:
+    """Return what stands before each choice; of a prompt in tokens only the worker knows it."""
+    if not read_flag(body, "echo"):
+        return (None,) * (len(prompts) * n)
+    texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts]
+    return tuple(text for text in texts for _ in range(n))

@@ -1,0 +1,1 @@
+"""OpenAI's /v1/responses: its items as messages, its objects, its events."""

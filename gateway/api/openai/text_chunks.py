@@ -1,0 +1,165 @@
+"""The answers of /v1/completions: stream chunks and the object in one piece."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import orjson
+
+from gateway.api.fields.figures import progress_fields, timings, total
+from gateway.api.llamacpp.results import completion
+from gateway.api.openai.chunks import usage_chunk
+from gateway.api.openai.usage import (
+    FINISH_REASONS,
+    Identity,
+    Wishes,
+    identity,
+    legacy_log_probs,
+    usage,
+)
+from gateway.api.reply import Outcome
+from gateway.http.sse import DONE
+from protocol.wire.facts import ModelCard, TokenProb
+from protocol.wire.messages import Delta, Done, Progress, Started
+from protocol.wire.sampling import SamplingParams
+
+
+class TextReply:
+    """Speaks OpenAI's text completion API; see `gateway.api.reply.Reply`.
+
+    `echoes` holds for each choice the text that stands before it, None unless `echo` was asked;
+    it is empty for a prompt in tokens, whose text comes with the first delta.
+    """
+
+    is_read_by_chunk: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        card: ModelCard,
+        params: Sequence[SamplingParams],
+        wishes: Wishes,
+        echoes: Sequence[str | None],
+    ) -> None:
+        self._card = card
+        self._params = params
+        self._wishes = wishes
+        self._echoes = echoes
+        self._unsaid = list(echoes)
+        self._identity = identity(card)
+        self._tail, self._id = _tails(self._identity)
+        self._offsets = [0] * len(params)
+        self._dones: dict[int, Done] = {}
+
+    def started(self, index: int, message: Started) -> None:
+        """Nothing to note: these chunks do not tell of slots."""
+
+    def progress(self, index: int, message: Progress) -> bytes:
+        """Frame an empty chunk with `prompt_progress`."""
+        told = orjson.dumps(progress_fields(message, self._params[index]))
+        return self._chunk(index, b'""', extra=b"," + told[1:-1])
+
+    def delta(self, index: int, message: Delta) -> bytes:
+        """Frame added text; a delta with neither text nor probabilities says nothing."""
+        if not message.text and not message.probs and not message.prompt:
+            return b""
+        said = self._say_echo(index, message.prompt) + message.text
+        extra = b""
+        if message.timings is not None:
+            extra = b',"timings":' + orjson.dumps(timings(message.timings))
+        probs = b"null"
+        if self._wishes.n_top >= 0 and (message.probs or message.prompt):
+            probs = self._log_probs(index, message.probs, message.prompt)
+        return self._chunk(index, orjson.dumps(said), probs, extra)
+
+    def _say_echo(self, index: int, prompt: tuple[TokenProb, ...] = ()) -> str:
+        echo, self._unsaid[index] = self._unsaid[index], None
+        return _echo(echo, prompt)
+
+    def _log_probs(
+        self, index: int, probs: tuple[TokenProb, ...], prompt: tuple[TokenProb, ...]
+    ) -> bytes:
+        offset = self._offsets[index]
+        fields = legacy_log_probs(
+            probs, self._params[index], self._wishes, offset=offset, prompt=prompt
+        )
+        self._offsets[index] = offset + sum(map(len, fields["tokens"]))
+        return orjson.dumps(fields)
+
+    def _chunk(
+        self, index: int, text: bytes, log_probs: bytes = b"null", extra: bytes = b""
+    ) -> bytes:
+        return (
+            b'data: {"choices":[{"text":%b,"index":%d,"logprobs":%b,"finish_reason":null}]%b%b%b}'
+            b"\n\n" % (text, index, log_probs, self._tail, self._id, extra)
+        )
+
+    def done(self, index: int, message: Done) -> bytes:
+        """Frame the finish reason, with usage unless a chunk of its own will carry it."""
+        self._dones[index] = message
+        reason = FINISH_REASONS[message.finish].encode()
+        counted, extra = b"", b""
+        if not self._wishes.include_usage:
+            counted = b',"usage":' + orjson.dumps(usage([message], 1))
+            extra = b',"timings":' + orjson.dumps(timings(message.timings))
+        if self._wishes.verbose:
+            outcome = Outcome(text="", tokens=(), probs=(), done=message)
+            native = completion(self._card, self._params[index], index, outcome)
+            extra += b',"__verbose":' + orjson.dumps(native)
+        text = orjson.dumps(self._say_echo(index))
+        head = b'data: {"choices":[{"text":%b,"index":%d,"logprobs":null,' % (text, index)
+        reason = b'"finish_reason":"%b"}]' % reason
+        return b"".join((head, reason, self._tail, counted, self._id, extra, b"}\n\n"))
+
+    def end(self) -> bytes:
+        """Frame the usage if asked for, and the end."""
+        if not self._wishes.include_usage:
+            return DONE
+        dones = [done for _, done in sorted(self._dones.items())]
+        return usage_chunk(self._tail + self._id, dones, self._params[0].n) + DONE
+
+    def result(self, outcomes: Sequence[Outcome]) -> Any:
+        """Return the `text_completion` object."""
+        dones = [outcome.done for outcome in outcomes]
+        result = {
+            "choices": [self._choice(i, outcome) for i, outcome in enumerate(outcomes)],
+            "created": self._identity.created,
+            "model": self._identity.model,
+            "system_fingerprint": self._identity.fingerprint,
+            "object": "text_completion",
+            "usage": usage(dones, self._params[0].n),
+            "id": self._identity.id,
+        }
+        if self._wishes.verbose:
+            result["__verbose"] = completion(self._card, self._params[0], 0, outcomes[0])
+        result["timings"] = timings(total(dones))
+        return result
+
+    def _choice(self, index: int, outcome: Outcome) -> dict[str, Any]:
+        params = self._params[index]
+        probs = None
+        if self._wishes.n_top >= 0:
+            probs = legacy_log_probs(
+                outcome.probs, params, self._wishes, offset=0, prompt=outcome.prompt
+            )
+        return {
+            "text": _echo(self._echoes[index], outcome.prompt) + outcome.text,
+            "index": index,
+            "logprobs": probs,
+            "finish_reason": FINISH_REASONS[outcome.done.finish],
+        }
+
+
+def _echo(text: str | None, prompt: Sequence[TokenProb]) -> str:
+    """Return what stands before a choice: the client's own text, or the text of its tokens."""
+    if text is None:
+        return ""
+    return text or b"".join([one.piece for one in prompt]).decode(errors="replace")
+
+
+def _tails(who: Identity) -> tuple[bytes, bytes]:
+    fields = {
+        "created": who.created,
+        "model": who.model,
+        "system_fingerprint": who.fingerprint,
+        "object": "text_completion",
+    }
+    return b"," + orjson.dumps(fields)[1:-1], b',"id":' + orjson.dumps(who.id)

@@ -1,0 +1,113 @@
+"""What the three OpenAI answers share: identity, usage, finish reasons, log probabilities."""
+
+import math
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.api.fields.figures import text, token_probs
+from protocol.wire.facts import ModelCard, TokenProb
+from protocol.wire.messages import Done, Finish
+from protocol.wire.sampling import SamplingParams
+
+FINISH_REASONS: Mapping[Finish, str] = {
+    Finish.EOS: "stop",
+    Finish.WORD: "stop",
+    Finish.LIMIT: "length",
+    Finish.CANCELLED: "length",
+    Finish.NONE: "length",
+}
+"""llama-server says `length` to everything that is neither a stop word nor the model's own end."""
+
+
+def finish_reason(finish: Finish, *, has_calls: bool, calls: str = "tool_calls") -> str:
+    """Return OpenAI's reason; an answer that was cut off is `length` even with calls."""
+    reason = FINISH_REASONS[finish]
+    return calls if has_calls and reason == "stop" else reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What every chunk of an answer repeats."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+
+
+def identity(card: ModelCard) -> Identity:
+    """Draw the identity of one answer."""
+    return Identity(
+        id=f"chatcmpl-{uuid.uuid4().hex}",
+        created=int(time.time()),
+        model=card.name,
+        fingerprint=card.build,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """How the client wants its OpenAI answer, beside the sampling."""
+
+    include_usage: bool = False
+    verbose: bool = False
+    n_top: int = 0
+    """Rivals shown for each token; -1 is no log probabilities at all."""
+    names_functions: bool = False
+    """Calls are written as `function_call`, in OpenAI's shape of 2023."""
+
+
+def usage(dones: Sequence[Done], n: int) -> dict[str, Any]:
+    """Count tokens: each prompt once, whatever `n`, and what every choice wrote."""
+    n_prompt = sum(done.n_prompt for done in dones[::n])
+    n_predicted = sum(done.n_predicted for done in dones)
+    return {
+        "completion_tokens": n_predicted,
+        "prompt_tokens": n_prompt,
+        "total_tokens": n_prompt + n_predicted,
+        "prompt_tokens_details": {"cached_tokens": sum(done.n_cached for done in dones[::n])},
+    }
+
+
+def log_probs(probs: Sequence[TokenProb], params: SamplingParams, wishes: Wishes) -> dict[str, Any]:
+    """Return `logprobs` of a chat choice."""
+    content = token_probs(probs, post=params.post_sampling_probs, n_top=wishes.n_top)
+    return {"content": content}
+
+
+def legacy_log_probs(
+    probs: Sequence[TokenProb],
+    params: SamplingParams,
+    wishes: Wishes,
+    *,
+    offset: int,
+    prompt: Sequence[TokenProb] = (),
+) -> dict[str, Any]:
+    """Return `logprobs` of a text completion: llama-server's `content` and OpenAI's four arrays.
+
+    The prompt is in OpenAI's only; of its first token nothing is known, which is null.
+    """
+    told = [*prompt, *probs]
+    tokens = [text(one.piece) for one in told]
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    return log_probs(probs, params, wishes) | {
+        "tokens": tokens,
+        "token_logprobs": [_finite(one.p) for one in told],
+        "top_logprobs": [
+            None
+            if math.isnan(one.p)
+            else {text(piece): _finite(p) for _, piece, p in one.top[: wishes.n_top]}
+            for one in told
+        ],
+        "text_offset": offsets,
+    }
+
+
+def _finite(p: float) -> float | None:
+    return None if math.isnan(p) else max(p, -3.4028234663852886e38)

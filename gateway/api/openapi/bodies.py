@@ -1,0 +1,86 @@
+"""What the OpenAPI document says of endpoints: one row each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_STREAM = ("application/json", "text/event-stream")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One method of one path."""
+
+    summary: str
+    body: str = ""
+    """A name in `gateway.api.fields.tables.BODIES`; empty is none."""
+    kinds: tuple[str, ...] = ("application/json",)
+    """Media types of the answer."""
+
+
+def _aliases(paths: str, body: str, summary: str, **more: Any) -> dict[tuple[str, str], Endpoint]:
+    row = Endpoint(summary=summary, body=body, **more)
+    return {("POST", path): row for path in paths.split()}
+
+
+def _reading(paths: str, summary: str, **more: Any) -> dict[tuple[str, str], Endpoint]:
+    return {("GET", path): Endpoint(summary=summary, **more) for path in paths.split()}
+
+
+_CHAT = "/v1/chat/completions /chat/completions"
+_COUNT = "Count the tokens of a request"
+
+ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
+    **_aliases(_CHAT, "ChatCompletion", "Continue a dialog", kinds=_STREAM),
+    **_aliases("/v1/completions", "TextCompletion", "Continue a text", kinds=_STREAM),
+    **_aliases("/completion /completions", "Completion", "Continue a text", kinds=_STREAM),
+    **_aliases("/infill", "Infill", "Write what stands between two texts", kinds=_STREAM),
+    **_aliases("/v1/responses /responses", "Response", "Answer", kinds=_STREAM),
+    **_aliases("/v1/messages", "Message", "Answer, as Anthropic's API does", kinds=_STREAM),
+    **_aliases("/v1/messages/count_tokens", "Message", _COUNT),
+    **_aliases("/v1/responses/input_tokens /responses/input_tokens", "Response", _COUNT),
+    **_aliases(
+        "/v1/chat/completions/input_tokens /chat/completions/input_tokens",
+        "ChatCompletion",
+        _COUNT,
+    ),
+    **_aliases("/apply-template", "ChatCompletion", "Write a dialog as the model reads it"),
+    **_aliases("/tokenize", "Tokenize", "Turn text into tokens"),
+    **_aliases("/detokenize", "Detokenize", "Turn tokens into text"),
+    **_aliases("/embedding /embeddings /v1/embeddings", "Embedding", "Embed texts"),
+    **_aliases("/rerank /reranking /v1/rerank /v1/reranking", "Rerank", "Rank texts by a query"),
+    **_aliases("/v1/chat/completions/control", "ChatControl", "End the thoughts of an answer"),
+    **_aliases("/slots/{id_slot}", "SlotAction", "Save, restore or erase a slot"),
+    **_aliases("/lora-adapters", "Adapters", "Set the scales of LoRA adapters"),
+    **_aliases("/props", "Props", "Change global properties"),
+    **_reading("/lora-adapters", "List the LoRA adapters"),
+    **_reading("/health /v1/health", "Say how the pool is"),
+    **_reading("/livez", "Say that the process runs"),
+    **_reading("/readyz", "Say whether work would be taken"),
+    **_reading("/v1/models /models", "List the models"),
+    **_reading("/v1/models/{id}", "Describe a model"),
+    **_aliases("/models/load", "ModelOrder", "Load a model"),
+    **_aliases("/models/unload", "ModelOrder", "Unload a model"),
+    **_reading("/models/sse", "Tell of every change of a model", kinds=("text/event-stream",)),
+    **_reading("/props", "Describe a model"),
+    **_reading("/slots", "List the slots"),
+    **_reading("/metrics", "Figures for Prometheus", kinds=("text/plain",)),
+    **_reading("/openapi.json", "This document"),
+    ("DELETE", "/models"): Endpoint(summary="Refused: there are no downloads to delete"),
+}
+
+_FULL = ("fail_on_no_slot", "include_slots")
+
+QUERIES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("GET", "/health"): _FULL,
+    ("GET", "/v1/health"): _FULL,
+    ("GET", "/v1/models"): ("limit", "after_id", "before_id", "reload"),
+    ("GET", "/models"): ("limit", "after_id", "before_id", "reload"),
+    ("DELETE", "/models"): ("model",),
+    ("GET", "/props"): ("model", "autoload"),
+    ("GET", "/slots"): ("model", "autoload", "fail_on_no_slot", "legacy"),
+    ("GET", "/lora-adapters"): ("model", "autoload"),
+    ("POST", "/lora-adapters"): ("model", "autoload"),
+    ("POST", "/slots/{id_slot}"): ("action",),
+}
+"""The query parameters of an endpoint; `gateway/api/fields/tables.py` says what they may be."""

@@ -1,0 +1,122 @@
+"""What a body asks for (`Plan`) and how its answer is spoken (`Reply`).
+
+A reply is pure: messages of the wire in, bytes or JSON values out. One of them serves one request
+and numbers its choices as the plan numbers its tasks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import orjson
+
+from gateway.api.fields.media_links import Link
+from gateway.http.sse import event
+from protocol.wire.facts import SystemPrompt, TokenProb
+from protocol.wire.messages import Delta, Done, Generate, Progress, Started, ToolCallDelta
+from protocol.wire.sampling import UNSET_SEED, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Everything one task produced, for an answer in one piece."""
+
+    text: str
+    tokens: tuple[int, ...]
+    probs: tuple[TokenProb, ...]
+    done: Done
+    reasoning: str = ""
+    n_reasoning: int = 0
+    """Tokens up to the last thought."""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    """Each call in one piece."""
+    prompt: tuple[TokenProb, ...] = ()
+    """The tokens of the prompt, if they were asked for."""
+
+
+class Reply(Protocol):
+    """Speaks one API: frames of a stream, or one body."""
+
+    is_read_by_chunk: ClassVar[bool]
+    """Whether old clients take each chunk of a stream for one event, as the documents' sample."""
+
+    def started(self, index: int, message: Started) -> None:
+        """Note where the choice runs; the first frame waits for something to say."""
+        ...
+
+    def progress(self, index: int, message: Progress) -> bytes:
+        """Frame how far the prompt is read."""
+        ...
+
+    def delta(self, index: int, message: Delta) -> bytes:
+        """Frame what was added; may be empty."""
+        ...
+
+    def done(self, index: int, message: Done) -> bytes:
+        """Frame the end of one choice."""
+        ...
+
+    def end(self) -> bytes:
+        """Frame what follows the last choice; may be empty."""
+        ...
+
+    def result(self, outcomes: Sequence[Outcome]) -> Any:
+        """Return the JSON value of an answer in one piece."""
+        ...
+
+
+def error_event(body: Mapping[str, Any]) -> bytes:
+    """Frame an error in the middle of a stream, as OpenAI's clients read it."""
+    return event(orjson.dumps(body))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The tasks of a request, one a choice, and how to answer."""
+
+    tasks: tuple[Generate, ...]
+    reply: Reply
+    stream: bool
+    chat_id: str = ""
+    """By which the client may speak of the answer while it runs."""
+    ping_interval_s: float | None = None
+    """What the client asked for; 0 is never, None the server's own."""
+    system_prompt: SystemPrompt | None = None
+    """To be set in all workers of the model before the tasks run."""
+    links: tuple[Link, ...] = ()
+    """Media of all tasks that are still to be fetched."""
+    failure: Callable[[Mapping[str, Any]], bytes] = error_event
+    """Frames the body of an error that comes after the first byte."""
+
+
+def fan_out(
+    prompts: Sequence[Generate], params: SamplingParams
+) -> tuple[tuple[Generate, ...], tuple[SamplingParams, ...]]:
+    """Repeat each prompt `n` times; set seeds count up, so that the choices differ."""
+    variants = tuple(_seeded(params, i) for i in range(params.n))
+    tasks = tuple(replace(prompt, params=one) for prompt in prompts for one in variants)
+    return tasks, tuple(task.params for task in tasks)
+
+
+def _seeded(params: SamplingParams, i: int) -> SamplingParams:
+    if i == 0 or params.seed == UNSET_SEED:
+        return params
+    return replace(params, seed=(params.seed + i) & 0xFFFFFFFF)
+
+
+def whole_calls(pieces: Sequence[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
+    """Put the pieces of each tool call together, in the order of the calls."""
+    calls: dict[int, ToolCallDelta] = {}
+    for piece in pieces:
+        known = calls.get(piece.index)
+        calls[piece.index] = piece if known is None else _longer(known, piece)
+    return tuple(call for _, call in sorted(calls.items()))
+
+
+def _longer(call: ToolCallDelta, piece: ToolCallDelta) -> ToolCallDelta:
+    return ToolCallDelta(
+        index=call.index,
+        id=call.id or piece.id,
+        name=call.name or piece.name,
+        arguments=call.arguments + piece.arguments,
+    )

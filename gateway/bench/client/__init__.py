@@ -1,0 +1,1 @@
+"""The client that `llamapool bench` measures with: connections, dialects, transcripts."""

@@ -1,0 +1,203 @@
+"""HTTP/1.1 as a load generator needs it: h11 over asyncio's streams, connections reused."""
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import h11
+
+from gateway.bench.client.transcript import Failure
+
+_READ = 1 << 16
+
+
+class Unanswered(Exception):
+    """A request did not get its whole answer."""
+
+    def __init__(self, failure: Failure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a URL leads."""
+
+    host: str
+    port: int
+    is_tls: bool
+    prefix: str
+    """Path before every endpoint's, without `/v1`."""
+
+    @property
+    def authority(self) -> str:
+        """Return what stands in `Host`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
+
+
+def address_of(url: str) -> Address:
+    """Read a base URL, with or without `/v1`; raises `ValueError`."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"'{url}' is no URL of a server: say http://HOST:PORT")
+    is_tls = parts.scheme == "https"
+    prefix = parts.path.rstrip("/").removesuffix("/v1")
+    return Address(parts.hostname, parts.port or (443 if is_tls else 80), is_tls, prefix)
+
+
+class Connection:
+    """One connection; one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.is_reused = False
+        self._reader = reader
+        self._writer = writer
+        self._h11 = h11.Connection(h11.CLIENT)
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<Connection {self._h11.our_state} {self._h11.their_state}>"
+
+    async def send(self, request: h11.Request, body: bytes) -> None:
+        """Send a request."""
+        try:
+            data = self._h11.send(request) or b""
+            if body:
+                data += self._h11.send(h11.Data(data=body)) or b""
+            self._writer.write(data + (self._h11.send(h11.EndOfMessage()) or b""))
+            await self._writer.drain()
+        except OSError as error:
+            raise Unanswered(Failure.BROKEN, str(error)) from error
+
+    async def status(self) -> int:
+        """Wait for the head of the answer."""
+        while True:
+            event = self._next()
+            if isinstance(event, h11.Response):
+                return event.status_code
+            if event is h11.NEED_DATA:
+                await self._receive()
+            elif not isinstance(event, h11.InformationalResponse):
+                raise Unanswered(Failure.BROKEN, "the server closed the connection")
+
+    async def more(self) -> bytes:
+        """Return what has come of the body; nothing at its end."""
+        found: list[bytes] = []
+        while not self._is_over:
+            event = self._next()
+            if type(event) is h11.Data:
+                found.append(event.data)
+            elif event is not h11.NEED_DATA:
+                self._is_over = True
+            elif found:
+                break
+            else:
+                await self._receive()
+        return b"".join(found)
+
+    async def rest(self) -> bytes:
+        """Return the whole body."""
+        found = []
+        while data := await self.more():
+            found.append(data)
+        return b"".join(found)
+
+    def again(self) -> bool:
+        """Make ready for the next request, if both sides keep the connection."""
+        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+            return False
+        self._h11.start_next_cycle()
+        self._is_over = False
+        self.is_reused = True
+        return not self._reader.at_eof()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+    def _next(self) -> object:
+        try:
+            return self._h11.next_event()
+        except h11.RemoteProtocolError as error:
+            raise Unanswered(Failure.BROKEN, str(error)) from error
+
+    async def _receive(self) -> None:
+        try:
+            data = await self._reader.read(_READ)
+            self._h11.receive_data(data)
+        except OSError as error:
+            raise Unanswered(Failure.BROKEN, str(error)) from error
+
+
+class Client:
+    """Connections to one server, kept as HTTP/1.1 keeps them."""
+
+    def __init__(self, url: str, api_key: str = "") -> None:
+        self.address = address_of(url)
+        self._idle: list[Connection] = []
+        self._ssl = ssl.create_default_context() if self.address.is_tls else None
+        self._headers = [
+            ("Host", self.address.authority),
+            ("User-Agent", "llamapool-bench"),
+            ("Accept", "*/*"),
+        ]
+        if api_key:
+            self._headers.append(("Authorization", f"Bearer {api_key}"))
+
+    def __repr__(self) -> str:
+        return f"<Client {self.address.authority} idle={len(self._idle)}>"
+
+    async def open(self, method: str, path: str, body: bytes = b"") -> tuple[Connection, int]:
+        """Send a request and wait for its status; the body is the caller's to read."""
+        headers = [*self._headers]
+        if body:
+            headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        target = self.address.prefix + path
+        request = h11.Request(method=method, target=target, headers=headers)
+        while True:
+            connection = self._idle.pop() if self._idle else await self._dial()
+            try:
+                await connection.send(request, body)
+                return connection, await connection.status()
+            except BaseException as error:
+                connection.close()
+                # The server may have closed a kept connection just now: that is no answer yet.
+                if not isinstance(error, Unanswered) or not connection.is_reused:
+                    raise
+
+    async def get(self, path: str) -> bytes:
+        """Return the body of a page; raises `Unanswered` if there is none."""
+        return await self.fetch("GET", path)
+
+    async def fetch(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """Return the body of an answer; raises `Unanswered` for a refusal."""
+        connection, status = await self.open(method, path, body)
+        data = await connection.rest()
+        self.done(connection)
+        if status != 200:
+            raise Unanswered(Failure.REFUSED, f"{path}: status {status}")
+        return data
+
+    def done(self, connection: Connection) -> None:
+        """Take a connection back; one that cannot be used again is closed."""
+        if connection.again():
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Close all that are idle."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _dial(self) -> Connection:
+        try:
+            reader, writer = await asyncio.open_connection(
+                self.address.host, self.address.port, ssl=self._ssl
+            )
+        except OSError as error:
+            raise Unanswered(Failure.CONNECT, str(error)) from error
+        return Connection(reader, writer)

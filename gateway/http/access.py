@@ -1,0 +1,160 @@
+"""The outermost layer: request ids, the access log, the answer to our own faults, framing limits.
+
+One line a request, when it is over (probes only in detail); nothing that a client wrote reaches the
+log unescaped.
+"""
+
+import logging
+import re
+import time
+import uuid
+from dataclasses import dataclass
+
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.api.fields.bounds import bounds_of, check_head
+from gateway.http.body import HELD, MIB, BodyBudget, ClientGone
+from gateway.http.errors import BROKEN, Refused, refused_response, task_error_response
+from gateway.http.origin.auth import PUBLIC_PATHS
+from gateway.http.origin.client_address import TrustedProxies
+from gateway.metrics.metrics import Metrics
+from protocol.config.limits import LimitsConfig
+from protocol.errors import TaskError
+
+log = logging.getLogger(__name__)
+
+_DEFAULT = LimitsConfig()
+_NO_PROXIES = TrustedProxies()
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_CLIENT_GONE = 499
+"""nginx's number for a client that left before the answer; it only stands in the log."""
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request and what became of it."""
+
+    request_id: bytes
+    send: Send
+    started_at: float
+    status: int = 0
+    is_whole: bool = False
+
+    async def forward(self, message: Message) -> None:
+        """Send a message on, with the headers that every response has."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            own = [(b"server", b"llamapool"), (b"x-request-id", self.request_id)]
+            message = {**message, "headers": [*message.get("headers", ()), *own]}
+        elif message["type"] == "http.response.body":
+            self.is_whole = not message.get("more_body", False)
+        await self.send(message)
+
+    async def cut(self, scope: Scope) -> None:
+        """End a body that its handler has left unfinished.
+
+        HTTP/1 clients see the missing last chunk. An HTTP/2 stream would hang: Hypercorn does not
+        reset it, so it has to end as if all were well, after the error event that tells otherwise.
+        """
+        if self.status and not self.is_whole and scope.get("http_version") == "2":
+            await self.forward({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class AccessMiddleware:
+    """Wraps everything: whatever happens below, there is one answer and one log line."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        limits: LimitsConfig = _DEFAULT,
+        proxies: TrustedProxies = _NO_PROXIES,
+    ) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._limits = limits
+        self._proxies = proxies
+        self._bounds = bounds_of(None, limits)
+        self._budget = BodyBudget(limits.bodies_mib * MIB)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; `scope["address"]` is then its client's, proxies looked through."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": ""})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope["address"] = self._proxies.address(scope)
+        exchange = _Exchange(_request_id(scope), send, time.monotonic())
+        held = scope[HELD] = self._budget.open()
+        try:
+            await self._answer(scope, receive, exchange)
+        finally:
+            held.release()
+            self._note(scope, exchange)
+
+    def _note(self, scope: Scope, exchange: _Exchange) -> None:
+        status = exchange.status or _CLIENT_GONE
+        seconds = time.monotonic() - exchange.started_at
+        self._metrics.http_request(_route(scope), status, seconds)
+        log.log(
+            logging.DEBUG if scope["path"] in PUBLIC_PATHS else logging.INFO,
+            "request method=%s path=%s status=%d ms=%.1f client=%s id=%s",
+            scope["method"],
+            ascii(scope["path"][:200])[1:-1],
+            status,
+            seconds * 1000,
+            scope["address"] or "-",
+            exchange.request_id.decode(),
+        )
+
+    async def _answer(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
+        fault = framing_fault(scope, self._limits)
+        if fault is not None:
+            await refused_response(fault)(scope, receive, exchange.forward)
+            return
+        try:
+            check_head(scope, self._bounds)
+        except TaskError as error:
+            await task_error_response(error, scope["path"])(scope, receive, exchange.forward)
+            return
+        try:
+            await self._app(scope, receive, exchange.forward)
+        except ClientGone:
+            exchange.status = exchange.status or _CLIENT_GONE
+            return
+        except Exception:
+            log.exception("request failed id=%s", exchange.request_id.decode())
+            if not exchange.status:
+                await task_error_response(BROKEN, scope["path"])(scope, receive, exchange.forward)
+        await exchange.cut(scope)
+
+
+def framing_fault(scope: Scope, limits: LimitsConfig) -> Refused | None:
+    """Return why the headers alone are refused, if they are."""
+    headers = scope["headers"]
+    size = sum(len(name) + len(value) for name, value in headers)
+    if len(headers) > limits.headers or size > limits.header_kib * 1024:
+        return Refused(
+            431, f"more than {limits.headers} headers or {limits.header_kib} KiB of them"
+        )
+    names = {name for name, _ in headers}
+    if b"content-length" in names and b"transfer-encoding" in names:
+        # A proxy may read the other of the two: request smuggling (RFC 9112 section 6.1).
+        return Refused(400, "both Content-Length and Transfer-Encoding")
+    return None
+
+
+def _request_id(scope: Scope) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return bytes(value)
+    return uuid.uuid4().hex.encode()
+
+
+def _route(scope: Scope) -> str:
+    """Name the route for the metrics: a pattern of ours, never what the client wrote."""
+    route = scope.get("route")
+    return route.path if isinstance(route, Route) else "other"

@@ -1,0 +1,153 @@
+"""Reading a request body: bounded in size and time, alone and together with all others.
+
+The Content-Type is not looked at: `curl -d` sends a form's, browsers send text/plain, and
+llama-server reads them all as JSON.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.types import Message, Receive, Scope
+
+from gateway.http.errors import Refused
+from gateway.http.parsing import parse_list, parse_object
+from protocol.config.limits import LimitsConfig
+from protocol.errors import ErrorCode, TaskError
+
+MIB = 1024 * 1024
+
+LARGE = 256 * 1024
+"""Bytes of a body that takes so long to read that it is done in a thread."""
+HELD = "held_body"
+"""Where in the scope the request's share of the memory for bodies stands."""
+_LINGER = 2
+"""So many times the limit is read to the end, or the client would see a reset and not our 413."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyLimits:
+    """How large a body may be, and how long it may take: longer the more has come."""
+
+    max_bytes: int
+    patience_s: float = 30.0
+    patience_per_mib_s: float = 1.0
+    fields: LimitsConfig = LimitsConfig()
+
+
+class ClientGone(Exception):
+    """The client has closed the connection: nobody is left to answer."""
+
+
+class BodyBudget:
+    """Bytes of the bodies of all requests that are not answered yet."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.n_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<BodyBudget {self.n_bytes} of {self._max_bytes}>"
+
+    def open(self) -> "HeldBody":
+        """Open the share of one request."""
+        return HeldBody(self)
+
+    def fits(self, n_more: int) -> bool:
+        """Tell whether there is room; a request that is alone always finds it."""
+        return not self.n_bytes or self.n_bytes + n_more <= self._max_bytes
+
+
+class HeldBody:
+    """What one request holds of the budget, until it is answered."""
+
+    __slots__ = ("_budget", "n_bytes")
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self.n_bytes = 0
+
+    def take(self, n: int) -> None:
+        """Hold more bytes; raises `TaskError` if all requests together hold too many."""
+        others = self._budget.n_bytes - self.n_bytes
+        if others and not self._budget.fits(n):
+            message = "The server holds as many request bodies as it can"
+            raise TaskError(ErrorCode.UNAVAILABLE, message)
+        self.n_bytes += n
+        self._budget.n_bytes += n
+
+    def release(self) -> None:
+        """Give everything back; idempotent."""
+        self._budget.n_bytes -= self.n_bytes
+        self.n_bytes = 0
+
+
+async def read_json(scope: Scope, receive: Receive, limits: BodyLimits) -> dict[str, Any]:
+    """Return the JSON object of a request; raises `Refused`, `TaskError` or `ClientGone`."""
+    return await _parsed(parse_object, scope, receive, limits)
+
+
+async def read_list(scope: Scope, receive: Receive, limits: BodyLimits) -> list[Any]:
+    """Return the JSON array of a request; raises like `read_json`."""
+    return await _parsed(parse_list, scope, receive, limits)
+
+
+async def _parsed(
+    parse: Callable[[bytes, LimitsConfig], T], scope: Scope, receive: Receive, limits: BodyLimits
+) -> T:
+    chunks = await _whole(scope, receive, limits)
+    is_large = sum(map(len, chunks)) > LARGE
+    # Putting 64 MiB together takes 30 ms, too.
+    return await in_thread(is_large, lambda: parse(b"".join(chunks), limits.fields))
+
+
+async def in_thread(is_long: bool, work: Callable[..., T], *args: Any) -> T:
+    """Do what takes long in a thread, where the loop's turns come in between."""
+    return await asyncio.to_thread(work, *args) if is_long else work(*args)
+
+
+async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[bytes]:
+    too_large = Refused(413, f"the request body is larger than {limits.max_bytes // MIB} MiB")
+    if _declared(scope) > _LINGER * limits.max_bytes:
+        raise too_large
+    try:
+        chunks = await _read(receive, limits, scope.get(HELD) or BodyBudget(0).open())
+    except TimeoutError as error:
+        raise Refused(408, "the request body did not arrive in time") from error
+    if chunks is None:
+        raise too_large
+    return chunks
+
+
+def _declared(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value[:18])
+    return 0
+
+
+async def _read(receive: Receive, limits: BodyLimits, held: HeldBody) -> list[bytes] | None:
+    """Return the pieces of the body, or None if it was too large: what is too much is dropped."""
+    chunks: list[bytes] = []
+    size = 0
+    began_at = asyncio.get_running_loop().time()
+    async with asyncio.timeout(limits.patience_s) as deadline:
+        while size <= _LINGER * limits.max_bytes:
+            message: Message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > limits.max_bytes:
+                chunks.clear()
+                held.release()
+            else:
+                held.take(len(chunks[-1]))
+            if not message.get("more_body", False):
+                return chunks if size <= limits.max_bytes else None
+            earned_s = limits.patience_s + limits.patience_per_mib_s * size / MIB
+            deadline.reschedule(began_at + earned_s)
+    return None

@@ -1,0 +1,61 @@
+"""Work that ends early when its client leaves.
+
+Nothing tells a handler that waits for a worker that its client is gone: it must watch `receive`
+itself. Watchers only ever raise.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+from gateway.http.body import ClientGone
+from gateway.pool.stream import TaskStream
+
+T = TypeVar("T")
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait for the client to leave, then raise `ClientGone`."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise ClientGone
+
+
+async def guarded(work: Coroutine[Any, Any, T], *watchers: Coroutine[Any, Any, None]) -> T:
+    """Return the result of `work`, or raise what a watcher raises first."""
+    task = asyncio.ensure_future(work)
+    guards = [asyncio.ensure_future(watcher) for watcher in watchers]
+    try:
+        await asyncio.wait([task, *guards], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            for guard in guards:
+                if guard.done():
+                    guard.result()
+        return await task
+    finally:
+        # Cancelled, not awaited: Hypercorn may be cancelling us, and an await here would be cut.
+        for one in (task, *guards):
+            if not one.cancel() and not one.cancelled():
+                one.exception()  # seen, so that asyncio does not report it as lost
+
+
+async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all at once; the first failure cancels the others and is raised as itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def answered(stream: TaskStream, receive: Receive, kind: type[T]) -> T:
+    """Wait for the terminal message of a task beside generation; give it up with the client."""
+    try:
+        result = await guarded(stream.result(), disconnected(receive))
+    finally:
+        stream.close()
+    assert isinstance(result, kind), result
+    return result

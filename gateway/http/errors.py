@@ -1,0 +1,150 @@
+"""From a failure to its HTTP answer: the one table of status, type and retry advice.
+
+Bodies are llama-server's: `code, message, type` from handlers, `message, type, code` from what
+stands before them; those of Anthropic's API also say `"type": "error"`. Deterministic failures
+carry `x-should-retry: false`, because OpenAI's clients retry every 5xx otherwise; the others carry
+`Retry-After`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from protocol.errors import ErrorCode, TaskError
+
+Headers = dict[str, str]
+
+JSON_TYPE = "application/json; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one error code becomes."""
+
+    status: int
+    kind: str
+    is_transient: bool = False
+    """Whether the same request may succeed later."""
+
+
+ANSWERS: Mapping[ErrorCode, Answer] = {
+    ErrorCode.INVALID_REQUEST: Answer(400, "invalid_request_error"),
+    ErrorCode.CONTEXT_EXCEEDED: Answer(400, "exceed_context_size_error"),
+    ErrorCode.TOO_LARGE: Answer(413, "invalid_request_error"),
+    ErrorCode.NOT_FOUND: Answer(404, "not_found_error"),
+    ErrorCode.NOT_SUPPORTED: Answer(501, "not_supported_error"),
+    # A full pool is healthy: a 5xx would make proxies eject it (nginx max_fails, Envoy outliers).
+    ErrorCode.OVERLOADED: Answer(429, "rate_limit_error", is_transient=True),
+    ErrorCode.UNAVAILABLE: Answer(503, "unavailable_error", is_transient=True),
+    ErrorCode.LOST: Answer(503, "unavailable_error"),
+    ErrorCode.INTERNAL: Answer(500, "server_error"),
+}
+
+_RETRY_AFTER_S = 1
+"""For failures whose end nobody can measure: loading, draining, a worker lost."""
+
+_LONGEST_RETRY_AFTER_S = 120
+"""Beyond this OpenAI's clients give up at once."""
+
+_SHOWN = ("n_prompt_tokens", "n_ctx")
+
+
+class Refused(Exception):
+    """An answer given before any handler runs; `kind` is the type in the body."""
+
+    def __init__(self, status: int, message: str, kind: str = "invalid_request_error") -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+
+
+FILE_NOT_FOUND = Refused(404, "File Not Found", "not_found_error")
+BAD_KEY = Refused(401, "Invalid API Key", "authentication_error")
+BROKEN = TaskError(ErrorCode.INTERNAL, "internal error")
+
+
+def task_error_body(error: TaskError) -> dict[str, Any]:
+    """Return the JSON value for a failed task, also used for the event in a stream."""
+    answer = ANSWERS[error.code]
+    fields: dict[str, Any]
+    if error.code in (
+        ErrorCode.UNAVAILABLE,
+        ErrorCode.LOST,
+    ):  # llama-server says this one from its middleware
+        fields = {"message": error.message, "type": answer.kind, "code": answer.status}
+    else:
+        fields = {"code": answer.status, "message": error.message, "type": answer.kind}
+    if error.param is not None:
+        fields["param"] = error.param
+    if error.code is ErrorCode.CONTEXT_EXCEEDED:
+        fields |= {key: error.detail[key] for key in _SHOWN if key in error.detail}
+    return {"error": fields}
+
+
+def retry_headers(error: TaskError) -> Headers:
+    """Tell the client whether and when to try again."""
+    if not ANSWERS[error.code].is_transient:
+        return {"x-should-retry": "false"}
+    wait_s = error.detail.get("retry_after_s", _RETRY_AFTER_S)
+    return {"Retry-After": str(min(max(wait_s, 1), _LONGEST_RETRY_AFTER_S))}
+
+
+def task_error_response(error: TaskError, path: str = "") -> Response:
+    """Return the response for a failed task before its first byte."""
+    status = ANSWERS[error.code].status
+    return json_response(_enveloped(path, task_error_body(error)), status, retry_headers(error))
+
+
+def refused_response(error: Refused, path: str = "") -> Response:
+    """Return the response for a request that reached no handler."""
+    fields = {"message": error.message, "type": error.kind, "code": error.status}
+    body = _enveloped(path, {"error": fields})
+    return json_response(body, error.status, {"x-should-retry": "false"})
+
+
+_ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+
+
+def _enveloped(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Add what Anthropic's clients know an error by; llama-server's do not mind it."""
+    return {"type": "error", **body} if path in _ANTHROPIC_PATHS else body
+
+
+def json_response(value: Any, status: int = 200, headers: Headers | None = None) -> Response:
+    """Return a response with a JSON body."""
+    body = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    return Response(body, status, headers, JSON_TYPE)
+
+
+async def on_task_error(request: Request, error: Exception) -> Response:
+    """Answer a `TaskError` that a handler raised."""
+    assert isinstance(error, TaskError)
+    return task_error_response(error, request.scope["path"])
+
+
+async def on_refused(request: Request, error: Exception) -> Response:
+    """Answer a `Refused` that a handler raised."""
+    assert isinstance(error, Refused)
+    return refused_response(error, request.scope["path"])
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Answer Starlette's own: unknown path and wrong method are one thing here."""
+    assert isinstance(error, HTTPException)
+    if error.status_code in (404, 405):
+        return refused_response(FILE_NOT_FOUND)
+    return refused_response(Refused(error.status_code, str(error.detail)))
+
+
+HANDLERS: Mapping[Any, Any] = {
+    TaskError: on_task_error,
+    Refused: on_refused,
+    HTTPException: on_http_exception,
+}
+"""What Starlette does with each exception; anything else is a fault (`gateway/http/access.py`)."""

@@ -1,0 +1,143 @@
+"""The sockets that the gateway listens on: addresses, and paths of Unix sockets.
+
+They are bound before anything else starts, so that two servers cannot both think that they have
+a port.
+"""
+
+import errno
+import socket
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+from protocol.config.config import GatewayConfig
+from protocol.errors import ConfigError
+
+_BACKLOG = 2048
+_LINUX_OPTIONS = {
+    "TCP_KEEPIDLE": 60,
+    "TCP_KEEPINTVL": 15,
+    "TCP_KEEPCNT": 4,
+    # Hypercorn would wait for ever to flush to a reader that has stopped reading.
+    "TCP_USER_TIMEOUT": 60_000,
+}
+_WILDCARDS = {"": "", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
+_UNIX_SUFFIX = ".sock"
+
+
+def hosts(config: GatewayConfig) -> list[str]:
+    """Return the addresses and socket paths of `host`; an empty one is every address."""
+    return [host.strip() for host in config.host.split(",")]
+
+
+def listen(config: GatewayConfig) -> list[socket.socket]:
+    """Bind every address; raises `ConfigError` that names one and the mend."""
+    check_tls(config)
+    bound: list[socket.socket] = []
+    port = config.port
+    try:
+        for host in hosts(config):
+            if host.endswith(_UNIX_SUFFIX):
+                bound.append(_listen_unix(Path(host).expanduser()))
+                continue
+            bound.append(_listen_tcp(host, port, reuse_port=config.reuse_port))
+            port = bound[-1].getsockname()[1]  # what the system chose holds for all of them
+    except ConfigError:
+        for sock in bound:
+            sock.close()
+        raise
+    return bound
+
+
+def check_tls(config: GatewayConfig) -> None:
+    """Raise `ConfigError` for a key and a certificate that cannot serve."""
+    if bool(config.ssl_key_file) != bool(config.ssl_cert_file):
+        raise ConfigError("ssl_key_file and ssl_cert_file belong together: set both or neither")
+    if not config.ssl_cert_file:
+        return
+    for path in (config.ssl_key_file, config.ssl_cert_file):
+        if not Path(path).is_file():
+            raise ConfigError(f"TLS file {path} does not exist")
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(config.ssl_cert_file, config.ssl_key_file)
+    except (OSError, ssl.SSLError) as error:
+        files = f"{config.ssl_cert_file} and {config.ssl_key_file}"
+        raise ConfigError(f"cannot use TLS files {files}: {error.strerror or error}") from error
+
+
+def _listen_tcp(host: str, port: int, *, reuse_port: bool) -> socket.socket:
+    where = f"{host}:{port}"
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {where}: {error.strerror}; see --host") from error
+    family, kind, number, _, address = found[0]
+    sock = socket.socket(family, kind, number)
+    _tune(sock)
+    if reuse_port:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        is_taken = error.errno == errno.EADDRINUSE
+        mend = "choose another with --port, or --port 0" if is_taken else "see --host"
+        raise ConfigError(f"cannot listen on {where}: {error.strerror}; {mend}") from error
+    return sock
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """Bind a path; a socket that a dead server has left there is taken over."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and sock.connect_ex(str(path)) == errno.ECONNREFUSED:
+            path.unlink()
+            sock.close()
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.bind(str(path))
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen on {path}: {error.strerror or error}") from error
+    return sock
+
+
+def close_unix(config: GatewayConfig) -> None:
+    """Remove the socket files: nobody listens there any more."""
+    for host in hosts(config):
+        if host.endswith(_UNIX_SUFFIX):
+            with suppress(OSError):
+                Path(host).expanduser().unlink()
+
+
+def _tune(sock: socket.socket) -> None:
+    """Set what accepted connections inherit: no delay, and an end for peers that are gone."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for name, value in _LINUX_OPTIONS.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def url_of(sock: socket.socket, config: GatewayConfig) -> str:
+    """Return the address that a client of this host can use."""
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{sock.getsockname()}"
+    host, port = sock.getsockname()[:2]
+    host = _WILDCARDS.get(host, host)
+    scheme = "https" if config.ssl_cert_file else "http"
+    where = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{where}:{port}{config.api_prefix.rstrip('/')}"
+
+
+def is_local(config: GatewayConfig) -> bool:
+    """Tell whether only this host can reach every address."""
+    return all(
+        host in ("::1", "localhost") or host.startswith("127.") or host.endswith(_UNIX_SUFFIX)
+        for host in hosts(config)
+    )

@@ -1,0 +1,78 @@
+"""Cross-origin requests: which pages may call from a browser, as llama-server's options say it."""
+
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.http.origin.sites import LOCAL_NAMES, host_name, page_host
+from gateway.http.route_headers import ROUTE_HEADERS
+from protocol.config.config import GatewayConfig
+
+Headers = list[tuple[bytes, bytes]]
+
+_EXPOSED = (
+    b"access-control-expose-headers",
+    ", ".join(("x-request-id", "retry-after", *ROUTE_HEADERS)).encode(),
+)
+
+
+class CorsMiddleware:
+    """Answers every OPTIONS, without a key, and lets pages of allowed origins read the rest."""
+
+    def __init__(self, app: ASGIApp, config: GatewayConfig) -> None:
+        self._app = app
+        self._origins = config.cors_origins
+        self._has_credentials = config.cors_credentials
+        self._preflight: Headers = [
+            (b"access-control-allow-credentials", b"true" if self._has_credentials else b"false"),
+            (b"access-control-allow-methods", _joined(config.cors_methods)),
+            (b"access-control-allow-headers", _joined(config.cors_headers)),
+            (b"content-type", b"text/html"),
+            (b"content-length", b"0"),
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a preflight, or mark the response as readable."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
+        allowed = allowed_origin(origin, self._origins, echoes=self._has_credentials)
+        own: Headers = [(b"access-control-allow-origin", allowed)] if allowed else []
+        if scope["method"] == "OPTIONS":
+            headers = [*own, *self._preflight]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
+        if not origin or not own:
+            await self._app(scope, receive, send)
+            return
+        if self._has_credentials and "*" not in self._origins:
+            own.append((b"access-control-allow-credentials", b"true"))
+        own += [(b"vary", b"origin"), _EXPOSED]
+
+        async def allow(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
+            await send(message)
+
+        await self._app(scope, receive, allow)
+
+
+def allowed_origin(origin: bytes, origins: Sequence[str], *, echoes: bool) -> bytes:
+    """Return the origin that the answer allows; empty is none.
+
+    Any origin is echoed where credentials go along, because browsers refuse `*` then. For a list
+    llama-server sends all of it, which no browser reads: ours is the one of the list that asks.
+    """
+    if "*" in origins:
+        return origin if echoes and origin else b"*"
+    text = origin.decode("latin-1")
+    if not text:
+        return b""
+    is_local = "localhost" in origins and host_name(page_host(text)) in LOCAL_NAMES
+    return origin if is_local or text in origins else b""
+
+
+def _joined(names: Sequence[str]) -> bytes:
+    return ", ".join(names).encode("latin-1")

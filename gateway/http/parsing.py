@@ -1,0 +1,74 @@
+"""From the bytes of a body to its JSON value: bounded in depth and in the objects that it becomes.
+
+What orjson refuses never gets further: halves of surrogate pairs, NaN, numbers beyond a double.
+Integers beyond 64 bits come as floats, and of equal names the last one counts.
+"""
+
+from typing import Any
+
+import orjson
+
+from protocol.config.limits import LimitsConfig
+from protocol.errors import InvalidRequest
+from protocol.wire.shapes import measure
+
+_DEFAULT = LimitsConfig()
+_MARK = b"\xef\xbb\xbf"
+"""A byte order mark, as some Windows programs write before every text."""
+_NAME = 10
+"""A name in an object takes so many times longer to read than a value."""
+_SLICE = 256 * 1024
+"""Bytes that are counted at once: other threads run in between."""
+
+
+def parse_object(data: bytes, limits: LimitsConfig = _DEFAULT) -> dict[str, Any]:
+    """Decode a JSON object; raises `InvalidRequest` with the place of the mistake."""
+    if not data.strip():
+        raise InvalidRequest("the request body is empty; it must be a JSON object")
+    value = _decoded(data, limits)
+    if not isinstance(value, dict):
+        raise InvalidRequest("the request body must be a JSON object")
+    return value
+
+
+def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
+    """Decode a JSON array; raises `InvalidRequest`, in llama-server's words if it is none."""
+    value = _decoded(data, limits) if data.strip() else None
+    if not isinstance(value, list):
+        raise InvalidRequest("Request body must be an array")
+    return value
+
+
+def _decoded(data: bytes, limits: LimitsConfig) -> Any:
+    if _NAME * len(data) > limits.values:  # each is at least a byte
+        _check_values(data, limits.values)
+    try:
+        value = orjson.loads(data.removeprefix(_MARK))
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the request body is not valid JSON: {error}") from error
+    # Fewer brackets than the limit cannot nest deeper; nearly every body ends here.
+    if data.count(b"{") + data.count(b"[") > limits.depth and measure(value)[0] > limits.depth:
+        raise InvalidRequest(f"the request body nests deeper than {limits.depth}")
+    return value
+
+
+def _check_values(data: bytes, most: int) -> None:
+    """Bound what orjson makes of the body: it lets no other thread run before it is done."""
+    parts = [data[start : start + _SLICE] for start in range(0, len(data), _SLICE)]
+    if sum(map(_count_marks, parts)) <= most:
+        return
+    # Now without what stands in strings.
+    n, begins_escaped, begins_inside = 0, False, False
+    for part in parts:
+        single = part[begins_escaped:].replace(b"\\\\", b"")
+        begins_escaped = single.endswith(b"\\")
+        pieces = single.replace(b'\\"', b"").split(b'"')
+        n += _count_marks(b"".join(pieces[begins_inside::2]))
+        begins_inside ^= len(pieces) % 2 == 0
+        if n > most:
+            message = f"the request body holds more than {most} commas, brackets and names"
+            raise InvalidRequest(message)
+
+
+def _count_marks(part: bytes) -> int:
+    return part.count(b",") + part.count(b"{") + part.count(b"[") + _NAME * part.count(b":")

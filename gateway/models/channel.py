@@ -1,0 +1,82 @@
+"""The gateway's end of the control channel: lines to and from the supervisor.
+
+The supervisor is our parent and outlives us; a connection that breaks is dialled again.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from protocol.process.control import MAX_LINE_BYTES, ControlError, Line, Order, decode, encode
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 0.5
+
+
+class Channel:
+    """One connection, kept up by a task of its own."""
+
+    def __init__(self, path: str, on_line: Callable[[Line], None]) -> None:
+        self._path = path
+        self._on_line = on_line
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Channel {'open' if self.is_open else 'closed'} {self._path}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an order would reach the supervisor."""
+        return self._writer is not None
+
+    def open(self) -> None:
+        """Begin to dial."""
+        self._task = asyncio.create_task(self._run())
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    def send(self, order: Order) -> None:
+        """Send an order; a supervisor that is away tells all it knows when it is back."""
+        if self._writer is not None:
+            self._writer.write(encode(order))
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._converse()
+            except OSError as error:
+                log.error("no way to the supervisor path=%s error=%s", self._path, error)
+            except Exception:
+                log.exception("control channel broke path=%s", self._path)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _converse(self) -> None:
+        reader, self._writer = await asyncio.open_unix_connection(self._path, limit=MAX_LINE_BYTES)
+        try:
+            while data := await reader.readline():
+                self._read(data)
+        finally:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                with contextlib.suppress(OSError):
+                    writer.close()
+
+    def _read(self, data: bytes) -> None:
+        try:
+            line = decode(data)
+        except ControlError as error:
+            log.error("control: %s", error)
+            return
+        try:
+            self._on_line(line)
+        except Exception:
+            log.exception("control line=%s was not acted upon", type(line).__name__)

@@ -1,0 +1,51 @@
+"""Who listens to changes of models: a mailbox each, bounded, ended by None."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from gateway.models.views import Event
+
+_MAX_EVENTS = 1000
+"""Events that a listener may be behind; then it is hung up on."""
+
+Mailbox = asyncio.Queue[Event | None]
+
+
+class News:
+    """All listeners of a server."""
+
+    def __init__(self) -> None:
+        self._mailboxes: list[Mailbox] = []
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<News listeners={len(self._mailboxes)}>"
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._mailboxes)
+
+    def tell(self, event: Event) -> None:
+        """Tell everybody."""
+        for mailbox in self._mailboxes:
+            mailbox.put_nowait(event if mailbox.qsize() < _MAX_EVENTS else None)
+
+    def end(self) -> None:
+        """Tell everybody, and whoever comes, that there is no more to come."""
+        self._is_over = True
+        for mailbox in self._mailboxes:
+            mailbox.put_nowait(None)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[Mailbox]:
+        """Yield a mailbox that gets every event from now on."""
+        mailbox: Mailbox = asyncio.Queue()
+        if self._is_over:
+            mailbox.put_nowait(None)
+        self._mailboxes.append(mailbox)
+        try:
+            yield mailbox
+        finally:
+            self._mailboxes.remove(mailbox)

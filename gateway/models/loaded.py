@@ -1,0 +1,43 @@
+"""What the pool knows of the models that the router has loaded."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.api.llamacpp.views import model as shown_model
+from gateway.pool.pool import Pool
+from gateway.pool.status import ModelState
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire.facts import ModelCard
+
+
+class Loaded:
+    """The `Facts` of the router, from the pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._created = int(time.time())
+
+    def card(self, model: str) -> ModelCard:
+        """Return the card of a model that is loaded; raises `TaskError` if it has just gone."""
+        card = self._find(model)
+        if card is None:
+            raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")
+        return card
+
+    def shown(self, model: str) -> Mapping[str, Any]:
+        """Return what is listed of a loaded model; empty if the pool does not know it."""
+        card = self._find(model)
+        return shown_model(card, self._created) if card is not None else {}
+
+    def sleeps(self, model: str) -> bool:
+        """Tell whether a model's workers sleep."""
+        card = self._find(model)
+        return card is not None and self._pool.state(card) is ModelState.SLEEPING
+
+    def gone(self, model: str) -> None:
+        """Fail what still waits for a slot of a model that was unloaded."""
+        self._pool.abandon(model)
+
+    def _find(self, model: str) -> ModelCard | None:
+        return next((card for card in self._pool.cards() if card.name == model), None)

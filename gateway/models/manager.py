@@ -1,0 +1,295 @@
+"""The router as the HTTP side uses it: requests wait here for their models.
+
+It performs what the book decides, and owns the futures of those who wait and the channel to the
+supervisor. State is touched from the
+loop only, in calls that do not await.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from gateway.models.channel import Channel
+from gateway.models.events import News
+from gateway.models.model import Model
+from gateway.models.state_machine import Action, Admit, Book, Refuse, Send, Tell, no_room
+from gateway.models.views import RELOADED, change, listed
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.process.control import Line, Listed, Order, Verb, WorkerReport
+from protocol.wire.facts import ModelCard
+
+log = logging.getLogger(__name__)
+
+_FIRST_LIST_S = 10.0
+
+
+class Facts(Protocol):
+    """What the pool knows of loaded models."""
+
+    def card(self, model: str) -> ModelCard:
+        """Return the card of a loaded model; raises `TaskError` if it has just gone."""
+
+    def shown(self, model: str) -> Mapping[str, Any]:
+        """Return what is listed of a loaded model; empty if the pool does not know it."""
+
+    def sleeps(self, model: str) -> bool:
+        """Tell whether a model's workers sleep."""
+
+    def gone(self, model: str) -> None:
+        """Note that a model was unloaded: what still waits for a slot of it waits in vain."""
+
+
+class Router:
+    """All models that can be loaded, behind `use`, `load` and `unload`."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        models_max: int,
+        timeout_s: float,
+        facts: Facts,
+    ) -> None:
+        self.book = Book(models_max=models_max)
+        self.channel = Channel(path, self._on_line)
+        self._timeout_s = timeout_s
+        self._facts = facts
+        self._created = int(time.time())
+        self._tickets = itertools.count(1)
+        self._waiting: dict[int, tuple[Model, asyncio.Future[None]]] = {}
+        self._bells: list[asyncio.Future[None]] = []
+        """Rung at every line of the supervisor."""
+        self._lists: list[asyncio.Future[Listed]] = []
+        self.news = News()
+        self._is_draining = False
+
+    def __repr__(self) -> str:
+        return f"<Router waiting={len(self._waiting)} {self.book!r}>"
+
+    async def start(self) -> None:
+        """Dial the supervisor and wait for its list of models."""
+        first = self._next_list()
+        self.channel.open()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_LIST_S):
+                await first
+
+    def drain(self) -> None:
+        """Load nothing more; nobody waits for a model any longer, or for events."""
+        self._is_draining = True
+        for ticket in list(self._waiting):
+            self._refuse(ticket, _shutting_down())
+        self._ring()
+        self.news.end()
+
+    def close(self) -> None:
+        """Hang up."""
+        self.drain()
+        self.channel.close()
+
+    # ---- requests -----------------------------------------------------------------------------
+
+    def use(self, name: str | None, *, autoload: bool, touches: bool) -> tuple[Model, bool]:
+        """Take one use of a model if it is loaded; false if it must be waited for.
+
+        Every use is given back by `release`. Raises `TaskError`.
+        """
+        model = self.book.find(name)
+        if touches:
+            self.book.touch(model)
+        if self.book.take(model):
+            return model, True
+        if not autoload and not model.is_running:
+            raise InvalidRequest("model is not loaded", param="model")
+        if not autoload:
+            raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")
+        return model, False
+
+    def card(self, model: Model) -> ModelCard:
+        """Return the card of a model in use; raises `TaskError` if it has just died."""
+        return self._facts.card(model.name)
+
+    def release(self, model: Model) -> None:
+        """Give one use of a model back."""
+        self._perform(self.book.release(model))
+
+    async def wait(self, model: Model) -> None:
+        """Take one use of a model once it is loaded; cancelled, it leaves no trace."""
+        self._check_running()
+        ticket, future = self._enter(model)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await future
+        except TimeoutError as error:
+            self._give_up(ticket, model, future)
+            raise _too_long(self._timeout_s) from error
+        except BaseException:
+            self._give_up(ticket, model, future)
+            raise
+
+    def _enter(self, model: Model) -> tuple[int, "asyncio.Future[None]"]:
+        ticket = next(self._tickets)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = (model, future)
+        self._perform(self.book.ask(ticket, model))
+        return ticket, future
+
+    def _give_up(self, ticket: int, model: Model, future: "asyncio.Future[None]") -> None:
+        """Leave the queue, or give back what was given while the news was under way."""
+        if self._waiting.pop(ticket, None) is not None:
+            self._perform(self.book.leave(ticket))
+        elif future.done() and not future.cancelled() and future.exception() is None:
+            self.release(model)
+
+    # ---- orders of clients --------------------------------------------------------------------
+
+    async def load(self, name: str) -> None:
+        """Begin to load a model; another makes room if need be. Raises `TaskError`."""
+        model = self.book.named(name)
+        if model is None:
+            raise TaskError(ErrorCode.NOT_FOUND, "model is not found", param="model")
+        if model.is_running:
+            raise InvalidRequest("model is already running", param="model")
+        self._check_running()
+        if not self.book.can_make_room():
+            raise no_room()
+        ticket, future = self._enter(model)
+        try:
+            await self._until(lambda: future.done() or (model.is_running and not model.is_stopping))
+        finally:
+            self._give_up(ticket, model, future)
+        if future.done():
+            future.result()
+
+    def unload(self, name: str) -> None:
+        """Begin to end a model: what runs on it is finished within its time. Raises `TaskError`."""
+        model = self.book.named(name)
+        if model is None:
+            raise InvalidRequest("model is not found", param="model")
+        if not model.is_running:
+            raise InvalidRequest("model is not running", param="model")
+        self._perform(self.book.unload(model))
+
+    async def reload(self) -> None:
+        """Look for models again, and wait until what has changed or gone has ended."""
+        self._check_running()
+        following = self._next_list()
+        self.channel.send(Order(verb=Verb.RELOAD))
+        await self._until(lambda: following.done() or self._is_draining)
+        if not following.done():
+            raise _shutting_down()
+        if error := following.result().error:
+            raise TaskError(ErrorCode.INTERNAL, f"models not reloaded: {error}")
+        leaving = [one for one in self.book.models.values() if one.is_stopping]
+        await self._until(lambda: not any(one.is_stopping for one in leaving))
+        self.news.tell(RELOADED)
+
+    # ---- what clients are told ------------------------------------------------------------------
+
+    def listing(self) -> dict[str, Any]:
+        """Return GET /models."""
+        data = [
+            listed(
+                model,
+                self._shown(model),
+                self._created,
+                sleeps=self._facts.sleeps(model.name),
+            )
+            for model in self.book.models.values()
+        ]
+        return {"data": data, "object": "list"}
+
+    def _shown(self, model: Model) -> Mapping[str, Any]:
+        return self._facts.shown(model.name) if model.is_running else {}
+
+    # ---- the supervisor -------------------------------------------------------------------------
+
+    def _on_line(self, line: Line) -> None:
+        match line:
+            case Listed():
+                self._perform(self.book.listed(line))
+                waiting, self._lists = self._lists, []
+                for future in waiting:
+                    if not future.done():
+                        future.set_result(line)
+            case WorkerReport(model=name):
+                self._perform(self.book.heard(line))
+                model = self.book.models.get(name)
+                if model is None or not model.is_running:
+                    self._facts.gone(name)
+        self._ring()
+
+    def _ring(self) -> None:
+        bells, self._bells = self._bells, []
+        for bell in bells:
+            if not bell.done():
+                bell.set_result(None)
+
+    def _next_list(self) -> "asyncio.Future[Listed]":
+        future: asyncio.Future[Listed] = asyncio.get_running_loop().create_future()
+        self._lists.append(future)
+        return future
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that the supervisor's lines will bring about."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while not condition():
+                    bell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._bells.append(bell)
+                    await bell
+        except TimeoutError as error:
+            raise _too_long(self._timeout_s) from error
+
+    def _check_running(self) -> None:
+        if self._is_draining:
+            raise _shutting_down()
+        if not self.channel.is_open:
+            raise TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(order):
+                    log.info("order=%s model=%s", order.verb, order.model)
+                    self.channel.send(order)
+                case Admit(ticket):
+                    self._admit(ticket)
+                case Refuse(ticket, error):
+                    self._refuse(ticket, error)
+                case Tell(name, has_begun):
+                    self._tell(name, has_begun=has_begun)
+
+    def _admit(self, ticket: int) -> None:
+        model, future = self._waiting.pop(ticket)
+        if future.done():  # cancelled, and not yet woken to say so
+            self.release(model)
+        else:
+            future.set_result(None)
+
+    def _refuse(self, ticket: int, error: TaskError) -> None:
+        _, future = self._waiting.pop(ticket)
+        if not future.done():
+            future.set_exception(error)
+
+    def _tell(self, name: str, *, has_begun: bool) -> None:
+        model = self.book.models.get(name)
+        if model is None or not self.news.is_heard:
+            return
+        sleeps = self._facts.sleeps(name)
+        self.news.tell(change(model, self._shown(model), has_begun=has_begun, sleeps=sleeps))
+
+
+def _shutting_down() -> TaskError:
+    return TaskError(
+        ErrorCode.UNAVAILABLE, "The server is shutting down", detail={"retry_after_s": 1}
+    )
+
+
+def _too_long(limit_s: float) -> TaskError:
+    message = f"the models were not loaded or unloaded within {limit_s:g} s"
+    return TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": 5})

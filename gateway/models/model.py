@@ -1,0 +1,104 @@
+"""A model that can be loaded: its state, and what a client is told of it."""
+
+from collections.abc import Mapping
+
+from gateway.pool.status import ModelState
+from protocol.process.control import ModelInfo, Phase, WorkerReport
+
+TRANSITIONS: Mapping[ModelState, frozenset[ModelState]] = {
+    ModelState.UNLOADED: frozenset({ModelState.LOADING, ModelState.LOADED}),
+    ModelState.LOADING: frozenset({ModelState.LOADED, ModelState.UNLOADED}),
+    ModelState.LOADED: frozenset({ModelState.LOADING, ModelState.UNLOADED}),
+}
+"""LOADED to LOADING: its only worker died and starts again. Who sleeps is LOADED here."""
+
+
+class Model:
+    """One model, as the router counts it."""
+
+    __slots__ = (
+        "exit_code",
+        "info",
+        "is_stopping",
+        "is_unlisted",
+        "last_used",
+        "n_requests",
+        "progress",
+        "state",
+        "why",
+        "workers",
+    )
+
+    def __init__(self, info: ModelInfo) -> None:
+        self.info = info
+        self.state = ModelState.UNLOADED
+        self.is_stopping = False
+        """It was told to go; until it has gone it takes nothing new."""
+        self.is_unlisted = False
+        """Its source names it no more; it is forgotten once it has gone."""
+        self.n_requests = 0
+        self.last_used = 0
+        self.workers: dict[str, Phase] = {}
+        self.progress = 0.0
+        self.exit_code = 0
+        self.why = ""
+        """How its last load ended, if it failed."""
+
+    def __repr__(self) -> str:
+        marks = f"{' stopping' if self.is_stopping else ''}{' failed' if self.has_failed else ''}"
+        return f"<Model {self.info.name} {self.state} requests={self.n_requests}{marks}>"
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return self.info.name
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has processes, or is about to."""
+        return self.state is not ModelState.UNLOADED
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a request can be given to it now."""
+        return self.state is ModelState.LOADED and not self.is_stopping
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it could make room: loaded, and nobody uses it."""
+        return self.is_usable and self.n_requests == 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is not loaded because it could not be."""
+        return self.state is ModelState.UNLOADED and self.exit_code != 0
+
+    def turn(self, state: ModelState) -> None:
+        """Change the state along `TRANSITIONS`."""
+        assert state in TRANSITIONS[self.state], f"{self!r} cannot become {state}"
+        self.state = state
+
+    def hear(self, report: WorkerReport) -> bool:
+        """Note how a worker is; true if that changed the model's state."""
+        if report.phase is Phase.GONE:
+            self.workers.pop(report.worker, None)
+            if report.exit_code:
+                self.exit_code, self.why = report.exit_code, report.why
+        else:
+            self.workers[report.worker] = report.phase
+        self.progress = report.progress
+        state = self._state_of_workers()
+        if state is self.state:
+            return False
+        self.turn(state)
+        if state is ModelState.LOADED or self.is_stopping:
+            self.exit_code, self.why = 0, ""
+        if state is ModelState.UNLOADED:
+            self.is_stopping = False
+        return True
+
+    def _state_of_workers(self) -> ModelState:
+        phases = self.workers.values()
+        if Phase.READY in phases:
+            return ModelState.LOADED
+        return ModelState.LOADING if phases else ModelState.UNLOADED

@@ -1,0 +1,256 @@
+"""Which models run, who waits for which, and which makes room: every decision, and no I/O.
+
+Pure and synchronous: each call returns the actions to perform. A place is taken in the line that
+decides, so that no two models are given the same one. Requests that want a model which is not
+loaded share one entry of a FIFO queue; a model with an entry, or with a request, is never evicted.
+"""
+
+from dataclasses import dataclass
+
+from gateway.models.model import Model
+from gateway.pool.status import ModelState
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.process.control import Listed, ModelInfo, Order, Phase, Verb, WorkerReport
+
+_RETRY_S = {"retry_after_s": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give the supervisor an order."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Tell a waiting request that its model is loaded; it counts as a user of it already."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Tell a waiting request that it waits in vain."""
+
+    ticket: int
+    error: TaskError
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell whoever listens to events that a model's state has changed."""
+
+    model: str
+    has_begun: bool = False
+    """It was just ordered to load: llama-server has an event of its own for that."""
+
+
+Action = Send | Admit | Refuse | Tell
+
+
+class Book:
+    """All models, and the queue for them."""
+
+    def __init__(self, *, models_max: int) -> None:
+        self.models: dict[str, Model] = {}
+        self._models_max = models_max
+        self._queue: dict[str, dict[int, None]] = {}
+        """Model to the tickets that wait for it, in the order in which models were asked for."""
+        self._n_used = 0
+
+    def __repr__(self) -> str:
+        waiting = " ".join(f"{name}:{len(tickets)}" for name, tickets in self._queue.items())
+        return f"<Book {' '.join(map(repr, self.models.values()))} queue=[{waiting}]>"
+
+    # ---- requests -----------------------------------------------------------------------------
+
+    def find(self, name: str | None) -> Model:
+        """Find a model by name or alias; raises `InvalidRequest` in llama-server's words."""
+        if not name:
+            raise InvalidRequest("model name is missing from the request", param="model")
+        model = self.named(name)
+        if model is None:
+            raise InvalidRequest(f"model '{name}' not found", param="model")
+        return model
+
+    def named(self, name: str) -> Model | None:
+        """Find a model by name or alias."""
+        if name in self.models:
+            return self.models[name]
+        return next((one for one in self.models.values() if name in one.info.aliases), None)
+
+    def ask(self, ticket: int, model: Model) -> list[Action]:
+        """Use a model now if it is loaded, or else let the request wait until it is."""
+        self._queue.setdefault(model.name, {})[ticket] = None
+        return self._pump()
+
+    def take(self, model: Model) -> bool:
+        """Use a model if it is loaded."""
+        model.n_requests += model.is_usable
+        return model.is_usable
+
+    def leave(self, ticket: int) -> list[Action]:
+        """Forget a request that waits no more."""
+        for name, tickets in self._queue.items():
+            if ticket in tickets:
+                del tickets[ticket]
+                if not tickets:
+                    del self._queue[name]
+                return self._pump()
+        return []
+
+    def touch(self, model: Model) -> None:
+        """Note that a model is used: the one used longest ago makes room first."""
+        self._n_used += 1
+        model.last_used = self._n_used
+
+    def release(self, model: Model) -> list[Action]:
+        """End one use of a model, which may be listed no more."""
+        model.n_requests -= 1
+        assert model.n_requests >= 0, f"{model!r} was released too often"
+        return self._pump() if model.n_requests == 0 else []
+
+    # ---- orders of clients --------------------------------------------------------------------
+
+    def can_make_room(self) -> bool:
+        """Whether one more model could be loaded without waiting for a request to end."""
+        if self._n_free() > 0:
+            return True
+        return any(one.is_stopping for one in self.models.values()) or self._victim() is not None
+
+    def unload(self, model: Model) -> list[Action]:
+        """End a model; one that is still loading is not waited for."""
+        if model.is_stopping or not model.is_running:
+            return []
+        actions: list[Action] = []
+        if model.state is ModelState.LOADING:
+            gone = InvalidRequest(f"model name={model.name} is not running", param="model")
+            actions += self._refuse_all(model.name, gone)
+        return actions + self._stop(model)
+
+    # ---- reports of the supervisor --------------------------------------------------------------
+
+    def listed(self, report: Listed) -> list[Action]:
+        """Take in the list of models; what runs and has changed or gone is ended."""
+        if report.is_greeting:
+            for model in self.models.values():
+                self._forget_workers(model)
+        infos = {info.name: info for info in report.models}
+        actions: list[Action] = []
+        for model in list(self.models.values()):
+            info = infos.pop(model.name, None)
+            actions += self._relist(model, info)
+        self.models |= {name: Model(info) for name, info in infos.items()}
+        for worker in report.workers:
+            if worker.model in self.models:
+                self.models[worker.model].hear(worker)
+        return actions + self._pump()
+
+    def heard(self, report: WorkerReport) -> list[Action]:
+        """Note how a worker is."""
+        model = self.models.get(report.model)
+        if model is None:
+            return []
+        was_stopping = model.is_stopping
+        if report.phase is Phase.GONE and not report.worker:  # the order itself failed
+            model.workers.clear()
+        has_changed = model.hear(report)
+        actions: list[Action] = []
+        if has_changed and model.state is ModelState.UNLOADED and not was_stopping:
+            actions += self._refuse_all(model.name, _failed(model))
+        if model.state is ModelState.UNLOADED and model.is_unlisted:
+            actions += self._strike(model)
+        elif has_changed or report.phase is Phase.LOADING:
+            actions.append(Tell(model.name))
+        return actions + self._pump()
+
+    # ---- decisions ----------------------------------------------------------------------------
+
+    def _pump(self) -> list[Action]:
+        """Admit who can be admitted, load what there is room for, and make room for the rest."""
+        actions: list[Action] = []
+        n_needed = 0
+        for name in list(self._queue):
+            model = self.models[name]
+            if model.is_usable:
+                actions += self._admit_all(model)
+            elif model.state is ModelState.UNLOADED and self._n_free() > 0:
+                actions += self._start(model)
+            elif model.state is ModelState.UNLOADED or model.is_stopping:
+                n_needed += 1
+        return actions + self._make_room(n_needed)
+
+    def _make_room(self, n_needed: int) -> list[Action]:
+        actions: list[Action] = []
+        n_leaving = sum(one.is_stopping for one in self.models.values())
+        while self._n_free() + n_leaving < n_needed and (victim := self._victim()):
+            actions += self._stop(victim)
+            n_leaving += 1
+        return actions
+
+    def _n_free(self) -> int:
+        if self._models_max <= 0:
+            return 1  # always room for one more
+        return self._models_max - sum(one.is_running for one in self.models.values())
+
+    def _victim(self) -> Model | None:
+        able = [one for one in self.models.values() if one.is_idle and one.name not in self._queue]
+        return min(able, key=lambda one: one.last_used, default=None)
+
+    def _start(self, model: Model) -> list[Action]:
+        model.turn(ModelState.LOADING)
+        model.exit_code, model.why, model.progress = 0, "", 0.0
+        self.touch(model)
+        return [Send(Order(verb=Verb.LOAD, model=model.name)), Tell(model.name, has_begun=True)]
+
+    def _stop(self, model: Model) -> list[Action]:
+        model.is_stopping = True
+        return [Send(Order(verb=Verb.UNLOAD, model=model.name))]
+
+    def _admit_all(self, model: Model) -> list[Action]:
+        tickets = self._queue.pop(model.name)
+        model.n_requests += len(tickets)
+        return [Admit(ticket) for ticket in tickets]
+
+    def _refuse_all(self, name: str, error: TaskError) -> list[Action]:
+        return [Refuse(ticket, error) for ticket in self._queue.pop(name, {})]
+
+    def _relist(self, model: Model, info: ModelInfo | None) -> list[Action]:
+        """Take in what the sources now say of a model; None is nothing."""
+        is_same = info is not None and info.stamp == model.info.stamp
+        model.is_unlisted = info is None
+        if info is not None:
+            model.info = info
+        if model.is_running:
+            return [] if is_same else self._stop_once(model)
+        if info is None:
+            return self._strike(model)
+        model.exit_code, model.why = 0, ""
+        return []
+
+    def _stop_once(self, model: Model) -> list[Action]:
+        return [] if model.is_stopping else self._stop(model)
+
+    def _strike(self, model: Model) -> list[Action]:
+        del self.models[model.name]
+        gone = InvalidRequest(f"model '{model.name}' not found", param="model")
+        return self._refuse_all(model.name, gone)
+
+    def _forget_workers(self, model: Model) -> None:
+        """Begin anew with a supervisor whose reports follow."""
+        model.workers.clear()
+        model.is_stopping = False
+        if model.is_running:
+            model.turn(ModelState.UNLOADED)
+
+
+def _failed(model: Model) -> TaskError:
+    why = f": {model.why}" if model.why else ""
+    return TaskError(ErrorCode.INTERNAL, f"model name={model.name} failed to load{why}")
+
+
+def no_room() -> TaskError:
+    """Return llama-server's words for a load that every running model is too busy for."""
+    message = "model limit reached, try again later"
+    return TaskError(ErrorCode.OVERLOADED, message, detail=_RETRY_S)

@@ -1,0 +1,53 @@
+"""Standing orders: what every worker of a model must know, now and whenever one comes (back).
+
+Clients change two things for a whole model: the scales of its LoRA adapters and its system prompt.
+A worker that starts anew begins with the configured ones, so it is told before its first task.
+"""
+
+from collections.abc import Sequence
+
+from protocol.wire.facts import ModelCard, SystemPrompt
+from protocol.wire.messages import TaskMessage
+from protocol.wire.side_tasks import SetLora, SetSystemPrompt
+
+ORDER_ID = -1
+"""Task id of an order to a new worker: nobody waits for what it answers."""
+
+Scales = tuple[tuple[int, float], ...]
+
+
+class StandingOrders:
+    """What clients have set, by model."""
+
+    def __init__(self) -> None:
+        self._scales: dict[str, Scales] = {}
+        self._system: dict[str, SystemPrompt] = {}
+
+    def __repr__(self) -> str:
+        return f"<StandingOrders lora={sorted(self._scales)} system={sorted(self._system)}>"
+
+    def set_scales(self, model: str, scales: Scales) -> None:
+        """Remember the scales of a model's adapters."""
+        self._scales[model] = scales
+
+    def set_system_prompt(self, model: str, system: SystemPrompt) -> None:
+        """Remember the system prompt of a model."""
+        self._system[model] = system
+
+    def system_prompt(self, card: ModelCard) -> SystemPrompt:
+        """Return what holds for a model: what was set last, or what it was configured with."""
+        return self._system.get(card.name, card.system_prompt)
+
+    def of(self, model: str) -> Sequence[TaskMessage]:
+        """Return what to tell a new worker."""
+        orders: list[TaskMessage] = []
+        if model in self._scales:
+            orders.append(SetLora(task_id=ORDER_ID, scales=self._scales[model]))
+        if model in self._system:
+            orders.append(system_order(self._system[model], ORDER_ID))
+        return orders
+
+
+def system_order(system: SystemPrompt, task_id: int = 0) -> SetSystemPrompt:
+    """Return the message that sets a system prompt."""
+    return SetSystemPrompt(task_id=task_id, prompt=system.prompt, anti_prompt=system.anti_prompt)

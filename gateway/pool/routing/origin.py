@@ -1,0 +1,109 @@
+"""Where a request comes from, as far as the cache is concerned: its namespace and its session.
+
+The namespace is the server's: with isolation it follows from the API key, and what a client says
+can only split it further, so that nobody can ask what another tenant's prompts begin with. A
+session is a hint: requests of one are likely to share a prompt. It changes no answer.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import Scope
+
+from gateway.pool.routing.block_hashes import Prefix, fingerprint
+from protocol.errors import InvalidRequest
+from protocol.wire.messages import Generate
+from protocol.wire.schema import json_type
+
+_SESSION_HEADERS = (
+    *(b"x-session-id", b"x-session-affinity", b"x-conversation-id"),
+    b"x-litellm-session-id",
+)
+_SESSION_FIELDS = ("prompt_cache_key", "session_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Who asks, and what it belongs to."""
+
+    tenant: str = ""
+    salt: str = ""
+    """Namespace of the cache."""
+    session: str = ""
+    """What the client names as shared by the requests of one conversation."""
+    label: str = ""
+    """Who the client's user is: a weaker hint of the same kind."""
+    _prefixes: dict[tuple[int, int], Prefix] = field(default_factory=dict, compare=False)
+
+    def prefix(self, task: Generate, model: str) -> Prefix:
+        """Fingerprint a prompt, once for all its choices."""
+        key = (id(task.chat), id(task.prompt) if task.infill is None else id(task.infill))
+        found = self._prefixes.get(key)
+        if found is None:
+            found = self._prefixes[key] = fingerprint(task, model)
+        return found
+
+    def session_key(self, model: str) -> int:
+        """Identify the session among all those of the pool; 0 is none."""
+        return hash((model, self.salt, "session", self.session)) if self.session else 0
+
+    def label_key(self, model: str) -> int:
+        """Identify the user likewise."""
+        return hash((model, self.salt, "label", self.label)) if self.label else 0
+
+
+def read_origin(scope: Scope, body: Mapping[str, Any]) -> Origin:
+    """Read what headers and body say; raises `InvalidRequest` naming the field."""
+    return Origin(
+        tenant=scope["tenant"],
+        salt=_salt(scope.get("namespace", ""), _read_salt(body)),
+        session=_read_session(scope, body),
+        label=_read_label(body),
+    )
+
+
+def namespace(isolation: str, tenant: str, n_keys: int) -> str:
+    """Name the tenant's part of the cache; empty is common to all.
+
+    Unless it is said, tenants are kept apart as soon as there are two keys.
+    """
+    is_apart = isolation == "key" or (isolation != "none" and n_keys > 1)
+    return tenant if is_apart and n_keys else ""
+
+
+def _salt(own: str, clients: str) -> str:
+    """Mix both parts so that no client can name another's namespace."""
+    if not own and not clients:
+        return ""
+    return hashlib.sha256(f"{own}\0{clients}".encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _read_salt(body: Mapping[str, Any]) -> str:
+    value = body.get("cache_salt")
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not value:
+        message = "Field 'cache_salt': must be a string that is not empty"
+        raise InvalidRequest(message, param="cache_salt")
+    return value
+
+
+def _read_session(scope: Scope, body: Mapping[str, Any]) -> str:
+    for key in _SESSION_FIELDS:
+        if not isinstance(body.get(key), str | None):
+            kind = json_type(body[key])
+            message = f"Field '{key}': type must be string, but is {kind}"
+            raise InvalidRequest(message, param=key)
+    headers = dict(scope["headers"])
+    named = (headers.get(name, b"").decode("latin-1") for name in _SESSION_HEADERS)
+    told = (body.get(key) or "" for key in _SESSION_FIELDS)
+    return next(filter(None, (*named, *told)), "")
+
+
+def _read_label(body: Mapping[str, Any]) -> str:
+    metadata = body.get("metadata")
+    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
+    value = body.get("user") or user_id
+    return value if isinstance(value, str) else ""

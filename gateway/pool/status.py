@@ -1,0 +1,118 @@
+"""What can be said of the pool: models, health, slots as the gateway counts them.
+
+Pure reading of the dispatcher's books.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.metrics.metrics import WorkerView
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.workers import Worker, WorkerState
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.wire.facts import ModelCard, SlotReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How the pool is."""
+
+    status: str
+    """`ok`, `loading model`, `no slot available` or `error`."""
+    slots_idle: int
+    slots_processing: int
+    n_deferred: int
+    n_workers: int
+    """Workers that take tasks."""
+    draining: bool
+
+
+class ModelState(StrEnum):
+    """What llama-server's router calls the states of a model."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    LOADED = "loaded"
+    SLEEPING = "sleeping"
+
+
+def model_state(dispatcher: Dispatcher, model: str) -> ModelState:
+    """Say how a model is: what the most awake of its workers is."""
+    workers = [one for one in dispatcher.workers.values() if one.model == model]
+    have = [one for one in workers if one.state is not WorkerState.LOADING]
+    if have:
+        is_sleeping = all(one.is_sleeping for one in have)
+        return ModelState.SLEEPING if is_sleeping else ModelState.LOADED
+    return ModelState.LOADING if workers else ModelState.UNLOADED
+
+
+def count_slots(dispatcher: Dispatcher, model: str) -> int:
+    """Count the slots of a model over all its workers."""
+    return sum(one.n_slots for one in dispatcher.workers.values() if one.model == model)
+
+
+def resolve(dispatcher: Dispatcher, model: str | None) -> ModelCard:
+    """Find the model that a request means; the only one there is goes by any name."""
+    names = dispatcher.models
+    if len(names) > 1 and not model:
+        raise InvalidRequest("model name is missing from the request", param="model")
+    name = _named(dispatcher, model) if model and len(names) > 1 else next(iter(names), None)
+    if name is not None and name not in names:
+        raise InvalidRequest(f"model '{model}' not found", param="model")
+    card = dispatcher.cards.get(name) if name is not None else None
+    if card is None:
+        raise TaskError(ErrorCode.UNAVAILABLE, "Loading model", detail={"retry_after_s": 1})
+    return card
+
+
+def _named(dispatcher: Dispatcher, model: str) -> str:
+    """Return the name of the model that goes by this one."""
+    if model not in dispatcher.models:
+        for name, card in dispatcher.cards.items():
+            if model in card.aliases or _is_file(model, card.path):
+                return name
+    return model
+
+
+def _is_file(name: str, path: str) -> bool:
+    """Tell whether a name is the model's file: llama-server's clients may send what -m was."""
+    file = name.removeprefix("./")
+    return file.endswith(".gguf") and f"/{path.lstrip('/')}".endswith(f"/{file.lstrip('/')}")
+
+
+def health(dispatcher: Dispatcher, *, given_up: bool) -> Health:
+    """Sum up the workers; `given_up` says that there has been none for too long."""
+    ready = [worker for worker in dispatcher.workers.values() if worker.is_ready]
+    idle = sum(worker.n_free for worker in ready)
+    if not ready:
+        status = "error" if given_up and not dispatcher.workers else "loading model"
+    else:
+        status = "ok" if idle else "no slot available"
+    return Health(
+        status=status,
+        slots_idle=idle,
+        slots_processing=sum(worker.n_busy for worker in dispatcher.workers.values()),
+        n_deferred=sum(dispatcher.deferred().values()),
+        n_workers=len(ready),
+        draining=dispatcher.draining,
+    )
+
+
+def view(worker: Worker) -> WorkerView:
+    """Show a worker to the metrics."""
+    return WorkerView(
+        name=worker.name,
+        model=worker.model,
+        state="sleeping" if worker.is_ready and worker.is_sleeping else worker.state,
+        n_slots=worker.n_slots,
+        n_busy=worker.n_busy,
+    )
+
+
+def guess_slots(worker: Worker, base: int) -> tuple[SlotReport, ...]:
+    """Report the slots of a worker that does not answer, from the credits taken."""
+    tasks = {slot: task_id for (task_id, _), slot in worker.leases.items() if slot >= 0}
+    return tuple(
+        SlotReport(id=base + i, is_processing=i in tasks, task_id=tasks.get(i, -1))
+        for i in range(worker.n_slots)
+    )

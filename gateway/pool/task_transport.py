@@ -1,0 +1,325 @@
+"""Carries messages between workers and streams, and performs what the dispatcher decides.
+
+It owns the streams of all live tasks, counts and logs how each ends, and waits for nothing but the
+end of all of them.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+from gateway.http.errors import BROKEN
+from gateway.metrics.metrics import Metrics
+from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
+from gateway.pool.connections import Peer, Peers
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.model_settings import ORDER_ID, StandingOrders
+from gateway.pool.stream import TaskStream
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire import messages as m
+from protocol.wire.facts import ModelCard
+
+_log = logging.getLogger(__name__)
+
+
+class Courier:
+    """The `peers.Owner` of the pool."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+        orders: StandingOrders,
+        *,
+        heartbeat_s: float,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._orders = orders
+        self._metrics = metrics
+        self._peers = Peers(self, heartbeat_s=heartbeat_s)
+        self._streams: dict[int, TaskStream] = {}
+        self._idle = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Courier streams={len(self._streams)} {self._peers!r}>"
+
+    def open(self, endpoints: Sequence[str]) -> None:
+        """Bind the endpoints for workers; raises `ConfigError`."""
+        self._peers.open(endpoints)
+
+    def close(self) -> None:
+        """Fail what is left and drop every connection."""
+        for stream in list(self._streams.values()):
+            stream.fail(TaskError(ErrorCode.UNAVAILABLE, "The server is shutting down"))
+            self._end(stream, ErrorCode.UNAVAILABLE)
+        self._peers.close()
+
+    async def drained(self) -> None:
+        """Wait until every task has ended."""
+        while self._streams:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def sweep(self, now: float) -> None:
+        """Lose silent workers and fail the tasks that waited too long."""
+        self._peers.sweep(now)
+        self._perform(self._dispatcher.expire(now))
+
+    def abandon(self, model: str) -> None:
+        """Fail what waits for a model that was unloaded."""
+        self._perform(self._dispatcher.abandon(model))
+
+    def submit(self, task: m.TaskMessage, spec: Submission) -> TaskStream:
+        """Open the stream of a task; raises `TaskError` if the dispatcher refuses it."""
+        now = self._now()
+        task = dataclasses.replace(task, task_id=spec.task_id)
+        stream = TaskStream(
+            task,
+            model=spec.model,
+            now=now,
+            latencies=self._metrics.of_model(spec.model),
+            on_close=self._abandon,
+        )
+        self._streams[spec.task_id] = stream
+        try:
+            self._perform(self._dispatcher.submit(spec, now))
+        except TaskError:
+            del self._streams[spec.task_id]
+            raise
+        return stream
+
+    def _abandon(self, stream: TaskStream) -> None:
+        self._perform(self._dispatcher.cancel(stream.task_id))
+        self._end(stream, "cancelled")
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            try:
+                self._act(action)
+            except Exception:
+                self._give_up(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Assign():
+                self._send_task(action)
+            case CancelTask(worker, task_id, attempt):
+                self._peers.post(worker, m.Cancel(task_id=task_id, attempt=attempt))
+            case Deliver(message):
+                self._deliver(message)
+            case Fail(task_id, error):
+                stream = self._streams[task_id]
+                stream.fail(error)
+                self._end(stream, error.code)
+
+    def _give_up(self, action: Action) -> None:
+        """End the task of an action that raised, and give its credit back: it was not sent."""
+        task_id = action.message.task_id if isinstance(action, Deliver) else action.task_id
+        self.failed("action", task_id)
+        self._break(task_id)
+        if isinstance(action, Assign):
+            lost = m.Failed(
+                task_id=task_id,
+                attempt=action.attempt,
+                code=ErrorCode.INTERNAL,
+                message=BROKEN.message,
+            )
+            self._perform(self._dispatcher.ended(action.worker, lost, self._now()))
+
+    def _break(self, task_id: int) -> None:
+        """End a task whose message or action raised; its worker is told to stop."""
+        stream = self._streams.get(task_id)
+        if stream is not None:
+            stream.fail(BROKEN)
+            cancels = self._dispatcher.cancel(task_id)
+            self._end(stream, ErrorCode.INTERNAL)
+            self._perform(cancels)
+
+    def _send_task(self, action: Assign) -> None:
+        stream = self._streams[action.task_id]
+        stream.worker = self._dispatcher.workers[action.worker].name
+        stream.assigned(action.worker, action.attempt, self._now())
+        task = dataclasses.replace(stream.task, attempt=action.attempt)
+        if isinstance(task, m.Generate):
+            task = dataclasses.replace(task, slot=action.slot)
+            stream.branch, stream.n_expected = action.branch, action.n_cached
+            self._metrics.routed(stream.model, action.branch)
+        self._peers.post(action.worker, task)
+
+    def _deliver(self, message: m.Terminal) -> None:
+        stream = self._streams[message.task_id]
+        base = self._dispatcher.slots.base(stream.worker)
+        finish = "ok"
+        match message:
+            case m.Done(slot=slot):
+                message = dataclasses.replace(message, slot=base + slot if slot >= 0 else -1)
+                finish = message.finish
+            case m.Failed(code=code):
+                finish = code
+            case m.Inspected(slots=slots):
+                moved = tuple(dataclasses.replace(one, id=base + one.id) for one in slots)
+                message = dataclasses.replace(message, slots=moved)
+        stream.push(message)
+        self._end(stream, finish)
+
+    def _end(self, stream: TaskStream, finish: str) -> None:
+        del self._streams[stream.task_id]
+        if not self._streams:
+            self._idle.set()
+        if not isinstance(stream.task, m.Generate):
+            return
+        self._metrics.task_ended(stream.model, finish)
+        _log.info(
+            "task=%d model=%s worker=%s slot=%d route=%s cached=%d tokens=%d+%d queue_ms=%.1f "
+            "ttft_ms=%.1f itl_ms=%.2f finish=%s",
+            stream.task_id,
+            stream.model,
+            stream.worker or "-",
+            stream.slot,
+            stream.branch or "-",
+            stream.n_cached,
+            stream.n_prompt,
+            stream.n_predicted,
+            stream.queued_s * 1000,
+            stream.ttft_s * 1000,
+            stream.itl_s * 1000,
+            finish,
+        )
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def joined(self, peer: Peer) -> None:
+        """Take in a worker that said `Hello`."""
+        self._dispatcher.worker_hello(peer.key, peer.name, peer.model)
+        _log.info("worker=%s model=%s epoch=%d joined", peer.name, peer.model, peer.epoch)
+
+    def lost(self, peer: Peer, reason: str, *, died: bool) -> None:
+        """Move or fail the tasks of a connection that is no more."""
+        actions = self._dispatcher.worker_lost(peer.key, self._now(), died=died)
+        if died:
+            self._metrics.worker_lost(peer.name, peer.model)
+        level = logging.WARNING if died else logging.INFO
+        _log.log(level, "worker=%s model=%s lost reason=%s", peer.name, peer.model, reason)
+        self._perform(actions)
+
+    def dropped(self, n: int) -> None:
+        """Count messages that nobody wants."""
+        self._metrics.dropped(n)
+
+    def received(self, peer: Peer, messages: Sequence[m.Message], now: float) -> None:
+        """Take the messages of one frame: mostly one delta for each busy slot."""
+        streams, key = self._streams, peer.key
+        for message in messages:
+            try:
+                if type(message) is m.Delta:
+                    stream = streams.get(message.task_id)
+                    if stream is None or stream.attempt != message.attempt or stream.peer != key:
+                        self._drop(key, message)
+                    else:
+                        if not stream.first_at:
+                            self._dispatcher.prompt_read(key, message, now)
+                        stream.push_delta(message, now)
+                else:
+                    self._receive(peer, message, now)
+            except Exception:
+                self._blame(peer, message)
+
+    def _blame(self, peer: Peer, message: m.Message) -> None:
+        """End the task whose message raised, if it is still that one's."""
+        task_id = message.task_id if isinstance(message, m.TaskMessage) else -1
+        self.failed("message", task_id)
+        self._break_of(peer, task_id)
+
+    def _unreadable(self, peer: Peer, message: m.Malformed) -> None:
+        """End the task of a message that could not be read."""
+        _log.error(
+            "worker=%s task=%d unreadable message reason=%s",
+            peer.name,
+            message.task_id,
+            message.reason,
+        )
+        self._metrics.fault("message")
+        self._break_of(peer, message.task_id)
+
+    def _break_of(self, peer: Peer, task_id: int) -> None:
+        stream = self._streams.get(task_id)
+        if stream is not None and stream.peer == peer.key:
+            self._break(task_id)
+
+    def refused(self, peer: Peer, message: m.Message, error: TaskError) -> None:
+        """End the task of a message that could not be sent; its credit comes back."""
+        task_id = message.task_id if isinstance(message, m.TaskMessage) else -1
+        _log.warning("worker=%s task=%d not sent reason=%s", peer.name, task_id, error.message)
+        if isinstance(message, m.TaskMessage):
+            failed = m.Failed(
+                task_id=task_id, attempt=message.attempt, code=error.code, message=error.message
+            )
+            self._receive(peer, failed, self._now())
+
+    def failed(self, place: str, task_id: int = -1) -> None:
+        """Log and count the exception that is being handled."""
+        _log.exception("fault place=%s task=%d", place, task_id)
+        self._metrics.fault(place)
+
+    def _receive(self, peer: Peer, message: m.Message, now: float) -> None:
+        match message:
+            case m.Terminal(task_id=task_id) if task_id == ORDER_ID:
+                if isinstance(message, m.Failed):
+                    _log.error("worker=%s order failed: %s", peer.name, message.message)
+            case m.Terminal():
+                if not self._dispatcher.awaits(peer.key, message):
+                    self._metrics.dropped(1)
+                self._perform(self._dispatcher.ended(peer.key, message, now))
+            case m.Malformed():
+                self._unreadable(peer, message)
+            case m.Started() | m.Progress():
+                self._advance(peer, message, now)
+            case m.Ready(card=card):
+                self._open(peer, card, now)
+            case _:
+                self._note(peer, message)
+
+    def _note(self, peer: Peer, message: m.Message) -> None:
+        """Take in what a worker says of itself."""
+        match message:
+            case m.Evicted():
+                self._dispatcher.evicted(peer.key, message)
+            case m.Draining():
+                self._dispatcher.worker_leaves(peer.key)
+                _log.info("worker=%s model=%s draining", peer.name, peer.model)
+            case m.Heartbeat():
+                peer.beat(message, self._now())
+                self._dispatcher.worker_sleeps(peer.key, message.is_sleeping)
+                self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
+
+    def _open(self, peer: Peer, card: ModelCard, now: float) -> None:
+        self._peers.post(peer.key, m.Opened())
+        for order in self._orders.of(card.name):
+            self._peers.post(peer.key, order)
+        self._perform(self._dispatcher.worker_ready(peer.key, card, now))
+        _log.info("worker=%s model=%s slots=%d ready", peer.name, card.name, card.n_slots)
+
+    def _advance(self, peer: Peer, message: m.Started | m.Progress, now: float) -> None:
+        stream = self._streams.get(message.task_id)
+        is_fresh = isinstance(message, m.Progress) or self._dispatcher.started(
+            peer.key, message, now
+        )
+        if stream is None or not is_fresh or not stream.is_at(peer.key, message.attempt):
+            self._drop(peer.key, message)
+            return
+        if isinstance(message, m.Started):
+            base = self._dispatcher.slots.base(peer.name)
+            message = dataclasses.replace(message, slot=base + message.slot)
+            stream.slot, stream.n_prompt = message.slot, message.n_prompt
+            stream.n_cached = message.n_cached
+            self._metrics.reused(stream.model, expected=stream.n_expected, found=message.n_cached)
+        else:
+            self._dispatcher.shown(message.task_id)
+        stream.push(message)
+
+    def _drop(self, key: str, message: m.TaskMessage) -> None:
+        """Count a message that nobody wants, unless its task was given up a moment ago."""
+        if not self._dispatcher.was_cancelled(key, message):
+            self._metrics.dropped(1)

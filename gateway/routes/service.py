@@ -1,0 +1,128 @@
+"""What every endpoint needs: the configuration, the pool, the metrics, the limits."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope
+
+from gateway.api.fields.bounds import bounds_of, check_body
+from gateway.http.body import HELD, LARGE, MIB, BodyLimits, in_thread, read_json, read_list
+from gateway.http.disconnect import disconnected, guarded
+from gateway.media.loader import MediaLoader
+from gateway.metrics.metrics import Metrics
+from gateway.models.leases import USES
+from gateway.models.manager import Router
+from gateway.models.model import Model
+from gateway.pool.live_chats import LiveChats
+from gateway.pool.pool import Health, Pool
+from protocol.config.config import GatewayConfig
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.wire.facts import ModelCard
+from protocol.wire.schema import json_type
+
+T = TypeVar("T")
+
+
+class ReadRequest(NamedTuple):
+    """A request whose body was read and is within all bounds."""
+
+    body: Any
+    """An object, or an array where the endpoint takes one."""
+    card: ModelCard
+    is_large: bool
+    scope: Scope
+    receive: Receive
+
+    async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
+        """Do what is in proportion to the body: in a thread, if that is a large one."""
+        return await in_thread(self.is_large, work, *args)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The gateway as its endpoints see it."""
+
+    config: GatewayConfig
+    pool: Pool
+    metrics: Metrics
+    media: MediaLoader = field(default_factory=MediaLoader)
+    live: LiveChats = field(default_factory=LiveChats)
+    router: Router | None = None
+    """Loads and unloads models; None if they are fixed."""
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def body_limits(self) -> BodyLimits:
+        """Return how large and how slow a body may be."""
+        config = self.config
+        return BodyLimits(
+            max_bytes=config.max_body_mib * MIB,
+            patience_s=min(config.limits.body_patience_s, config.timeout_s),
+            fields=config.limits,
+        )
+
+    async def read(self, scope: Scope, receive: Receive, kind: str) -> ReadRequest:
+        """Read a body of this kind and find its model; raises `TaskError`, `Refused`, `ClientGone`.
+
+        Every field is held against its bound before anything else looks at it.
+        """
+        if kind == "Adapters":
+            body: Any = await read_list(scope, receive, self.body_limits)
+            model = Request(scope).query_params.get("model")
+        else:
+            body = await read_json(scope, receive, self.body_limits)
+            model = body.get("model")
+            if isinstance(model, str):
+                check_body("ModelOrder", {"model": model}, bounds_of(None, self.config.limits))
+        card = await self.card(model, scope, receive)
+        is_large = HELD in scope and scope[HELD].n_bytes > LARGE
+        await in_thread(is_large, check_body, kind, body, bounds_of(card, self.config.limits))
+        return ReadRequest(body, card, is_large, scope, receive)
+
+    async def read_plain(self, scope: Scope, receive: Receive, kind: str) -> dict[str, Any]:
+        """Read a body that has nothing to do with a model; raises likewise."""
+        body = await read_json(scope, receive, self.body_limits)
+        check_body(kind, body, bounds_of(None, self.config.limits))
+        return body
+
+    async def card(self, model: Any, scope: Scope, receive: Receive) -> ModelCard:
+        """Find the model that a request names, loaded first if need be; raises `TaskError`.
+
+        It stays loaded at least as long as the request lasts.
+        """
+        if model is not None and not isinstance(model, str):
+            message = f"Field 'model': type must be string, but is {json_type(model)}"
+            raise InvalidRequest(message, param="model")
+        if self.router is None:
+            return self.pool.card(model)
+        asked = Request(scope).query_params.get("autoload", "")
+        autoload = asked in ("true", "1") if asked else self.config.models_autoload
+        touches = scope["method"] == "POST"
+        used, is_loaded = self.router.use(model, autoload=autoload, touches=touches)
+        if is_loaded:
+            scope[USES].callback(self.router.release, used)
+        else:
+            await guarded(_wait(self.router, used, scope), disconnected(receive))
+        return self.router.card(used)
+
+    def health(self) -> Health:
+        """Say how the pool is; one that loads models when they are asked for is well without."""
+        health = self.pool.health()
+        is_well = self.router is not None and not health.n_workers
+        return replace(health, status="ok") if is_well else health
+
+    def ready_cards(self) -> tuple[ModelCard, ...]:
+        """List the models; raises `TaskError` while there is none that should be."""
+        cards = self.pool.cards()
+        if not cards and self.router is None:
+            raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")
+        return cards
+
+
+async def _wait(router: Router, model: Model, scope: Scope) -> None:
+    """Wait for a model and note its use in one step: nothing may come between."""
+    await router.wait(model)
+    scope[USES].callback(router.release, model)

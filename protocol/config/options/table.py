@@ -1,0 +1,128 @@
+"""llama-server's options and environment names: the whole table, and how a configuration takes it.
+
+The command line, the reader of `LLAMA_ARG_*` and the documents are made from this table. It knows
+nothing of any command-line library. Names are those of llama.cpp's `common/arg.cpp`, with what
+llama.cpp has dropped since 2023.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from protocol.config.config import PoolConfig, WorkerConfig
+from protocol.config.options.gateway import GATEWAY_OPTIONS
+from protocol.config.options.option import (
+    SECTIONS,
+    Option,
+    Unused,
+    read_boolean,
+    read_text,
+    unescape,
+)
+from protocol.config.options.presets import PRESETS
+from protocol.config.options.sampling import SAMPLING_OPTIONS
+from protocol.config.options.speculation import SPECULATION_OPTIONS
+from protocol.config.options.unused import UNUSED
+from protocol.config.options.worker import WORKER_OPTIONS
+from protocol.errors import ConfigError, InvalidRequest
+
+__all__ = [
+    "OPTIONS",
+    "SECTIONS",
+    "UNUSED",
+    "Option",
+    "Unused",
+    "apply",
+    "from_environ",
+    "named_in",
+    "read_text",
+    "unescape",
+    "unused_in",
+]
+
+OPTIONS: tuple[Option, ...] = (
+    *PRESETS,  # first: what is said besides stands above them
+    *GATEWAY_OPTIONS,
+    *WORKER_OPTIONS,
+    *SPECULATION_OPTIONS,
+    *SAMPLING_OPTIONS,
+)
+
+
+def from_environ(environ: Mapping[str, str], sections: Iterable[str] = SECTIONS) -> dict[str, Any]:
+    """Read the `LLAMA_ARG_*` variables into `{field: value}`; raises `ConfigError` naming one."""
+    return {field: value for field, (value, _) in named_in(environ, sections).items()}
+
+
+def named_in(
+    environ: Mapping[str, str], sections: Iterable[str] = SECTIONS
+) -> dict[str, tuple[Any, str]]:
+    """Read the variables into `{field: (value, variable)}`; raises `ConfigError` naming one."""
+    found: dict[str, tuple[Any, str]] = {}
+    for option in OPTIONS:
+        if not option.env or option.section not in sections:
+            continue
+        try:
+            value, name = _in_environ(option, environ)
+        except InvalidRequest as error:
+            raise ConfigError(f"environment: {error.message}") from error
+        if name:
+            found |= {field: (one, name) for field, one in option.settings(value).items()}
+    return found
+
+
+def _in_environ(option: Option, environ: Mapping[str, str]) -> tuple[Any, str]:
+    """Return an option's value and the variable that sets it; no variable is an empty name."""
+    if text := environ.get(option.env, ""):
+        if option.value is None:
+            return read_text(option, text, option.env), option.env
+        is_on = _is_on(text, option.env)
+        return (is_on, option.env) if is_on or option.off else (None, "")
+    negated = option.env.replace("_ARG_", "_ARG_NO_")
+    if option.off and environ.get(negated) is not None:
+        return False, negated
+    return None, ""
+
+
+def _is_on(text: str, key: str) -> bool:
+    try:
+        return read_boolean(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{key}: {error}", param=key) from error
+
+
+def unused_in(environ: Mapping[str, str]) -> list[tuple[Unused, str, str]]:
+    """List the variables of options that set nothing: row, variable, text."""
+    named = ((row, row.env, environ.get(row.env, "")) for row in UNUSED)
+    return [
+        (row, name, text)
+        for row, name, text in named
+        if text and (row.n_values or text.lower() not in ("0", "false", "off", "disabled"))
+    ]
+
+
+_OF_ONE = ("worker.model", "worker.alias", "worker.count")
+
+
+def apply(config: PoolConfig, changes: Mapping[str, Any]) -> PoolConfig:
+    """Return the configuration with `{field: value}` set, worker fields in every worker."""
+    for field in _OF_ONE:
+        if field in changes and len(config.worker) > 1:
+            flag = next(option.flags[-1] for option in OPTIONS if option.field == field)
+            raise ConfigError(f"{flag} fits one [[worker]] table, but there are several: edit them")
+    workers = config.worker or (WorkerConfig(),)
+    part = {section: _of(section, changes) for section in SECTIONS}
+    return replace(
+        config,
+        gateway=replace(config.gateway, **part["gateway"]),
+        log=replace(config.log, **part["log"]),
+        worker=tuple(
+            replace(worker, sampling=replace(worker.sampling, **part["sampling"]), **part["worker"])
+            for worker in workers
+        ),
+    )
+
+
+def _of(section: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    prefix = f"{section}."
+    return {k.removeprefix(prefix): v for k, v in changes.items() if k.startswith(prefix)}

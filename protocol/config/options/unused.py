@@ -1,0 +1,136 @@
+"""Options that set nothing here: of other programs, of no effect any more, or refused at the start.
+
+llama.cpp's programs once shared one set of options, so that unit files carry some of programs that
+the server never was. They pass with one warning; a row of `REFUSED` ends the start with its reason.
+"""
+
+from protocol.config.options.option import Unused, unused
+from protocol.config.options.speculation import SPECULATION_UNUSED
+
+_CLI = "of llama-cli and its like"
+_PERPLEXITY = "of llama-perplexity"
+_RETRIEVAL = "of llama-retrieval"
+_PASSKEY = "of llama-passkey"
+_IMATRIX = "of llama-imatrix"
+_BENCH = "of llama-batched-bench"
+_CVECTOR = "of llama-cvector-generator"
+
+FOREIGN: tuple[Unused, ...] = (
+    unused("-co --color", _CLI, 1, bare="on", is_foreign=True, harmless=("0", "off", "auto")),
+    *(
+        unused(flags, why, n_values, is_foreign=True)
+        for flags, why, n_values in (
+            ("--display-prompt", _CLI, 0),
+            ("--no-display-prompt", _CLI, 0),
+            ("-sys --system-prompt", _CLI, 1),
+            ("-sysf", _CLI, 1),
+            ("-st --single-turn", _CLI, 0),
+            ("-no-cnv --no-conversation", _CLI, 0),
+            ("--show-timings", _CLI, 0),
+            ("--no-show-timings", _CLI, 0),
+            ("--audio --video", _CLI, 1),
+            ("-p --prompt", _CLI, 1),
+            ("-f --file", _CLI, 1),
+            ("--in-file", _CLI, 1),
+            ("-bf --binary-file", _CLI, 1),
+            ("-ptc --print-token-count", _CLI, 1),
+            ("--prompt-cache", _CLI, 1),
+            ("--prompt-cache-all", _CLI, 0),
+            ("--prompt-cache-ro", _CLI, 0),
+            ("-cnv --conversation", _CLI, 0),
+            ("-i --interactive", _CLI, 0),
+            ("-if --interactive-first", _CLI, 0),
+            ("-mli --multiline-input", _CLI, 0),
+            ("--in-prefix-bos", _CLI, 0),
+            ("--in-prefix", _CLI, 1),
+            ("--in-suffix", _CLI, 1),
+            ("--image", _CLI, 1),
+            ("-ns --sequences", _CLI, 1),
+            ("--chunks", _CLI, 1),
+            ("--embd-output-format", _CLI, 1),
+            ("--embd-separator", _CLI, 1),
+            ("--all-logits", _PERPLEXITY, 0),
+            ("--hellaswag", _PERPLEXITY, 0),
+            ("--hellaswag-tasks", _PERPLEXITY, 1),
+            ("--winogrande", _PERPLEXITY, 0),
+            ("--winogrande-tasks", _PERPLEXITY, 1),
+            ("--multiple-choice", _PERPLEXITY, 0),
+            ("--multiple-choice-tasks", _PERPLEXITY, 1),
+            ("--kl-divergence", _PERPLEXITY, 0),
+            ("--ppl-stride", _PERPLEXITY, 1),
+            ("--ppl-output-type", _PERPLEXITY, 1),
+            ("--context-file", _RETRIEVAL, 1),
+            ("--chunk-size", _RETRIEVAL, 1),
+            ("--chunk-separator", _RETRIEVAL, 1),
+            ("--junk", _PASSKEY, 1),
+            ("--pos", _PASSKEY, 1),
+            ("-o --output", _IMATRIX, 1),
+            ("--output-frequency", _IMATRIX, 1),
+            ("--save-frequency", _IMATRIX, 1),
+            ("--process-output", _IMATRIX, 0),
+            ("--no-ppl", _IMATRIX, 0),
+            ("--chunk", _IMATRIX, 1),
+            ("-pps", _BENCH, 0),
+            ("-npp", _BENCH, 1),
+            ("-ntg", _BENCH, 1),
+            ("-npl", _BENCH, 1),
+            ("--positive-file", _CVECTOR, 1),
+            ("--negative-file", _CVECTOR, 1),
+            ("--pca-batch", _CVECTOR, 1),
+            ("--pca-iter", _CVECTOR, 1),
+            ("--method", _CVECTOR, 1),
+        )
+    ),
+)
+"""Options of other programs of llama.cpp: one warning names all that were given."""
+
+_CACHE = "is not needed: prompts stay in the cache until their cells are wanted"
+
+_VIDEO = "is not used: videos are not taken, for a program would have to run on what clients send"
+
+IDLE: tuple[Unused, ...] = (
+    unused("-cb --cont-batching", "is always on", harmless=("*",)),
+    unused("-nocb --no-cont-batching", "is not possible: batching is always continuous"),
+    unused("--swa-full", "is always on", harmless=("*",)),
+    unused("--log-enable", "is the normal state", harmless=("*",)),
+    unused("--log-append", "is how --log-file is written", harmless=("*",)),
+    unused("--no-agent -no-ag", "is the normal state", env="NO_AGENT", harmless=("*",)),
+    unused("--no-ui-mcp-proxy --no-webui-mcp-proxy", "is the normal state", harmless=("*",)),
+    unused("--video-fps", _VIDEO, 1),
+    unused("--video-timestamp-interval", _VIDEO, 1),
+    unused("--video-ffmpeg-dir", _VIDEO, 1),
+    unused("--log-new", "is not possible: --log-file is appended to"),
+    unused("--log-test", "is not in a server"),
+    unused("--simple-io", "is not in a server"),
+    unused("-ld --logdir", "is not in a server: see --log-file", 1),
+    unused("-dkvc --dump-kv-cache", "was removed from llama.cpp"),
+    unused("-dt --defrag-thold", "was removed from llama.cpp", 1),
+    unused("--cfg-negative-prompt", "never was in llama-server", 1),
+    unused("--cfg-negative-prompt-file", "never was in llama-server", 1),
+    unused("--cfg-scale", "never was in llama-server", 1, harmless=("1", "1.0")),
+    unused("--llama-api", "is not needed: the models are here", 1),
+    unused("--cache-reuse", "is not there; it changes no answer", 1, harmless=("0",)),
+    unused("--cache-idle-slots", _CACHE),
+    unused("--no-cache-idle-slots", _CACHE, harmless=("*",)),
+    unused("-ctxcp --ctx-checkpoints --swa-checkpoints", _CACHE, 1),
+    unused("-cms --checkpoint-min-step", _CACHE, 1, env="CHECKPOINT_MIN_SPACING_NT"),
+)
+"""Options of a server that change nothing: each that was given is warned about."""
+
+_TOOLS = "is not there: this server runs no tools"
+
+REFUSED: tuple[Unused, ...] = tuple(
+    unused(flags, why, n_values, is_refused=True, harmless=harmless)
+    for flags, why, n_values, harmless in (
+        ("-dr --docker-repo", "is not there: use --model-url or --hf-repo", 1, ()),
+        ("--tools", _TOOLS, 1, ()),
+        ("--tools-runtime", _TOOLS, 1, ()),
+        ("--mcp-servers-config", _TOOLS, 1, ()),
+        ("--mcp-servers-json", _TOOLS, 1, ()),
+        ("-ag --agent", _TOOLS, 0, ()),
+        ("--ui-mcp-proxy --webui-mcp-proxy", _TOOLS, 0, ()),
+    )
+)
+"""Options whose promise cannot be kept: the start ends and says why."""
+
+UNUSED = (*FOREIGN, *IDLE, *REFUSED, *SPECULATION_UNUSED)

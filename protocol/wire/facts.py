@@ -1,0 +1,181 @@
+"""What the messages tell: models, counters, times, probabilities, slots. Plain values."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.wire.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemPrompt:
+    """The seeds' `system_prompt`: a common beginning of all prompts, and the names in a dialog."""
+
+    prompt: str = ""
+    anti_prompt: str = ""
+    """What the user's turns begin with: it ends a generation."""
+    assistant_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What the gateway must know of a loaded model; counts are tokens, sizes are bytes."""
+
+    name: str
+    path: str
+    aliases: tuple[str, ...] = ()
+    """All its names, `name` included; none is `name` alone."""
+    tags: tuple[str, ...] = ()
+    n_slots: int
+    n_prefetch: int = 0
+    """Tasks that may be sent beyond the free slots, so that their prompts are tokenized early."""
+    n_ctx: int
+    """Context of one slot."""
+    n_ctx_total: int
+    n_ctx_train: int = 0
+    n_vocab: int = 0
+    longest_piece: int = 0
+    """Characters of the longest token; 0 is unknown."""
+    vocab_type: int = 0
+    n_embd: int = 0
+    n_params: int = 0
+    size: int = 0
+    ftype: str = ""
+    description: str = ""
+    chat_template: str = ""
+    reasoning_format: str = "auto"
+    """What a chat takes that does not say."""
+    template_kwargs: dict[str, Any] | None = None
+    """Variables of the template that a chat has, unless it says otherwise."""
+    jinja: bool = True
+    """Otherwise the built-in form of the template is written: no tools, no thoughts."""
+    parses_chats: bool = True
+    """Otherwise a chat's answer is what the model writes, thoughts and calls of tools included."""
+    prefill_assistant: bool = True
+    """An assistant's message at the end of a chat is gone on with, unless it says otherwise."""
+    media_marker: str = ""
+    """What stands in a prompt where an image or a sound belongs; empty if the model takes none."""
+    has_vision: bool = False
+    has_audio: bool = False
+    bos_token: str = ""
+    eos_token: str = ""
+    build: str = ""
+    """`b<number>-<commit>` of llama.cpp; `system_fingerprint` in OpenAI's answers."""
+    defaults: SamplingParams = SamplingParams()
+    """What a request field takes that the client leaves out."""
+    saves_slots: bool = False
+    """It has a folder for saved slots."""
+    n_lora: int = 0
+    """LoRA adapters that it has loaded; their ids count from 0."""
+    system_prompt: SystemPrompt = SystemPrompt()
+    """The one that it starts with."""
+    can_generate: bool = True
+    """False for encoders, which only make embeddings."""
+    has_embeddings: bool = False
+    pooling: str = ""
+    """`none`, `mean`, `cls`, `last` or `rank`; only with `has_embeddings`."""
+    n_embd_out: int = 0
+    """Length of an embedding; the number of classes with pooling `rank`."""
+    embd_normalize: int = 2
+    fim_missing: tuple[str, ...] = ()
+    """Which of the infill tokens `prefix`, `suffix` and `middle` the vocabulary lacks."""
+    suffix_first: bool = False
+    """The prompt of an infill begins with the suffix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Counters since the worker started; the gateway keeps the sums of dead workers."""
+
+    n_prompt: int = 0
+    """Prompt tokens processed, cached ones excluded."""
+    n_cached: int = 0
+    prompt_s: float = 0.0
+    n_predicted: int = 0
+    predicted_s: float = 0.0
+    n_decode: int = 0
+    n_busy: int = 0
+    """Busy slots summed over `n_decode` decode calls."""
+    n_tokens_max: int = 0
+    n_kv_used: int = 0
+    n_kv: int = 0
+    decode_s: float = 0.0
+    sample_s: float = 0.0
+    step_s: float = 0.0
+    """Wall time of all steps; 1 - (decode_s + sample_s) / step_s is Python's share."""
+    gap_s: float = 0.0
+    """Wall time between two decode calls of consecutive steps, sampling included."""
+    held_s: float = 0.0
+    """Wall time that steps were held up for tasks that were likely to come at once."""
+    n_evicted: int = 0
+    """Texts that left the prefix cache."""
+    n_restored: int = 0
+    """Prompt tokens that were brought back from the host's memory."""
+    n_parked: int = 0
+    """Tasks that gave their cells up to others for a while."""
+    n_branches: int = 0
+    """Sequences that are kept beside the slots."""
+    n_host_bytes: int = 0
+    """Size of the copies in the host's memory."""
+    n_draft: int = 0
+    """Tokens guessed by speculative decoding."""
+    n_draft_accepted: int = 0
+    n_drafts: int = 0
+    """Drafts that were judged."""
+    accepted_at: tuple[int, ...] = ()
+    """Accepted tokens by their position in the draft."""
+    n_faults: int = 0
+    """Tasks that ended by an exception that no task should cause."""
+    link_lag_s: float = 0.0
+    """The longest that anything waited for the link's thread since the last heartbeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Measured times of one task so far, in ms; rates are derived by the gateway."""
+
+    cache_n: int = 0
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+    draft_n: int = 0
+    """Tokens guessed by speculative decoding, and those of them that were right."""
+    draft_n_accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenProb:
+    """A chosen token with its likeliest rivals.
+
+    `p` is a natural logarithm, or with `post_sampling_probs` a probability; `piece` the raw bytes.
+    """
+
+    id: int
+    piece: bytes
+    p: float
+    top: tuple[tuple[int, bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotReport:
+    """One slot as `/slots` shows it; `params` is absent until it ran a task."""
+
+    id: int
+    is_processing: bool
+    task_id: int = -1
+    n_prompt: int = 0
+    n_prompt_processed: int = 0
+    n_cached: int = 0
+    n_past: int = 0
+    n_decoded: int = 0
+    n_remain: int = -1
+    has_next_token: bool = False
+    has_new_line: bool = False
+    is_speculative: bool = False
+    finish: str = ""
+    """How its last task ended; empty while one runs."""
+    stopping_word: str = ""
+    params: SamplingParams | None = None
+    prompt: str | None = None
+    """The texts of the task, only where a worker is told to show them."""
+    generated: str = ""

@@ -1,0 +1,140 @@
+"""Tasks beside generation, and what ends each of them. They take no slot and no credit."""
+
+from dataclasses import dataclass
+
+from protocol.wire.messages import Chat, TaskMessage, Terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Render(TaskMessage):
+    """Write a conversation with the chat template, without running it."""
+
+    chat: Chat
+    media: tuple[bytes, ...] = ()
+    """What its markers stand for, to be counted with the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered(Terminal):
+    """Answers `Render`; `n_tokens` counts what a generation would read."""
+
+    prompt: str
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embed(TaskMessage):
+    """Turn texts into vectors. `normalize`: -1 none, 0 max-abs int16, 2 Euclidean, p p-norm."""
+
+    inputs: tuple[str | tuple[int | str, ...], ...]
+    normalize: int = 2
+    media: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded(Terminal):
+    """Answers `Embed`: for each input its vectors as little-endian float32, one after the other.
+
+    With a pooling there is one vector an input; without, one a token.
+    """
+
+    vectors: tuple[bytes, ...]
+    n_embd: int
+    n_tokens: tuple[int, ...]
+    is_pooled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerank(TaskMessage):
+    """Judge how well each document answers a query."""
+
+    query: str
+    documents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reranked(Terminal):
+    """Answers `Rerank`: one score a document, in their order."""
+
+    scores: tuple[float, ...]
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndThoughts(TaskMessage):
+    """Let the thoughts of a running generation end now."""
+
+    target: int
+    """Its `task_id`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtsEnded(Terminal):
+    """Answers `EndThoughts`."""
+
+    is_running: bool
+    """The generation was found; whether it was just thinking is its own business."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotAction(TaskMessage):
+    """Save, restore or erase the cache of a slot; waits until the slot is free."""
+
+    action: str
+    slot: int
+    filename: str = ""
+    owner: str = ""
+    """Whose folder the file is in, where API keys are kept apart; empty is common to all."""
+    salt: str = ""
+    """Namespace of the cache: only what was read in it is saved or erased, and restored to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotActed(Terminal):
+    """Answers `SlotAction`."""
+
+    slot: int
+    n_tokens: int
+    n_bytes: int = 0
+    time_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLora(TaskMessage):
+    """Set the scales of all adapters (those not named to 0), or only list them (`scales` None)."""
+
+    scales: tuple[tuple[int, float], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraAdapter:
+    """One loaded adapter."""
+
+    id: int
+    path: str
+    scale: float
+    task_name: str = ""
+    prompt_prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraListed(Terminal):
+    """Answers `SetLora`."""
+
+    adapters: tuple[LoraAdapter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSystemPrompt(TaskMessage):
+    """Give all slots a common beginning (the seeds' `system_prompt`); "" takes it away."""
+
+    prompt: str
+    anti_prompt: str = ""
+    """Ends the generations that begin so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemPromptSet(Terminal):
+    """Answers `SetSystemPrompt`."""
+
+    n_tokens: int

@@ -1,0 +1,1 @@
+"""Reading files and drivers for the doctor: ELF, GGUF headers, NVML."""

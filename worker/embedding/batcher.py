@@ -1,0 +1,222 @@
+"""Embeddings and rerankings on their way through the engine, a batch at a time.
+
+The link opens a job for each task; the engine does one heavy call after another, and each computes
+one batch, filled from all jobs in turn. So a request of thousands of inputs holds up neither the
+streams of the slots nor a small request beside it. Texts are tokenized on the engine's thread just
+before they are computed: it costs little there, and on the link it would stop the heartbeat.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire.messages import Terminal
+from protocol.wire.side_tasks import Embed, Embedded, Rerank
+from worker.embedding.inputs import InputReader, MediaInput
+from worker.embedding.job import Job, Reading, answer_of
+from worker.engine.backend import Backend, CacheFull, DecodeFailed, Embedder, Piece
+from worker.engine.engine import Engine
+from worker.engine.scheduling.scheduler import Budget
+from worker.engine.task import Call
+
+MAX_WAITING = 32768
+"""Inputs of all tasks together; who comes then is told to come again."""
+
+_RAW = -1
+TaskKey = tuple[int, int]
+
+
+class Desk:
+    """All embedding and reranking tasks of a worker.
+
+    `open` and `drop` belong to the link's thread, everything else to the engine's.
+    """
+
+    def __init__(
+        self, backend: Backend, embedder: Embedder, engine: Engine, step_target_s: float
+    ) -> None:
+        self._embedder = embedder
+        self._engine = engine
+        self._reader = InputReader(backend, embedder)
+        self._jobs: deque[Job] = deque()
+        self._carried: Reading | None = None
+        """Tokenized but not computed to its end: it had no room in the last batch."""
+        self._budget = Budget(step_target_s, embedder.n_batch, token_s=backend.prefill_token_s)
+
+    def __repr__(self) -> str:
+        return f"<Desk {self._embedder.pooling} jobs={len(self._jobs)}>"
+
+    # ---- the link's thread --------------------------------------------------------------------
+
+    def open(self, task: Embed | Rerank) -> None:
+        """Take a task; the engine will send its answer. Raises `TaskError` if it cannot be."""
+        job = self._job(task)
+        n_waiting = sum(len(one.inputs) for one in list(self._jobs) if not one.is_over)
+        if n_waiting and n_waiting + len(job.inputs) > MAX_WAITING:
+            raise TaskError(ErrorCode.OVERLOADED, "Too many inputs wait for their embeddings")
+        self._jobs.append(job)
+        self._call(job)
+
+    def drop(self, key: TaskKey | None = None) -> None:
+        """Give a task up, or all of them."""
+        for job in list(self._jobs):
+            if key in (None, (job.task.task_id, job.task.attempt)):
+                job.is_dropped = True
+
+    def _job(self, task: Embed | Rerank) -> Job:
+        reader = self._reader
+        is_rank = self._embedder.pooling == "rank"
+        if isinstance(task, Rerank):
+            if not is_rank:
+                raise TaskError(ErrorCode.NOT_SUPPORTED, "the model does not rerank")
+            pairs = [
+                (lambda document=document: reader.pair(task.query, document))
+                for document in task.documents
+            ]
+            return Job(task, pairs, _RAW)
+        if is_rank:
+            raise TaskError(ErrorCode.NOT_SUPPORTED, "the model ranks and makes no embeddings")
+        texts = [(lambda content=content: reader.text(content)) for content in task.inputs]
+        return Job(task, texts, task.normalize)
+
+    def open_media(self, found: MediaInput) -> None:
+        """Take a task with images or sounds; raises `TaskError` if it cannot be."""
+        embedder, task, n = self._embedder, found.task, len(found.tokens)
+        if not embedder.reads_media:
+            message = "this model makes no embeddings of images or sounds"
+            raise TaskError(ErrorCode.NOT_SUPPORTED, message)
+        self._reader.check_media(n)
+        call = Call(task.task_id, task.attempt, lambda: self._embed_media(found), is_heavy=True)
+        self._engine.submit(call)
+
+    # ---- the engine's thread ------------------------------------------------------------------
+
+    def _call(self, job: Job) -> None:
+        call = Call(job.task.task_id, job.task.attempt, lambda: self._work(job), is_heavy=True)
+        self._engine.submit(call)
+
+    def _work(self, job: Job) -> Terminal | None:
+        """Compute one batch, whoever's it is; answer if the job has come to its end."""
+        self._forget_dropped()
+        if not job.is_over:
+            self._compute()
+        if not job.is_over:
+            self._call(job)
+            return None
+        if job in self._jobs:
+            self._jobs.remove(job)
+        if job.error is not None:
+            raise job.error
+        return answer_of(job, self._embedder.pooling)
+
+    def _embed_media(self, found: MediaInput) -> Terminal:
+        """Compute an input with media, alone: what it is made of takes several batches."""
+        embedder, task = self._embedder, found.task
+        carried = self._carried
+        seq = 1 if carried is not None and carried.seq == 0 else 0
+        embedder.adapters.use(self._engine.scales)
+        start = time.perf_counter()
+        try:
+            vectors = embedder.embed_media(seq, found.tokens, found.media, task.normalize)
+        except CacheFull as error:
+            message = "Too many inputs wait for their embeddings"
+            raise TaskError(ErrorCode.OVERLOADED, message) from error
+        except DecodeFailed as error:
+            raise TaskError(ErrorCode.INTERNAL, str(error)) from error
+        self._account(len(found.tokens), time.perf_counter() - start)
+        is_pooled = embedder.pooling != "none"
+        n_vectors = 1 if is_pooled else len(found.tokens)
+        return Embedded(
+            task_id=task.task_id,
+            attempt=task.attempt,
+            vectors=(vectors,),
+            n_embd=len(vectors) // (4 * n_vectors),
+            n_tokens=(len(found.tokens),),
+            is_pooled=is_pooled,
+        )
+
+    def _forget_dropped(self) -> None:
+        carried = self._carried
+        if carried is not None and carried.job.is_over:
+            if carried.pos:
+                self._embedder.forget(carried.seq)
+            self._carried = None
+        for job in [job for job in self._jobs if job.is_dropped]:
+            self._jobs.remove(job)
+
+    def _compute(self) -> None:
+        batch = self._plan()
+        if not batch:
+            return
+        pieces = [piece for _, piece in batch]
+        self._choose_adapters(pieces)
+        start = time.perf_counter()
+        try:
+            answers = self._embedder.embed(pieces)
+        except DecodeFailed as error:
+            self._carried = None
+            for reading, _ in batch:
+                reading.job.error = TaskError(ErrorCode.INTERNAL, str(error))
+            return
+        self._account(sum(len(piece.tokens) for piece in pieces), time.perf_counter() - start)
+        for (reading, piece), answer in zip(batch, answers, strict=True):
+            if piece.is_last:
+                reading.job.store(reading.index, answer)
+
+    def _choose_adapters(self, pieces: Sequence[Piece]) -> None:
+        """Apply the standing scales, unless an input has begun to be read with others."""
+        if all(piece.pos == 0 for piece in pieces):
+            self._embedder.adapters.use(self._engine.scales)
+
+    def _account(self, n: int, elapsed_s: float) -> None:
+        self._budget.observe(0, n, elapsed_s)
+        self._engine.counters.n_prompt += n
+        self._engine.counters.prompt_s += elapsed_s
+
+    def _plan(self) -> list[tuple[Reading, Piece]]:
+        """Fill a batch from the jobs in turn; what is left of the last input comes first next."""
+        room = self._budget.tokens(self._engine.n_busy)
+        batch: list[tuple[Reading, Piece]] = []
+        free = deque(range(self._embedder.n_seq))
+        while free and (room > 0 or not batch):
+            reading = self._carried or self._next()
+            self._carried = None
+            if reading is None:
+                break
+            n = self._share(reading, room, is_first=not batch)
+            if n < reading.n_left:
+                self._carried = reading
+            if n == 0:
+                break
+            if reading.seq < 0:
+                reading.seq = free[0]
+            free.remove(reading.seq)
+            batch.append((reading, reading.advance(n)))
+            room -= n
+            if self._carried is not None:
+                break
+        return batch
+
+    def _share(self, reading: Reading, room: int, *, is_first: bool) -> int:
+        """Say how many tokens of an input go into the batch: all or nothing unless it splits."""
+        if self._embedder.can_split:
+            return min(room, reading.n_left)
+        return reading.n_left if is_first or reading.n_left <= room else 0
+
+    def _next(self) -> Reading | None:
+        """Read the next input of the job whose turn it is."""
+        for _ in range(len(self._jobs)):
+            job = self._jobs[0]
+            self._jobs.rotate(-1)
+            while not job.is_over and job.n_started < len(job.inputs):
+                index = job.n_started
+                job.n_started += 1
+                try:
+                    tokens = job.inputs[index]()
+                except TaskError as error:
+                    job.error = error
+                    break
+                job.n_tokens[index] = len(tokens)
+                return Reading(job, index, tokens)
+        return None

@@ -1,0 +1,111 @@
+"""From texts to the token sequences that an embedder reads, within what it can read.
+
+Everything that would abort llama.cpp or overflow its positions is refused here.
+"""
+
+import re
+from dataclasses import dataclass
+
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.wire.side_tasks import Embed
+from worker.engine.backend import Backend, Embedder
+from worker.engine.media import Media
+
+Text = str | tuple[int | str, ...]
+
+_PLACES = re.compile(r"\{query\}|\{document\}")
+
+
+@dataclass(frozen=True, slots=True)
+class MediaInput:
+    """The one input of a task with images or sounds in it, as it is read."""
+
+    task: Embed
+    tokens: list[int]
+    media: Media
+
+
+class InputReader:
+    """Tokenizes the inputs of embeddings and the pairs of reranking; safe in any thread."""
+
+    def __init__(self, backend: Backend, embedder: Embedder) -> None:
+        self._backend = backend
+        self._embedder = embedder
+        self._special = backend.vocabulary.special
+        self._longest_piece = max(len(piece) for piece in backend.vocabulary.special_pieces)
+
+    def text(self, content: Text) -> list[int]:
+        """Tokenize an input; only a leading text gets the model's special tokens."""
+        parts = (content,) if isinstance(content, str) else content
+        tokens: list[int] = []
+        for i, part in enumerate(parts):
+            if isinstance(part, str):
+                tokens += self._tokenize(part, add_special=i == 0, parse_special=True)
+            else:
+                tokens.append(self._valid(part))
+        return self._checked(tokens)
+
+    def pair(self, query: str, document: str) -> list[int]:
+        """Tokenize a query with a document, as the model was trained to see them."""
+        template = self._embedder.rank_template
+        if template:
+            # In one go: a query that holds "{document}" must not become part of the template.
+            texts = {"{query}": query, "{document}": document}
+            written = _PLACES.sub(lambda place: texts[place[0]], template)
+            return self._checked(self._tokenize(written, add_special=False, parse_special=True))
+        special = self._special
+        eos = special.eos if special.eos >= 0 else special.sep
+        end = [eos] if special.adds_eos and eos >= 0 else []
+        sep = [special.sep] if special.adds_sep and special.sep >= 0 else []
+        bos = [special.bos] if self._backend.vocabulary.add_bos and special.bos >= 0 else []
+        asked = self._tokenize(query, add_special=False, parse_special=False)
+        offered = self._tokenize(document, add_special=False, parse_special=False)
+        return self._checked(bos + asked + end + sep + offered + end)
+
+    def check_media(self, n: int) -> None:
+        """Refuse an input with media that the memory cannot hold; raises `TaskError`."""
+        if n >= self._embedder.n_ctx:
+            raise self._too_long(n)
+
+    def _tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        n_least = len(text) // self._longest_piece
+        if n_least > max(self._embedder.n_batch, self._embedder.n_ctx):
+            raise self._too_long(n_least)  # without reading what could not fit in any case
+        return self._backend.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def _valid(self, token: int) -> int:
+        if not 0 <= token < self._backend.card.n_vocab:
+            raise InvalidRequest("Prompt contains invalid tokens", param="input")
+        return token
+
+    def _checked(self, tokens: list[int]) -> list[int]:
+        if not tokens:
+            raise InvalidRequest("Input content cannot be empty", param="input")
+        embedder = self._embedder
+        is_long = len(tokens) >= embedder.n_ctx if embedder.can_split else self._overflows(tokens)
+        if is_long:
+            raise self._too_long(len(tokens))
+        return tokens
+
+    def _overflows(self, tokens: list[int]) -> bool:
+        return len(tokens) > min(self._embedder.n_batch, self._embedder.n_ctx)
+
+    def _too_long(self, n: int) -> TaskError:
+        """Say it in llama-server's words: a batch, a context, or a context read in pieces."""
+        n_batch, n_ctx = self._embedder.n_batch, self._embedder.n_ctx
+        if not self._embedder.can_split and n > n_batch:
+            return InvalidRequest(
+                f"input ({n} tokens) is too large to process. increase the physical batch size "
+                f"(current batch size: {n_batch})",
+                param="input",
+            )
+        message = (
+            f"input ({n} tokens) is larger than the max context size ({n_ctx} tokens). skipping"
+        )
+        if self._embedder.can_split:
+            message = (
+                f"request ({n} tokens) exceeds the available context size ({n_ctx} tokens), "
+                "try increasing it"
+            )
+        detail = {"n_prompt_tokens": n, "n_ctx": n_ctx}
+        return TaskError(ErrorCode.CONTEXT_EXCEEDED, message, detail=detail)

@@ -1,0 +1,98 @@
+"""One embedding or reranking while it is computed: its inputs, how far each is read, its answer."""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from protocol.errors import InvalidRequest, TaskError
+from protocol.wire.messages import Terminal
+from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
+from worker.engine.backend import Piece
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Vectors of one task; as JSON they are five times as long."""
+
+_NOTHING = b""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One task: its inputs, read one after the other, and what became of them."""
+
+    task: Embed | Rerank
+    inputs: Sequence[Callable[[], list[int]]]
+    normalize: int
+    n_started: int = 0
+    n_done: int = 0
+    n_bytes: int = 0
+    vectors: list[bytes] = field(default_factory=list)
+    n_tokens: list[int] = field(default_factory=list)
+    error: TaskError | None = None
+    is_dropped: bool = False
+    """Nobody waits for it any more."""
+
+    def __post_init__(self) -> None:
+        self.vectors = [_NOTHING] * len(self.inputs)
+        self.n_tokens = [0] * len(self.inputs)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it is left to compute."""
+        return self.is_dropped or self.error is not None or self.n_done == len(self.inputs)
+
+    def store(self, index: int, vectors: bytes) -> None:
+        """Keep the vectors of one input."""
+        self.vectors[index] = vectors
+        self.n_done += 1
+        self.n_bytes += len(vectors)
+        if self.n_bytes > MAX_ANSWER_BYTES:
+            limit = MAX_ANSWER_BYTES // 1024**2
+            message = f"the embeddings would take more than {limit} MiB: send fewer inputs at once"
+            self.error = InvalidRequest(message, param="input")
+
+
+@dataclass(slots=True)
+class Reading:
+    """One tokenized input of a job, computed up to `pos`."""
+
+    job: Job
+    index: int
+    tokens: list[int]
+    seq: int = -1
+    pos: int = 0
+
+    @property
+    def n_left(self) -> int:
+        """Tokens that are not computed."""
+        return len(self.tokens) - self.pos
+
+    def advance(self, n: int) -> Piece:
+        """Take the next `n` tokens."""
+        tokens = self.tokens[self.pos : self.pos + n]
+        is_last = n == self.n_left
+        piece = Piece(self.seq, self.pos, tokens, is_last, self.job.normalize)
+        self.pos += n
+        return piece
+
+
+def answer_of(job: Job, pooling: str) -> Terminal:
+    """Make the terminal message of a job that has come to its end."""
+    task, vectors = job.task, job.vectors
+    if isinstance(task, Rerank):
+        return Reranked(
+            task_id=task.task_id,
+            attempt=task.attempt,
+            # A model with several classes tells the score first.
+            scores=tuple(struct.unpack_from("<f", vector)[0] for vector in vectors),
+            n_tokens=sum(job.n_tokens),
+        )
+    is_pooled = pooling != "none"
+    n_vectors = len(vectors) if is_pooled else sum(job.n_tokens)
+    return Embedded(
+        task_id=task.task_id,
+        attempt=task.attempt,
+        vectors=tuple(vectors),
+        n_embd=sum(map(len, vectors)) // (4 * max(1, n_vectors)),
+        n_tokens=tuple(job.n_tokens),
+        is_pooled=is_pooled,
+    )

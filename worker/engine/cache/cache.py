@@ -1,0 +1,346 @@
+"""The prefix cache: which sequences hold what, who may take a beginning, and what goes first.
+
+Slots compute; what they leave stays. A slot that takes a task that has nothing to do with what it
+holds gives its sequence to a *branch*: a sequence number beyond the slots', to which the cells are
+copied (in a unified cache that costs nothing). Slots and branches are indexed in one radix tree for
+each space, so that a prompt finds its longest computed beginning whoever computed it. Idle
+sequences go when cells or numbers are needed, the least recently used first; which others go is
+decided in `rent.py`.
+"""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from worker.engine.backend import Backend
+from worker.engine.cache.host_cache import HostCache
+from worker.engine.cache.radix import NOTHING, Match, RadixTree
+from worker.engine.slot import Slot, SlotState, Space
+from worker.engine.stats import Counters
+
+MIN_SHARED = 16
+"""Fewer tokens are read as soon as they are taken."""
+MIN_KEPT = 32
+"""Fewer tokens of its own are not worth a sequence beside the slots."""
+MAX_SEQUENCES = 256
+"""llama.cpp's own bound (LLAMA_MAX_SEQ)."""
+
+
+def n_sequences(n_slots: int, n_branches: int) -> int:
+    """Return how many sequences a context has: those of the slots, and the branches'."""
+    return min(MAX_SEQUENCES, n_slots + n_branches)
+
+
+class Source(NamedTuple):
+    """A sequence whose first `n` tokens are those of a prompt, and computed."""
+
+    seq: int
+    n: int
+
+
+@dataclass(slots=True)
+class Branch:
+    """A sequence that serves nobody: what a slot held before it took another task.
+
+    What evicting needs has the names that it has in `Slot`.
+    """
+
+    id: int
+    """Number of the sequence."""
+    tokens: list[int]
+    space: Space
+    last_task_id: int
+    last_used: int
+    used_at: int
+    """The rows computed up to its last use: see `rent.py`."""
+
+
+Idle = Branch | Slot
+"""A sequence that nobody computes with."""
+
+
+class PrefixCache:
+    """Owns the branches and the index; the engine thread's alone."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        slots: Sequence[Slot],
+        counters: Counters,
+        *,
+        is_on: bool = True,
+        host: HostCache | None = None,
+    ) -> None:
+        self._backend = backend
+        self.slots = slots
+        self.counters = counters
+        self._host = host
+        self.is_on = is_on and backend.can_copy
+        self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
+        self._branches: dict[int, Branch] = {}
+        self._trees: dict[Space, RadixTree] = {}
+        self._spaces: dict[int, Space] = {}
+        self._n_uses = 0
+        self.n_rows = 0
+        """Rows so far that looked at all cells in use."""
+        self._lost: list[int] = []
+
+    # ---- the index ----------------------------------------------------------------------------
+
+    def note(self, slot: Slot) -> None:
+        """Index what a slot has read; its cells may be taken from now on."""
+        if not self.is_on or not slot.tokens:
+            return
+        space = self._spaces.setdefault(slot.id, slot.space)
+        tree = self._trees.setdefault(space, RadixTree())
+        known = tree.length(slot.id)
+        tree.extend(slot.id, slot.tokens[known:])
+
+    def find(self, space: Space, prompt: Sequence[int], n_most: int) -> Source | None:
+        """Find the sequence that holds most of a prompt, of which `n_most` tokens may be taken."""
+        match = self.holders(space, prompt)
+        n = min(match.n, n_most)
+        return Source(min(match.keys), n) if n > 0 else None
+
+    def holders(self, space: Space, prompt: Sequence[int]) -> Match:
+        """Tell how much of a prompt is known, and which sequences hold as much."""
+        tree = self._trees.get(space)
+        return NOTHING if tree is None else tree.longest(prompt)
+
+    @property
+    def n_cells(self) -> int:
+        """Cells in use, shared ones counted once."""
+        n_known = sum(tree.n_tokens for tree in self._trees.values())
+        unknown = (len(slot.tokens) - self._length(slot.id) for slot in self.slots)
+        return n_known + sum(unknown)
+
+    @property
+    def n_evictable(self) -> int:
+        """Cells that could be had by evicting; rather too few, where idle sequences share some."""
+        idle = [slot.id for slot in self.slots if slot.state is SlotState.IDLE]
+        own = sum(self.own(seq) for seq in (*self._branches, *idle))
+        return own if self.is_on else sum(len(self.slots[seq].tokens) for seq in idle)
+
+    @property
+    def n_host_bytes(self) -> int:
+        """Size of what the host's memory holds."""
+        return self._host.n_bytes if self._host is not None else 0
+
+    @property
+    def n_branches(self) -> int:
+        """Sequences that are kept beside the slots."""
+        return len(self._branches)
+
+    # ---- slots --------------------------------------------------------------------------------
+
+    def tick(self) -> int:
+        """Count a use; the higher the number, the more recent."""
+        self._n_uses += 1
+        return self._n_uses
+
+    def cut(self, slot: Slot, n: int) -> int:
+        """Let a slot forget all but its first `n` tokens; return how many it could keep."""
+        if not self._backend.remove(slot.id, n):
+            n = 0  # recurrent memory cannot be cut: read it all again
+            self._backend.remove(slot.id, 0)
+        del slot.tokens[n:]
+        slot.n_shared = min(slot.n_shared, n)
+        self.unindex(slot, n)
+        return n
+
+    def unindex(self, slot: Slot, n: int = 0) -> None:
+        """Let nobody take more than the first `n` tokens of a slot: the rest changes."""
+        if (space := self._spaces.get(slot.id)) is None:
+            return
+        self._trees[space].cut(slot.id, n)
+        if n == 0:
+            self._forget_space(slot.id)
+
+    def empty(self, slot: Slot) -> int:
+        """Empty an idle slot because somebody wants it so; return how many tokens it had."""
+        if slot.tokens:
+            self._lost.append(slot.last_task_id)
+        return self._clear(slot)
+
+    def take_lost(self) -> tuple[int, ...]:
+        """Return the tasks whose texts have left context and host since the last call."""
+        forgotten = self._host.forgotten if self._host is not None else []
+        if not (self._lost or forgotten):
+            return ()
+        lost = (*self._lost, *forgotten)
+        self._lost.clear()
+        forgotten.clear()
+        return lost
+
+    def keep(self, slot: Slot, n: int, *, is_moved: bool = False) -> None:
+        """Save what an idle slot holds beyond its first `n` tokens, which it is about to forget.
+
+        It stays as a branch, unless it is to be moved to the host's memory.
+        """
+        if not slot.tokens:
+            return
+        if not self.is_on:
+            self._lose(slot)
+            return
+        self.note(slot)
+        # Who wants no cache leaves none: its successors find the cells as llama-server's would,
+        # and round alike.
+        is_wanted = slot.last_params is None or slot.last_params.cache_prompt
+        has_absorbed = is_wanted and self._absorb(slot)
+        own = min(self.own(slot.id), len(slot.tokens) - n)
+        is_worth_it = has_absorbed or (is_wanted and own >= MIN_KEPT)
+        if is_moved or not is_worth_it or not (self._free or self._free_number()):
+            self._lose(slot)
+            return
+        seq, space = self._free.pop(), self._spaces[slot.id]
+        self._backend.copy(slot.id, seq, 0, len(slot.tokens))
+        tokens = list(slot.tokens)
+        branch = Branch(seq, tokens, space, slot.last_task_id, slot.last_used, slot.used_at)
+        self._branches[seq] = branch
+        self._spaces[seq] = space
+        self._trees[space].extend(seq, tokens)
+        slot.n_shared = len(tokens)
+
+    def give_away(self, slot: Slot) -> None:
+        """Tell that what an idle slot holds is about to go, and keep nothing of it."""
+        if not self.is_on or self.own(slot.id) >= MIN_SHARED:
+            self.counters.n_evicted += 1
+            self._lost.append(slot.last_task_id)
+
+    def take(self, slot: Slot, source: Source, prompt: Sequence[int]) -> int:
+        """Let a slot hold the first `source.n` tokens of its prompt; return how many are new."""
+        start = len(slot.tokens)
+        self._backend.copy(source.seq, slot.id, start, source.n)
+        slot.tokens.extend(prompt[start : source.n])
+        slot.n_shared = max(slot.n_shared, source.n)
+        self._use(source)
+        self.note(slot)
+        return source.n - start
+
+    def restore(self, slot: Slot, prompt: Sequence[int], n_most: int, n_least: int) -> int:
+        """Bring a prompt's beginning back from the host's memory; return its length, or 0."""
+        if self._host is None or len(slot.tokens) >= n_most:
+            return 0
+        entry = self._host.find(slot.space, prompt, n_most, whole=not self._backend.can_rewind)
+        if entry is None or entry.n < n_least:
+            return 0
+        self.cut(slot, 0)
+        with self._host.copying():
+            is_back = self._backend.states.put(slot.id, entry.state, entry.n_tokens)
+        if not is_back:
+            self.cut(slot, 0)
+            return 0
+        slot.tokens += prompt[: entry.n]
+        self._backend.remove(slot.id, entry.n)
+        self.note(slot)
+        self.counters.n_restored += entry.n
+        return entry.n
+
+    def give_up(self, slot: Slot) -> None:
+        """Take all cells of a busy slot; the host's memory helps it when it comes back."""
+        if self.is_on:
+            self._put_aside(slot, frozenset())  # its task goes on: nothing is lost with the copy
+        self.cut(slot, 0)
+
+    # ---- making room --------------------------------------------------------------------------
+
+    def evict(self) -> bool:
+        """Forget the idle sequence that was used least recently; False if there is none."""
+        oldest = min(self.idle(), key=last_used, default=None)
+        if oldest is None:
+            return False
+        self.let_go(oldest)
+        return True
+
+    def leave(self, slot: Slot) -> None:
+        """Index all that a slot holds, whose task has ended."""
+        slot.used_at = self.n_rows
+        self.note(slot)
+
+    # -------------------------------------------------------------------------------------------
+
+    def _absorb(self, slot: Slot) -> bool:
+        """Drop the branches that a slot's text begins with: earlier turns of one conversation."""
+        tree = self._trees[self._spaces[slot.id]]
+        covered = [one for one in self._branches.values() if tree.is_covered(one.id, slot.id)]
+        for branch in covered:
+            self._drop(branch)
+        return bool(covered)
+
+    def _use(self, source: Source) -> None:
+        used = self._branches.get(source.seq)
+        if used is not None:
+            used.last_used, used.used_at = self.tick(), self.n_rows
+            return
+        slot = self.slots[source.seq]
+        slot.n_shared = max(slot.n_shared, source.n)
+        if slot.state is SlotState.IDLE:
+            slot.last_used, slot.used_at = self.tick(), self.n_rows
+
+    def _free_number(self) -> bool:
+        """Forget the branch that was used least recently."""
+        oldest = min(self._branches.values(), key=last_used, default=None)
+        if oldest is None:
+            return False
+        self.let_go(oldest)
+        return True
+
+    def idle(self) -> list[Idle]:
+        """List the sequences that nobody computes with and that hold something."""
+        idle = [slot for slot in self.slots if slot.state is SlotState.IDLE and slot.tokens]
+        return [*self._branches.values(), *idle]
+
+    def let_go(self, old: Idle) -> None:
+        """Forget an idle sequence, or move it to the host's memory."""
+        self._lose(old)
+        if isinstance(old, Slot):
+            self._clear(old)
+        else:
+            self._drop(old)
+
+    def _drop(self, branch: Branch) -> None:
+        self._backend.remove(branch.id, 0)
+        self._trees[branch.space].cut(branch.id, 0)
+        self._forget_space(branch.id)
+        del self._branches[branch.id]
+        self._free.append(branch.id)
+
+    def _clear(self, slot: Slot) -> int:
+        self._backend.remove(slot.id, 0)
+        self.unindex(slot)
+        return slot.forget()
+
+    def _lose(self, old: Idle) -> None:
+        """Tell of a text that leaves the cache, unless the host's memory takes it."""
+        if self.is_on and self.own(old.id) < MIN_SHARED:
+            return  # nearly all of it stays with others
+        self.counters.n_evicted += 1
+        if not self._put_aside(old, {old.last_task_id}):
+            self._lost.append(old.last_task_id)
+
+    def _put_aside(self, old: Idle, tasks: AbstractSet[int]) -> bool:
+        """Copy a sequence, the text of some tasks, into the host's memory if there is any."""
+        if self._host is None:
+            return False
+        states = self._backend.states
+        return self._host.put(old.space, old.tokens, lambda: states.copy(old.id), tasks)
+
+    def own(self, seq: int) -> int:
+        """Count the cells that only this sequence holds."""
+        space = self._spaces.get(seq)
+        return self._trees[space].n_own(seq) if space is not None else 0
+
+    def _length(self, seq: int) -> int:
+        space = self._spaces.get(seq)
+        return self._trees[space].length(seq) if space is not None else 0
+
+    def _forget_space(self, seq: int) -> None:
+        space = self._spaces.pop(seq)
+        if not len(self._trees[space]):
+            del self._trees[space]
+
+
+def last_used(one: Idle) -> int:
+    """Return when an idle sequence was last of use; the least goes first."""
+    return one.last_used

@@ -1,0 +1,179 @@
+"""The second tier of the prefix cache: copies of sequences in the host's memory (`--cache-ram`).
+
+What leaves the context is kept here, bounded in bytes, the least recently used going first. A copy
+is a whole sequence; a prompt that begins like it takes the copy and forgets what is too much.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from worker.engine.cache.prefix import common_prefix
+from worker.engine.cache.radix import RadixTree
+from worker.engine.cache.states import State
+
+MIN_TOKENS = 64
+"""Fewer are read about as soon as they are copied."""
+MAX_TASKS = 16
+"""Tasks that are remembered of a copy: a text that is asked for again and again has any number."""
+
+
+class Found(NamedTuple):
+    """A copy whose first `n` tokens are those of a prompt."""
+
+    n: int
+    state: State
+    n_tokens: int
+
+
+@dataclass(slots=True)
+class _Copy:
+    space: Hashable
+    tokens: list[int]
+    state: State
+    tasks: set[int]
+    """Whose texts these are: with the copy they are gone."""
+    last_used: int
+
+
+class HostCache:
+    """Owns the copies; the engine thread's alone."""
+
+    def __init__(self, n_bytes_max: int) -> None:
+        """`n_bytes_max` below 0 is no limit."""
+        self.forgotten: list[int] = []
+        """Tasks whose texts made way for others since somebody took this list."""
+        self._n_bytes_max = n_bytes_max
+        self._copies: dict[int, _Copy] = {}
+        self._trees: dict[Hashable, RadixTree] = {}
+        self._n_made = 0
+        self._n_uses = 0
+        self.n_bytes = 0
+        self.token_s = 20e-6
+        """What copying a token takes, measured; a guess before the first."""
+        self.copying_s = 0.0
+        """What all copies, to here and back, have taken."""
+        self.token_bytes = 0.0
+        """Size of a token's copy, by the last one."""
+
+    def put(
+        self,
+        space: Hashable,
+        tokens: Sequence[int],
+        copy: Callable[[], State],
+        tasks: AbstractSet[int] = frozenset(),
+    ) -> bool:
+        """Keep a sequence, unless it is short or kept already; tell whether it is kept now.
+
+        `tasks` are those whose text it is, to be told of when it is gone.
+        """
+        if len(tokens) < MIN_TOKENS or self._n_bytes_max == 0:
+            return False
+        tree = self._trees.get(space, RadixTree())
+        match = tree.longest(tokens)
+        if match.n == len(tokens):
+            self._use(*match.keys)
+            for key in match.keys:
+                self._add_tasks(self._copies[key], tasks)
+            return True
+        before_s = self.copying_s
+        with self.copying():
+            state = copy()
+        self.token_s += 0.2 * ((self.copying_s - before_s) / len(tokens) - self.token_s)
+        self.token_bytes = len(state) / len(tokens)
+        if not self._make_room(len(state)):
+            return False
+        tree = self._trees.setdefault(space, tree)  # new, or emptied by making room
+        self._n_made += 1
+        key = self._n_made
+        self._copies[key] = _Copy(space, list(tokens), state, set(tasks), 0)
+        self._use(key)
+        tree.extend(key, tokens)
+        self.n_bytes += len(state)
+        for other in match.keys & self._copies.keys():
+            if tree.n_own(other) == 0 and other != key:
+                # The new copy begins with all of it.
+                self._add_tasks(self._copies[key], self._drop(other))
+        return True
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """Count the time of a copy, which says nothing of what computing takes."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.copying_s += time.perf_counter() - start
+
+    def takes(self, n_tokens: int) -> bool:
+        """Tell whether so long a text is kept, as far as is known."""
+        is_small = 0 <= self._n_bytes_max < n_tokens * self.token_bytes
+        return n_tokens >= MIN_TOKENS and not is_small
+
+    def find(
+        self, space: Hashable, prompt: Sequence[int], n_most: int, *, whole: bool = False
+    ) -> Found | None:
+        """Find the copy that holds most of a prompt; with `whole` all of the copy must fit."""
+        if (tree := self._trees.get(space)) is None:
+            return None
+        if whole:
+            return self._find_whole(space, prompt, n_most)
+        match = tree.longest(prompt)
+        n = min(match.n, n_most)
+        if n == 0:
+            return None
+        # Each will do; the shortest is copied fastest.
+        key = min(match.keys, key=lambda one: len(self._copies[one].tokens))
+        self._use(key)
+        copy = self._copies[key]
+        return Found(n, copy.state, len(copy.tokens))
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def _find_whole(self, space: Hashable, prompt: Sequence[int], n_most: int) -> Found | None:
+        fitting = [
+            (len(copy.tokens), key)
+            for key, copy in self._copies.items()
+            if copy.space == space
+            and len(copy.tokens) <= n_most
+            and common_prefix(copy.tokens, prompt) == len(copy.tokens)
+        ]
+        if not fitting:
+            return None
+        n, key = max(fitting)
+        self._use(key)
+        return Found(n, self._copies[key].state, n)
+
+    def _make_room(self, n_bytes: int) -> bool:
+        if 0 <= self._n_bytes_max < n_bytes:
+            return False
+        while 0 <= self._n_bytes_max < self.n_bytes + n_bytes:
+            oldest = min(self._copies, key=lambda key: self._copies[key].last_used)
+            self.forgotten += sorted(self._drop(oldest))
+        return True
+
+    def _add_tasks(self, copy: _Copy, tasks: AbstractSet[int]) -> None:
+        """Note that a copy is the text of more tasks; newer ones stand for the oldest of many."""
+        copy.tasks |= tasks
+        while len(copy.tasks) > MAX_TASKS:
+            self.forgotten.append(min(copy.tasks))
+            copy.tasks.remove(self.forgotten[-1])
+
+    def _use(self, *keys: int) -> None:
+        self._n_uses += 1
+        for key in keys:
+            self._copies[key].last_used = self._n_uses
+
+    def _drop(self, key: int) -> set[int]:
+        """Forget a copy; return whose it was."""
+        copy = self._copies.pop(key)
+        self.n_bytes -= len(copy.state)
+        tree = self._trees[copy.space]
+        tree.cut(key, 0)
+        if not len(tree):
+            del self._trees[copy.space]
+        return copy.tasks

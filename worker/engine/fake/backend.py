@@ -1,0 +1,325 @@
+"""A deterministic backend without a model: the same seam, no weights, faults on demand.
+
+Tokens are bytes. The text that follows a prompt is a pure function of the sequence's tokens, so
+that streams that were mixed up would show. It keeps the books that llama.cpp keeps (positions
+must follow each other, rows need room) and fails in the same ways. Markers in a prompt ask for
+faults: `[[eos N]]` ends the text after N tokens, `[[say TEXT]]` repeats TEXT, `[[die]]` kills the
+process at the first token, `[[hang]]` never returns from decode, `[[fail]]` lets decode fail.
+"""
+
+import os
+import re
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+
+from protocol.config.config import WorkerConfig
+from protocol.errors import InvalidRequest
+from protocol.wire.facts import ModelCard, TokenProb
+from protocol.wire.sampling import SamplingParams
+from worker.engine.backend import (
+    CacheFull,
+    DecodeFailed,
+    Regroup,
+    Row,
+    Sampled,
+    Sampler,
+    SpecialTokens,
+    Vocabulary,
+)
+from worker.engine.cache.cache import n_sequences
+from worker.engine.fake.embedding import FakeEmbedder
+from worker.engine.fake.states import Cell, FakeAdapters, FakeStates
+from worker.engine.media import Media, MediaPiece, placeholders
+
+N_BYTES = 256
+FAKE_MARKER = "<__media__>"
+FAKE_DRAFT = 8
+"""Guesses a slot that it has room for."""
+EOS, BOS = 256, 257
+_SPECIAL = SpecialTokens(bos=BOS, eos=EOS, fim_pre=1, fim_suf=2, fim_mid=3, fim_rep=4, fim_sep=5)
+_MARK = re.compile(rb"\[\[(eos|say|die|hang|fail)(?: ([^\]]*))?\]\]")
+_LETTERS = b"etaoinshrdlucmfwypvbgkqjxz"
+
+
+class FakeSampler:
+    """Counts what it was asked for; `open_count` shows leaks."""
+
+    open_count = 0
+
+    def __init__(self, params: SamplingParams) -> None:
+        self.params = params
+        self.seq = -1
+        self.backend_sampling = False
+        self.was_ended = False
+        self.is_open = True
+        FakeSampler.open_count += 1
+
+    @property
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """Those that name a token."""
+        return tuple((token, bias) for token, bias in self.params.logit_bias if type(token) is int)
+
+    def end_thoughts(self) -> bool:
+        """Remember that it was asked; a text has thoughts if its task may be controlled."""
+        self.was_ended = self.params.reasoning_control
+        return self.was_ended
+
+    def close(self) -> None:
+        """Free it, once."""
+        assert self.is_open
+        self.is_open = False
+        FakeSampler.open_count -= 1
+
+
+def _vocabulary() -> Vocabulary:
+    """Every byte is a token."""
+    pieces = [bytes([byte]) for byte in range(N_BYTES)]
+    return Vocabulary(
+        [*pieces, b"", b""],
+        [*pieces, b"<eos>", b"<bos>"],
+        [False] * N_BYTES + [True, False],
+        add_bos=True,
+        special=_SPECIAL,
+    )
+
+
+class FakeBackend:
+    """Implements `worker.engine.backend.Backend` over plain lists."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        total = config.n_ctx or 4096
+        n_ctx = total if config.kv_unified else total // config.n_slots
+        self._config = config
+        self._step_s = config.fake_step_ms / 1e3
+        self._cells: dict[int, list[int]] = {}
+        self._faults: dict[int, tuple[bytes, bytes]] = {}
+        self._n_saved: dict[int, int] = {}
+        self._last: list[Row] = []
+        self.n_cells = total
+        self.n_batch = config.n_batch
+        self.n_seq = n_sequences(config.n_slots, config.cache_branches)
+        self.n_outputs = config.n_slots * (1 + FAKE_DRAFT)
+        self.is_gpu = False
+        self.prefill_token_s = 0.0
+        self.cell_share = 2e-5
+        self.adapters = FakeAdapters(config.lora, scale=not config.lora_init_without_apply)
+        self.states = FakeStates(self._cells, config.model)
+        self.vocabulary = _vocabulary()
+        has_embeddings = config.embeddings or config.reranking
+        self.embedder = FakeEmbedder(config, n_ctx) if has_embeddings else None
+        self.card = self._describe(n_ctx)
+        time.sleep(config.fake_load_ms / 1e3)
+
+    def _describe(self, n_ctx: int) -> ModelCard:
+        config, special = self._config, self.vocabulary.special_pieces
+        return ModelCard(
+            name=config.alias or "fake",
+            aliases=config.aliases,
+            tags=config.tags,
+            path=config.model or "fake.gguf",
+            n_slots=config.n_slots,
+            n_prefetch=config.n_prefetch,
+            n_ctx=n_ctx,
+            n_ctx_total=self.n_cells,
+            n_ctx_train=self.n_cells,
+            n_vocab=len(special),
+            longest_piece=max(map(len, special)),
+            chat_template=config.chat_template,
+            reasoning_format=config.reasoning_format,
+            template_kwargs=config.chat_variables,
+            jinja=config.jinja,
+            parses_chats=not config.skip_chat_parsing,
+            prefill_assistant=config.prefill_assistant,
+            media_marker=FAKE_MARKER if config.mmproj else "",
+            has_vision=bool(config.mmproj),
+            bos_token=special[BOS].decode(),
+            eos_token=special[EOS].decode(),
+            build="b0-fake",
+            defaults=config.sampling,
+            saves_slots=bool(config.slot_save_path),
+            n_lora=len(config.lora),
+            has_embeddings=self.embedder is not None,
+            pooling=self.embedder.pooling if self.embedder else "",
+            n_embd_out=self.embedder.n_embd if self.embedder else 0,
+            embd_normalize=config.embd_normalize,
+            suffix_first=config.spm_infill,
+        )
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Turn text into its bytes, BOS first if wanted."""
+        return [BOS] * add_special + list(text.encode(errors="replace"))
+
+    def open_sampler(
+        self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
+    ) -> Sampler:
+        """Make a sampler that remembers only its parameters."""
+        return FakeSampler(params)
+
+    def seat(self, seq: int, sampler: Sampler) -> None:
+        """Pretend that the device could choose whatever needs no grammar."""
+        assert isinstance(sampler, FakeSampler)
+        sampler.seq = seq
+        sampler.backend_sampling = sampler.params.backend_sampling and not sampler.params.grammar
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        """Append rows to their sequences, as strict about positions as llama.cpp."""
+        n_tokens = sum(len(row.tokens) for row in rows)
+        assert 0 < n_tokens <= self.n_batch, f"batch of {n_tokens} tokens"
+        if self.n_used + n_tokens > self.n_cells:
+            raise CacheFull
+        for row in rows:
+            cells = self._cells.setdefault(row.seq, [])
+            pos = len(cells) - self._n_saved.get(row.seq, 0)
+            assert row.pos == pos, f"seq {row.seq} continues at {row.pos}, not {pos}"
+        for row in rows:
+            self._cells[row.seq] += map(Cell, row.tokens)
+            self._find_fault(row)
+        if self._step_s:
+            time.sleep(self._step_s)
+        n_outputs = sum(len(row.tokens) if row.is_probed else row.wants_logits for row in rows)
+        assert n_outputs <= self.n_outputs, f"{n_outputs} rows of logits"
+        self._last = list(rows)
+
+    @property
+    def n_used(self) -> int:
+        """Cells in use; a shared one counts once, as in llama.cpp's unified cache."""
+        return len({id(cell) for cells in self._cells.values() for cell in cells})
+
+    def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
+        """Nothing is sooner."""
+
+    def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
+        """Choose the next byte from the sequence alone (and the seed, unless greedy)."""
+        assert isinstance(sampler, FakeSampler)
+        read = self._last[row]
+        assert read.wants_logits, "this row has no logits"
+        assert read.is_draft or offset == -1, "only a draft has logits of all its tokens"
+        start = read.pos + self._n_saved.get(read.seq, 0)
+        end = start + (len(read.tokens) if offset < 0 else offset + 1)
+        token = self._next_token(read.seq, self._cells[read.seq][:end], sampler.params)
+        prob = None
+        if sampler.params.n_probs:
+            piece = self.vocabulary.special_pieces[token]
+            prob = TokenProb(id=token, piece=piece, p=-0.25, top=((token, piece, -0.25),))
+        return Sampled(token, prob)
+
+    def probe(self, row: int, offset: int, token: int, n: int) -> TokenProb:
+        """Call every token equally likely."""
+        read = self._last[row]
+        assert read.is_probed and offset < len(read.tokens), "these logits were not asked for"
+        piece = self.vocabulary.special_pieces[token]
+        return TokenProb(id=token, piece=piece, p=-0.5, top=((token, piece, -0.5),))
+
+    def read_media(self, text: str, media: Sequence[bytes]) -> tuple[list[int], Media]:
+        """Let each marker stand for three positions."""
+        parts = text.split(FAKE_MARKER)
+        if len(parts) != len(media) + 1:
+            raise InvalidRequest("the markers do not match the media", param="prompt")
+        tokens = self.tokenize(parts[0], add_special=True, parse_special=True)
+        pieces: dict[int, MediaPiece] = {}
+        for data, part in zip(media, parts[1:], strict=True):
+            pieces[len(tokens)] = MediaPiece(3, data.hex())
+            tokens += placeholders(data.hex(), 3)
+            tokens += self.tokenize(part, add_special=False, parse_special=True)
+        return tokens, pieces
+
+    def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
+        """Append placeholders to a sequence."""
+        cells = self._cells.setdefault(seq, [])
+        assert pos == len(cells), f"seq {seq} continues at {pos}, not {len(cells)}"
+        cells += map(Cell, placeholders(piece.key, piece.n_pos))
+
+    def remove(self, seq: int, start: int) -> bool:
+        """Forget a sequence from `start` on."""
+        del self._cells.setdefault(seq, [])[start:]
+        if start == 0:
+            self._faults.pop(seq, None)
+            self._n_saved.pop(seq, None)
+        return True
+
+    def shift(self, seq: int, start: int, end: int) -> None:
+        """Forget `start` to `end`; the rest moves down."""
+        del self._cells[seq][start:end]
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Copy a part; positions must follow each other as everywhere."""
+        cells = self._cells.setdefault(target, [])
+        assert start == len(cells) and end <= len(self._cells[source])
+        cells += self._cells[source][start:end]
+        self._note_mark(target)
+
+    def regroup(self, seq: int, move: Regroup) -> None:
+        """Count the positions that are shared."""
+        used = len(self._cells[seq]) - self._n_saved.get(seq, 0)
+        assert move.start + move.width <= move.end == used
+        self._n_saved[seq] = self._n_saved.get(seq, 0) + move.n_saved
+
+    @property
+    def can_group(self) -> bool:
+        """Plain lists have no positions to speak of."""
+        return True
+
+    @property
+    def can_copy(self) -> bool:
+        """Plain lists can always be copied."""
+        return True
+
+    @property
+    def can_rewind(self) -> bool:
+        """Plain lists can always be cut."""
+        return True
+
+    @property
+    def can_shift(self) -> bool:
+        """Plain lists can always be shifted."""
+        return True
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._cells.clear()
+
+    def _find_fault(self, row: Row) -> None:
+        """Obey the last marker of a prompt once it has been read."""
+        marked = len(row.tokens) > 1 and not row.is_draft and self._note_mark(row.seq)
+        if not marked:
+            return
+        kind, _ = self._faults[row.seq]
+        if kind == b"die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == b"hang":
+            threading.Event().wait()
+        if kind == b"fail":
+            raise DecodeFailed("the fake was asked to fail", fatal=False)
+
+    def _note_mark(self, seq: int) -> bool:
+        """Remember the last marker of a sequence; tell whether there is one."""
+        cells = bytes(token for token in self._cells[seq] if 0 <= token < N_BYTES)
+        marks = list(_MARK.finditer(cells))
+        if marks:
+            self._faults[seq] = marks[-1].group(1), marks[-1].group(2) or b""
+        return bool(marks)
+
+    def _next_token(self, seq: int, cells: Sequence[int], params: SamplingParams) -> int:
+        kind, argument = self._faults.get(seq, (b"", b""))
+        start = self._generated_from(cells)
+        n_generated = len(cells) - start
+        if kind == b"eos" and n_generated >= int(argument or 0) and not params.ignore_eos:
+            return EOS
+        if kind == b"say":
+            return argument[n_generated] if n_generated < len(argument) else EOS
+        state = bytes(token % N_BYTES for token in cells[-16:])
+        if params.temperature > 0:
+            state += params.seed.to_bytes(4, "little")
+        state += self.adapters.flavour
+        value = zlib.crc32(state)
+        return ord(" ") if value % 6 == 0 else _LETTERS[value // 6 % len(_LETTERS)]
+
+    @staticmethod
+    def _generated_from(cells: Sequence[int]) -> int:
+        """Find where the prompt's last marker ends: what follows it was generated."""
+        data = bytes(token if 0 <= token < N_BYTES else 0 for token in cells)
+        marks = list(_MARK.finditer(data))
+        return marks[-1].end() if marks else 0

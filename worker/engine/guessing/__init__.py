@@ -1,4 +1,0 @@
-"""Further kinds of guessing ahead without a model: llama.cpp's ngram-map and ngram-mod.
-
-Pure; only `worker.drafting` imports it.
-"""

@@ -1,0 +1,4 @@
+"""Which rows the next step computes, and who gets a slot. Pure.
+
+Imported by the engine alone.
+"""

@@ -1,0 +1,94 @@
+"""Which task gets which slot, and whether there are cells for it; what the slot keeps for it."""
+
+from collections.abc import Sequence
+
+from worker.engine.cache.eviction import SHORT, Rent
+from worker.engine.cache.prefix import choose_slot, reusable
+from worker.engine.media import whole_pieces
+from worker.engine.slot import Slot, SlotState, Space
+from worker.engine.task import Task
+
+_RESERVE = 256
+"""Cells kept for an answer without a limit: longer ones may have to be parked."""
+
+
+class Admission:
+    """Decides by the slots and the cache; the engine thread's alone."""
+
+    def __init__(
+        self, rent: Rent, n_ctx: int, n_cells: int, similarity: float, *, cuts: bool
+    ) -> None:
+        """`n_ctx` is a slot's context; without `cuts` a slot's tokens cannot be kept in part."""
+        self._cache = rent.cache
+        self._rent = rent
+        self._slots: Sequence[Slot] = rent.cache.slots
+        self._n_cells = n_cells
+        self._is_scarce = len(self._slots) * n_ctx > n_cells
+        self._similarity = similarity
+        self._cuts = cuts
+
+    def choose(self, task: Task, space: Space) -> Slot | None:
+        """Return the idle slot for a task, or None as long as it has to wait."""
+        if not self._fits(task, space):
+            return None
+        idle = [slot for slot in self._slots if slot.state is SlotState.IDLE]
+        if task.slot >= 0:
+            wanted = self._slots[task.slot % len(self._slots)]
+            return wanted if wanted in idle else None
+        if not idle:
+            return None
+        if not self._cache.is_on:
+            alike = [slot for slot in idle if slot.space == space]
+            return choose_slot(idle, task.prompt, self._similarity, alike)
+        n, holders = self._cache.holders(space, task.prompt)
+        holding = [slot for slot in idle if slot.id in holders]
+        if holding and n / len(task.prompt) > self._similarity > 0:
+            return min(holding, key=lambda slot: len(slot.tokens))
+        return min(idle, key=lambda slot: (bool(slot.tokens), slot.last_used, slot.id))
+
+    def clear(self, slot: Slot, task: Task, space: Space, *, is_alone: bool = False) -> int:
+        """Let a slot forget what is of no use to a task; return how many tokens it keeps."""
+        makes_way = is_alone and len(task.prompt) < SHORT
+        if makes_way:
+            self._rent.make_way(slot, task, space)
+        n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
+        n_cached = whole_pieces(task.media, n_cached)
+        if slot.space != space or not self._cuts:
+            n_cached = 0  # what others have read is of no use, and a grouped cache cannot be cut
+        if n_cached < len(slot.tokens):
+            # The same prompt once more: its answer goes to the cells of the one before, as in
+            # llama-server. Behind them the kernels of a CPU would round it otherwise.
+            is_again = is_alone and self._rent.is_dear and n_cached == len(task.prompt) - 1
+            is_quick = (makes_way or is_again) and self._rent.is_quick(slot)
+            if is_again and not is_quick:
+                self._cache.give_away(slot)
+            else:
+                self._cache.keep(slot, n_cached, is_moved=is_quick)
+        n_cached = self._cache.cut(slot, n_cached)
+        if n_cached == 0:
+            slot.n_saved = slot.group_start = 0
+        slot.scales, slot.salt = space
+        return n_cached
+
+    def n_known(self, task: Task, space: Space) -> int:
+        """Count the tokens of a prompt that need not be read, whoever holds them."""
+        if not task.params.cache_prompt:
+            return 0
+        n, _ = self._cache.holders(space, task.prompt)
+        return min(n, len(task.prompt) - 1)
+
+    def _fits(self, task: Task, space: Space) -> bool:
+        """Tell whether there are cells for a task, if the slots could want more than there are."""
+        busy = [slot.run for slot in self._slots if slot.run is not None]
+        if not busy or not self._is_scarce:
+            return True
+        promised = sum(slot.n_prompt_left for slot in self._slots)
+        promised += sum(reserve(run.n_left) for run in busy)
+        wanted = len(task.prompt) - self.n_known(task, space) + reserve(task.params.n_predict)
+        n_held = self._cache.n_cells - self._cache.n_evictable
+        return n_held + promised + wanted <= self._n_cells
+
+
+def reserve(n_predict: int) -> int:
+    """Return the cells that an answer is expected to take; below 0 it may be of any length."""
+    return n_predict if n_predict >= 0 else _RESERVE

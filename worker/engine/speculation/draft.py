@@ -1,0 +1,168 @@
+"""Guessing ahead: who is asked for tokens that a slot may choose next, and how many. Pure.
+
+A draft costs rows in a batch and saves steps where it is right; it never changes a text, for each
+token is still chosen by the slot's own sampler (`Results`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from protocol.wire.sampling import SamplingParams
+from worker.engine.backend import Row
+from worker.engine.slot import Slot
+
+
+class Wish(NamedTuple):
+    """A slot that could go several tokens in one step."""
+
+    slot: int
+    tokens: Sequence[int]
+    """Everything so far, the chosen token that is not computed yet included."""
+    n_max: int
+    n_min: int | None = None
+    """Fewer tokens than these are no guess; None is the drafter's own."""
+    p_min: float | None = None
+    """A draft model stops before a token less likely than this; None is its own."""
+    kinds: tuple[str, ...] = ()
+    """Who may guess; empty is anybody."""
+
+    def kept(self, guess: list[int], n_min: int) -> list[int]:
+        """Return a guess, or nothing if it is too short; `n_min` is the drafter's own."""
+        return guess if len(guess) >= (n_min if self.n_min is None else self.n_min) else []
+
+
+class Drafter(Protocol):
+    """Guesses what comes next; owned by the engine thread."""
+
+    n_max: int
+    """Most tokens of one guess."""
+
+    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+        """Return a guess for each wish, at most its `n_max` tokens; none is an empty one."""
+
+    def learn(self, slot: int, tokens: Sequence[int]) -> None:
+        """Take note of a text that is finished."""
+
+    def close(self) -> None:
+        """Free what it holds, and write down what it has learnt."""
+
+
+class Drafters:
+    """Asks several drafters in turn: who is asked first has the first guess."""
+
+    def __init__(self, drafters: Mapping[str, Drafter]) -> None:
+        """Take the drafters by their kinds."""
+        self._drafters = drafters
+        self.n_max = max(drafter.n_max for drafter in drafters.values())
+
+    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+        """Return the first guess that anybody has for each wish."""
+        guesses: dict[int, list[int]] = {wish.slot: [] for wish in wishes}
+        for kind, drafter in self._drafters.items():
+            left = [
+                wish
+                for wish in wishes
+                if not guesses[wish.slot] and kind in (wish.kinds or self._drafters)
+            ]
+            capped = [wish._replace(n_max=min(wish.n_max, drafter.n_max)) for wish in left]
+            for wish, guess in zip(capped, drafter.draft(capped), strict=True):
+                guesses[wish.slot] = guess[: wish.n_max]
+        return [guesses[wish.slot] for wish in wishes]
+
+    def learn(self, slot: int, tokens: Sequence[int]) -> None:
+        """Tell all of them."""
+        for drafter in self._drafters.values():
+            drafter.learn(slot, tokens)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for drafter in self._drafters.values():
+            drafter.close()
+
+
+class Guessing:
+    """Makes the rows of decoding slots: the one token of each, and the guesses that follow it."""
+
+    def __init__(self, drafter: Drafter | None, *, n_slots: int, n_rows: int) -> None:
+        self._drafter = drafter
+        self._n_slots = n_slots
+        """Guess while at most this many slots decode: more rows pay only in small batches."""
+        self._n_rows = n_rows
+        """Most guesses of one step."""
+
+    def rows(self, slots: Sequence[Slot]) -> list[Row]:
+        """Return one row for each decoding slot."""
+        if not self.most(len(slots)):
+            return [Row(slot.id, slot.n_pos, (slot.active.pending,), True) for slot in slots]
+        guesses = self._guesses(slots)
+        return [self._row(slot, guesses.get(slot.id, [])) for slot in slots]
+
+    def most(self, n_slots: int) -> int:
+        """Return how many guesses there may be in a step in which so many slots decode."""
+        is_on = self._drafter is not None and 0 < n_slots <= self._n_slots
+        return self._n_rows if is_on else 0
+
+    @staticmethod
+    def _row(slot: Slot, guess: list[int]) -> Row:
+        tokens = (slot.active.pending, *guess)
+        return Row(slot.id, slot.n_pos, tokens, True, is_draft=bool(guess))
+
+    def _guesses(self, slots: Sequence[Slot]) -> dict[int, list[int]]:
+        drafter = self._drafter
+        able = [slot for slot in slots if not slot.active.task.media]
+        if drafter is None or not able:
+            return {}
+        room = [
+            min(
+                longest_wanted(slot.active.task.params, drafter.n_max),
+                longest_guess(len(slot.tokens), slot.n_ctx, slot.active.n_left),
+            )
+            for slot in able
+        ]
+        wishes = [
+            _wish(slot, share)
+            for slot, share in zip(able, share_rows(room, self._n_rows), strict=True)
+            if share
+        ]
+        guesses = drafter.draft(wishes)
+        return {wish.slot: guess for wish, guess in zip(wishes, guesses, strict=True)}
+
+
+def _wish(slot: Slot, n_max: int) -> Wish:
+    run = slot.active
+    params = run.task.params
+    return Wish(
+        slot.id,
+        [*slot.tokens, run.pending],
+        n_max,
+        n_min=params.speculative_n_min,
+        p_min=params.speculative_p_min,
+        kinds=params.speculative_types,
+    )
+
+
+def longest_wanted(params: SamplingParams, n_max: int) -> int:
+    """Return how many guesses a request takes at once, of the `n_max` that there may be."""
+    if "none" in params.speculative_types:
+        return 0
+    wanted = params.speculative_n_max
+    return n_max if wanted is None else min(n_max, wanted)
+
+
+def longest_guess(n_tokens: int, n_ctx: int, n_left: int) -> int:
+    """Return how many guesses fit beside the pending token of a slot (llama-server's rule).
+
+    `n_left` counts the tokens that the task may still generate, below 0 without a limit. One place
+    stays free for the token that follows the last guess, and one for a context shift.
+    """
+    room = n_ctx - n_tokens - 2
+    return max(0, min(room, n_left - 1) if n_left >= 0 else room)
+
+
+def share_rows(wanted: Sequence[int], n_rows: int) -> list[int]:
+    """Share `n_rows` among slots that want so many guesses: evenly, and none more than it wants."""
+    shares = [0] * len(wanted)
+    for n_done, i in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        shares[i] = max(0, min(wanted[i], n_rows // (len(wanted) - n_done)))
+        n_rows -= shares[i]
+    return shares

@@ -1,0 +1,64 @@
+"""Prompt lookup: guess that a text goes on as it did the last time its last words occurred. Pure.
+
+llama-server's `ngram-simple` (common/ngram-map.cpp): texts that repeat their prompt (summaries,
+edits, code) are guessed many tokens at a time, for nothing but the rows of a batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from worker.engine.cache.prefix import common_prefix
+from worker.engine.speculation.draft import Wish
+
+
+@dataclass(slots=True)
+class Index:
+    """Where each n-gram of one growing text occurred last; follows cuts by starting over."""
+
+    size: int
+    _tokens: list[int] = field(default_factory=list)
+    _after: dict[tuple[int, ...], int] = field(default_factory=dict)
+    """N-gram to the position behind its last occurrence that has a follower."""
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Take the text as it is now; usually it has grown by a few tokens."""
+        n_known = len(self._tokens)
+        if common_prefix(self._tokens, tokens) < n_known:
+            self._tokens, self._after, n_known = [], {}, 0
+        self._tokens.extend(tokens[n_known:])
+        # A follower at i makes the n-gram before it known; the one at the very end has none yet.
+        for i in range(max(self.size, n_known), len(tokens)):
+            self._after[tuple(self._tokens[i - self.size : i])] = i
+
+    def guess(self, n_max: int) -> list[int]:
+        """Return what followed the last occurrence of the n-gram at the end, or nothing."""
+        if n_max <= 0 or len(self._tokens) < self.size:
+            return []
+        start = self._after.get(tuple(self._tokens[-self.size :]))
+        return [] if start is None else self._tokens[start : start + n_max]
+
+
+class Lookup:
+    """A `Drafter` over the tokens of the slots themselves."""
+
+    def __init__(self, size: int, n_max: int, n_min: int = 0) -> None:
+        self._size = size
+        self._n_min = n_min
+        self.n_max = n_max
+        self._indexes: dict[int, Index] = {}
+
+    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+        """Guess for each wish from its own tokens."""
+        return [self._guess(wish) for wish in wishes]
+
+    def _guess(self, wish: Wish) -> list[int]:
+        index = self._indexes.setdefault(wish.slot, Index(self._size))
+        index.follow(wish.tokens)
+        guess = index.guess(min(wish.n_max, self.n_max))
+        return wish.kept(guess, self._n_min)
+
+    def learn(self, slot: int, tokens: Sequence[int]) -> None:
+        """Nothing to note: each text is looked up in itself."""
+
+    def close(self) -> None:
+        """Nothing to free."""

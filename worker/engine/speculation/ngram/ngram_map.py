@@ -1,0 +1,106 @@
+"""Guesses from what followed the last words of a text before: llama.cpp's ngram-map-k and -k4v.
+
+What was refused of a guess is not guessed again; with values counted, the follower must be twice
+as frequent as all others together.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from worker.engine.cache.prefix import common_prefix
+from worker.engine.speculation.draft import Wish
+
+MAX_VALUES = 4
+"""Followers that are told apart for one key."""
+
+Key = tuple[int, ...]
+
+
+class _Guess(NamedTuple):
+    """The last guess of a text, which the next call judges."""
+
+    key: Key
+    at: int
+    """Length of the text when it was made."""
+    tokens: list[int]
+
+
+@dataclass(slots=True)
+class _NgramHistory:
+    """One growing text; a cut lets it begin anew."""
+
+    tokens: list[int] = field(default_factory=list)
+    places: dict[Key, list[int]] = field(default_factory=dict)
+    """Key to the positions behind its occurrences."""
+    accepted: dict[Key, int] = field(default_factory=dict)
+    hits: Counter[Key] = field(default_factory=Counter)
+    last: _Guess | None = None
+
+
+class MapLookup:
+    """A `Drafter` over the tokens of the slots themselves."""
+
+    def __init__(self, size: int, n_max: int, *, min_hits: int = 1, counts: bool = False) -> None:
+        """`counts`: the most frequent follower is taken, as ngram-map-k4v does."""
+        self._size = size
+        self._min_hits = min_hits
+        self._counts = counts
+        self.n_max = n_max
+        self._histories: dict[int, _NgramHistory] = {}
+
+    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+        """Guess for each wish from its own tokens."""
+        return [self._guess(wish) for wish in wishes]
+
+    def learn(self, slot: int, tokens: Sequence[int]) -> None:
+        """Nothing to note: each text is looked up in itself."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _guess(self, wish: Wish) -> list[int]:
+        history = self._follow(wish)
+        if len(history.tokens) < self._size:
+            return []
+        key = tuple(history.tokens[-self._size :])
+        # What follows must be there as a whole, before the key at the end begins.
+        latest = len(history.tokens) - self._size - self.n_max
+        places = [at for at in history.places.get(key, ()) if at <= latest]
+        if not places:
+            return []
+        history.hits[key] += 1
+        start = self._choose(history.tokens, places)
+        if start is None or history.hits[key] < self._min_hits:
+            return []
+        n = min(wish.n_max, self.n_max, history.accepted.get(key, self.n_max))
+        guess = wish.kept(history.tokens[start : start + n], 0)
+        history.last = _Guess(key, len(history.tokens), guess)
+        return guess
+
+    def _choose(self, tokens: list[int], places: list[int]) -> int | None:
+        """Return where the follower begins; None if there is no clear one."""
+        if not self._counts:
+            return places[0]
+        values = Counter(tuple(tokens[at : at + self.n_max]) for at in places)
+        (value, n), *others = values.most_common(MAX_VALUES)
+        if n < 2 * sum(count for _, count in others):
+            return None
+        return next(at for at in places if tuple(tokens[at : at + self.n_max]) == value)
+
+    def _follow(self, wish: Wish) -> _NgramHistory:
+        """Take the text as it is now, and judge the last guess by it."""
+        history = self._histories.setdefault(wish.slot, _NgramHistory())
+        n_known = len(history.tokens)
+        if common_prefix(history.tokens, wish.tokens) < n_known:
+            history, n_known = _NgramHistory(), 0
+            self._histories[wish.slot] = history
+        if (last := history.last) is not None and len(wish.tokens) > last.at:
+            n_right = common_prefix(last.tokens, wish.tokens[last.at :])
+            history.accepted[last.key] = n_right
+            history.last = None
+        history.tokens.extend(wish.tokens[n_known:])
+        for at in range(max(self._size, n_known), len(history.tokens)):
+            history.places.setdefault(tuple(history.tokens[at - self._size : at]), []).append(at)
+        return history

@@ -1,0 +1,261 @@
+"""What a worker gets of the host: threads, CPUs, memory for its weights, and why: pure.
+
+`Host` is what `worker/host/topology.py` has read of the machine. What a person set stands; the rest is
+chosen here. The figures behind the choices are in docs/operations.md, "Threads and placement".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from protocol.config.config import WorkerConfig
+from protocol.cpulist import ANYWHERE, format_cpus, parse_cpus
+from worker.host.weights import Room, loadings
+
+NO_NUMA = "none"
+CHOSEN_POLL = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """A logical CPU."""
+
+    number: int
+    core: int
+    """The lowest CPU of the same core: those that share it are hyper-threads."""
+    node: int = 0
+    is_efficient: bool = False
+    """One of the slow cores of a hybrid machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The CPUs that this process may use."""
+
+    cpus: tuple[Cpu, ...]
+    n_online: int
+    """CPUs of the machine, ours or not."""
+    quota: float = 0.0
+    """CPU time of the control group in cores; 0 is no limit."""
+    free_memory: int = 0
+    """Bytes that can be had without swapping, within the control group; 0 is unknown."""
+    has_gpu: bool = False
+    name: str = ""
+    """What it calls itself; empty is unknown."""
+
+    @property
+    def n_cores(self) -> int:
+        """Return how many threads can compute at once."""
+        return _within(self.quota, count_cores(self.cpus))
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Return the NUMA nodes that our CPUs belong to."""
+        return tuple(sorted({cpu.node for cpu in self.cpus}))
+
+    def of_nodes(self, nodes: Sequence[int]) -> tuple[Cpu, ...]:
+        """Return our CPUs in these nodes."""
+        return tuple(cpu for cpu in self.cpus if cpu.node in nodes)
+
+    def __str__(self) -> str:
+        words = [f"{len(self.cpus)} of {self.n_online} CPUs", f"{count_cores(self.cpus)} cores"]
+        if len(self.nodes) > 1:
+            words.append(f"{len(self.nodes)} NUMA nodes")
+        if self.quota:
+            words.append(f"a quota of {self.quota:g} cores")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What one worker gets, and why."""
+
+    n_threads: int
+    n_threads_batch: int
+    cpus: str
+    """A list as in `0-3,8`, or `all`."""
+    numa: str
+    poll: int
+    anticipates: bool
+    """Steps may wait for tasks: what brings them in would take its time from a step anyway."""
+    why: str
+    reads: bool = False
+    """The weights are read into memory of its own, instead of mapping the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """The CPUs of one worker, before its threads are counted."""
+
+    cpus: str
+    numa: str
+    n_cores: int
+    """Cores for it alone."""
+    why: str
+
+
+def place(
+    host: Host, workers: Sequence[WorkerConfig], sizes: Mapping[str, int]
+) -> tuple[Placement, ...]:
+    """Place workers that run at once on one host; `sizes` are the bytes of their models' files."""
+    places = _places(host, workers)
+    threads = [
+        _threads(worker, where.n_cores) for worker, where in zip(workers, places, strict=True)
+    ]
+    n_all = sum(map(max, threads))
+    found = [
+        _placement(host, worker, where, n_threads, n_all)
+        for worker, where, n_threads in zip(workers, places, threads, strict=True)
+    ]
+    against = [_against(host, one, where) for one, where in zip(workers, places, strict=True)]
+    ways = loadings(workers, Room(sizes=sizes, free=host.free_memory), against)
+    return tuple(
+        replace(one, reads=way.reads, why=f"{one.why}; weights: {way.why}")
+        for one, way in zip(found, ways, strict=True)
+    )
+
+
+def _placement(
+    host: Host, worker: WorkerConfig, where: _Where, threads: tuple[int, int], n_all: int
+) -> Placement:
+    poll, waits = _poll(worker, n_all, host.n_cores)
+    given = "as given" if worker.n_threads > 0 else f"{where.n_cores} for it of {host.n_cores}"
+    return Placement(
+        n_threads=threads[0],
+        n_threads_batch=threads[1],
+        cpus=where.cpus,
+        numa=where.numa,
+        poll=poll,
+        anticipates=_anticipates(host, worker, max(threads), n_all),
+        why=f"threads: {given}; place: {where.why}; waiting: {waits}",
+    )
+
+
+def _threads(worker: WorkerConfig, share: int) -> tuple[int, int]:
+    n_threads = worker.n_threads if worker.n_threads > 0 else share
+    return n_threads, worker.n_threads_batch if worker.n_threads_batch > 0 else n_threads
+
+
+def _poll(worker: WorkerConfig, n_all: int, n_cores: int) -> tuple[int, str]:
+    if worker.poll >= 0:
+        return worker.poll, "as given"
+    if n_all > n_cores:
+        return 0, f"asleep, because {n_all} threads share {n_cores} cores"
+    return CHOSEN_POLL, "awake for microseconds, for every thread has a core"
+
+
+def _anticipates(host: Host, worker: WorkerConfig, n_threads: int, n_all: int) -> bool:
+    """Tell whether threads that wait for each other take all cores, and nobody else computes.
+
+    Two workers with a thread each lose a sixth of their requests by waiting: neither's step is
+    held up by what runs on the other's core.
+    """
+    if worker.anticipate is not None:
+        return worker.anticipate
+    return not uses_gpu(host, worker) and 1 < n_threads == n_all >= host.n_cores
+
+
+def _against(host: Host, worker: WorkerConfig, where: _Where) -> str:
+    """Say why a worker in that place does not compute faster from memory of its own."""
+    if uses_gpu(host, worker) or (worker.rpc and worker.n_gpu_layers):
+        return "the work is done elsewhere than on the CPU"
+    wanted = parse_cpus(where.cpus)
+    if len({cpu.node for cpu in host.cpus if not wanted or cpu.number in wanted}) > 1:
+        # All of it would lie on the node of the thread that reads.
+        return "its threads are on several NUMA nodes"
+    return ""
+
+
+def describe(names: Sequence[str], placements: Sequence[Placement]) -> list[str]:
+    """Say in a line what was chosen, for all workers that got the same together."""
+    same: dict[Placement, list[str]] = {}
+    for name, placement in zip(names, placements, strict=True):
+        same.setdefault(placement, []).append(name)
+    return [
+        f"workers={','.join(group)} threads={one.n_threads} threads_batch={one.n_threads_batch} "
+        f"cpus={one.cpus} numa={one.numa} poll={one.poll} "
+        f"anticipate={'yes' if one.anticipates else 'no'} "
+        f"weights={'read' if one.reads else 'mapped'} ({one.why})"
+        for one, group in same.items()
+    ]
+
+
+# ---- where ------------------------------------------------------------------------------------
+
+
+def _places(host: Host, workers: Sequence[WorkerConfig]) -> list[_Where]:
+    share = max(1, host.n_cores // max(1, len(workers)))
+    free = [worker for worker in workers if not _said(host, worker)]
+    groups = iter(_dealt(host, free, len(workers)))
+    return [_said(host, worker, share) or next(groups) for worker in workers]
+
+
+def _said(host: Host, worker: WorkerConfig, share: int = 1) -> _Where | None:
+    """Return where a worker goes by its own settings, or because one place is like another."""
+    numa = worker.numa or NO_NUMA
+    if worker.cpus:
+        asked = parse_cpus(worker.cpus)
+        ours = tuple(cpu for cpu in host.cpus if not asked or cpu.number in asked)
+        n_cores = min(share, count_cores(ours)) if ours else share
+        return _Where(worker.cpus, numa, n_cores, "as given")
+    if worker.numa:
+        why = "--numa as given" + (", which moves threads itself" if numa != NO_NUMA else "")
+        return _Where(ANYWHERE, numa, share, why)
+    if uses_gpu(host, worker):
+        return _Where(ANYWHERE, NO_NUMA, share, "anywhere, a GPU does the work")
+    if len(host.nodes) < 2:
+        return _Where(ANYWHERE, NO_NUMA, share, "anywhere, the machine is one NUMA node")
+    return None
+
+
+def uses_gpu(host: Host, worker: WorkerConfig) -> bool:
+    """Tell whether a worker will compute on a GPU, as far as its settings and the host say."""
+    return worker.n_gpu_layers != 0 and (bool(worker.devices) or host.has_gpu)
+
+
+def _dealt(host: Host, workers: Sequence[WorkerConfig], n_workers: int) -> list[_Where]:
+    """Deal the NUMA nodes out to the workers that compute on CPUs and said nothing."""
+    if len(workers) < 2:
+        return [_alone(host, worker, n_workers) for worker in workers]
+    nodes, n = host.nodes, len(workers)
+    groups: list[tuple[int, ...]]
+    if n >= len(nodes):
+        groups = [(nodes[i % len(nodes)],) for i in range(n)]
+    else:
+        cuts = [i * len(nodes) // n for i in range(n + 1)]
+        groups = [nodes[low:high] for low, high in pairwise(cuts)]
+    most = _within(host.quota, host.n_cores) // n_workers
+    return [_near(host, group, groups.count(group), most) for group in groups]
+
+
+def _near(host: Host, nodes: tuple[int, ...], n_sharing: int, most: int) -> _Where:
+    cpus = host.of_nodes(nodes)
+    share = count_cores(cpus) // n_sharing
+    n_cores = max(1, min(share, most) if host.quota else share)
+    named = ", ".join(map(str, nodes))
+    why = f"NUMA node {named}, so that its memory is near"
+    return _Where(format_cpus(cpu.number for cpu in cpus), NO_NUMA, n_cores, why)
+
+
+def _alone(host: Host, worker: WorkerConfig, n_workers: int) -> _Where:
+    """Place the only worker on a machine of several nodes."""
+    share = max(1, host.n_cores // n_workers)
+    largest = max(host.nodes, key=lambda node: count_cores(host.of_nodes((node,))))
+    if 0 < max(worker.n_threads, worker.n_threads_batch) <= count_cores(host.of_nodes((largest,))):
+        return _near(host, (largest,), 1, share)
+    if host.quota or len(host.cpus) < host.n_online:
+        # llama.cpp's placement knows neither quotas nor masks: it would use every CPU of a node.
+        return _Where(ANYWHERE, NO_NUMA, share, "anywhere in the CPUs granted, part of the machine")
+    why = "one worker over all NUMA nodes, its threads spread evenly and kept there"
+    return _Where(ANYWHERE, "distribute", share, why)
+
+
+def count_cores(cpus: Sequence[Cpu]) -> int:
+    """Count the cores of these CPUs; the slow ones of a hybrid machine would hold up the fast."""
+    fast = [cpu for cpu in cpus if not cpu.is_efficient] or cpus
+    return len({cpu.core for cpu in fast})
+
+
+def _within(quota: float, n_cores: int) -> int:
+    # Rounded down: with a thread too many, every step would wait for the next period.
+    return max(1, min(n_cores, int(quota)) if quota else n_cores)

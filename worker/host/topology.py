@@ -1,0 +1,167 @@
+"""What the machine is: CPUs that this process may use, cores, NUMA nodes, quota, memory, GPUs.
+
+Reads /sys, /proc and the control group; decides nothing. Where a file is missing, as in a sandbox,
+every CPU counts as a core of its own on one node.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from protocol.cpulist import parse_cpus
+from protocol.errors import ConfigError
+from worker.host.placement import Cpu, Host
+
+_ROOT = Path("/")
+_GPU_NODES = ("nvidia[0-9]*", "kfd")
+_UNLIMITED = 1 << 62
+"""A limit of version 1 from here on is none."""
+
+
+def read_host(root: Path = _ROOT, allowed: frozenset[int] | None = None) -> Host:
+    """Read the machine under `root`; `allowed` are the CPUs of this process, unless given."""
+    numbers = sorted(affinity() if allowed is None else allowed)
+    online = _cpu_list(root / "sys/devices/system/cpu/online")
+    node_of = _nodes(root)
+    slow = _cpu_list(root / "sys/devices/cpu_atom/cpus")
+    cpus = tuple(
+        Cpu(
+            number=number,
+            core=_core(root, number),
+            node=node_of.get(number, 0),
+            is_efficient=number in slow,
+        )
+        for number in numbers
+    )
+    return Host(
+        cpus=cpus,
+        n_online=max(len(online), len(cpus)),
+        quota=_quota(root),
+        free_memory=_free_memory(root),
+        has_gpu=any(any((root / "dev").glob(pattern)) for pattern in _GPU_NODES),
+        name=_name(root),
+    )
+
+
+def _name(root: Path) -> str:
+    """Read what the machine calls itself, in letters that a worker's name may have."""
+    path = root / "proc/sys/kernel/hostname"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.read_text().strip()) if path.is_file() else ""
+
+
+def affinity() -> frozenset[int]:
+    """Return the CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def bind(cpus: str) -> None:
+    """Keep this process on these CPUs; raises `ConfigError` if none of them is there."""
+    wanted = parse_cpus(cpus) if cpus else frozenset()
+    if not wanted or not hasattr(os, "sched_setaffinity"):
+        return
+    try:
+        os.sched_setaffinity(0, wanted)
+    except OSError as error:
+        raise ConfigError(f"cpus '{cpus}': this process may use none of them") from error
+
+
+def _core(root: Path, number: int) -> int:
+    folder = root / f"sys/devices/system/cpu/cpu{number}/topology"
+    siblings = _cpu_list(folder / "thread_siblings_list") or _cpu_list(folder / "core_cpus_list")
+    return min(siblings, default=number)
+
+
+def _nodes(root: Path) -> dict[int, int]:
+    """Map each CPU to its NUMA node."""
+    found = {}
+    for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
+        for number in _cpu_list(folder / "cpulist"):
+            found[number] = int(folder.name.removeprefix("node"))
+    return found
+
+
+def _cpu_list(path: Path) -> frozenset[int]:
+    text = _text(path).strip()
+    try:
+        return parse_cpus(text) if text else frozenset()
+    except ConfigError:
+        return frozenset()
+
+
+# ---- the control group ------------------------------------------------------------------------
+
+
+def _quota(root: Path) -> float:
+    """Return the tightest CPU quota of our control group and those around it, in cores."""
+    quotas = [quota for folder in groups(root, "cpu") if (quota := _quota_of(folder)) > 0]
+    return min(quotas, default=0.0)
+
+
+def groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of our control group and those around it, for version 2 and 1."""
+    for line in _text(root / "proc/self/cgroup").splitlines() or ["0::/"]:
+        _, names, path = [*line.split(":", 2), "", ""][:3]
+        mount = root / "sys/fs/cgroup"
+        if names:
+            if controller not in names.split(","):
+                continue
+            mount /= controller
+        folder = mount / path.lstrip("/")
+        # In a container the path may be the host's: what is not there is passed over.
+        while mount in (folder, *folder.parents):
+            yield folder
+            folder = folder.parent
+
+
+def _quota_of(folder: Path) -> float:
+    words = _text(folder / "cpu.max").split()
+    if not words:
+        words = [_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if len(words) == 2 and all(re.fullmatch(r"\d+", word) for word in words) and int(words[1]):
+        return int(words[0]) / int(words[1])
+    return 0.0
+
+
+# ---- memory -----------------------------------------------------------------------------------
+
+
+def free_memory(root: Path = _ROOT) -> int:
+    """Return the memory that can be had without swapping; 0 if the kernel does not say."""
+    match = re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def group_memory(root: Path = _ROOT) -> int | None:
+    """Return what our control groups leave us; None is no limit. Cached files do not count."""
+    left = [room for folder in groups(root, "memory") if (room := _room(folder)) is not None]
+    return min(left, default=None)
+
+
+def _free_memory(root: Path) -> int:
+    allowed = group_memory(root)
+    return free_memory(root) if allowed is None else min(free_memory(root), allowed)
+
+
+def _room(folder: Path) -> int | None:
+    for most, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        text = _text(folder / most).strip()
+        if not text.isdecimal() or int(text) >= _UNLIMITED:
+            continue
+        now = _text(folder / used).strip()
+        match = re.search(rf"^{cached} (\d+)", _text(folder / "memory.stat"), re.MULTILINE)
+        taken = int(now or 0) - (int(match[1]) if match else 0)
+        return max(0, int(text) - max(0, taken))
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

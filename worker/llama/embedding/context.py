@@ -1,0 +1,273 @@
+"""Embeddings: a second context on the same weights, so that generation never notices.
+
+All inputs of a batch are sequences of one physical batch: llama.cpp pools within such a batch, and
+aborts if an encoder's input needs two. What it would abort on is refused before it comes here.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from protocol.config.config import WorkerConfig
+from protocol.config.worker_config import POOLINGS
+from protocol.errors import ConfigError, InvalidRequest
+from worker.engine.adapters import Adapters
+from worker.engine.backend import DecodeFailed, Piece, Row
+from worker.engine.media import Media, MediaPiece, text_until
+from worker.llama import library
+from worker.llama.adapters import apply_control_vectors
+from worker.llama.batch import Batch
+from worker.llama.embedding.headless import POOLS, Rows, Vector, Watch, watch_for
+from worker.llama.media import MediaReader
+from worker.llama.model import Loaded, context_params
+
+_MAX_SEQUENCES = 64
+_ATTENTION = {"": -1, "causal": 0, "non-causal": 1}
+_INT16_RANGE = 32760.0
+"""The largest value of a vector with normalization 0 (llama.cpp common_embd_normalize)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A context for embeddings."""
+
+    context: Any
+    pooling: str
+    """What is made of an input's rows, by llama.cpp or, with a watch, here."""
+    watch: Watch | None = None
+
+
+class LlamaEmbedder:
+    """Owns the second context; implements `worker.engine.backend.Embedder`."""
+
+    def __init__(
+        self,
+        model: Any,
+        opened: Opened,
+        n_ctx: int,
+        adapters: Adapters,
+        media: MediaReader | None = None,
+    ) -> None:
+        self._media = media
+        # Only rows that are pooled here can come from several batches.
+        self.reads_media = media is not None and opened.watch is not None
+        self._context = context = opened.context
+        self._watch = opened.watch
+        """Ends graphs before the head; the rows are pooled here then."""
+        self.adapters = adapters
+        self._memory = lib.llama_get_memory(context)
+        self.pooling = opened.pooling
+        self.n_ctx = n_ctx
+        self.n_batch = int(lib.llama_n_ubatch(context))
+        # A recurrent model reads a batch in parts of equal length: only one input stays whole.
+        mixes = not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+        self.n_seq = int(lib.llama_n_seq_max(context)) if mixes else 1
+        self.can_split = _can_split(
+            self.pooling,
+            is_causal=bool(lib.llama_get_causal_attn(context)),
+            has_memory=bool(self._memory),
+        )
+        is_rank = self.pooling == "rank"
+        size = lib.llama_model_n_cls_out(model) if is_rank else lib.llama_model_n_embd_out(model)
+        self.n_embd = max(1, int(size))
+        template = lib.llama_model_chat_template(model, b"rerank")
+        self.rank_template = template.decode(errors="replace") if template else ""
+        self._batch = Batch(self.n_batch)
+
+    @property
+    def is_headless(self) -> bool:
+        """Whether the logits behind the embeddings are left out."""
+        return self._watch is not None
+
+    def embed(self, pieces: Sequence[Piece]) -> list[bytes]:
+        """Compute one batch; return the vectors of each last piece."""
+        self._batch.fill([Row(one.seq, one.pos, one.tokens, True) for one in pieces])
+        self._batch.want_all()
+        if self._watch:
+            self._watch.begin()
+        library.forget_log()
+        code = int(lib.llama_decode(self._context, self._batch.raw))
+        try:
+            if code != 0:
+                reason = library.last_words()
+                raise DecodeFailed(f"llama_decode returned {code}: {reason}", fatal=code < -1)
+            return [
+                self._vectors(one, first) if one.is_last else b""
+                for one, first in zip(pieces, self._batch.first, strict=True)
+            ]
+        finally:
+            for one in pieces:
+                if one.is_last or code != 0:
+                    self.forget(one.seq)
+
+    def embed_media(self, seq: int, tokens: Sequence[int], media: Media, normalize: int) -> bytes:
+        """Compute texts and pieces one after the other, and pool all of their rows."""
+        found: list[Rows] = []
+        pos = 0
+        try:
+            while pos < len(tokens):
+                if piece := media.get(pos):
+                    found.append(self._media_rows(seq, pos, piece))
+                    pos += piece.n_pos
+                    continue
+                n = text_until(media, pos, min(self.n_batch, len(tokens) - pos))
+                part = Piece(seq, pos, tokens[pos : pos + n], is_last=False)
+                self.embed([part])
+                found.append(self._rows(0, n).copy())
+                pos += n
+        finally:
+            self.forget(seq)
+        rows = np.concatenate(found)
+        if self.pooling == "none":
+            return rows.tobytes()
+        return normalized(POOLS[self.pooling](rows), normalize).tobytes()
+
+    def _media_rows(self, seq: int, pos: int, piece: MediaPiece) -> Rows:
+        assert self._media is not None and self._watch is not None
+        n = self._media.n_tokens(piece)
+        if n > self.n_batch:
+            raise InvalidRequest(
+                f"an image of {n} tokens does not fit n_ubatch = {self.n_batch}", param="image_data"
+            )
+        self._watch.begin()
+        self._media.decode(piece, self._context, seq, pos, self.n_batch)
+        return self._rows(0, n).copy()
+
+    def forget(self, seq: int) -> None:
+        """Drop a sequence; an encoder has no memory to drop it from."""
+        if self._memory:
+            lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+
+    def close(self) -> None:
+        """Free the context; the model must still be there."""
+        lib.llama_free(self._context)
+
+    def _vectors(self, piece: Piece, first: int) -> bytes:
+        """Copy the vectors out of llama.cpp's memory: they are gone with the next batch."""
+        if self.pooling == "none":
+            return self._rows(first, len(piece.tokens)).tobytes()
+        if self._watch:
+            vector = POOLS[self.pooling](self._rows(first, len(piece.tokens)))
+        else:
+            vector = self._look(lib.llama_get_embeddings_seq(self._context, piece.seq), 1)[0]
+        return normalized(vector, piece.normalize).tobytes()
+
+    def _rows(self, first: int, n: int) -> Rows:
+        """Look at the vectors of tokens that follow each other in the batch; all have one."""
+        return self._look(lib.llama_get_embeddings_ith(self._context, first), n)
+
+    def _look(self, pointer: Any, n: int) -> Rows:
+        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        if address is None:
+            raise DecodeFailed("llama.cpp made no embedding", fatal=False)
+        raw = (ctypes.c_float * (n * self.n_embd)).from_address(address)
+        return np.frombuffer(memoryview(raw), np.float32).reshape(n, self.n_embd)
+
+
+def open_embedder(
+    loaded: Loaded, config: WorkerConfig, media: MediaReader | None = None
+) -> LlamaEmbedder | None:
+    """Make the context for embeddings if they are configured; raises `ConfigError`."""
+    name = Path(config.model).name
+    if not (config.embeddings or config.reranking):
+        if not lib.llama_get_memory(loaded.context):
+            raise ConfigError(f"{name} is an encoder, made for embeddings: say --embeddings")
+        return None
+    n_train = int(lib.llama_model_n_ctx_train(loaded.model))
+    n_ctx = min(loaded.n_ctx_slot, n_train or loaded.n_ctx_slot)
+    opened = _opened(loaded, config, n_ctx)
+    apply_control_vectors(loaded.model, opened.context, config)
+    adapters = loaded.adapters.on(opened.context)
+    return LlamaEmbedder(loaded.model, opened, n_ctx, adapters, media)
+
+
+def _opened(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Opened:
+    """Make the context, without the head if there is one and the rows can be pooled here."""
+    context = _context(loaded, config, _params(loaded, config, n_ctx))
+    # Only a finished context tells what a model's own pooling is.
+    pooling = POOLINGS[int(lib.llama_pooling_type(context))]
+    if pooling != "none" and pooling not in POOLS:
+        return Opened(context, pooling)
+    watch = watch_for(loaded.model, lambda: _params(loaded, config, n_ctx))
+    if watch is None:
+        return Opened(context, pooling)
+    lib.llama_free(context)
+    params = watch.on(_params(loaded, config, n_ctx))
+    return Opened(_context(loaded, config, params), pooling, watch)
+
+
+def _context(loaded: Loaded, config: WorkerConfig, params: Any) -> Any:
+    library.forget_log()
+    context = lib.llama_init_from_model(loaded.model, params)
+    if not context:
+        name, said = Path(config.model).name, library.last_words()
+        raise ConfigError(f"cannot make a context for embeddings of {name}: {said}")
+    return context
+
+
+def _params(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Any:
+    params = context_params(config)
+    pooling = _pooling(loaded.model, config)
+    n_batch = config.n_ubatch
+    params.embeddings = True
+    params.pooling_type = POOLINGS.index(pooling) if pooling else -1
+    params.attention_type = _ATTENTION[config.attention_type]
+    params.n_seq_max = min(_MAX_SEQUENCES, n_batch)
+    params.n_batch = params.n_ubatch = n_batch
+    # Room for a batch, and where an input may come in pieces for one such input beside it.
+    in_pieces = bool(config.mmproj) or _may_split(loaded.model, config, pooling)
+    params.n_ctx = n_batch + (n_ctx if in_pieces else 0)
+    return params
+
+
+def _pooling(model: Any, config: WorkerConfig) -> str:
+    """Return what is set, or empty for the model's own; one that has none is pooled by its mean."""
+    if config.reranking:
+        return "rank"
+    return config.pooling or ("" if _stored_pooling(model) != "none" else "mean")
+
+
+def _stored_pooling(model: Any) -> str:
+    stored = _meta(model, f"{_meta(model, 'general.architecture')}.pooling_type")
+    return POOLINGS[int(stored)] if stored in ("0", "1", "2", "3", "4") else "none"
+
+
+def _may_split(model: Any, config: WorkerConfig, pooling: str) -> bool:
+    """Guess from the file what only the finished context tells for certain."""
+    arch = _meta(model, "general.architecture")
+    is_causal = config.attention_type != "non-causal"
+    return _can_split(
+        pooling or _stored_pooling(model),
+        is_causal=is_causal and _meta(model, f"{arch}.attention.causal") != "false",
+        has_memory=True,
+    )
+
+
+def _can_split(pooling: str, *, is_causal: bool, has_memory: bool) -> bool:
+    """Tell whether only the last token's state counts and the memory keeps the others'."""
+    return has_memory and (pooling == "last" or (pooling == "rank" and is_causal))
+
+
+def _meta(model: Any, key: str) -> str:
+    buffer = ctypes.create_string_buffer(256)
+    n = lib.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
+    return buffer.value.decode(errors="replace") if n >= 0 else ""
+
+
+def normalized(vector: Vector, kind: int) -> Vector:
+    """Scale a vector: -1 not at all, 0 to int16's range, else by its p-norm (2 is Euclidean)."""
+    if kind < 0:
+        return vector
+    # Without the first division a high power of a small number would be 0.
+    largest = float(np.max(np.abs(vector), initial=0.0))
+    if not largest > 0.0:
+        return np.zeros_like(vector)
+    if kind == 0:
+        return (vector * np.float32(_INT16_RANGE / largest)).astype(np.float32)
+    norm = float(np.sum(np.abs(vector.astype(np.float64) / largest) ** kind)) ** (1 / kind)
+    return (vector * np.float32(1 / (norm * largest))).astype(np.float32)

@@ -1,0 +1,111 @@
+"""Embeddings without the output head, which llama.cpp computes for every row and nobody reads.
+
+The graph of a language model goes on from its hidden states to the logits of the whole vocabulary,
+also where only embeddings are wanted: a quarter of the work of a small model. With pooling `none`
+the hidden states are the node `result_embd_pooled` in every architecture (llama-graph.cpp,
+build_pooling), and ggml's scheduler ends a graph behind a node if its callback says so
+(ggml-backend.cpp, ggml_backend_sched_compute_splits). So the rows are pooled here instead. Where a
+graph has no head (encoders) or no such node, llama.cpp computes and pools as ever.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from protocol.config.worker_config import POOLINGS
+from protocol.errors import ConfigError
+from worker.engine.backend import Row
+from worker.llama.batch import Batch
+from worker.llama.startup import open_ggml
+
+Rows = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
+
+_STATES, _LOGITS = b"result_embd_pooled", b"result_output"
+
+
+def _mean(rows: Rows) -> Vector:
+    vector: Vector = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return vector
+
+
+def _first(rows: Rows) -> Vector:
+    vector: Vector = rows[0]
+    return vector
+
+
+def _last(rows: Rows) -> Vector:
+    vector: Vector = rows[-1]
+    return vector
+
+
+POOLS: dict[str, Callable[[Rows], Vector]] = {"mean": _mean, "cls": _first, "last": _last}
+"""What llama.cpp makes of the rows of a sequence, by the name of the pooling."""
+
+
+class Watch:
+    """Looks at the nodes of a context's graphs; lives as long as the context."""
+
+    def __init__(self) -> None:
+        self.has_head = False
+        """Logits stood behind the states, in some graph so far."""
+        self.n_states = 0
+        """Nodes of that name: layers behind the pooling have it, too."""
+        self.is_cutting = False
+        """Whether graphs end behind the states."""
+        self._is_over = False
+        self._callback = lib.ggml_backend_sched_eval_callback(self._asked)
+        address = ctypes.cast(open_ggml("ggml-base").ggml_get_name, ctypes.c_void_p).value or 0
+        # Called for each of hundreds of nodes: to give the interpreter away each time costs more.
+        self._name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(address)
+
+    def __repr__(self) -> str:
+        return f"<Watch {'cutting' if self.is_cutting else 'looking'}>"
+
+    def on(self, params: Any) -> Any:
+        """Put it into a context's parameters, with the pooling that it needs."""
+        params.cb_eval = self._callback
+        params.pooling_type = POOLINGS.index("none")
+        return params
+
+    def begin(self) -> None:
+        """Forget the last graph; call it before the next one is computed."""
+        self._is_over = False
+
+    def _asked(self, node: int, is_question: bool, _data: object) -> bool:
+        """Tell whether a node's data is wanted; asked with the data, whether to go on."""
+        if not is_question:
+            return not self._is_over
+        name = self._name(node)
+        if name == _LOGITS:
+            self.has_head = True
+        elif name == _STATES:
+            self.n_states += 1
+            self._is_over = self.is_cutting
+        # Once it is over, what other devices have of the graph ends with its first node, too.
+        return self._is_over
+
+
+def watch_for(model: Any, params: Callable[[], Any]) -> Watch | None:
+    """Return what cuts the head off a model's graphs, None if they have none.
+
+    One token is computed in a small context of its own; `params` makes those of the real one.
+    """
+    try:
+        watch = Watch()
+    except ConfigError:  # llama.cpp was built as one library: its nodes have no names for us
+        return None
+    probe = watch.on(params())
+    probe.n_ctx = probe.n_batch = probe.n_ubatch = probe.n_seq_max = 1
+    context = lib.llama_init_from_model(model, probe)
+    if not context:
+        return None
+    batch = Batch(1)
+    batch.fill([Row(0, 0, (0,), True)])
+    code = int(lib.llama_decode(context, batch.raw))
+    lib.llama_free(context)
+    watch.is_cutting = code == 0 and watch.has_head and watch.n_states == 1
+    return watch if watch.is_cutting else None

@@ -1,0 +1,1 @@
+"""What is read of model files beside what llama.cpp loads."""

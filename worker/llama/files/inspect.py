@@ -1,0 +1,111 @@
+"""What llama.cpp says of itself and of a model that it loads; run as a child by `doctor`.
+
+`python -m worker.llama.files.inspect` prints the library's facts as JSON, with `CONFIG NAME` those of
+loading that worker's model. It may die of what it looks for: that is the answer, too.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from protocol.config import config as configs
+from protocol.config.config import WorkerConfig
+from protocol.errors import ConfigError
+from worker.llama import library, model, package
+from worker.llama.hardware import devices as hardware
+
+_KINDS = {0: "cpu", 1: "gpu", 2: "gpu", 3: "accelerator"}
+
+
+def about_library() -> dict[str, Any]:
+    """Return versions, the extensions of the CPU that are used, and the devices."""
+    library.start()
+    return {
+        "binding": package.version(),
+        "llama": lib.llama_version().decode(),
+        "build": library.build(),
+        "report": hardware.report(),
+        "system": lib.llama_print_system_info().decode(),
+        "offloads": bool(lib.llama_supports_gpu_offload()),
+        "locks": bool(lib.llama_supports_mlock()),
+        "devices": devices(),
+    }
+
+
+def devices() -> list[dict[str, Any]]:
+    """List what llama.cpp can compute on."""
+    return [
+        {
+            "name": one.name,
+            "description": one.description,
+            "kind": _KINDS.get(one.kind, "other"),
+            "free": one.free,
+            "total": one.total,
+        }
+        for one in hardware.all_devices()
+    ]
+
+
+def about_loading(config: WorkerConfig) -> dict[str, Any]:
+    """Load a model as a worker would, compute with it, and return what llama.cpp said."""
+    lines: list[str] = []
+
+    @lib.llama_log_callback  # type: ignore[untyped-decorator] # llama_cpp is untyped
+    def on_log(level: int, text: bytes, _data: object) -> None:
+        library.keep(level, text)  # the reason of a failure is looked for there
+        if b"buffer size" in text or b"offloaded" in text:
+            lines.append(text.decode(errors="replace").strip())
+
+    library.start()
+    before = _free()
+    lib.llama_log_set(on_log, None)
+    began = time.monotonic()
+    loaded = model.load(config, lambda _fraction: None)
+    _compute(loaded)
+    facts = {
+        "seconds": time.monotonic() - began,
+        "offloads": bool(lib.llama_supports_gpu_offload()),
+        "taken": max(0, before - _free()),
+        "log": lines,
+    }
+    loaded.close()
+    return facts
+
+
+def _compute(loaded: model.Loaded) -> None:
+    """Decode a batch and a single token: they take different kernels."""
+    if lib.llama_model_has_encoder(loaded.model):
+        return
+    token = max(0, lib.llama_vocab_bos(lib.llama_model_get_vocab(loaded.model)))
+    for n_tokens in (4, 1):
+        tokens = (lib.llama_token * n_tokens)(*[token] * n_tokens)
+        if code := lib.llama_decode(loaded.context, lib.llama_batch_get_one(tokens, n_tokens)):
+            raise ConfigError(f"llama.cpp cannot compute: llama_decode returned {code}")
+
+
+def _free() -> int:
+    return sum(int(one["free"]) for one in devices() if one["kind"] == "gpu")
+
+
+def main(args: list[str]) -> int:
+    """Print the facts as one line of JSON."""
+    try:
+        if args:
+            path, name = args
+            pool = configs.load(Path(path))
+            facts = about_loading(next(one for one in pool.worker if one.name == name))
+        else:
+            facts = about_library()
+    except ConfigError as error:
+        sys.stdout.write(json.dumps({"error": str(error)}))
+        return 1
+    sys.stdout.write(f"\n{json.dumps(facts)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,198 @@
+"""Back-end sampling: chains that choose inside the compute graph, on the device of the model.
+
+A context of llama.cpp takes one chain for each sequence (`llama_set_sampler`). From then on the
+rows of that sequence bring a token instead of their logits, and `llama_sampler_sample` returns it.
+What was tried on the library, and what follows from it:
+
+- A chain can be attached once in its life. A second time aborts the process, also after it was
+  detached; sampling with it on the host after that aborts too, and so does freeing it while it is
+  attached. So each task's chain is attached once and detached only to be freed, by its owner.
+- A row whose sequence has a chain leaves no logits where nobody else needs them. The last row of
+  a prompt may be sampled by several tasks, each in its own way: chains are attached after it.
+- Chains differ from the host's in what `fits` leaves out; there some values even abort.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from protocol.config.config import WorkerConfig
+from protocol.wire.sampling import SamplingParams
+from worker.engine.backend import Row
+from worker.llama.sampling.chain import Chain, has_dry, has_penalties, is_greedy, order
+from worker.llama.sampling.sampler import LlamaSampler
+from worker.llama.vocabulary import LlamaVocabulary
+from worker.speculation.kinds import longest_draft
+
+logger = logging.getLogger(__name__)
+
+MOST_CANDIDATES = 1024
+"""Among more, rounding of the summed up probabilities could choose a token that was ruled out."""
+LEAST_TEMPERATURE, HIGHEST_MIN_P, HIGHEST_BIAS, HIGHEST_PENALTY = 0.01, 0.9, 100.0, 10.0
+"""Beyond these the logits grow so large that min-p rounds to leaving nothing at all."""
+
+Attach = Callable[[int, Any], bool]
+"""Gives a sequence a chain, or takes it away; false where the device cannot have any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What decides, beside the request, whether a chain may go on board."""
+
+    n_vocab: int
+    suppressed: Sequence[int] = ()
+    """Tokens that the model forbids: their biases stand in every chain."""
+    drafts: bool = False
+    """Several tokens of a sequence may be chosen in one batch."""
+    is_able: bool = True
+
+
+_IS_ON: dict[str, Callable[[SamplingParams], bool]] = {
+    "penalties": has_penalties,
+    "dry": has_dry,
+    "top_n_sigma": lambda p: p.top_n_sigma > 0,
+    "top_k": lambda p: p.top_k > 0,
+    "typ_p": lambda p: p.typical_p < 1,
+    "top_p": lambda p: p.top_p < 1,
+    "min_p": lambda p: p.min_p > 0,
+    "xtc": lambda p: p.xtc_probability > 0 and p.xtc_threshold <= 0.5,
+    "temperature": lambda p: p.temperature != 1 or p.dynatemp_range > 0,
+    "tfs_z": lambda p: p.tfs_z < 1,
+}
+"""Whether a stage does anything; one that is not named here always does."""
+
+_ABLE = frozenset({"penalties", "top_k", "top_p", "min_p", "temperature"})
+
+
+def fits(p: SamplingParams, device: Device, biases: Sequence[tuple[int, float]] = ()) -> bool:
+    """Tell whether a chain chooses on the device just what it would choose on the host."""
+    banned = [*(token for token, _ in biases), *device.suppressed]
+    # There the last bias of a token counts, here they add up.
+    if len(set(banned)) != len(banned) or len(banned) >= device.n_vocab:
+        return False
+    if is_greedy(p):
+        return all(bias < float("inf") for _, bias in biases)
+    stages = [name for name in order(p) if name not in _IS_ON or _IS_ON[name](p)]
+    is_plain = p.mirostat == 0 and p.min_keep <= 1 and p.dynatemp_range <= 0
+    return (
+        is_plain
+        and _ABLE.issuperset(stages)
+        and not (device.drafts and "penalties" in stages)
+        and _is_in_order(p, stages)
+        and p.top_k <= min(MOST_CANDIDATES, device.n_vocab)
+        and _is_moderate(p)
+        and all(bias <= HIGHEST_BIAS for _, bias in biases)
+    )
+
+
+def _is_moderate(p: SamplingParams) -> bool:
+    factor, most = p.repeat_penalty, HIGHEST_PENALTY
+    return (
+        (p.temperature <= 0 or p.temperature >= LEAST_TEMPERATURE)
+        and p.min_p <= HIGHEST_MIN_P
+        and max(factor, 1 / factor, abs(p.presence_penalty), abs(p.frequency_penalty)) <= most
+    )
+
+
+def _is_in_order(p: SamplingParams, stages: Sequence[str]) -> bool:
+    """Tell whether each stage comes once, top-k before all else that leaves candidates out.
+
+    llama.cpp aborts where one sorts what was sorted before, or wants more than there are.
+    """
+    cuts = [name for name in stages if name in ("top_k", "top_p", "min_p")]
+    is_once = len(set(stages)) == len(stages)
+    is_cold_last = p.temperature > 0 or stages[-1:] == ["temperature"]
+    return is_once and cuts[:1] == ["top_k"] and is_cold_last
+
+
+@dataclass(slots=True)
+class _Seat:
+    chain: Chain
+    has_begun: bool = False
+    """The prompt has been read: from its last row the first token was chosen, on the host."""
+    is_taken: bool = False
+
+
+class Board:
+    """Which chain is attached to which sequence of a context; the engine thread's own."""
+
+    def __init__(self, attach: Attach, device: Device) -> None:
+        self._attach = attach
+        self._device = device
+        self._seats: dict[int, _Seat] = {}
+
+    def offer(self, seq: int, sampler: LlamaSampler, params: SamplingParams) -> bool:
+        """Take a task's chain on board for its later tokens, if that changes none of them."""
+        chain = sampler.lone_chain
+        if not params.backend_sampling or not self._device.is_able or chain is None:
+            return False
+        if not fits(params, self._device, sampler.biases):
+            return False
+        self._leave(seq)
+        seat = self._seats[seq] = _Seat(chain)
+        chain.before_free = partial(self._leave, seq, seat)
+        return True
+
+    def before(self, rows: Sequence[Row]) -> None:
+        """Attach the chains whose rows come with the next batch."""
+        if not self._seats:
+            return
+        for row in rows:
+            seat = self._seats.get(row.seq)
+            if seat is not None and row.wants_logits and seat.has_begun and not seat.is_taken:
+                self._take(row.seq, seat)
+
+    def after(self, rows: Sequence[Row]) -> None:
+        """Note whose prompts have been read by a batch that was computed."""
+        if not self._seats:
+            return
+        for row in rows:
+            seat = self._seats.get(row.seq)
+            if seat is not None and row.wants_logits:
+                seat.has_begun = True
+
+    def close(self) -> None:
+        """Detach everything: the context is about to go, and tasks may end after it."""
+        for seq in list(self._seats):
+            self._leave(seq)
+
+    @property
+    def attached(self) -> frozenset[int]:
+        """The sequences whose tokens are chosen on the device now."""
+        return frozenset(seq for seq, seat in self._seats.items() if seat.is_taken)
+
+    def _take(self, seq: int, seat: _Seat) -> None:
+        seat.is_taken = self._attach(seq, seat.chain.handle)
+        if not seat.is_taken:
+            logger.warning("back-end sampling is refused by the device; seq=%d", seq)
+            del self._seats[seq]
+
+    def _leave(self, seq: int, seat: _Seat | None = None) -> None:
+        """Detach a sequence's chain; one that has left already, or has a successor, is not it."""
+        found = self._seats.get(seq)
+        if found is None or (seat is not None and found is not seat):
+            return
+        del self._seats[seq]
+        if found.is_taken:
+            self._attach(seq, None)
+
+
+def open_board(context: Any, vocabulary: LlamaVocabulary, config: WorkerConfig) -> Board:
+    """Make the board of a context."""
+    device = Device(
+        n_vocab=vocabulary.n_tokens,
+        suppressed=vocabulary.suppressed(),
+        drafts=longest_draft(config) > 0,
+        is_able=config.split_mode != "tensor",
+    )
+    if config.sampling.backend_sampling and not device.is_able:
+        logger.warning("--backend-sampling has no effect with -sm tensor: llama.cpp refuses it")
+
+    def attach(seq: int, chain: Any) -> bool:
+        return bool(lib.llama_set_sampler(context, seq, chain))
+
+    return Board(attach, device)

@@ -1,0 +1,312 @@
+"""The sampler of one task: chains, stages, grammar, and the probabilities that are asked for.
+
+Usually one ctypes call a token (`llama_sampler_sample`), or `Best` where that would only find the
+greatest logit. Where something must look at the candidates (grammar, a dropped stage, probabilities
+after sampling) they are filled into numpy memory and the parts are applied one by one, like
+llama-server's `common_sampler_sample`. The grammar is ours (`worker.grammar.gbnf`): llama.cpp's
+takes exponential time over some, and cannot be stopped.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.wire.facts import TokenProb
+from protocol.wire.sampling import SamplingParams
+from worker.engine.backend import DeadEnd, Sampled
+from worker.grammar.gbnf.matcher import Matcher
+from worker.grammar.gbnf.symbols import GrammarError
+from worker.llama.sampling.chain import (
+    Chain,
+    Model,
+    build,
+    has_dry,
+    has_penalties,
+    open_best,
+    resolve_biases,
+    window,
+)
+from worker.llama.sampling.grammar import Grammars
+from worker.llama.sampling.greedy import Logits
+from worker.llama.sampling.reasoning import open_thinking
+from worker.llama.sampling.stages import Candidates, Stage, view
+from worker.llama.sampling.trigger import Trigger
+
+_NEVER = np.float32(-np.inf)
+
+Outputs = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+"""The logits of several rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """What all samplers of the engine thread share."""
+
+    candidates: Candidates
+    pieces: Sequence[bytes]
+    grammars: Grammars
+
+
+class LlamaSampler:
+    """Sampler state of one task; any thread may make it, the engine's alone uses it."""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        model: Model,
+        scratch: Scratch,
+        triggers: Sequence[str] = (),
+    ) -> None:
+        self._parts: list[Chain | Stage] = []  # first: whatever fails, they are freed
+        self.params = params
+        self._n_probs = params.n_probs
+        self._scratch = scratch
+        self._grammar: Matcher | None = None
+        self._lazy: Matcher | None = None
+        """The grammar while it waits for its trigger."""
+        self._tokenize = _tokenizer(model)
+        self._trigger = Trigger(triggers, scratch.pieces, self._tokenize) if triggers else None
+        self._thinking = open_thinking(
+            params, scratch.pieces, self._tokenize, is_lazy=self._trigger is not None
+        )
+        try:
+            grammar = scratch.grammars.open(params.grammar) if params.grammar else None
+            if self._trigger is None:
+                self._grammar = grammar
+            else:
+                self._lazy = grammar
+            self.biases = resolve_biases(params, model)
+            self._parts = build(params, self.biases, model)
+        except TaskError:
+            self.close()
+            raise
+        only = self._parts[0]
+        is_fast = self._grammar is None and self._thinking is None
+        is_fast = is_fast and len(self._parts) == 1 and not params.post_sampling_probs
+        self._fast = only.handle if is_fast and isinstance(only, Chain) else None
+        self.backend_sampling = False
+        """Rows of later tokens bring the token itself, and no logits to look at."""
+        self._best = open_best(params, self.biases, model) if self._fast is not None else None
+        self.chosen = -1
+        """The token of the row that comes next, if it was chosen already (`crew.py`)."""
+
+    @property
+    def lone_chain(self) -> Chain | None:
+        """The chain, if it alone decides on every token and nobody asks for probabilities."""
+        is_alone = self._fast is not None and self._trigger is None and not self._n_probs
+        (*_, last) = self._parts
+        return last if is_alone and isinstance(last, Chain) else None
+
+    @property
+    def busy_chain(self) -> Any:
+        """The chain, if choosing a token is one call that looks at the whole vocabulary."""
+        return None if self._best is not None or self.backend_sampling else self._fast
+
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Let penalties and DRY see the prompt, or what stands for it."""
+        for token in tokens:
+            for part in self._parts:
+                part.accept(token)
+
+    def sample(self, context: Any, index: int, read: Callable[[int], Logits]) -> Sampled:
+        """Choose a token from a row; `read` looks its logits up, where anything needs them."""
+        try:
+            if self._fast is None:
+                return self._judged(read(index))
+            if self.chosen >= 0:
+                token, self.chosen = self.chosen, -1
+            elif self._best is not None and not self.backend_sampling:
+                token = self._best.choose(read(index))
+            else:
+                token = int(lib.llama_sampler_sample(self._fast, context, index))
+            self._watch(token)
+            return Sampled(token, self._raw_prob(token, read(index)) if self._n_probs else None)
+        except GrammarError as error:
+            text = f"The grammar cannot be followed: {error}"
+            raise TaskError(ErrorCode.INVALID_REQUEST, text, param="grammar") from error
+
+    def _judged(self, logits: Logits) -> Sampled:
+        """Choose a token where something must look at the candidates."""
+        token = self._choose(self._forced(logits))
+        if self.params.post_sampling_probs:
+            prob = self._final_prob(token)
+        else:
+            prob = self._raw_prob(token, logits)
+        if self._grammar is not None:
+            self._require_allowed(token)
+            self._grammar.accept(token)
+        self._watch(token)
+        for part in self._parts:
+            part.accept(token)
+        return Sampled(token, prob)
+
+    def close(self) -> None:
+        """Free everything; may be called twice."""
+        for part in self._parts:
+            part.free()
+        self._parts = []
+        self._fast = None
+        self._grammar = self._lazy = None
+
+    def __del__(self) -> None:
+        # A task that was made ready and never began has nobody who would close its sampler.
+        self.close()
+
+    def end_thoughts(self) -> bool:
+        """Let the thoughts that are under way end now; false if none are."""
+        return self._thinking is not None and self._thinking.end()
+
+    def _forced(self, logits: Logits) -> Logits:
+        """Leave nothing but the token that ends the thoughts, if it is time for that."""
+        thinking = self._thinking
+        if thinking is None or (token := thinking.forced) is None:
+            return logits
+        if self._grammar is not None and not self._grammar.is_allowed(token):
+            thinking.give_up()  # the grammar knows of no thoughts here
+            return logits
+        only = np.full_like(logits, -np.inf)
+        only[token] = logits[token]
+        return only
+
+    def _watch(self, token: int) -> None:
+        """Follow thoughts; a trigger inside them is none, but their end may be one."""
+        thinking = self._thinking
+        if thinking is None:
+            self._await(token)
+            return
+        was_open = thinking.is_open
+        thinking.accept(token)
+        if not was_open:
+            self._await(token)
+        elif not thinking.is_open and thinking.ended_with:
+            for one in self._tokenize(thinking.ended_with):
+                self._await(one)
+
+    def _await(self, token: int) -> None:
+        """Let the grammar hold from now on if its trigger has come."""
+        if self._trigger is None or (written := self._trigger.watch(token)) is None:
+            return
+        self._trigger = None
+        assert self._lazy is not None, "a trigger without a grammar"
+        for one in written:
+            if not self._lazy.is_allowed(one):
+                return  # not how the grammar has it: the text stays free, as it was
+            self._lazy.accept(one)
+        self._grammar, self._lazy, self._fast = self._lazy, None, None
+
+    # ---- choosing -----------------------------------------------------------------------------
+
+    def _choose(self, logits: Logits) -> int:
+        """Rejection sampling: the grammar judges one token, and masks all only if it refuses it."""
+        candidates = self._scratch.candidates
+        candidates.fill(logits)
+        token = self._apply_parts()
+        if self._grammar is None or self._grammar.is_allowed(token):
+            return token
+        candidates.fill(np.where(self._grammar.mask(), logits, _NEVER))
+        if not candidates.any_possible():
+            raise DeadEnd
+        token = self._apply_parts()
+        self._require_allowed(token)  # biases may have left nothing that the grammar allows
+        return token
+
+    def _apply_parts(self) -> int:
+        raw = self._scratch.candidates.raw
+        for part in self._parts:
+            part.apply(raw)
+        token = self._scratch.candidates.selected()
+        if token < 0:
+            raise DeadEnd
+        return token
+
+    def _require_allowed(self, token: int) -> None:
+        if self._grammar is not None and not self._grammar.is_allowed(token):
+            raise DeadEnd
+
+    # ---- probabilities ------------------------------------------------------------------------
+
+    def _raw_prob(self, token: int, logits: Logits) -> TokenProb | None:
+        """Log-probabilities of the model itself, before any sampler."""
+        if self._n_probs <= 0:
+            return None
+        return raw_prob(token, logits, self._n_probs, self._scratch.pieces)
+
+    def _final_prob(self, token: int) -> TokenProb | None:
+        """Probabilities after the sampler chain; impossible tokens are left out."""
+        n = self._n_probs
+        if n <= 0:
+            return None
+        items = view(self._scratch.candidates.raw)
+        weights = np.exp(items["logit"] - items["logit"].max(), dtype=np.float64)
+        probabilities = weights / weights.sum()
+        best = np.argsort(-probabilities, kind="stable")[:n]
+        pieces, ids = self._scratch.pieces, items["id"]
+        own = probabilities[ids == token]
+        return TokenProb(
+            id=token,
+            piece=pieces[token],
+            p=float(own[0]) if len(own) else 0.0,
+            top=tuple(
+                (int(ids[i]), pieces[int(ids[i])], float(probabilities[i]))
+                for i in best
+                if probabilities[i] > 0
+            ),
+        )
+
+
+def raw_prob(token: int, logits: Logits, n: int, pieces: Sequence[bytes]) -> TokenProb:
+    """Return the log-probability of a token, and the `n` likeliest, by the logits alone."""
+    top = float(logits.max())
+    log_total = top + float(np.log(np.exp(logits - top, dtype=np.float64).sum()))
+    n = min(n, len(logits))
+    best = np.argpartition(logits, len(logits) - n)[-n:]
+    best = best[np.argsort(-logits[best], kind="stable")]
+    return TokenProb(
+        id=token,
+        piece=pieces[token],
+        p=float(logits[token]) - log_total,
+        top=tuple((int(i), pieces[i], float(logits[i]) - log_total) for i in best),
+    )
+
+
+def open_sampler(
+    params: SamplingParams,
+    model: Model,
+    scratch: Scratch,
+    prompt: Sequence[int],
+    triggers: Sequence[str] = (),
+) -> LlamaSampler:
+    """Build a task's sampler and show it the end of the prompt, as far as any window reaches."""
+    sampler = LlamaSampler(params, model, scratch, triggers)
+    n_seen = max(
+        window(params.repeat_last_n, model) if has_penalties(params) else 0,
+        window(params.dry_penalty_last_n, model) if has_dry(params) else 0,
+    )
+    if n_seen:
+        sampler.remember(_seen(params, model, prompt)[-n_seen:])
+    return sampler
+
+
+def _seen(params: SamplingParams, model: Model, prompt: Sequence[int]) -> Sequence[int]:
+    if params.penalty_prompt is None:
+        return prompt
+    if isinstance(params.penalty_prompt, str):
+        return model.vocabulary.tokenize(
+            params.penalty_prompt, add_special=False, parse_special=False
+        )
+    if any(not 0 <= token < model.vocabulary.n_tokens for token in params.penalty_prompt):
+        raise InvalidRequest(
+            "Field 'penalty_prompt': contains invalid tokens", param="penalty_prompt"
+        )
+    return params.penalty_prompt
+
+
+def _tokenizer(model: Model) -> Callable[[str], Sequence[int]]:
+    def tokenize(text: str) -> Sequence[int]:
+        return model.vocabulary.tokenize(text, add_special=False, parse_special=True)
+
+    return tokenize

@@ -1,0 +1,84 @@
+"""Chooses the tokens of several rows at once, on threads beside the engine's.
+
+A chain looks at every token of the vocabulary: 0.05 ms for 49,152 of them, 0.4 ms without `top_k`,
+and three times that for the vocabularies of larger models. One after the other that is a pause of
+the device after every step; llama.cpp's samplers share nothing, and ctypes lets go of the
+interpreter while they work. Handing over takes some 0.1 ms, so it is done only where that pays.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import llama_cpp.llama_cpp as lib
+
+from worker.host.topology import affinity
+
+HANDOVER_S = 0.0003
+"""What it takes to hand work over to threads and to wait for them, with some doubt."""
+_MOST_THREADS = 4
+_WEIGHT = 0.1
+
+
+class Job(NamedTuple):
+    """A chain, and the position in the batch whose logits it is to choose from."""
+
+    chain: Any
+    position: int
+
+
+Choose = Callable[[Any, int], int]
+
+
+class Crew:
+    """Owns the threads; used by the engine's thread alone."""
+
+    def __init__(self, choose: Choose, n_threads: int) -> None:
+        self._choose = choose
+        self._n_threads = n_threads
+        self._pool: ThreadPoolExecutor | None = None
+        self.one_s = 0.0
+        """What one choice takes, a moving average; 0 until one was made."""
+
+    def pays(self, n: int) -> bool:
+        """Tell whether so many choices are made sooner by several threads."""
+        n_threads = min(n, self._n_threads)
+        return n_threads > 1 and self.one_s * (n - -(-n // n_threads)) > HANDOVER_S
+
+    def learn(self, elapsed_s: float) -> None:
+        """Learn what one choice took, with the crew or without it."""
+        self.one_s += _WEIGHT * (elapsed_s - self.one_s) if self.one_s else elapsed_s
+
+    def choose(self, jobs: Sequence[Job]) -> list[int]:
+        """Choose a token for each job, on all threads; in the order of the jobs."""
+        pool = self._pool
+        if pool is None:
+            pool = self._pool = ThreadPoolExecutor(self._n_threads - 1, "sampling")
+        n = -(-len(jobs) // self._n_threads)
+        parts = [jobs[i : i + n] for i in range(0, len(jobs), n)]
+        others = [pool.submit(self._part, part) for part in parts[1:]]
+        start = time.perf_counter()
+        tokens = self._part(parts[0])
+        self.learn((time.perf_counter() - start) / n)
+        for other in others:
+            tokens += other.result()
+        return tokens
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _part(self, jobs: Sequence[Job]) -> list[int]:
+        return [self._choose(*job) for job in jobs]
+
+
+def open_crew(context: Any) -> Crew:
+    """Make the crew of a context: as many threads as there are processors, but not many."""
+
+    def choose(chain: Any, index: int) -> int:
+        return int(lib.llama_sampler_sample(chain, context, index))
+
+    return Crew(choose, min(_MOST_THREADS, len(affinity())))

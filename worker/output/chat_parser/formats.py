@@ -1,0 +1,281 @@
+"""How models write tool calls: one row a format, chosen by the template's text.
+
+The same markers that llama.cpp knows (common/chat.cpp, common/parsers/); `NAME` in an opener stands
+for the name of a tool, `ANY` for an identifier.
+"""
+
+from dataclasses import replace
+
+from worker.output.chat_parser.thoughts import Thoughts
+from worker.output.chat_parser.tool_format import ANY, KIND, NAME, Nested, Tagged, ToolFormat
+
+
+def _deepseek(name: str) -> str:
+    """Write one of DeepSeek's tokens: between fullwidth bars, with lower blocks for spaces."""
+    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"
+
+
+_CALLS_BEGIN, _CALLS_END = _deepseek("tool calls begin"), _deepseek("tool calls end")
+_CALL_BEGIN, _CALL_END = _deepseek("tool call begin"), _deepseek("tool call end")
+_SEP = _deepseek("tool sep")
+
+_START = "<|start|>assistant"
+_M3 = "]<]minimax[>["
+
+GENERIC = ToolFormat(
+    name="generic",
+    is_bare=True,
+    calls=(("tool_call",), ("tool_calls", None)),
+    content=("response",),
+)
+"""For templates that know no tools: the prompt explains it, a grammar enforces it."""
+
+_FUNCTION_BLOCKS = Tagged(
+    key_open="<parameter=",
+    key_close=">",
+    value_close="</parameter>",
+    is_block=True,
+    close="</function>",
+)
+
+FORMATS: tuple[ToolFormat, ...] = (
+    ToolFormat(
+        name="qwen3.5",
+        marks=("<tool_call>", "<function=", "<parameter=", "<think>"),
+        openers=(("<tool_call>\n", "<function=", NAME, ">\n"),),
+        closers=("</tool_call>",),
+        tagged=_FUNCTION_BLOCKS,
+    ),
+    ToolFormat(
+        name="qwen3-coder",
+        marks=("<tool_call>", "<function=", "<parameter="),
+        openers=(("<tool_call>\n", "<function=", NAME, ">\n"),),
+        loose_openers=(("<function=", NAME, ">\n"),),
+        closers=("</tool_call>",),
+        tagged=_FUNCTION_BLOCKS,
+    ),
+    ToolFormat(
+        name="seed-oss",
+        marks=("<seed:tool_call>", "<function=", "<parameter="),
+        openers=(("<seed:tool_call>\n", "<function=", NAME, ">\n"),),
+        closers=("</seed:tool_call>",),
+        tagged=replace(_FUNCTION_BLOCKS, is_block=False),
+    ),
+    ToolFormat(
+        name="glm-4.5",
+        marks=("<tool_call>", "<arg_key>", "<arg_value>"),
+        openers=(("<tool_call>", NAME),),
+        tagged=Tagged(
+            key_open="<arg_key>",
+            key_close="</arg_key>",
+            value_open="<arg_value>",
+            value_close="</arg_value>",
+            close="</tool_call>",
+        ),
+    ),
+    ToolFormat(
+        name="minimax-m3",
+        marks=(_M3, "<tool_call>", "<invoke name="),
+        openers=(
+            (f"{_M3}<tool_call>\n", f'{_M3}<invoke name="', NAME, '">'),
+            (f'{_M3}<invoke name="', NAME, '">'),
+        ),
+        end=f"{_M3}</tool_call>",
+        nested=Nested(mark=_M3, close=f"{_M3}</invoke>"),
+    ),
+    ToolFormat(
+        name="minimax-m2",
+        marks=("<minimax:tool_call>", "<invoke name=", "<parameter name="),
+        openers=(
+            ("<minimax:tool_call>\n", '<invoke name="', NAME, '">\n'),
+            ('<invoke name="', NAME, '">\n'),
+        ),
+        end="</minimax:tool_call>",
+        tagged=Tagged(
+            key_open='<parameter name="',
+            key_close='">',
+            value_close="</parameter>",
+            close="</invoke>",
+        ),
+    ),
+    ToolFormat(
+        name="gpt-oss",
+        marks=("<|channel|>", "<|message|>"),
+        openers=(
+            ("<|channel|>commentary to=functions.", NAME, KIND, "<|message|>"),
+            ("<|channel|>analysis to=functions.", NAME, KIND, "<|message|>"),
+            (f"{_START} to=functions.", NAME, "<|channel|>commentary", KIND, "<|message|>"),
+            (f"{_START} to=functions.", NAME, "<|channel|>analysis", KIND, "<|message|>"),
+        ),
+        loose_openers=(
+            (" to=functions.", NAME, "<|channel|>commentary", KIND, "<|message|>"),
+            (" to=functions.", NAME, "<|channel|>analysis", KIND, "<|message|>"),
+        ),
+        triggers=("<|channel|>commentary to=functions.", " to=functions."),
+        closers=("<|call|>", "<|end|>"),
+        dropped=(
+            _START,
+            "<|channel|>final<|message|>",
+            "<|channel|>commentary<|channel|>final<|message|>",
+            "<|channel|>commentary<|message|>",
+            "<|end|>",
+            "<|return|>",
+        ),
+    ),
+    ToolFormat(
+        name="functionary-v3.2",
+        marks=(">>>all", ">>>${recipient}"),
+        openers=((">>>", NAME, "\n"),),
+        dropped=(">>>all\n",),
+    ),
+    ToolFormat(
+        name="functionary-v3.1",
+        marks=("<function=", "</function>", "<|python_tag|>"),
+        openers=(("<function=", NAME, ">"),),
+        closers=("</function>",),
+    ),
+    ToolFormat(
+        name="kimi-k2",
+        marks=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+        openers=(
+            (
+                *("<|tool_calls_section_begin|>", "<|tool_call_begin|>functions.", NAME),
+                *(":", ANY, "<|tool_call_argument_begin|>"),
+            ),
+            ("<|tool_call_begin|>functions.", NAME, ":", ANY, "<|tool_call_argument_begin|>"),
+        ),
+        closers=("<|tool_call_end|>",),
+        end="<|tool_calls_section_end|>",
+    ),
+    ToolFormat(
+        name="deepseek-r1",
+        marks=(_CALLS_BEGIN, "```json"),
+        openers=(
+            (
+                *(_CALLS_BEGIN, _CALL_BEGIN, f"function{_SEP}"),
+                *(NAME, "```json\n"),
+            ),
+            (_CALL_BEGIN, f"function{_SEP}", NAME, "```json\n"),
+        ),
+        closers=("```", _CALL_END),
+        end=_CALLS_END,
+    ),
+    ToolFormat(
+        name="deepseek-v3.1",
+        marks=(_CALLS_BEGIN, _SEP),
+        openers=(
+            (_CALLS_BEGIN, _CALL_BEGIN, NAME, _SEP),
+            (_CALL_BEGIN, NAME, _SEP),
+        ),
+        closers=(_CALL_END,),
+        end=_CALLS_END,
+    ),
+    ToolFormat(
+        name="mistral-call-id",
+        marks=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+        openers=(
+            ("[TOOL_CALLS]", NAME, "[CALL_ID]", ANY, "[ARGS]"),
+            ("[TOOL_CALLS]", NAME, "[ARGS]"),
+        ),
+        id_length=9,
+    ),
+    ToolFormat(
+        name="mistral-args",
+        marks=("[TOOL_CALLS]", "[ARGS]"),
+        openers=(("[TOOL_CALLS]", NAME, "[ARGS]"),),
+        id_length=9,
+    ),
+    ToolFormat(
+        name="mistral",
+        marks=("[TOOL_CALLS]",),
+        openers=(("[TOOL_CALLS]",),),
+        is_array=True,
+        has_id=True,
+        id_length=9,
+    ),
+    ToolFormat(
+        name="firefunction-v2",
+        marks=(" functools[",),
+        openers=(("functools",),),
+        is_array=True,
+    ),
+    ToolFormat(
+        name="command-r7b",
+        marks=("<|START_ACTION|>", "tool_name"),
+        openers=(("<|START_ACTION|>",),),
+        end="<|END_ACTION|>",
+        dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+        is_array=True,
+        name_key="tool_name",
+        arguments_key="parameters",
+    ),
+    ToolFormat(
+        name="command-r-plus",
+        marks=("Action:", "```json", "<|CHATBOT_TOKEN|>", "tool_name"),
+        openers=(("Action:", "```json"),),
+        end="```",
+        is_array=True,
+        name_key="tool_name",
+        arguments_key="parameters",
+    ),
+    ToolFormat(
+        name="nemotron-v2",
+        marks=("<TOOLCALL>",),
+        openers=(("<TOOLCALL>",),),
+        end="</TOOLCALL>",
+        is_array=True,
+    ),
+    ToolFormat(
+        name="granite",
+        marks=("<|tool_call|>",),
+        openers=(("<|tool_call|>",),),
+        is_array=True,
+    ),
+    ToolFormat(
+        name="hermes",
+        marks=("<tool_call>",),
+        openers=(("<tool_call>",),),
+        closers=("</tool_call>",),
+    ),
+    ToolFormat(
+        name="llama-3",
+        marks=("<|start_header_id|>ipython<|end_header_id|>", '"parameters"'),
+        openers=(("<|python_tag|>",),),
+        closers=(";",),
+        is_bare=True,
+        has_words_first=True,
+        arguments_key="parameters",
+    ),
+)
+"""The first row whose marks are all in the template is taken: the more special stand first."""
+
+_TAGGED = ("<parameter=", "<arg_key>", "<param name=", "<invoke name=", "<parameter name=")
+"""Arguments that are not JSON: where no row knows them, calls are asked for in the generic way."""
+
+_ON_ONE_LINE = "'<tool_call><function=' ~ tool_call.name ~ '>'"
+"""Qwen3-Coder's tags without line breaks: llama.cpp too takes that for another format."""
+
+
+def choose_format(template: str) -> ToolFormat:
+    """Find the format that a chat template teaches."""
+    if "tools" not in template or _ON_ONE_LINE in template:
+        return GENERIC
+    is_tagged = any(mark in template for mark in _TAGGED)
+    for row in FORMATS:
+        if bool(row.tagged or row.nested) == is_tagged and all(
+            mark in template for mark in row.marks
+        ):
+            return row
+    return GENERIC
+
+
+def markers(tools: ToolFormat, thoughts: Thoughts | None) -> tuple[str, ...]:
+    """List every literal that a parser looks for."""
+    openers = (*tools.openers, *tools.loose_openers)
+    parts = [part for opener in openers for part in opener if part not in (NAME, ANY, KIND)]
+    if tools.nested:
+        parts += [tools.nested.mark, tools.nested.close]
+    if row := tools.tagged:
+        parts += [row.key_open, row.key_close, row.value_open, row.value_close, row.close]
+    tags = (thoughts.open, thoughts.close, *thoughts.ends) if thoughts else ()
+    return (*parts, *tools.closers, tools.end, *tools.dropped, *tags)

@@ -1,0 +1,134 @@
+"""Finding markers in text that is still coming."""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from worker.output.chat_parser.tool_format import ANY, KIND, NAME, ToolFormat
+
+_MAX_SPACE = 64
+_MAX_ANY = 64
+_CONSTRAIN = "<|constrain|>"
+
+
+class Kind(Enum):
+    """What a marker means."""
+
+    CALL = auto()
+    CLOSER = auto()
+    DROPPED = auto()
+    THOUGHTS = auto()
+    BARE = auto()
+    """A brace that may begin a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Literals with optional space between; `name` is the tool that an opener names."""
+
+    kind: Kind
+    parts: tuple[str, ...]
+    name: str = ""
+
+
+class Match(Enum):
+    """How text and marker relate where no end of the marker was found."""
+
+    NONE = auto()
+    PARTIAL = auto()
+    """The text ended inside the marker."""
+
+
+def openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
+    """Write the openers of a format out for each tool, longer names first."""
+    out: list[Marker] = []
+    for parts in _lenient(tools):
+        if NAME not in parts:
+            out.append(Marker(Kind.CALL, parts))
+            continue
+        out += [
+            Marker(Kind.CALL, tuple(name if part == NAME else part for part in parts), name)
+            for name in sorted(names, key=lambda name: (-len(name), name))
+        ]
+    return out
+
+
+def _lenient(tools: ToolFormat) -> tuple[tuple[str, ...], ...]:
+    """Return all openers; before arguments in tags line breaks are as models like them."""
+    all_openers = (*tools.openers, *tools.loose_openers)
+    if not (tools.tagged or tools.nested):
+        return all_openers
+    return tuple(tuple(part.rstrip() for part in parts) for parts in all_openers)
+
+
+def match_marker(marker: Marker, text: str, start: int) -> int | Match:
+    """Return where a marker that begins at `start` ends."""
+    at = start
+    for i, part in enumerate(marker.parts):
+        if i:
+            at = _skip_space(text, at, part)
+        end = _part_end(part, text, at)
+        if isinstance(end, Match):
+            return end
+        at = end
+    return at
+
+
+def _part_end(part: str, text: str, at: int) -> int | Match:
+    if part == ANY:
+        return _any_end(text, at)
+    return _kind_end(text, at) if part == KIND else _literal_end(part, text, at)
+
+
+def _kind_end(text: str, at: int) -> int | Match:
+    """Skip `json` and `<|constrain|>json`, if they are there."""
+    end = _literal_end(_CONSTRAIN, text, at)
+    if end is Match.PARTIAL:
+        return end
+    end = _any_end(text, end if isinstance(end, int) else at)
+    return at if end is Match.NONE else end
+
+
+def _skip_space(text: str, at: int, part: str) -> int:
+    limit = at + _MAX_SPACE
+    while at < min(len(text), limit) and text[at].isspace() and not text.startswith(part, at):
+        at += 1
+    return at
+
+
+def _literal_end(part: str, text: str, at: int) -> int | Match:
+    if text.startswith(part, at):
+        return at + len(part)
+    rest = text[at : at + len(part)]
+    is_open = at + len(rest) == len(text) and part.startswith(rest)
+    return Match.PARTIAL if is_open else Match.NONE
+
+
+def _any_end(text: str, at: int) -> int | Match:
+    end = at
+    while end < len(text) and (text[end].isalnum() or text[end] in "_-"):
+        end += 1
+    if end == len(text):
+        return Match.PARTIAL if end - at <= _MAX_ANY else Match.NONE
+    return end if 0 < end - at <= _MAX_ANY else Match.NONE
+
+
+def find(
+    markers: Sequence[Marker], text: str, start: int
+) -> tuple[int, Marker, int] | tuple[int, None, int]:
+    """Find the first marker from `start` on: where it begins, which it is, where it ends.
+
+    Without a marker the first number says how far the text is certainly free of one. A marker that
+    stands earlier in the list and may still come true decides over later ones.
+    """
+    firsts = {marker.parts[0][0] for marker in markers}
+    for at in range(start, len(text)):
+        if text[at] not in firsts:
+            continue
+        for marker in markers:
+            end = match_marker(marker, text, at)
+            if end is Match.PARTIAL:
+                return at, None, at
+            if isinstance(end, int):
+                return at, marker, end
+    return len(text), None, len(text)

@@ -1,0 +1,125 @@
+"""Reads arguments whose parts are tags within tags, as MiniMax M3 writes them.
+
+A tag has the name of a member, or is `item` in an array. What a value is the tool's schema says;
+where it says nothing, tags in a value make it an object or an array.
+"""
+
+import json
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker.output.chat_parser.json_walk import MalformedJson
+from worker.output.chat_parser.sink import Sink
+from worker.output.chat_parser.tool_format import Nested
+
+_ITEM = "item"
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a schema says of a value."""
+
+    types: Set[str]
+    """JSON's names of the types that it may have."""
+    members: Mapping[str, "Part"] = field(default_factory=dict)
+    item: "Part | None" = None
+
+
+class NestedReader:
+    """Takes the arguments of one call up to the tag after them, and writes them as JSON then."""
+
+    is_writing = False
+    """The JSON is written here: it does not break."""
+
+    def __init__(self, nested: Nested, name: str, whole: Part, sink: Sink) -> None:
+        self._nested = nested
+        self._name = name
+        self._whole = whole
+        self._sink = sink
+        self._text = ""
+        self.is_done = False
+        self.has_committed = False
+        """The call has gone out."""
+
+    @property
+    def is_open(self) -> bool:
+        """The call has been promised."""
+        return self.has_committed
+
+    @property
+    def unread(self) -> str:
+        """What was taken in vain: nothing of it goes out, the call was promised."""
+        return ""
+
+    def push(self, char: str) -> None:
+        """Take one character; raises `MalformedJson` where no tag comes first."""
+        self._text += char
+        nested = self._nested
+        if not self.has_committed:
+            begun = self._text.lstrip()
+            if not (nested.mark.startswith(begun) or begun.startswith(nested.mark)):
+                raise MalformedJson
+            if len(begun) >= len(nested.mark):
+                self._sink.open_call(self._name)
+                self.has_committed = True
+        if char == nested.close[-1] and self._text.endswith(nested.close):
+            inner = self._text.removesuffix(nested.close)
+            value = _members(inner, self._whole, nested, 0)
+            self._sink.arguments(json.dumps(value, ensure_ascii=False))
+            self.is_done = True
+
+
+def _members(text: str, part: Part, nested: Nested, depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for tag, inner in _elements(text, nested):
+        known = part.members.get(tag, Part(frozenset()))
+        found[tag] = _value(inner, known, nested, depth + 1)
+    return found
+
+
+def _value(text: str, part: Part, nested: Nested, depth: int) -> Any:
+    if "string" in part.types or depth > _MAX_DEPTH:
+        return text
+    elements = _elements(text, nested)
+    if part.members or (elements and elements[0][0] != _ITEM):
+        return _members(text, part, nested, depth)
+    if elements or (part.item is not None and not text.strip()):
+        item = part.item or Part(frozenset())
+        return [_value(inner, item, nested, depth + 1) for _, inner in elements]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _elements(text: str, nested: Nested) -> list[tuple[str, str]]:
+    """Cut a text into its outermost elements; what stands between them is nothing."""
+    found = []
+    at = text.find(f"{nested.mark}<")
+    while at >= 0:
+        start = at + len(nested.mark) + 1
+        inner = text.find(">", start) + 1
+        if not inner:
+            break
+        tag = text[start : inner - 1]
+        close = f"{nested.mark}</{tag}>"
+        end = _end_of(text, inner, f"{nested.mark}<{tag}>", close)
+        if end < 0:
+            break
+        found.append((tag, text[inner:end]))
+        at = text.find(f"{nested.mark}<", end + len(close))
+    return found
+
+
+def _end_of(text: str, at: int, again: str, close: str) -> int:
+    """Find the tag that closes an element, over elements of the same name within."""
+    depth = 1
+    while depth:
+        end, inner = text.find(close, at), text.find(again, at)
+        if end < 0:
+            return -1
+        depth += 1 if 0 <= inner < end else -1
+        at = (inner + len(again)) if 0 <= inner < end else (end + len(close))
+    return at - len(close)

@@ -1,0 +1,331 @@
+"""Takes the text of one chat answer apart while it is generated.
+
+The result does not depend on how the text is cut: whatever may still become a marker is held back,
+what turns out to be none is content, and at the end nothing is missing. The generation prompt's own
+markers (an opened thought, `>>>`) are told first, as llama.cpp does. White space is kept where
+llama-server keeps it: what a mark takes with it is in `worker.output.chat_parser.thoughts`.
+"""
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import ClassVar
+
+from worker.output.chat_parser.calls import CallReader
+from worker.output.chat_parser.json_answer import JsonAnswer
+from worker.output.chat_parser.json_walk import MalformedJson
+from worker.output.chat_parser.markers import Kind, Marker, Match, find, match_marker, openers
+from worker.output.chat_parser.nested import NestedReader, Part
+from worker.output.chat_parser.sink import Parsed, Sink
+from worker.output.chat_parser.tagged import TaggedReader, Types
+from worker.output.chat_parser.thought_reader import Spaces, ThoughtReader
+from worker.output.chat_parser.thoughts import Thoughts
+from worker.output.chat_parser.tool_format import ToolFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What an answer may hold, as its prompt has it."""
+
+    tools: ToolFormat | None = None
+    """None: calls are not looked for."""
+    names: Set[str] = frozenset()
+    types: Mapping[str, Types] = field(default_factory=dict)
+    """Tool -> the types of its arguments; only needed where these stand in tags."""
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    """Tool -> what its arguments are made of; only needed where tags stand in tags."""
+    thoughts: Thoughts | None = None
+    """None: the model has none."""
+    skips_space: bool = False
+    """White space that the answer begins with is none of it."""
+    dropped: tuple[str, ...] = ()
+    """Marks that are no part of the answer."""
+    is_json: bool = False
+    """The answer is JSON, maybe in a fence that is no part of it."""
+    is_plain: bool = False
+    """Thoughts are part of the answer, with their marks."""
+    begun: str = ""
+    """What of the answer the prompt already holds: an opened thought, `>>>`."""
+    is_continued: bool = False
+    """The client wrote what is begun."""
+
+
+def _closers(tools: ToolFormat | None) -> list[Marker]:
+    ends = [*tools.closers, tools.end] if tools else []
+    return [Marker(Kind.CLOSER, (text,)) for text in ends if text]
+
+
+_MAX_SPACE = 64
+"""More space than this is not held back for what may follow it: models can write it for ever."""
+
+
+class _State(Enum):
+    START = auto()
+    THOUGHTS = auto()
+    CONTENT = auto()
+    CALL = auto()
+    BROKEN = auto()
+    """Arguments that stopped being JSON: they were promised, so they go on to the closer."""
+    BETWEEN = auto()
+    """After a call: closers, another call, or content again."""
+
+
+class ChatParser:
+    """One answer; `feed` what is generated, `finish` at its end."""
+
+    def __init__(self, expected: Expected, *, is_whole: bool = False) -> None:
+        """`is_whole`: it is not streamed, and holds what the client began, as in llama-server.
+
+        If it is cut before anything was made out (space, half of a mark) it is content as it is.
+        """
+        self._expected = expected
+        tools = expected.tools
+        answer = JsonAnswer() if expected.is_json else None
+        self._sink = Sink(tools.id_length if tools else 0, answer)
+        self._state = _State.START
+        self._text = ""
+        """Not decided yet."""
+        self._raw: list[str] | None = [] if is_whole else None
+        """All of a whole answer, as long as nothing of it was made out."""
+        self._held: list[str] = []
+        """A call that may turn out to be none."""
+        thoughts = expected.thoughts
+        self._spaces = Spaces(None if expected.skips_space else "")
+        """What is dropped next of white space."""
+        self._thinking: ThoughtReader | None = None
+        self._reader: CallReader | TaggedReader | NestedReader | None = None
+        self._openers = openers(tools, expected.names) if tools else []
+        self._dropped = [Marker(Kind.DROPPED, (text,)) for text in expected.dropped]
+        self._closers = _closers(tools)
+        self._bare = [Marker(Kind.BARE, ("{",))] if tools and tools.is_bare else []
+        self._later = self._bare if tools and tools.has_words_first else []
+        self._first: list[Marker] = []
+        self._again: list[Marker] = []
+        if thoughts and thoughts.close and not expected.is_plain:
+            self._spaces = Spaces(None if thoughts.skips_lead else "")
+            opens = (thoughts.open, *thoughts.loose_opens)
+            self._first = [Marker(Kind.THOUGHTS, (text,)) for text in opens]
+            self._again = self._first if thoughts.is_anywhere else []
+            if thoughts.may_only_end:
+                self._first = [*self._first, Marker(Kind.CLOSER, (thoughts.close,))]
+        if expected.begun:
+            self._text = expected.begun
+            self._advance()
+            if expected.is_continued and not is_whole:
+                self._sink.take()
+
+    def feed(self, text: str) -> Parsed:
+        """Take text; return what it is now known to be."""
+        self._text += text
+        self._advance()
+        parsed = self._sink.take()
+        if self._raw is not None:
+            self._raw.append(text)
+            if parsed:
+                self._raw = None
+        return parsed
+
+    def finish(self) -> Parsed:
+        """Return what was held back in vain."""
+        if self._thinking is not None:
+            self._sink.reasoning(self._thinking.finish())
+        elif self._state is _State.BROKEN:
+            self._sink.arguments(self._text)
+        elif self._state is _State.BETWEEN:
+            pass  # all that is held back here is space, or a part of the next call's marker
+        elif self._state is _State.CALL:
+            # What follows a call is no words: brackets, or half of the next call.
+            assert self._reader is not None
+            if not (self._sink.has_called or self._reader.has_committed):
+                self._put_back("".join(self._held))
+        else:
+            self._sink.content(self._text)
+        self._text = ""
+        self._held.clear()
+        return self._sink.take() or Parsed("".join(self._raw or ()))
+
+    def _advance(self) -> None:
+        while self._text and self._STEPS[self._state](self):
+            pass
+
+    # ---- one state each: consume, and say whether to go on --------------------------------------
+
+    def _start(self) -> bool:
+        """Look for thoughts, or for a bare call, at the very beginning."""
+        self._text = self._spaces.eat(self._text)
+        if not self._text:
+            return False
+        found = self._match_at(0, self._first)
+        if found is None:
+            return False
+        if found[0] is not None:
+            self._enter(found[0], found[1])
+            if found[0].kind is Kind.CLOSER:
+                self._leave_thoughts()
+            return True
+        found = self._match_bare()
+        if found is None:
+            return False
+        if found[0] is not None:
+            self._enter(found[0], found[1])
+            return True
+        if self._first:
+            self._leave_thoughts()
+        self._state = _State.CONTENT
+        return True
+
+    def _match_bare(self) -> tuple[Marker | None, int] | None:
+        at = self._space() if self._bare else 0
+        return None if at is None else self._match_at(at, self._bare)
+
+    def _leave_thoughts(self) -> None:
+        """Thoughts are over, or none came: what follows is the answer."""
+        assert self._expected.thoughts is not None
+        has_thought = self._thinking is not None
+        self._thinking, self._first = None, []
+        space = self._expected.thoughts.after_close
+        if has_thought or space is None:
+            self._spaces = Spaces(space)
+
+    def _think(self) -> bool:
+        """Pass thoughts on."""
+        reader = self._thinking
+        assert reader is not None
+        self._sink.reasoning(reader.push(self._text))
+        self._text = reader.rest
+        if reader.is_over:
+            self._leave_thoughts()
+            self._state = _State.START
+        return reader.is_over
+
+    def _read_content(self) -> bool:
+        """Pass content on up to the first marker."""
+        self._text = self._spaces.eat(self._text)
+        markers = [*self._openers, *self._again, *self._dropped, *self._later]
+        at, marker, end = find(markers, self._text, 0)
+        self._sink.content(self._text[:at])
+        self._text = self._text[at:]
+        if marker is not None:
+            self._enter(marker, end - at)
+        return marker is not None
+
+    def _read_call(self) -> bool:
+        assert self._reader is not None
+        reader = self._reader
+        for i, char in enumerate(self._text):
+            was_open, was_writing = reader.is_open, reader.is_writing
+            try:
+                reader.push(char)
+            except MalformedJson:
+                self._text = self._text[i:]
+                self._give_up(was_open=was_open, was_writing=was_writing)
+                return True
+            if was_open or reader.is_open:
+                self._held.clear()
+            else:
+                self._held.append(char)
+            if reader.is_done:
+                self._text = self._text[i + 1 :]
+                self._held.clear()
+                self._state = _State.BETWEEN
+                return True
+        self._text = ""
+        return False
+
+    def _give_up(self, *, was_open: bool, was_writing: bool) -> None:
+        """What was read is no call, or a broken one."""
+        if was_writing:
+            self._state = _State.BROKEN
+            return
+        assert self._reader is not None
+        self._put_back("".join(self._held) + (self._reader.unread if was_open else ""))
+        self._state = _State.CONTENT
+
+    def _put_back(self, text: str) -> None:
+        """What was held for a call is none."""
+        self._sink.content(text)
+        self._held.clear()
+
+    def _read_broken(self) -> bool:
+        at, marker, _ = find([*self._closers, *self._openers], self._text, 0)
+        self._sink.arguments(self._text[:at])
+        self._text = self._text[at:]
+        if marker is None:
+            return False
+        self._state = _State.BETWEEN
+        return True
+
+    def _read_between(self) -> bool:
+        at = self._space()
+        if at is None:
+            return False
+        markers = [*self._openers, *self._closers, *self._again, *self._dropped, *self._bare]
+        found = self._match_at(at, markers)
+        if found is None:
+            return False
+        marker, end = found
+        if marker is None:
+            self._state = _State.CONTENT
+        elif marker.kind in (Kind.CLOSER, Kind.DROPPED):
+            self._text = self._text[end:]
+        else:
+            self._enter(marker, end)
+        return True
+
+    _STEPS: ClassVar[Mapping[_State, Callable[["ChatParser"], bool]]] = {
+        _State.START: _start,
+        _State.THOUGHTS: _think,
+        _State.CONTENT: _read_content,
+        _State.CALL: _read_call,
+        _State.BROKEN: _read_broken,
+        _State.BETWEEN: _read_between,
+    }
+
+    # -------------------------------------------------------------------------------------------
+
+    def _space(self) -> int | None:
+        """Length of the space that the text begins with; None: it may go on."""
+        at = len(self._text) - len(self._text.lstrip())
+        if at > _MAX_SPACE:
+            return 0
+        return None if at == len(self._text) else at
+
+    def _match_at(self, at: int, markers: list[Marker]) -> tuple[Marker | None, int] | None:
+        """Return the marker at a place and its end, (None, 0) for none, None for too early."""
+        for marker in markers:
+            end = match_marker(marker, self._text, at)
+            if isinstance(end, int):
+                return marker, end
+            if end is Match.PARTIAL:
+                return None
+        return None, 0
+
+    def _enter(self, marker: Marker, end: int) -> None:
+        """Go where a marker leads that ends at `end`; the space before it goes with it."""
+        if marker.kind in (Kind.CALL, Kind.BARE):
+            self._open_call(marker, end)
+            return
+        self._text = self._text[end:]
+        if marker.kind is Kind.THOUGHTS:
+            assert self._expected.thoughts is not None
+            self._thinking = ThoughtReader(self._expected.thoughts)
+            self._state = _State.THOUGHTS
+        else:
+            self._state = _State.CONTENT
+
+    def _open_call(self, marker: Marker, end: int) -> None:
+        tools = self._expected.tools
+        assert tools is not None
+        is_bare = marker.kind is Kind.BARE
+        cut = end - 1 if is_bare else end  # the brace belongs to the call
+        self._held, self._text = [self._text[:cut]], self._text[cut:]
+        names, types = self._expected.names, self._expected.types
+        if tools.nested and marker.name:
+            whole = self._expected.parts.get(marker.name, Part(frozenset()))
+            self._reader = NestedReader(tools.nested, marker.name, whole, self._sink)
+        elif tools.tagged and marker.name:
+            mine = types.get(marker.name, {})
+            self._reader = TaggedReader(tools.tagged, marker.name, mine, self._sink)
+        else:
+            self._reader = CallReader(tools, names, self._sink, name=marker.name, is_strict=is_bare)
+        self._state = _State.CALL

@@ -1,0 +1,72 @@
+"""Where a parser puts what it has made out; consecutive pieces of one kind become one."""
+
+import secrets
+import string
+from dataclasses import dataclass
+
+from protocol.wire.messages import ToolCallDelta
+from worker.output.chat_parser.json_answer import JsonAnswer
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What some text has turned out to be."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.reasoning or self.tool_calls)
+
+
+class Sink:
+    """Collects pieces until they are taken."""
+
+    def __init__(self, id_length: int, answer: JsonAnswer | None = None) -> None:
+        self._id_length = id_length
+        self._answer = answer
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[tuple[int, str, str, list[str]]] = []
+        self._index = -1
+
+    @property
+    def has_called(self) -> bool:
+        """A call has begun."""
+        return self._index >= 0
+
+    def content(self, text: str) -> None:
+        """Add words for the reader."""
+        self._content.append(text if self._answer is None else self._answer.push(text))
+
+    def reasoning(self, text: str) -> None:
+        """Add thoughts."""
+        self._reasoning.append(text)
+
+    def open_call(self, name: str) -> None:
+        """Begin the next call."""
+        self._index += 1
+        call_id = "".join(secrets.choice(_ALPHABET) for _ in range(self._id_length))
+        self._calls.append((self._index, call_id, name, []))
+
+    def arguments(self, text: str) -> None:
+        """Add to the arguments of the call begun last."""
+        if not self._calls:
+            self._calls.append((self._index, "", "", []))
+        self._calls[-1][3].append(text)
+
+    def take(self) -> Parsed:
+        """Return what has come since the last time."""
+        parsed = Parsed(
+            "".join(self._content),
+            "".join(self._reasoning),
+            tuple(
+                ToolCallDelta(index=index, id=call_id, name=name, arguments="".join(pieces))
+                for index, call_id, name, pieces in self._calls
+            ),
+        )
+        self._content, self._reasoning, self._calls = [], [], []
+        return parsed

@@ -1,0 +1,251 @@
+"""Reads arguments that stand in tags as they come, and writes them as JSON."""
+
+import json
+from collections.abc import Callable, Mapping, Set
+
+from worker.output.chat_parser.json_walk import JsonWalk, MalformedJson
+from worker.output.chat_parser.sink import Sink
+from worker.output.chat_parser.tool_format import Tagged
+
+Types = Mapping[str, Set[str]]
+"""Argument -> JSON's names of the types that its value may have."""
+
+ANY_TYPE = frozenset({"string", "number", "boolean", "null", "array", "object"})
+_STARTS = {
+    "number": frozenset("-0123456789"),
+    "boolean": frozenset("tf"),
+    "null": frozenset("n"),
+    "array": frozenset("["),
+    "object": frozenset("{"),
+}
+_MAX_KEY = 256
+
+
+class TaggedReader:
+    """Takes the arguments of one call, up to the tag after the last.
+
+    Nothing is said of the call before its first key or its end is there. Strings, arrays and
+    objects go out as they come, other values when they are whole.
+    """
+
+    is_writing = False
+    """The JSON is written here: it does not break, whatever the model writes."""
+
+    def __init__(self, tagged: Tagged, name: str, types: Types, sink: Sink) -> None:
+        self._tagged = tagged
+        self._name = name
+        self._types = types
+        self._sink = sink
+        self._text = ""
+        """Not decided yet."""
+        self._step: Callable[[], bool] = self._between
+        self._found: Set[str] = ANY_TYPE
+        self._closer = tagged.value_close
+        self._walk = JsonWalk()
+        self.is_done = False
+        self.has_committed = False
+        """The call has gone out."""
+
+    @property
+    def is_open(self) -> bool:
+        """The call has been promised."""
+        return self.has_committed
+
+    @property
+    def unread(self) -> str:
+        """What was taken in vain, but for the last character."""
+        return self._text[:-1]
+
+    def push(self, char: str) -> None:
+        """Take one character; raises `MalformedJson` if neither an argument nor the end comes."""
+        self._text += char
+        while self._text and not self.is_done and self._step():
+            pass
+
+    # ---- one step each: consume, and say whether to go on ---------------------------------------
+
+    def _between(self) -> bool:
+        """Wait for a key or the end."""
+        tagged = self._tagged
+        if self._takes(tagged.key_open):
+            self._step = self._key
+            return True
+        if self._takes(tagged.close):
+            self._put("}" if self.has_committed else "{}")
+            self.is_done = True
+            return False
+        if not self._may_become(tagged.key_open, tagged.close):
+            self._give_up("}")
+        return False
+
+    def _key(self) -> bool:
+        key, close, rest = self._text.partition(self._tagged.key_close)
+        if not close:
+            if len(self._text) > _MAX_KEY:
+                self._text = self._tagged.key_open + self._text
+                self._give_up("}")
+            return False
+        key, self._text = key.strip(), rest
+        self._found = self._types.get(key, ANY_TYPE)
+        self._put(", " if self.has_committed else "{")
+        self._put(f"{json.dumps(key, ensure_ascii=False)}: ")
+        self._step = self._open if self._tagged.value_open else self._begin
+        return bool(rest)
+
+    def _open(self) -> bool:
+        if self._takes(self._tagged.value_open):
+            self._step = self._begin
+            return True
+        if not self._may_become(self._tagged.value_open):
+            self._give_up("null}")
+        return False
+
+    def _begin(self) -> bool:
+        """Find out from its first character what a value is, and where it ends."""
+        is_block = self._tagged.is_block and self._text[0] == "\n"
+        close = self._tagged.value_close
+        self._closer = f"\n{close}\n" if is_block else close
+        if is_block and self._closer.startswith(self._text):
+            return False  # it may be empty, its two line breaks being one
+        is_empty = self._text.startswith(self._closer)
+        if is_block and not is_empty:
+            self._text = self._text[1:]
+        if "string" not in self._found:
+            self._step = self._value
+        elif is_empty or not self._starts(self._text[0]):
+            self._put('"')
+            self._step = self._string
+        else:
+            self._step = self._whole
+        return True
+
+    def _starts(self, char: str) -> bool:
+        """Whether a value that need not be a string may be another one."""
+        return any(char in chars for kind, chars in _STARTS.items() if kind in self._found)
+
+    def _string(self) -> bool:
+        """Pass text on, quoted."""
+        at = self._text.find(self._closer)
+        sure = at if at >= 0 else len(self._text) - _overlap(self._text, self._closer)
+        self._put(_quoted(self._text[:sure]))
+        self._text = self._text[sure:]
+        if at < 0:
+            return False
+        self._put('"')
+        self._end_value()
+        return True
+
+    def _value(self) -> bool:
+        """Tell arrays and objects from the rest."""
+        self._text = self._text.lstrip()
+        if not self._text:
+            return False
+        self._closer = self._tagged.value_close
+        self._walk = JsonWalk()
+        self._step = self._walked if self._text[0] in "[{" else self._whole
+        return True
+
+    def _walked(self) -> bool:
+        """Pass JSON on; what stops being JSON goes on to its tag, it was promised."""
+        char = self._text[0]
+        try:
+            self._walk.push(char)
+        except MalformedJson:
+            self._step = self._broken
+            return True
+        self._text = self._text[1:]
+        is_raw = self._walk.is_in_string and char < " "
+        self._put(_quoted(char) if is_raw else char)
+        if self._walk.is_done:
+            self._step = self._broken
+        return True
+
+    def _broken(self) -> bool:
+        at = self._text.find(self._closer)
+        sure = at if at >= 0 else len(self._text) - _overlap(self._text, self._closer)
+        self._put(self._text[:sure] if not self._walk.is_done else "")
+        self._text = self._text[sure:]
+        if at >= 0:
+            self._end_value()
+        return at >= 0
+
+    def _whole(self) -> bool:
+        """Wait for the end of a value that is JSON or, if it is not, a string."""
+        at = self._text.find(self._closer)
+        if at < 0:
+            return False
+        text, self._text = self._text[:at], self._text[at:]
+        may_be_string = "string" in self._found
+        # Where the schema has no strings, space around the value is none of it.
+        text = text if may_be_string else text.strip()
+        is_json = _kind(text) in self._found - {"string"}
+        self._put(text if is_json else f'"{_quoted(text)}"')
+        self._end_value()
+        return True
+
+    def _end_value(self) -> None:
+        self._text = self._text[len(self._closer) :]
+        self._step = self._between
+
+    # -------------------------------------------------------------------------------------------
+
+    def _takes(self, tag: str) -> bool:
+        """Take a tag, and space before it."""
+        text = self._text.lstrip()
+        if not text.startswith(tag):
+            return False
+        self._text = text[len(tag) :]
+        return True
+
+    def _give_up(self, end: str) -> None:
+        """End here: with a whole call if one has been promised."""
+        if self.has_committed:
+            self._put(end)
+        raise MalformedJson
+
+    def _may_become(self, *tags: str) -> bool:
+        text = self._text.lstrip()
+        return any(tag.startswith(text) for tag in tags)
+
+    def _put(self, text: str) -> None:
+        if not self.has_committed:
+            self._sink.open_call(self._name)
+            self.has_committed = True
+        if text:
+            self._sink.arguments(text)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _overlap(text: str, mark: str) -> int:
+    """Length of the longest end of a text that begins a mark."""
+    longest = min(len(text), len(mark) - 1)
+    return next(n for n in range(longest, -1, -1) if text.endswith(mark[:n]))
+
+
+def _kind(text: str) -> str:
+    """Name the type of a JSON text; empty: it is none."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return ""
+    for kind, types in _PYTHON.items():
+        if isinstance(value, types):
+            return kind
+    return ""
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)
+
+
+_PYTHON: Mapping[str, type | tuple[type, ...]] = {
+    "string": str,
+    "boolean": bool,
+    "number": (int, float),
+    "null": type(None),
+    "array": list,
+    "object": dict,
+}

@@ -1,0 +1,59 @@
+"""Reads thoughts as they come, up to the mark that ends them, without the space of the marks."""
+
+from worker.output.chat_parser.markers import Kind, Marker, find
+from worker.output.chat_parser.thoughts import Space, Thoughts
+
+_WHITE = " \t\n\v\f\r"
+"""What C takes for white space."""
+_BLANK = " \t\n\r"
+"""Thoughts of nothing else are none."""
+
+
+class Spaces:
+    """Drops the white space that belongs to a mark."""
+
+    def __init__(self, space: Space) -> None:
+        self._left = space
+
+    def eat(self, text: str) -> str:
+        """Return the text without the white space that is still to be dropped."""
+        if self._left is None:
+            text = text.lstrip(_WHITE)
+            self._left = "" if text else None
+        while self._left and text:
+            text = text.removeprefix(self._left[0])
+            self._left = self._left[1:]
+        return text
+
+
+class ThoughtReader:
+    """One run of thoughts; `push` text until it `is_over`."""
+
+    def __init__(self, thoughts: Thoughts) -> None:
+        self._spaces = Spaces(thoughts.after_open)
+        self._marks = [Marker(Kind.CLOSER, (thoughts.close,))]
+        self._marks += [Marker(Kind.CALL, (text,)) for text in thoughts.ends]
+        self._text = ""
+        """Not decided yet."""
+        self._has_words = False
+        self.is_over = False
+        self.rest = ""
+        """What came after the end."""
+
+    def push(self, text: str) -> str:
+        """Take text; return what of it is thought."""
+        self._text = self._spaces.eat(self._text + text)
+        at, marker, end = find(self._marks, self._text, 0)
+        if marker is not None:
+            self.is_over = True
+            self.rest = self._text[end if marker.kind is Kind.CLOSER else at :]
+        thought = self._text[:at]
+        self._has_words = self._has_words or bool(thought.strip(_BLANK))
+        if not self._has_words:
+            return ""  # it is held back: there may be nothing but space
+        self._text = self._text[at:]
+        return thought
+
+    def finish(self) -> str:
+        """Return what was held back in vain."""
+        return self._text if self._text.strip(_BLANK) else ""

@@ -1,0 +1,78 @@
+"""What there is to know of one way of writing tool calls."""
+
+from dataclasses import dataclass
+
+from worker.output.chat_parser.json_walk import Path
+
+NAME, ANY, KIND = "\0name", "\0any", "\0kind"
+"""The name of a tool, an identifier, and what gpt-oss may say of the arguments' language."""
+
+Parts = tuple[str, ...]
+"""Literals with optional white space between them."""
+
+FLAT: tuple[Path, ...] = ((), (None,), ("function",))
+"""A call, an array of calls, or OpenAI's wrapper around one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tagged:
+    """How arguments are written that are not JSON: a tag around each key and each value."""
+
+    key_open: str
+    key_close: str
+    value_open: str = ""
+    """Space may stand before it; empty: the value follows the key."""
+    value_close: str
+    is_block: bool = False
+    """A value and the tag after it stand on lines of their own."""
+    close: str
+    """Stands after the last argument."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nested:
+    """How arguments are written whose parts are tags within tags."""
+
+    mark: str
+    """Stands before every tag."""
+    close: str
+    """Stands after the last argument."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFormat:
+    """One way of writing calls; what follows an opener with `NAME` are the arguments alone."""
+
+    name: str
+    marks: tuple[str, ...] = ()
+    """Texts that the template must all contain."""
+    openers: tuple[Parts, ...] = ()
+    closers: tuple[str, ...] = ()
+    """Stand after a call, and are dropped."""
+    end: str = ""
+    """Stands after the last call."""
+    dropped: tuple[str, ...] = ()
+    """Dropped anywhere in the content."""
+    is_bare: bool = False
+    """An answer that begins with a JSON object may be a call."""
+    is_array: bool = False
+    """The calls after an opener stand in an array."""
+    calls: tuple[Path, ...] = FLAT
+    """Where in the JSON after an opener the calls are."""
+    content: Path | None = None
+    """Where in the JSON the answer in words is."""
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+    tagged: Tagged | None = None
+    """Arguments stand in tags; None: they are JSON."""
+    nested: Nested | None = None
+    """Arguments stand in tags within tags."""
+    loose_openers: tuple[Parts, ...] = ()
+    """How some models begin the first call instead."""
+    triggers: tuple[str, ...] = ()
+    """Where a grammar begins to hold; empty: where the first opener or a loose one does."""
+    has_words_first: bool = False
+    """A bare call may come after words."""
+    has_id: bool = False
+    """The model writes an id into the call."""
+    id_length: int = 32

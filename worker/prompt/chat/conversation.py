@@ -1,0 +1,278 @@
+"""Reads a chat: writes its prompt, and says what its answer must be and may hold."""
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from protocol.errors import InvalidRequest
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Chat
+from worker.grammar.parameters import argument_types, whole_part
+from worker.grammar.tools import Shape, Tool, answer_grammar, call_grammar
+from worker.output.chat_parser.formats import GENERIC, choose_format, markers
+from worker.output.chat_parser.nested import Part
+from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.tagged import Types
+from worker.output.chat_parser.thoughts import Thoughts, listed_thoughts
+from worker.output.chat_parser.tool_format import NAME
+from worker.prompt.chat.generic import explain
+from worker.prompt.chat.history import Habits, adapt
+from worker.prompt.chat.segments import common
+from worker.prompt.chat.template import CHATML, ChatTemplate
+from worker.prompt.chat.thinking import find_thoughts
+from worker.prompt.templates.table import BUILT_IN
+
+_NAMED = "function:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """What a chat comes to."""
+
+    text: str
+    expected: Expected | None = None
+    """None: the answer is what the model writes."""
+    grammar: str = ""
+    triggers: tuple[str, ...] = ()
+    """The grammar begins where one of these comes; without any it holds from the start."""
+    thoughts: tuple[str, ...] = ()
+    """What begins thoughts, then what ends them, first by force; empty: nothing is known of any."""
+    begun: str = ""
+    """The end of the text, which the answer goes on with."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    text: str
+    prompt: str
+    """Its end, which asks for an answer."""
+    begun: str
+    """What of the answer stands in the prompt already."""
+
+
+class ConversationReader:
+    """Knows one model's chat template."""
+
+    def __init__(self, card: ModelCard) -> None:
+        self._parses = card.parses_chats
+        source = card.chat_template or CHATML
+        self._template = ChatTemplate(BUILT_IN.get(source, source), card)
+        self._habits = Habits(self._template)
+        self.tools = choose_format(self._template.source)
+        found = find_thoughts(self._template)
+        self._is_listed = listed_thoughts(self._template.source) is not None
+        self._marks = found or Thoughts()
+        self._skips_space = found is not None and found.skips_space
+        self.thoughts = found if found and found.close else None
+        named = [parts for parts in self.tools.openers if parts[1:2] == (NAME,)]
+        self._heads = tuple(dict.fromkeys(parts[0] for parts in named))
+        """What of an opener may stand before the tool's name."""
+        self.markers = markers(self.tools, self.thoughts)
+
+    def read(self, chat: Chat) -> ChatPrompt:
+        """Render a chat and build its grammar; raises `InvalidRequest`."""
+        tools = called_tools(chat)
+        rendered = self._render(chat, tools)
+        if not self._parses:
+            return self._unparsed(chat, rendered)
+        is_plain = chat.reasoning_format == "none"
+        expected = Expected(
+            tools=self.tools if tools else None,
+            names=frozenset(tool["function"]["name"] for tool in tools),
+            types=self._types(tools),
+            parts=self._parts(tools),
+            thoughts=self.thoughts,
+            is_json=chat.schema is not None and not is_plain,
+            dropped=self.tools.dropped,
+            skips_space=self._skips_space or (bool(tools) and not self._is_listed),
+            is_plain=is_plain,
+            begun=rendered.begun,
+            is_continued=chat.continue_final_message,
+        )
+        is_needed = bool(tools or self.thoughts or expected.dropped or expected.skips_space)
+        is_needed = is_needed or expected.is_json
+        grammar, triggers = self._grammar(chat, tools, rendered.begun)
+        marks = self.thoughts
+        return ChatPrompt(
+            text=rendered.text,
+            expected=expected if is_needed or expected.is_continued else None,
+            grammar=grammar,
+            triggers=triggers,
+            thoughts=(marks.open, *marks.last_words) if marks and marks.open else (),
+            begun=rendered.prompt,
+        )
+
+    def _unparsed(self, chat: Chat, rendered: _Rendered) -> ChatPrompt:
+        """Let the answer be what the model writes, but for the white space that it begins with."""
+        grammar, _ = self._grammar(chat, (), rendered.begun)
+        continued = chat.continue_final_message
+        begun = rendered.begun if continued else ""
+        expected = Expected(skips_space=True, is_plain=True, begun=begun, is_continued=continued)
+        return ChatPrompt(text=rendered.text, expected=expected, grammar=grammar)
+
+    def _types(self, tools: Sequence[Tool]) -> dict[str, Types]:
+        if self.tools.tagged is None:
+            return {}
+        functions = [tool["function"] for tool in tools]
+        return {function["name"]: argument_types(function) for function in functions}
+
+    def _parts(self, tools: Sequence[Tool]) -> dict[str, Part]:
+        functions = [tool["function"] for tool in tools] if self.tools.nested else []
+        return {function["name"]: whole_part(function) for function in functions}
+
+    # ---- the prompt ---------------------------------------------------------------------------
+
+    def _render(self, chat: Chat, tools: Sequence[Tool]) -> _Rendered:
+        messages: Sequence[Mapping[str, Any]] = chat.messages
+        last: Mapping[str, Any] = {}
+        if chat.continue_final_message and messages:
+            *messages, last = messages
+        if tools and self.tools is GENERIC:
+            is_parallel, is_required = self._is_parallel(chat), _is_required(chat)
+            messages = explain(messages, tools, is_parallel=is_parallel, is_required=is_required)
+        keeps_developer = self.tools.name == "gpt-oss"
+        messages = adapt(messages, self._habits, self.tools, keeps_developer=keeps_developer)
+        variables = dict(chat.kwargs or {})
+        if chat.tools and self.tools is not GENERIC:
+            tools = [_described(tool) for tool in chat.tools]
+            # FireFunction's template wants its own name for them, and text.
+            variables = {"tools": tools, "functions": json.dumps(tools, indent=2)} | variables
+        if not chat.add_generation_prompt and not chat.continue_final_message:
+            text = self._template.render(messages, variables, add_generation_prompt=False)
+            return _Rendered(text, "", "")
+        text = self._template.render(messages, variables)
+        without = self._template.render(messages, variables, add_generation_prompt=False)
+        prompt = text[common(text, without) :]
+        if chat.continue_final_message:
+            begun = self._continued(last, is_thought=_continues_thought(chat, last))
+            mark = self.thoughts.open if self.thoughts else ""
+            head = prompt.partition(mark)[0] if mark else prompt
+            return _Rendered(text[: len(text) - len(prompt)] + head + begun, head + begun, begun)
+        return _Rendered(text, prompt, self._begun(prompt))
+
+    def _begun(self, prompt: str) -> str:
+        """Find what of the answer the generation prompt holds: thoughts, or the mark of a call."""
+        if self.thoughts and self.thoughts.open and self.thoughts.open in prompt:
+            return prompt[prompt.index(self.thoughts.open) :]
+        heads = (*self._heads, *self.tools.dropped)
+        return next((head for head in heads if prompt.endswith(head)), "")
+
+    def _continued(self, last: Mapping[str, Any], *, is_thought: bool) -> str:
+        """Write the beginning of the answer that is to be gone on with."""
+        content = str(last.get("content") or "")
+        if self.thoughts is None:
+            return "" if is_thought else content
+        reasoning = str(last.get("reasoning_content") or "")
+        begin, finish = self.thoughts.written
+        return begin + reasoning + ("" if is_thought else finish + content)
+
+    # ---- the grammar --------------------------------------------------------------------------
+
+    def _grammar(
+        self, chat: Chat, tools: Sequence[Tool], begun: str
+    ) -> tuple[str, tuple[str, ...]]:
+        shape = self._shape(chat, begun)
+        if chat.schema is not None:
+            return _schema_grammar(chat.schema, shape), ()
+        if not tools:
+            return "", ()
+        if shape.is_required or self.tools is GENERIC:
+            return call_grammar(tools, shape), ()
+        return self._lazy(tools, shape)
+
+    def _shape(self, chat: Chat, begun: str) -> Shape:
+        """Say what the grammar has to allow around the calls."""
+        thoughts = self.thoughts
+        is_begun = bool(thoughts and thoughts.open and begun.startswith(thoughts.open))
+        is_over = thoughts is not None and thoughts.close in begun
+        if is_over or (chat.continue_final_message and not is_begun):
+            thoughts = None
+        return Shape(
+            tools=self.tools,
+            is_parallel=self._is_parallel(chat),
+            begun=begun if begun in self._heads and not chat.continue_final_message else "",
+            thoughts=thoughts,
+            thoughts_begun=is_begun,
+            is_required=_is_required(chat),
+            answer=self._marks.answer,
+            fence=self._marks.fence,
+            newlines=_newlines(self._template.source, [parts[0] for parts in self.tools.openers]),
+        )
+
+    def _lazy(self, tools: Sequence[Tool], shape: Shape) -> tuple[str, tuple[str, ...]]:
+        """Only once a call begins, its grammar holds; where nothing marks a call, none does."""
+        if self.tools.is_bare:
+            return "", ()
+        if shape.begun:
+            return call_grammar(tools, shape), ()
+        shape = replace(shape, thoughts=None, thoughts_begun=False)
+        return call_grammar(tools, shape), self._triggers(tools)
+
+    def _triggers(self, tools: Sequence[Tool]) -> tuple[str, ...]:
+        """Write the beginnings of a call: of an opener without a head of its own all of it."""
+        if self.tools.triggers:
+            return self.tools.triggers
+        found = [self.tools.openers[0][0].rstrip()]
+        for parts in self.tools.loose_openers:
+            for tool in tools:
+                name = tool["function"]["name"]
+                text = "".join(name if part == NAME else part for part in parts)
+                found.append(text.rstrip())
+        return tuple(found)
+
+    def _is_parallel(self, chat: Chat) -> bool:
+        if chat.parallel_tool_calls is None:
+            return not self.tools.is_bare
+        return chat.parallel_tool_calls
+
+
+def _is_required(chat: Chat) -> bool:
+    return chat.tool_choice not in ("auto", "none")
+
+
+def called_tools(chat: Chat) -> tuple[Tool, ...]:
+    """Return the tools that the answer may call: none, all, or the named one."""
+    if chat.tool_choice == "none" or chat.schema is not None:
+        return ()
+    if not chat.tool_choice.startswith(_NAMED):
+        return chat.tools
+    name = chat.tool_choice.removeprefix(_NAMED)
+    named = tuple(tool for tool in chat.tools if tool["function"]["name"] == name)
+    if not named:
+        raise InvalidRequest(f"tool_choice names an unknown tool: {name}", param="tool_choice")
+    return named
+
+
+@functools.lru_cache(maxsize=32)
+def _schema_grammar(text: str, shape: Shape) -> str:
+    return answer_grammar(_schema(text), shape, param="response_format")
+
+
+def _schema(text: str) -> Any:
+    schema = json.loads(text)
+    return schema if schema != {} else {"type": "object"}
+
+
+def _described(tool: Tool) -> dict[str, Any]:
+    """Return a tool with all the keys that templates read."""
+    function = tool["function"]
+    known = {
+        "name": function["name"],
+        "description": function.get("description") or "",
+        "parameters": function.get("parameters") or {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": known}
+
+
+def _continues_thought(chat: Chat, last: Mapping[str, Any]) -> bool:
+    if chat.continue_thought is not None:
+        return chat.continue_thought
+    return bool(last.get("reasoning_content")) and not last.get("content")
+
+
+def _newlines(source: str, heads: Sequence[str]) -> frozenset[str]:
+    r"""Find the heads after which the template writes a line break, as such or as `\n`."""
+    return frozenset(head for head in heads if re.search(rf"{re.escape(head)}(?:\\n|\n)", source))

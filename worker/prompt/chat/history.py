@@ -1,0 +1,152 @@
+"""Messages as a certain template wants them: roles, content, arguments of earlier calls."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from protocol.errors import InvalidRequest
+from worker.output.chat_parser.tool_format import ToolFormat
+from worker.prompt.chat.template import ChatTemplate
+
+Messages = Sequence[Mapping[str, Any]]
+
+_USER = {"role": "user", "content": "needle-text"}
+
+
+class Habits:
+    """What a template can do, found out by rendering small conversations."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+
+    @cached_property
+    def wants_objects(self) -> bool:
+        """Arguments of earlier calls are to be objects, not strings of JSON."""
+        if self._shows('"needle": "needle-value"', _OBJECTS):
+            return True
+        # What is not printed as Python has it is taken apart: each argument has its own tags.
+        if self._shows("needle-value", _OBJECTS) and not self._shows("{'needle'", _OBJECTS):
+            return True
+        return self._shows("needle-value", _OBJECTS) and not self._shows("needle-value", _TEXTS)
+
+    @cached_property
+    def writes_calls(self) -> bool:
+        """Earlier calls are written, not left out."""
+        return any(self._shows("needle-value", messages) for messages in (_OBJECTS, _TEXTS))
+
+    @cached_property
+    def takes_blocks(self) -> bool:
+        """Earlier thoughts are a block of the content, not a field of the message."""
+        field = {"role": "assistant", "content": "Hm", "reasoning_content": "needle-thought"}
+        blocks = [_USER, _as_blocks(field), _USER]
+        is_printed = any(self._shows(f"{mark}needle-thought{mark}", blocks) for mark in "'\"")
+        is_known = self._shows("needle-thought", blocks) and not is_printed
+        return is_known and not self._shows("needle-thought", [_USER, field, _USER])
+
+    @cached_property
+    def takes_system(self) -> bool:
+        """A system message is written, not refused or left out."""
+        system = {"role": "system", "content": "needle-system"}
+        return self._shows("needle-system", [system, _USER])
+
+    def _shows(self, needle: str, messages: Messages) -> bool:
+        """Whether a text comes through, with tools or without: some templates need them."""
+        for variables in ({}, {"tools": [_TOOL], "functions": "[]"}):
+            try:
+                if needle in self._template.render(messages, variables):
+                    return True
+            except InvalidRequest:
+                continue
+        return False
+
+
+def _call(arguments: Any) -> dict[str, Any]:
+    function = {"name": "needle_tool", "arguments": arguments}
+    call = {"id": "123456789", "type": "function", "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "needle_tool",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+_RESULT = {"role": "tool", "content": "ok", "name": "needle_tool", "tool_call_id": "123456789"}
+_ARGUMENTS = {"needle": "needle-value"}
+_OBJECTS = [_USER, _call(_ARGUMENTS), _RESULT]
+_TEXTS = [_USER, _call(json.dumps(_ARGUMENTS)), _RESULT]
+
+
+def _as_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a message's thoughts as a block before its words."""
+    content = message.get("content") or []
+    words = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    thought = {"type": "thinking", "thinking": message["reasoning_content"]}
+    rest = {key: value for key, value in message.items() if key != "reasoning_content"}
+    return rest | {"content": [thought, *words]}
+
+
+def adapt(
+    messages: Messages, habits: Habits, tools: ToolFormat, *, keeps_developer: bool
+) -> list[dict[str, Any]]:
+    """Write messages in the way that a template understands."""
+    adapted = [dict(message) for message in messages]
+    for message in adapted:
+        if message.get("role") == "developer" and not keeps_developer:
+            message["role"] = "system"
+        if message.get("tool_calls"):
+            message["content"] = message.get("content") or ""
+            if tools.is_array and not habits.writes_calls:
+                message["content"] += _in_words(message["tool_calls"], tools)
+            read = _as_object if habits.wants_objects else _as_text
+            message["tool_calls"] = [_with(call, read) for call in message["tool_calls"]]
+    if any(message.get("reasoning_content") for message in adapted) and habits.takes_blocks:
+        adapted = [_as_blocks(one) if one.get("reasoning_content") else one for one in adapted]
+    if adapted and adapted[0].get("role") == "system" and not habits.takes_system:
+        adapted = _merge_system(adapted)
+    return adapted
+
+
+def _merge_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put the system message before the next one, as llama.cpp does where none is allowed."""
+    system, *rest = messages
+    if not rest:
+        return [{**system, "role": "user"}]
+    content = f"{system.get('content') or ''}\n{rest[0].get('content') or ''}"
+    return [{**rest[0], "content": content}, *rest[1:]]
+
+
+def _in_words(calls: Sequence[Mapping[str, Any]], tools: ToolFormat) -> str:
+    """Write calls as the model writes them, for a template that leaves them out."""
+    functions = [call["function"] for call in calls]
+    written = [
+        {
+            tools.name_key: function.get("name"),
+            tools.arguments_key: _as_object(function.get("arguments")),
+        }
+        for function in functions
+    ]
+    return "".join(tools.openers[0]) + json.dumps(written, ensure_ascii=False) + tools.end
+
+
+def _with(call: Mapping[str, Any], read: Callable[[Any], Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": read(function.get("arguments"))}}
+
+
+def _as_object(arguments: Any) -> Any:
+    if not isinstance(arguments, str):
+        return arguments or {}
+    try:
+        return json.loads(arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        message = f"Failed to parse tool call arguments as JSON: {error}"
+        raise InvalidRequest(message, param="messages") from error
+
+
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments or {})

@@ -1,0 +1,156 @@
+"""Chat templates: Jinja in a sandbox."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.exceptions
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from protocol.errors import ConfigError, InvalidRequest
+from protocol.wire.facts import ModelCard
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""What llama-server takes for a model without a template."""
+
+_MAX_REASON = 500
+
+
+class _Nothing(jinja2.ChainableUndefined):
+    """What is not there: as in llama.cpp it has all attributes and can be joined with texts."""
+
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    __radd__ = __add__
+
+
+class _Absent(_Nothing):
+    """Tools where there are none."""
+
+
+def _is_none(value: Any) -> bool:
+    """Templates ask for no tools as `tools is none` too."""
+    return value is None or isinstance(value, _Absent)
+
+
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Lenient with what is not there, strict with what is forbidden."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
+        """Stand for a forbidden attribute: any use of it is an error."""
+        refused = f"access to attribute {attribute!r} is unsafe"
+        return jinja2.StrictUndefined(refused, exc=jinja2.exceptions.SecurityError)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Let templates collect things in lists; all that they are given are copies."""
+        is_collecting = type(obj) is list and attr in ("append", "pop")
+        return is_collecting or super().is_safe_attribute(obj, attr, value)
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` marks what a model is trained on; it says nothing here."""
+
+    tags = {"generation"}  # noqa: RUF012  as Jinja declares it
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        """Keep what stands inside."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    """A compiled chat template; the sandbox keeps a model file from running code here."""
+
+    def __init__(self, source: str, card: ModelCard) -> None:
+        environment = _Sandbox(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[jinja2.ext.loopcontrols, _Generation],
+            # As llama.cpp's: `messages[0].role` of no messages is undefined, not an error.
+            undefined=_Nothing,
+        )
+        environment.filters["tojson"] = _to_json
+        environment.filters["safe"] = str  # nothing is escaped here: `| safe` must not begin it
+        environment.tests["none"] = _is_none
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = _now
+        self._card = card
+        self.source = source
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigError(f"the chat template does not compile: {error}") from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Write a conversation as the text that the model continues; raises `InvalidRequest`.
+
+        Whatever a template stumbles over in a conversation, endless recursion included, is that
+        conversation's end and nobody else's.
+        """
+        known = {
+            "bos_token": self._card.bos_token,
+            "eos_token": self._card.eos_token,
+            "tools": _Absent(name="tools"),
+            "functions": _Absent(name="functions"),
+            "enable_thinking": True,
+            "date_string": _now("%d %b %Y"),
+            "datetime": _now("%b %d %Y"),
+            **_spelt_out(variables),
+            **variables,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return self._template.render(messages=list(messages), **known)
+        except Exception as error:
+            reason = str(error)[:_MAX_REASON] or type(error).__name__
+            message = f"The chat template cannot render these messages: {reason}"
+            raise InvalidRequest(message, param="messages") from error
+
+
+def _spelt_out(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Give two of llama.cpp's variables all the names under which templates know them."""
+    keeps, effort = variables.get("preserve_reasoning"), variables.get("reasoning_effort")
+    found: dict[str, Any] = {}
+    if isinstance(keeps, bool):
+        found["preserve_thinking"] = keeps
+        drops = ("clear_thinking", "truncate_history_thinking", "drop_thinking")
+        found |= dict.fromkeys(drops, not keeps)
+    if isinstance(effort, str) and effort:
+        found["reasoning_strength"] = effort
+    return found
+
+
+def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:
+    """Write JSON as a template expects it: not escaped for HTML, as Jinja's own filter does."""
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=_listed)
+
+
+def _listed(value: Any) -> list[Any]:
+    """Write what Jinja's filters return lazily; anything else cannot be written."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _now(form: str) -> str:
+    return time.strftime(form)

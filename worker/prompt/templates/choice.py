@@ -1,0 +1,46 @@
+"""Which chat template is meant: a name of the table, or a text."""
+
+import difflib
+import logging
+from dataclasses import replace
+
+from protocol.config.config import WorkerConfig
+from protocol.errors import ConfigError
+from worker.prompt.templates.detect import built_in
+from worker.prompt.templates.table import BUILT_IN
+
+log = logging.getLogger("supervisor")
+
+_ALIKE = 0.75
+"""From this likeness on, a text is taken for a name that was written wrongly."""
+
+
+def templated(worker: WorkerConfig) -> WorkerConfig:
+    """Return the worker with its template written out; raises `ConfigError` for what cannot be."""
+    text = template_text(worker.chat_template)
+    if text and not worker.jinja and not built_in(text):
+        raise ConfigError(
+            f"--no-jinja takes llama.cpp's built-in templates alone: {', '.join(sorted(BUILT_IN))},"
+            " or a text that is one of theirs"
+        )
+    _check_variables(worker)
+    return replace(worker, chat_template=text)
+
+
+def _check_variables(worker: WorkerConfig) -> None:
+    name = "--chat-template-kwargs"
+    try:
+        thinking = worker.chat_variables.get("enable_thinking", True)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{name} must be a JSON object: {error}") from error
+    if not isinstance(thinking, bool):
+        raise ConfigError(f"{name}: enable_thinking must be true or false")
+
+
+def template_text(chosen: str) -> str:
+    """Return the text of a template given by name or written out; "" stays the model's own."""
+    if "{{" in chosen or "{%" in chosen or chosen in BUILT_IN:
+        return BUILT_IN.get(chosen, chosen)
+    if near := difflib.get_close_matches(chosen, BUILT_IN, n=1, cutoff=_ALIKE):
+        log.warning("--chat-template %s says the same each time: was %s meant?", chosen, near[0])
+    return chosen

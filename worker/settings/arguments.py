@@ -1,0 +1,212 @@
+"""The options of a command, made from the table, and what a person gave of them.
+
+`given` is what the command line and the environment say together: the value of each field and where
+it comes from, and the options that set nothing.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from protocol.config.options import table as options
+from protocol.config.options.table import OPTIONS, UNUSED, Option, Unused
+from protocol.errors import ConfigError, InvalidRequest
+
+Command = TypeVar("Command", bound=click.Command)
+
+_ESCAPE = "escape"
+_WORDS = f"{__name__}.words"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What was said beside the configuration file."""
+
+    settings: Mapping[str, tuple[Any, str]]
+    """Field to its value and the flag or variable that set it."""
+    unused: Sequence[tuple[Unused, str, str]]
+    """Options that set nothing: row, flag or variable, text."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Return `{field: value}`."""
+        return {field: value for field, (value, _) in self.settings.items()}
+
+    @property
+    def on_command_line(self) -> dict[str, Any]:
+        """Return the changes that come from flags alone."""
+        said = self.settings.items()
+        return {field: value for field, (value, name) in said if name.startswith("-")}
+
+
+class FieldType(click.ParamType[Any]):
+    """Reads an argument as its field of the configuration."""
+
+    def __init__(self, option: Option) -> None:
+        self.name = _metavar(option)
+        self._option = option
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the field's value, or fail as a usage error."""
+        escapes = ctx.params.get(_ESCAPE) is not False if ctx is not None else True
+        try:
+            flag = self._option.flags[-1]
+            return options.read_text(self._option, value, flag, escapes=escapes)
+        except InvalidRequest as error:
+            self.fail(error.message, param, ctx)
+
+
+class OptionCommand(click.Command):
+    """Takes the values of 2024's two-valued options as one argument or as two."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Join such values before click counts them."""
+        words = paired(args)
+        ctx.meta[_WORDS] = frozenset(word.partition("=")[0].replace("_", "-") for word in words)
+        return super().parse_args(ctx, words)
+
+
+def paired(args: Sequence[str]) -> list[str]:
+    """Join the two values of an option that llama.cpp of today takes as one."""
+    joined = {flag: option.joined for option in OPTIONS if option.joined for flag in option.flags}
+    result: list[str] = []
+    waiting = list(args)
+    while waiting:
+        word = waiting.pop(0)
+        result.append(word)
+        between = joined.get(word.replace("_", "-") if word.startswith("--") else word)
+        if not between or len(waiting) < 2 or not _NUMBER.fullmatch(waiting[1]):
+            continue
+        if not _is_pair(waiting[0], between):
+            result.append(waiting.pop(0) + between + waiting.pop(0))
+    return result
+
+
+_NUMBER = re.compile(r"[-+]?\d*\.?\d+")
+
+
+def _is_pair(text: str, between: str) -> bool:
+    """Tell whether a text is already whole: a number stands behind what joins."""
+    return re.search(rf"{re.escape(between)}[-+]?\d*\.?\d+$", text) is not None
+
+
+def _metavar(option: Option) -> str:
+    if option.row.spec.choices:
+        return "|".join(filter(None, option.row.spec.choices))
+    kind = option.row.kind
+    return "N" if kind in (int, float) else "TEXT"
+
+
+def _declared(option: Option, index: int) -> click.Option:
+    """Make the click option of one row; its value arrives as parameter `option_<index>`."""
+    names = [f"option_{index}", *option.flags]
+    text = option.text + _default(option) + (f" [env: {option.env}]" if option.env else "")
+    if option.is_switch:
+        if option.off:
+            # click pairs them by position: the first holds the slash, the rest are synonyms.
+            n_pairs = min(len(option.flags), len(option.off))
+            pairs = [f"{on}/{off}" for on, off in zip(option.flags, option.off, strict=False)]
+            rest = [*option.flags[n_pairs:], *(f" /{off}" for off in option.off[n_pairs:])]
+            names = [f"option_{index}", *pairs, *rest]
+        return click.Option(names, is_flag=True, default=None, help=text)
+    extra: dict[str, Any] = {"multiple": True} if option.repeats else {"default": None}
+    if option.bare:
+        extra |= {"is_flag": False, "flag_value": option.bare}
+    return click.Option(names, type=FieldType(option), help=text, **extra)
+
+
+def _default(option: Option) -> str:
+    """Say what holds where nobody says anything."""
+    value = option.row.default
+    if option.value is not None or value in ("", (), None):
+        return ""
+    if isinstance(value, bool):
+        return f" [default: {'on' if value else 'off'}]"
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return f" [default: {text}]"
+
+
+def _declared_unused(row: Unused, index: int) -> click.Option:
+    names = [f"unused_{index}", *row.flags]
+    if not row.n_values:
+        return click.Option(names, is_flag=True, default=None, hidden=True)
+    extra: dict[str, Any] = {"is_flag": False, "flag_value": row.bare} if row.bare else {}
+    return click.Option(names, default=None, hidden=True, **extra)
+
+
+def _escape_option() -> click.Option:
+    return click.Option(
+        ["-e/--no-escape", "--escape", _ESCAPE],
+        default=True,
+        is_eager=True,  # known before the texts are read
+        help=r"Replace \n and the like in -r and --dry-sequence-breaker. [default: on]",
+    )
+
+
+def with_options(*sections: str) -> Callable[[Command], Command]:
+    """Add the options of these sections to a command, and those that set nothing."""
+
+    def decorate(command: Command) -> Command:
+        command.params += [
+            _escape_option(),
+            *(
+                _declared(option, index)
+                for index, option in enumerate(OPTIONS)
+                if option.section in sections
+            ),
+            *(_declared_unused(row, index) for index, row in enumerate(UNUSED)),
+        ]
+        return command
+
+    return decorate
+
+
+def given(values: Mapping[str, Any], sections: Iterable[str]) -> Given:
+    """Collect what the environment says and, above it, the command line."""
+    settings = dict(options.named_in(os.environ, sections))
+    for index, option in enumerate(OPTIONS):
+        value = values.get(f"option_{index}")
+        if value is None or value == () or (option.value is not None and not (value or option.off)):
+            continue
+        if option.repeats and not option.is_switch:
+            value = tuple(item for part in value for item in part)
+        origin = option.off[0] if value is False and option.off else option.flags[-1]
+        settings |= {field: (one, origin) for field, one in option.settings(value).items()}
+    return Given(settings, [*options.unused_in(os.environ), *_unused(values)])
+
+
+def _unused(values: Mapping[str, Any]) -> list[tuple[Unused, str, str]]:
+    texts = ((row, values.get(f"unused_{index}")) for index, row in enumerate(UNUSED))
+    return [(row, _as_given(row), str(text)) for row, text in texts if text is not None]
+
+
+def _as_given(row: Unused) -> str:
+    """Return the name under which an option was given."""
+    context = click.get_current_context(silent=True)
+    words = context.meta.get(_WORDS, ()) if context is not None else ()
+    return next((flag for flag in row.flags if flag in words), row.flags[-1])
+
+
+def warnings(found: Iterable[tuple[Unused, str, str]]) -> list[str]:
+    """Say what was given in vain, in one line for other programs' options; refuse the rest.
+
+    Raises `ConfigError` that names the first option whose promise cannot be kept.
+    """
+    foreign: list[str] = []
+    lines: list[str] = []
+    for row, name, text in found:
+        if row.is_harmless(text):
+            continue
+        if row.is_refused:
+            raise ConfigError(f"{name} {row.why}")
+        if row.is_foreign:
+            foreign.append(name)
+        else:
+            lines.append(f"{name} {row.why}")
+    if foreign:
+        lines.insert(0, f"without effect, options of other programs: {' '.join(foreign)}")
+    return lines

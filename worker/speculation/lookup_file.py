@@ -1,0 +1,135 @@
+"""n-gram caches as files, in the format of llama.cpp's `common_ngram_cache_save`.
+
+Little-endian int32: four tokens (-1 where the n-gram is shorter), the number of followers, and for
+each its token and count; and so on to the end of the file.
+"""
+
+import fcntl
+import logging
+import os
+import struct
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from protocol.errors import ConfigError
+from worker.engine.speculation.draft import Wish
+from worker.engine.speculation.ngram_cache import NGRAM_MAX, Cache, CacheLookup, Ngram, merge
+
+logger = logging.getLogger(__name__)
+
+_ABSENT = -1
+_HEAD = struct.Struct(f"<{NGRAM_MAX}ii")
+_FOLLOWER = struct.Struct("<ii")
+
+
+def pack(cache: Cache) -> bytes:
+    """Write a cache as the bytes of a file."""
+    parts: list[bytes] = []
+    for ngram, followers in cache.items():
+        padded = (*ngram, *(_ABSENT,) * (NGRAM_MAX - len(ngram)))
+        parts.append(_HEAD.pack(*padded, len(followers)))
+        parts += [_FOLLOWER.pack(token, count) for token, count in followers.items()]
+    return b"".join(parts)
+
+
+def unpack(data: bytes, n_vocab: int) -> Cache:
+    """Read the bytes of a file; raises ValueError where they are not a cache of this vocabulary."""
+    cache: Cache = {}
+    at = 0
+    while at < len(data):
+        if at + _HEAD.size > len(data):
+            raise ValueError("it ends within an entry")
+        *tokens, n = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        if n <= 0 or at + n * _FOLLOWER.size > len(data):
+            raise ValueError("it ends within an entry")
+        followers = dict(_FOLLOWER.iter_unpack(data[at : at + n * _FOLLOWER.size]))
+        at += n * _FOLLOWER.size
+        ngram = _ngram(tokens)
+        if not all(0 <= token < n_vocab for token in (*ngram, *followers)):
+            raise ValueError("it holds tokens that the model does not have")
+        if min(followers.values()) <= 0:
+            raise ValueError("it counts a follower that never came")
+        cache[ngram] = followers
+    return cache
+
+
+def _ngram(tokens: Sequence[int]) -> Ngram:
+    size = next((i for i, token in enumerate(tokens) if token == _ABSENT), NGRAM_MAX)
+    return tuple(tokens[:size])
+
+
+def read_cache(path: str, n_vocab: int) -> Cache:
+    """Load a file; raises `ConfigError` that names it. One that is not there is an empty cache."""
+    if not path:
+        return {}
+    try:
+        return unpack(Path(path).read_bytes(), n_vocab)
+    except FileNotFoundError:
+        logger.warning("lookup cache %s does not exist: it begins empty", path)
+        return {}
+    except OSError as error:
+        raise ConfigError(f"cannot read lookup cache {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no lookup cache of this model: {error}") from error
+
+
+def write_cache(path: str, cache: Cache) -> None:
+    """Replace a file as a whole."""
+    target = Path(path).absolute()
+    with tempfile.NamedTemporaryFile(
+        dir=target.parent, prefix=f".{target.name}.", delete=False
+    ) as file:
+        file.write(pack(cache))
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).replace(target)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other workers from writing into a folder meanwhile; no file is left behind by that."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def add_to_cache(path: str, learnt: Cache, n_vocab: int) -> None:
+    """Add counts to a file, which other workers may write too; raises as `read_cache` does."""
+    with _alone(Path(path).absolute().parent):
+        cache = read_cache(path, n_vocab)
+        merge(cache, learnt)
+        write_cache(path, cache)
+
+
+class SavedLookup:
+    """A `Drafter` whose dynamic cache is a file: read at the start, added to at the end."""
+
+    def __init__(self, lookup: CacheLookup, path: str, n_vocab: int) -> None:
+        self._lookup = lookup
+        self._path = path
+        self._n_vocab = n_vocab
+        self.n_max = lookup.n_max
+
+    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+        """Guess for each wish."""
+        return self._lookup.draft(wishes)
+
+    def learn(self, slot: int, tokens: Sequence[int]) -> None:
+        """Add a finished text, if there is a file for it."""
+        if self._path:
+            self._lookup.learn(slot, tokens)
+
+    def close(self) -> None:
+        """Add what was learnt to the file; a full disk costs that and nothing else."""
+        if not self._path or not self._lookup.n_learnt:
+            return
+        try:
+            add_to_cache(self._path, self._lookup.learnt, self._n_vocab)
+        except (OSError, ConfigError) as error:
+            logger.error("lookup cache not written path=%s error=%s", self._path, error)

@@ -1,0 +1,38 @@
+"""Why a process died, in words that tell what to do."""
+
+import signal
+from collections.abc import Mapping
+
+from worker.supervisor.restart_policy import EXIT_CONFIG, EXIT_RESTART
+
+_SIGNALS: Mapping[int, str] = {
+    signal.SIGILL: (
+        "illegal instruction: llama.cpp was built for instructions that this CPU does not run; "
+        "rebuild it here: CMAKE_ARGS=-DGGML_NATIVE=OFF pip install --force-reinstall "
+        "--no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+    ),
+    signal.SIGKILL: "killed (out of memory?)",
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "aborted",
+    signal.SIGBUS: "bus error (was the model file cut short while it was mapped?)",
+}
+
+_CODES: Mapping[int, str] = {
+    0: "left without being asked",
+    EXIT_RESTART: "asked for a restart (engine stuck, or a device missing)",
+    EXIT_CONFIG: "cannot work as configured",
+}
+
+
+def explain(exit_code: int) -> str:
+    """Say why a process ended, given `Popen.returncode` (negative is a signal)."""
+    if exit_code < 0:
+        return _SIGNALS.get(-exit_code) or f"killed by {_signal_name(-exit_code)}"
+    return _CODES.get(exit_code, f"exit code {exit_code}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

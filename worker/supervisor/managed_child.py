@@ -1,0 +1,222 @@
+"""One supervised process: spawning, its log, its last words, its reports, its death.
+
+It does what the supervisor decides and knows no policy. Reports come over a datagram socket of its
+own, so the sender needs no proof of who it is. Log lines come through one pipe and are passed on;
+whatever else it writes, and that may be anything, comes through another.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from protocol.process.logs import LOG_FD_VARIABLE, stream_id
+from worker.supervisor.launch import Launch
+
+_READ_BYTES = 65536
+
+
+class State(Enum):
+    """Where in its life a child is."""
+
+    WAITING = "waiting"
+    """Not running; starts when its delay is over."""
+    STARTING = "starting"
+    READY = "ready"
+    QUARANTINED = "quarantined"
+    """Not running, for it died too often; starts when its long delay is over."""
+    GIVEN_UP = "given up"
+    """Not running, and will not be started again."""
+    ENDED = "ended"
+    """Not running, because we asked it to end."""
+
+
+_AFTER_DEATH = (State.WAITING, State.QUARANTINED, State.GIVEN_UP)
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.STARTING, State.ENDED}),
+    State.STARTING: frozenset({State.READY, State.ENDED, *_AFTER_DEATH}),
+    State.READY: frozenset({State.ENDED, *_AFTER_DEATH}),
+    State.QUARANTINED: frozenset({State.STARTING, State.ENDED}),
+    State.GIVEN_UP: frozenset(),
+    State.ENDED: frozenset(),
+}
+
+
+class Output:
+    """What a process writes to one pipe, as whole lines."""
+
+    def __init__(self) -> None:
+        self.fd, self.write_end = os.pipe()
+        os.set_blocking(self.fd, False)
+        self._partial = b""
+
+    def read(self) -> bytes:
+        """Return the whole lines that have come in."""
+        whole, newline, rest = (self._partial + self._chunk()).rpartition(b"\n")
+        if len(rest) > _READ_BYTES:  # no newline in sight: pass it on as it is
+            whole, newline, rest = rest, b"\n", b""
+        self._partial = rest
+        return whole + newline
+
+    def close(self) -> bytes:
+        """Close the pipe of a dead process; return what was unread, as whole lines."""
+        found = self._partial
+        while chunk := self._chunk():
+            found += chunk
+        os.close(self.fd)
+        return found if found.endswith(b"\n") or not found else found + b"\n"
+
+    def _chunk(self) -> bytes:
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self.fd, _READ_BYTES)
+        return b""
+
+
+class Child:
+    """A process and what we hear of it."""
+
+    def __init__(self, launch: Launch, notify_path: Path) -> None:
+        self.launch = launch
+        self.state = State.WAITING
+        self.progress = 0.0
+        self.url = ""
+        self.reason = ""
+        """Why it cannot work, in its own words."""
+        self.log: Output | None = None
+        self.stderr: Output | None = None
+        self.notify_fd = -1
+        self._path = notify_path
+        self._notify: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Child {self.launch.name} {self.state.value} pid={self.pid}>"
+
+    @property
+    def pid(self) -> int:
+        """Return the process id; 0 while it does not run."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether there is a process that was not yet reaped."""
+        return self._process is not None
+
+    def become(self, state: State) -> None:
+        """Change the state along `TRANSITIONS`."""
+        if state not in TRANSITIONS[self.state]:
+            raise RuntimeError(f"{self!r} cannot become {state.value}")
+        self.state = state
+
+    def spawn(self) -> None:
+        """Start the process in a session of its own, so that Ctrl-C reaches only us.
+
+        Raises `OSError` if there are no processes, descriptors or memory left; nothing of it is
+        open then.
+        """
+        self.progress, self.reason = 0.0, ""
+        try:
+            self._listen()
+            self.log = Output()
+            self.stderr = Output()
+            with _readable(self.launch.stdin) as stdin:
+                self._process = self._popen(stdin, self.log.write_end, self.stderr.write_end)
+        except BaseException:
+            self.close()
+            raise
+
+    def _popen(self, stdin: int, log_fd: int, stderr_fd: int) -> "subprocess.Popen[bytes]":
+        env = {**self.launch.env, "NOTIFY_SOCKET": str(self._path), LOG_FD_VARIABLE: str(log_fd)}
+        if self.launch.journal:  # what it logs ends there, so it shall write in that form
+            env["JOURNAL_STREAM"] = stream_id(log_fd)
+        process = subprocess.Popen(
+            self.launch.argv,
+            env=env,
+            stdin=stdin,
+            stdout=stderr_fd,
+            stderr=stderr_fd,
+            pass_fds=(log_fd,),
+            start_new_session=True,
+        )
+        self._close_write_ends()
+        return process
+
+    def _close_write_ends(self) -> None:
+        for output in (self.log, self.stderr):
+            if output is not None and output.write_end >= 0:
+                os.close(output.write_end)
+                output.write_end = -1
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What is to be listened to while it runs."""
+        assert self.log is not None and self.stderr is not None, "it does not run"
+        return self.log.fd, self.stderr.fd, self.notify_fd
+
+    def _listen(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._notify.setblocking(False)
+        self._notify.bind(str(self._path))
+        self.notify_fd = self._notify.fileno()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the process, if it runs."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def read_reports(self) -> list[dict[str, str]]:
+        """Return the reports that have come in, each a map of fields."""
+        reports = []
+        with contextlib.suppress(OSError):
+            while self._notify is not None:
+                text = self._notify.recv(_READ_BYTES).decode(errors="replace")
+                pairs = (line.partition("=") for line in text.splitlines())
+                reports.append({name: value for name, _, value in pairs})
+        return reports
+
+    def reap(self) -> int | None:
+        """Return the exit code once the process is dead, and give its files back."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        code = self._process.returncode
+        self._process = None
+        return code
+
+    def close(self) -> tuple[bytes, bytes]:
+        """Close pipes and socket of a dead process; return what it logged and wrote last."""
+        self._close_write_ends()
+        log, stderr = (one.close() if one is not None else b"" for one in (self.log, self.stderr))
+        self.log = self.stderr = None
+        if self._notify is not None:
+            self._notify.close()
+        self._notify = None
+        self.notify_fd = -1
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        return log, stderr
+
+
+@contextlib.contextmanager
+def _readable(data: bytes) -> Iterator[int]:
+    """Lend a descriptor that yields these bytes, of a file that has no name."""
+    if not data:
+        yield subprocess.DEVNULL
+        return
+    with _nameless() as file:
+        file.write(data)
+        file.seek(0)
+        yield file.fileno()
+
+
+def _nameless() -> IO[bytes]:
+    """Open a file that no directory knows; on Linux it never comes near a disk."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("stdin"), "w+b")
+    return TemporaryFile()

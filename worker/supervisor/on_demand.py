@@ -1,0 +1,197 @@
+"""Models that start and end by order of the gateway: their processes among the supervisor's.
+
+It adds and removes watches, asks processes to leave, and reports how they are. When something dies
+and starts again is the supervisor's decision; which models run is the gateway's.
+"""
+
+import logging
+import os
+import selectors
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from protocol.config import config as configs
+from protocol.errors import ConfigError
+from protocol.process.control import Line, Listed, ModelInfo, Order, Phase, Verb, WorkerReport
+from worker.models.catalog import Catalog, Entry
+from worker.supervisor import launch
+from worker.supervisor.control import ControlServer
+from worker.supervisor.exit_reasons import explain
+from worker.supervisor.managed_child import Child, State
+from worker.supervisor.restart_policy import EXIT_CONFIG
+from worker.supervisor.watch import Watch
+
+log = logging.getLogger("supervisor")
+
+_PHASES = {
+    State.WAITING: Phase.LOADING,
+    State.STARTING: Phase.LOADING,
+    State.READY: Phase.READY,
+    State.QUARANTINED: Phase.GONE,
+    State.GIVEN_UP: Phase.GONE,
+    State.ENDED: Phase.GONE,
+}
+_PROGRESS_STEP = 0.05
+
+
+class OnDemand:
+    """Keeps the watches of on-demand workers; the list is the supervisor's own."""
+
+    def __init__(self, catalog: Catalog, control: ControlServer, folder: Path) -> None:
+        self._catalog = catalog
+        self._control = control
+        self._folder = folder
+        self._watches: list[Watch] = []
+        self._n_started = 0
+        self._told: dict[str, WorkerReport] = {}
+        """What was last said of each worker."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Name the models that could be loaded."""
+        return tuple(self._catalog.entries)
+
+    def open(self, selector: selectors.BaseSelector, watches: list[Watch], now: float) -> None:
+        """Listen for orders and load what is to be there from the start."""
+        self._watches = watches
+        self._control.open(selector, self._greeting)
+        for entry in self._catalog.entries.values():
+            if entry.load_on_startup:
+                self._load(entry, now)
+
+    def close(self) -> None:
+        """Let the channel go."""
+        self._control.close()
+
+    def obey(self, now: float) -> None:
+        """Do what the gateway has ordered."""
+        for order in self._control.take():
+            self._obey(order, now)
+
+    def _obey(self, order: Order, now: float) -> None:
+        entry = self._catalog.entries.get(order.model)
+        match order.verb:
+            case Verb.RELOAD:
+                self._reload()
+            case Verb.UNLOAD:
+                self._unload(order.model, now)
+            case Verb.LOAD if entry is None:
+                self._refuse(order.model, "it is not there any more")
+            case Verb.LOAD if any(True for _ in self._of(order.model)):
+                log.warning("model=%s is running already", order.model)
+            case Verb.LOAD:
+                assert entry is not None
+                self._load(entry, now)
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield the times at which somebody must be killed."""
+        for watch in self._watches:
+            if watch.leaves_by is not None and not watch.is_doomed:
+                yield watch.leaves_by
+
+    def overdue(self, now: float) -> list[Watch]:
+        """Return who was told to go and has not gone in time."""
+        return [
+            watch
+            for watch in self._watches
+            if watch.leaves_by is not None and not watch.is_doomed and now >= watch.leaves_by
+        ]
+
+    def tell(self) -> None:
+        """Report what has changed, and forget who has gone."""
+        for watch in list(self._ours()):
+            report = self._report(watch)
+            if self._is_news(report):
+                self._told[report.worker] = report
+                self._control.report(report)
+            if report.phase is Phase.GONE:
+                del self._told[report.worker]
+                self._watches.remove(watch)
+
+    def _is_news(self, report: WorkerReport) -> bool:
+        told = self._told.get(report.worker)
+        if told is None or told.phase is not report.phase:
+            return True
+        is_loading = report.phase is Phase.LOADING
+        return is_loading and abs(report.progress - told.progress) >= _PROGRESS_STEP
+
+    def _report(self, watch: Watch) -> WorkerReport:
+        child = watch.child
+        phase = _PHASES[child.state]
+        is_fault = phase is Phase.GONE and watch.leaves_by is None
+        return WorkerReport(
+            model=child.launch.model,
+            worker=child.launch.name,
+            phase=phase,
+            progress=round(child.progress, 3),
+            exit_code=watch.exit_code if is_fault else 0,
+            why=_why(watch) if is_fault else "",
+        )
+
+    def _greeting(self) -> Iterator[Line]:
+        workers = tuple(self._told.values())
+        yield Listed(models=self._infos(), is_greeting=True, workers=workers)
+
+    def _infos(self) -> tuple[ModelInfo, ...]:
+        return tuple(entry.info for entry in self._catalog.entries.values())
+
+    def _reload(self) -> None:
+        error = ""
+        try:
+            self._catalog.read()
+        except ConfigError as failure:
+            error = str(failure)
+            log.error("models not reloaded: %s", error)
+        self._control.report(Listed(models=self._infos(), error=error))
+
+    def _refuse(self, model: str, why: str) -> None:
+        self._control.report(
+            WorkerReport(model=model, worker="", phase=Phase.GONE, exit_code=EXIT_CONFIG, why=why)
+        )
+
+    def _load(self, entry: Entry, now: float) -> None:
+        self._n_started += 1
+        path = self._folder / f"model-{self._n_started}.json"
+        try:
+            path.touch(mode=0o600)
+            path.write_text(configs.dump(self._catalog.config_of(entry)))
+        except OSError as error:
+            self._refuse(entry.info.name, f"cannot write {path}: {error.strerror}")
+            return
+        log.info("loading model=%s workers=%d", entry.info.name, len(entry.workers))
+        for index, one in enumerate(launch.workers(entry.workers, path, os.environ)):
+            socket = self._folder / f"notify-{self._n_started}-{index}.sock"
+            self._watches.append(Watch(Child(one, socket), due_at=now))
+
+    def _unload(self, model: str, now: float) -> None:
+        entry = self._catalog.entries.get(model)
+        patience_s = entry.stop_timeout_s if entry is not None else 0.0
+        log.info("unloading model=%s", model)
+        for watch in self._of(model):
+            if watch.leaves_by is None:
+                watch.leaves_by = now + patience_s
+                _dismiss(watch)
+
+    def _ours(self) -> Iterator[Watch]:
+        return (watch for watch in self._watches if not watch.child.launch.is_gateway)
+
+    def _of(self, model: str) -> Iterator[Watch]:
+        return (watch for watch in self._ours() if watch.child.launch.model == model)
+
+
+def _dismiss(watch: Watch) -> None:
+    """Ask a process to leave; one that is not ready has nothing to finish."""
+    child = watch.child
+    if child.state is State.WAITING:
+        child.become(State.ENDED)
+    elif child.state is State.READY:
+        child.kill(signal.SIGTERM)
+    else:
+        watch.is_doomed = True
+        child.kill(signal.SIGKILL)
+
+
+def _why(watch: Watch) -> str:
+    """Say why a process ended by itself; a fault of the configuration in the worker's own words."""
+    return watch.failure or watch.child.reason or explain(watch.exit_code)
