@@ -12,10 +12,10 @@ from protocol.wire.facts import Stats
 from protocol.wire.messages import Terminal
 from protocol.wire.sampling import SamplingParams
 from worker.engine.engine import Engine
-from worker.engine.task import Submit, Task
+from worker.engine.task import EngineTask, Submit
 from worker.engine_thread import EngineThread, open_backend
 from worker.host.openmp import environment
-from worker.link.outbound import Outlet
+from worker.link.outbound import OutboundQueue
 from worker.settings.resolve import find_model
 
 
@@ -35,7 +35,7 @@ def main() -> None:
         n_threads=len(os.sched_getaffinity(0)),
     )
     os.environ.update(environment(config, os.environ))
-    outlet = Outlet()
+    outlet = OutboundQueue()
     # One thread loads and computes: another's first use of OpenMP would make a second crew.
     thread = EngineThread(config, outlet, open_backend)
     thread.start(lambda _fraction: None)
@@ -51,21 +51,21 @@ def main() -> None:
     report(stats, args.slots)
 
 
-def measure(thread: EngineThread, outlet: Outlet, params: SamplingParams) -> Stats:
+def measure(thread: EngineThread, outlet: OutboundQueue, params: SamplingParams) -> Stats:
     """Fill every slot once; return what was counted."""
     engine: Engine | None = thread.engine
     assert engine is not None and thread.backend is not None
     left = n_slots = len(engine.slots)
     for i in range(n_slots):
         prompt = thread.backend.tokenize(f"Story {i}: once", add_special=True, parse_special=True)
-        engine.submit(Submit(Task(i, 0, prompt, params)))
+        engine.submit(Submit(EngineTask(i, 0, prompt, params)))
     while left:
         wait(outlet)
         left -= sum(isinstance(message, Terminal) for message in outlet.take())
     return engine.heartbeat().stats
 
 
-def wait(outlet: Outlet) -> None:
+def wait(outlet: OutboundQueue) -> None:
     """Wait until the engine has said something."""
     select.select([outlet.fd], [], [])
 

@@ -21,10 +21,10 @@ from benchmarks.compare.machine import machine, versions
 from benchmarks.compare.measure import target_of
 from benchmarks.compare.servers import Flags, Side, running
 from benchmarks.compare.workloads import fixed, ms
-from gateway.bench.client.dialects import Endpoint
+from gateway.bench.client.dialects import BenchEndpoint
 from gateway.bench.client.transcript import Role
-from gateway.bench.drive import Driver, Load
-from gateway.bench.plan import Shape
+from gateway.bench.drive import BenchLoad, Driver
+from gateway.bench.plan import LoadShape
 from gateway.bench.summary import Summary, summarize
 from worker.settings.resolve import find_model
 
@@ -93,10 +93,12 @@ async def measured(one: Setting, flags: Flags, binary: Path, rounds: int, seed: 
         threads=max(1, flags.threads // one.workers),
         workers=one.workers,
     )
-    shape = Shape(prompt=fixed(one.n_prompt), output=fixed(one.n_output))
-    load = Load(concurrency=one.slots, requests=one.slots * rounds, warmup=one.workers, seed=seed)
+    shape = LoadShape(prompt=fixed(one.n_prompt), output=fixed(one.n_output))
+    load = BenchLoad(
+        concurrency=one.slots, requests=one.slots * rounds, warmup=one.workers, seed=seed
+    )
     async with running(one.side, binary, own) as server:
-        target = await target_of(server, Endpoint.CHAT, stream=True)
+        target = await target_of(server, BenchEndpoint.CHAT, stream=True)
         run = await Driver(target, shape, load).run()
     return _point(one, summarize(one for one in run.transcripts if one.role is Role.LOAD))
 

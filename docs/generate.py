@@ -20,7 +20,7 @@ from protocol.config.options.option import Unused
 from protocol.config.options.table import OPTIONS
 from protocol.config.options.unused import FOREIGN, IDLE, REFUSED
 from protocol.wire.sampling import SamplingParams
-from protocol.wire.schema import Row, describe, shape_of
+from protocol.wire.schema import FieldRow, describe, shape_of
 from protocol.wire.shapes import FieldShape, leaves
 
 DOCS = Path(__file__).parent
@@ -208,7 +208,7 @@ def stale() -> list[str]:
     ]
 
 
-def _sampling_line(row: Row) -> str:
+def _sampling_line(row: FieldRow) -> str:
     also = ", ".join(f"`{alias}`" for alias in row.spec.aliases)
     return (
         f"| `{row.name}` | {also} | {_kind(row.kind)} | {_value(row.default)} |"
@@ -216,7 +216,7 @@ def _sampling_line(row: Row) -> str:
     )
 
 
-def _config_line(row: Row) -> str:
+def _config_line(row: FieldRow) -> str:
     return (
         f"| `{row.name}` | {_kind(row.kind)} | {_value(row.default)} | {_limits(row)} |"
         f" {_cell(row.spec.doc)} |"
@@ -242,13 +242,13 @@ def _value(value: Any) -> str:
     return f"`{_cell(json.dumps(value))}`"
 
 
-def _request_limits(row: Row) -> str:
+def _request_limits(row: FieldRow) -> str:
     if row.spec.choices:
         return _limits(row)
     return "; ".join(f"{path}: {bound}" if path else bound for path, bound in leaves(shape_of(row)))
 
 
-def _limits(row: Row) -> str:
+def _limits(row: FieldRow) -> str:
     spec = row.spec
     assert not isinstance(spec.low, str) and not isinstance(spec.high, str), row.name
     if spec.choices:

@@ -27,14 +27,14 @@ from gateway.http.origin.sites import HostMiddleware
 from gateway.http.pages import Pages, open_pages
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
-from gateway.models.leases import UsesMiddleware
-from gateway.models.manager import Router
+from gateway.models.leases import ModelLeaseMiddleware
+from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
 from gateway.routes.admin import Admin
 from gateway.routes.control import ChatControl
 from gateway.routes.counting import ANTHROPIC, OPENAI, Counting
-from gateway.routes.generate import Generation
-from gateway.routes.models import ModelEvents, ModelOrders, ModelRemoval
+from gateway.routes.generate import GenerationEndpoint
+from gateway.routes.models import ModelEventStream, ModelOrders, ModelRemoval
 from gateway.routes.predictions import Predictions
 from gateway.routes.rendering import Rendering
 from gateway.routes.service import Service
@@ -48,13 +48,13 @@ from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.version import version
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _Endpoint = Callable[..., Any]
 
 
 def build_app(
-    config: GatewayConfig, pool: Pool, metrics: Metrics, router: Router | None = None
+    config: GatewayConfig, pool: Pool, metrics: Metrics, router: ModelManager | None = None
 ) -> ASGIApp:
     """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read."""
     media = MediaLoader(config)
@@ -72,7 +72,7 @@ def build_app(
         is_page=_public_page(pages, routes),
     )
     if not ring.has_admin:
-        log.warning("no key is an admin's: mark one with --api-key-admin, or in the key file")
+        logger.warning("no key is an admin's: mark one with --api-key-admin, or in the key file")
     app = Starlette(
         routes=[*routes, *pages.routes()],
         middleware=[
@@ -81,7 +81,7 @@ def build_app(
             Middleware(CorsMiddleware, config),
             Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),
             Middleware(AuthMiddleware, ring, rules),
-            Middleware(UsesMiddleware),
+            Middleware(ModelLeaseMiddleware),
         ],
         exception_handlers=dict(HANDLERS),
     )
@@ -133,7 +133,7 @@ def _routes(service: Service) -> list[Route]:
 def _chats(service: Service) -> dict[str, _Endpoint]:
     """Return what takes a conversation, in the words of each API."""
     chatting = WrappedGeneration(service, chat.plan, "ChatCompletion")
-    responding = Generation(service, responses.plan, "Response")
+    responding = GenerationEndpoint(service, responses.plan, "Response")
     counting = Counting(service, responses.plan, "Response", OPENAI)
     chat_counting = Counting(service, chat.plan, "ChatCompletion", OPENAI)
     return {
@@ -147,7 +147,7 @@ def _chats(service: Service) -> dict[str, _Endpoint]:
         "/responses": responding,
         "/v1/responses/input_tokens": counting,
         "/responses/input_tokens": counting,
-        "/v1/messages": Generation(service, messages.plan, "Message"),
+        "/v1/messages": GenerationEndpoint(service, messages.plan, "Message"),
         "/v1/messages/count_tokens": Counting(service, messages.plan, "Message", ANTHROPIC),
     }
 
@@ -156,9 +156,9 @@ def _generating(service: Service) -> dict[str, _Endpoint]:
     """Return what takes a prompt."""
     return {
         "/v1/completions": WrappedGeneration(service, completions.plan, "TextCompletion"),
-        "/completion": Generation(service, completion.plan, "Completion"),
+        "/completion": GenerationEndpoint(service, completion.plan, "Completion"),
         "/completions": WrappedGeneration(service, completion.plan, "Completion"),
-        "/infill": Generation(service, infill.plan, "Infill"),
+        "/infill": GenerationEndpoint(service, infill.plan, "Infill"),
     }
 
 
@@ -194,5 +194,5 @@ def _gets(service: Service) -> dict[str, _Endpoint]:
         "/slots": admin.slots,
         "/lora-adapters": LoraAdapters(service, reads=True),
         "/metrics": admin.metrics,
-        "/models/sse": ModelEvents(service),
+        "/models/sse": ModelEventStream(service),
     }

@@ -25,14 +25,14 @@ from gateway.http.connections import Connections, ServerConfig, install
 from gateway.http.listener import close_unix, is_local, listen, url_of
 from gateway.metrics.counters import ConnectionCounts
 from gateway.metrics.metrics import Metrics
-from gateway.models.loaded import Loaded
-from gateway.models.manager import Router
+from gateway.models.loaded import LoadedModels
+from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.process.notify import Notifier
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
 EXIT_ERROR = 1
@@ -63,11 +63,11 @@ class Signals:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class GatewayParts:
     """What works behind the endpoints."""
 
     pool: Pool
-    router: Router | None
+    router: ModelManager | None
 
     async def start(self) -> None:
         """Open them; raises `ConfigError`."""
@@ -88,20 +88,20 @@ class Parts:
         await self.pool.close()
 
 
-def parts_of(config: GatewayConfig, metrics: Metrics) -> Parts:
+def parts_of(config: GatewayConfig, metrics: Metrics) -> GatewayParts:
     """Make the pool, and the router if the configuration has one; raises `ConfigError`."""
     pool = Pool(config, metrics)
     if not config.control:
         if config.models_dir or config.models_preset:
             raise ConfigError("models_dir, models_preset: only `llamapool serve` can start models")
-        return Parts(pool, None)
-    router = Router(
+        return GatewayParts(pool, None)
+    router = ModelManager(
         config.control,
         models_max=config.models_max,
         timeout_s=config.timeout_s,
-        facts=Loaded(pool),
+        facts=LoadedModels(pool),
     )
-    return Parts(pool, router)
+    return GatewayParts(pool, router)
 
 
 def run(config: GatewayConfig, notifier: Notifier) -> int:
@@ -141,7 +141,7 @@ async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: 
     stop = asyncio.Event()
     server = asyncio.create_task(_serve(app, config, socks, stop, metrics))
     beat = asyncio.create_task(_beat(notifier))
-    log.info("listening url=%s", everywhere)
+    logger.info("listening url=%s", everywhere)
     notifier.send(X_URL=url)
     notifier.ready(f"listening on {url}")
     try:
@@ -156,7 +156,7 @@ async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: 
 
 async def _until_told(
     config: GatewayConfig,
-    parts: Parts,
+    parts: GatewayParts,
     signals: Signals,
     server: "asyncio.Task[None]",
     notifier: Notifier,
@@ -167,7 +167,7 @@ async def _until_told(
         told.cancel()
         server.result()
         return EXIT_ERROR  # it ends by itself only by an exception
-    log.info("draining limit_s=%.0f", config.drain_timeout_s)
+    logger.info("draining limit_s=%.0f", config.drain_timeout_s)
     notifier.stopping()
     parts.drain()
     drained = asyncio.create_task(parts.pool.drained())
@@ -178,7 +178,7 @@ async def _until_told(
     for task in pending:
         task.cancel()
     if drained not in done:
-        log.warning("not drained reason=%s", "second signal" if leave in done else "time is up")
+        logger.warning("not drained reason=%s", "second signal" if leave in done else "time is up")
     return EXIT_ERROR if leave in done else EXIT_OK
 
 
@@ -239,6 +239,6 @@ async def _beat(notifier: Notifier) -> None:
 
 def _warn_if_open(config: GatewayConfig, url: str) -> None:
     if not is_local(config) and not config.has_keys:
-        log.warning(
+        logger.warning(
             "ANYBODY who can reach %s can use this server: set --api-key or --api-key-file", url
         )

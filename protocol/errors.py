@@ -1,7 +1,7 @@
 """The ways in which a task can fail, named once and free of HTTP.
 
-The gateway owns the table from `ErrorCode` to status and body (`gateway/http/errors.py`); the worker
-only ever says which of these happened.
+The gateway owns the table from `ErrorCode` to status and body (`gateway/http/errors.py`); the
+worker only says which of these happened.
 """
 
 from collections.abc import Mapping

@@ -16,8 +16,8 @@ from benchmarks.compare.schedule import ORDERS, Order, Plan
 from benchmarks.compare.servers import Flags, Side
 from benchmarks.compare.servers import Server as ServerAddress
 from benchmarks.compare.workloads import WORKLOADS, Workload
-from gateway.bench.client.dialects import Endpoint, Target
-from gateway.bench.drive import Run
+from gateway.bench.client.dialects import BenchEndpoint, BenchTarget
+from gateway.bench.drive import BenchRun
 
 
 class Machine:
@@ -104,8 +104,8 @@ async def test_an_interrupted_run_ends_the_comparison(monkeypatch: pytest.Monkey
         def __init__(self, *_: object) -> None:
             pass
 
-        async def run(self) -> Run:
-            return Run(transcripts=(), is_cut_short=True)
+        async def run(self) -> BenchRun:
+            return BenchRun(transcripts=(), is_cut_short=True)
 
     async def no_counters(_client: object) -> dict[str, float]:
         return {}
@@ -113,7 +113,7 @@ async def test_an_interrupted_run_ends_the_comparison(monkeypatch: pytest.Monkey
     monkeypatch.setattr(measure, "Driver", Interrupted)
     monkeypatch.setattr(measure, "_counters", no_counters)
     monkeypatch.setattr(measure, "_SETTLED_S", 0.0)
-    target = Target(url="http://127.0.0.1:1", endpoint=Endpoint.CHAT)
+    target = BenchTarget(url="http://127.0.0.1:1", endpoint=BenchEndpoint.CHAT)
     subject = Subject(WORKLOADS[0], Side.OURS, ServerAddress("http://127.0.0.1:1", 1), target)
     with pytest.raises(asyncio.CancelledError):
         await subject.loaded(0, 1)

@@ -29,7 +29,7 @@ def service(path: Path) -> configparser.SectionProxy:
 
 def test_all_units_are_here() -> None:
     assert [path.name for path in UNITS] == [
-        "llamapool-gateway.routes.service",
+        "llamapool-gateway.service",
         "llamapool-worker@.service",
         "llamapool.service",
     ]
@@ -58,7 +58,7 @@ def test_systemd_verifies_the_units(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("unit", "threshold"),
     [
-        ("llamapool-gateway.routes.service", 11),
+        ("llamapool-gateway.service", 11),
         ("llamapool-worker@.service", 10),
         ("llamapool.service", 20),
     ],

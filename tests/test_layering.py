@@ -27,6 +27,7 @@ TEXT = {
 PURE_HTTP = {
     "protocol",
     "orjson",
+    "gateway.api.fields",
     "gateway.api.llamacpp",
     "gateway.api.openai",
     "gateway.api.anthropic",
@@ -39,6 +40,7 @@ RULES: dict[str, set[str]] = {
         *("protocol", "gateway", "starlette", "hypercorn", "zmq", "orjson"),
         *("prometheus_client", "click", "uvloop", "h11"),
     },
+    "gateway/api/fields": PURE_HTTP | {"gateway.http.parsing"},
     "gateway/api/openai": PURE_HTTP | SHARED_HTTP,
     "gateway/api/llamacpp": PURE_HTTP | SHARED_HTTP,
     "gateway/api/anthropic": PURE_HTTP | SHARED_HTTP,

@@ -41,7 +41,7 @@ from worker.supervisor.terminal import Console, stderr_console
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-log = logging.getLogger("supervisor")
+logger = logging.getLogger("supervisor")
 
 _GROUP = "llamapool.commands"
 _CONTEXT = {
@@ -163,7 +163,7 @@ def _on_this_host(pool: PoolConfig, folder: Path) -> PoolConfig:
     pool, placements = resolve.settle(pool, runtime_dir=str(folder), host=read_host())
     if placements:
         for line in describe([worker.name for worker in pool.worker], placements):
-            log.info("placed %s", line)
+            logger.info("placed %s", line)
     return pool
 
 
@@ -194,7 +194,7 @@ def _on_demand(pool: PoolConfig, said: Given, folder: Path) -> OnDemand:
 
 def _warn(said: Given) -> None:
     for line in warnings(said.unused):
-        log.warning(line)
+        logger.warning(line)
 
 
 @main.group(context_settings=_CONTEXT)

@@ -22,7 +22,7 @@ from worker.engine.fake.backend import FakeBackend
 from worker.engine.self_extend import SelfExtend
 from worker.engine.stats import Counters
 from worker.engine.task import Stop
-from worker.link.outbound import Outlet
+from worker.link.outbound import OutboundQueue
 from worker.speculation.drafting import open_drafter
 from worker.speculation.kinds import kinds
 
@@ -49,7 +49,7 @@ class EngineThread:
     """Owns one backend and its engine, from loading to freeing."""
 
     def __init__(
-        self, config: WorkerConfig, outlet: Outlet, opener: Opener, kept: Kept | None = None
+        self, config: WorkerConfig, outlet: OutboundQueue, opener: Opener, kept: Kept | None = None
     ) -> None:
         self._config = config
         self._outlet = outlet

@@ -19,20 +19,20 @@ from protocol.process.logs import LOG_FD_VARIABLE
 from protocol.process.notify import Notifier
 from protocol.system_prompt import load_system_prompt
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Hello, Loading
+from protocol.wire.messages import Hello, LoadingProgress
 from protocol.wire.side_tasks import SetSystemPrompt
-from worker.embedding.batcher import Desk
+from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
 from worker.engine_thread import EngineThread, Kept, Opener, engine_config, open_backend
 from worker.host import openmp
 from worker.host.topology import bind
-from worker.link.connection import Connection
+from worker.link.connection import GatewayConnection
 from worker.link.link import Link
-from worker.link.outbound import Outlet
+from worker.link.outbound import OutboundQueue
 from worker.link.side_tasks import SideTasks
 from worker.prompt.prompt import PromptReader
 from worker.prompt.prompt_log import PromptLog
-from worker.sleep import NEXT, IdleTime, Phase
+from worker.sleep import NEXT, IdleTime, SleepPhase
 from worker.supervisor.launch import visible_devices
 
 logger = logging.getLogger(__name__)
@@ -54,9 +54,9 @@ class WorkerProcess:
         self._opener = opener
         self._clock = clock
         self._notifier = Notifier.from_environ()
-        self._outlet = Outlet()
+        self._outlet = OutboundQueue()
         self._thread = EngineThread(config, self._outlet, opener)
-        self._phase = Phase.LOADING
+        self._phase = SleepPhase.LOADING
         self._idle = IdleTime(config.sleep_idle_s)
         self._reader: PromptReader | None = None
         self._kept: Kept | None = None
@@ -69,7 +69,9 @@ class WorkerProcess:
             model=config.alias,
         )
         name = f"{hello.worker}:{hello.epoch}"
-        self._link = Link(Connection(self._zmq, config.connect[0], name), self._outlet, hello)
+        self._link = Link(
+            GatewayConnection(self._zmq, config.connect[0], name), self._outlet, hello
+        )
         self._n_signals = 0
         self._is_announced = False
         self._next_watchdog = 0.0
@@ -126,12 +128,12 @@ class WorkerProcess:
     def _mind_model(self) -> int | None:
         """Take in a loaded model, free an idle one, load one that is wanted; or give up."""
         match self._phase:
-            case Phase.LOADING | Phase.AWAKE | Phase.CLOSING if self._has_failed():
+            case SleepPhase.LOADING | SleepPhase.AWAKE | SleepPhase.CLOSING if self._has_failed():
                 return self._exit_code()
-            case Phase.LOADING if self._thread.engine is not None:
-                self._become(Phase.AWAKE)
+            case SleepPhase.LOADING if self._thread.engine is not None:
+                self._become(SleepPhase.AWAKE)
                 self._attach(self._thread.engine)
-            case Phase.AWAKE if (
+            case SleepPhase.AWAKE if (
                 self._idle.is_over(
                     self._clock(),
                     n_tasks=self._link.tasks.n_taken,
@@ -139,21 +141,21 @@ class WorkerProcess:
                 )
                 and self._link.is_idle
             ):
-                self._become(Phase.CLOSING)
+                self._become(SleepPhase.CLOSING)
                 self._fall_asleep()
-            case Phase.CLOSING if self._thread.has_ended:
-                self._become(Phase.ASLEEP)
+            case SleepPhase.CLOSING if self._thread.has_ended:
+                self._become(SleepPhase.ASLEEP)
                 self._sleep()
-            case Phase.ASLEEP if self._link.wants_engine:
-                self._become(Phase.LOADING)
+            case SleepPhase.ASLEEP if self._link.wants_engine:
+                self._become(SleepPhase.LOADING)
                 self._wake()
         return None
 
     def _has_failed(self) -> bool:
-        is_asked = self._phase is Phase.CLOSING and self._thread.error is None
+        is_asked = self._phase is SleepPhase.CLOSING and self._thread.error is None
         return self._thread.has_ended and not is_asked
 
-    def _become(self, phase: Phase) -> None:
+    def _become(self, phase: SleepPhase) -> None:
         assert NEXT[self._phase] is phase, f"{self._phase} cannot become {phase}"
         self._phase = phase
 
@@ -190,7 +192,7 @@ class WorkerProcess:
         )
         if backend.embedder is not None:
             target_s = engine_config(self._config, backend).step_target_s
-            self._link.embed_with(Desk(backend, backend.embedder, engine, target_s))
+            self._link.embed_with(EmbeddingBatcher(backend, backend.embedder, engine, target_s))
         if self._config.lora_base:
             logger.warning("lora_base is not used: llama.cpp has no such thing any more")
         card = self._with_system_prompt(reader, backend.card)
@@ -273,7 +275,7 @@ class WorkerProcess:
         percent = int(fraction * 100)
         if percent > self._reported:
             self._reported = percent
-            self._outlet.put([Loading(fraction=fraction)])
+            self._outlet.put([LoadingProgress(fraction=fraction)])
             self._notifier.progress(fraction)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:

@@ -7,7 +7,7 @@ next task loads it again. The process, its registration and what it tells of its
 from enum import Enum
 
 
-class Phase(Enum):
+class SleepPhase(Enum):
     """Where a worker's model is."""
 
     LOADING = "loading"
@@ -18,11 +18,11 @@ class Phase(Enum):
     ASLEEP = "asleep"
 
 
-NEXT: dict[Phase, Phase] = {
-    Phase.LOADING: Phase.AWAKE,
-    Phase.AWAKE: Phase.CLOSING,
-    Phase.CLOSING: Phase.ASLEEP,
-    Phase.ASLEEP: Phase.LOADING,
+NEXT: dict[SleepPhase, SleepPhase] = {
+    SleepPhase.LOADING: SleepPhase.AWAKE,
+    SleepPhase.AWAKE: SleepPhase.CLOSING,
+    SleepPhase.CLOSING: SleepPhase.ASLEEP,
+    SleepPhase.ASLEEP: SleepPhase.LOADING,
 }
 """One way round; from anywhere the process may end."""
 

@@ -8,7 +8,7 @@ import orjson
 from gateway.bench.client.connection import Client
 from gateway.bench.client.dialects import Said
 from gateway.bench.client.transcript import Role, Transcript
-from gateway.bench.plan import Shape, conversation
+from gateway.bench.plan import LoadShape, conversation
 
 _Tree: TypeAlias = "dict[int, _Tree]"
 
@@ -40,7 +40,7 @@ def _insert(tree: _Tree, tokens: Sequence[int]) -> int:
 
 
 async def new_tokens(
-    client: Client, shape: Shape, seed: int, transcripts: Iterable[Transcript]
+    client: Client, shape: LoadShape, seed: int, transcripts: Iterable[Transcript]
 ) -> int:
     """Count for a load of chats, in the order in which they were asked."""
     asked = sorted((one for one in transcripts if one.role is Role.LOAD), key=_start)
@@ -60,7 +60,7 @@ def _start(one: Transcript) -> float:
 
 
 def _history(
-    shape: Shape, seed: int, one: Transcript, texts: dict[tuple[int, int], str]
+    shape: LoadShape, seed: int, one: Transcript, texts: dict[tuple[int, int], str]
 ) -> list[Said]:
     """Write down again what a request of a conversation said."""
     drawn = conversation(shape, seed, one.conversation, one.role)

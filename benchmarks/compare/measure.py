@@ -13,10 +13,10 @@ from benchmarks.compare.servers import Flags, Server, Side, memory, running
 from benchmarks.compare.workloads import Figures, Measured, Workload
 from gateway.bench.client.asking import first_model
 from gateway.bench.client.connection import Client
-from gateway.bench.client.dialects import Endpoint, Target
+from gateway.bench.client.dialects import BenchEndpoint, BenchTarget
 from gateway.bench.client.transcript import Role, Transcript
-from gateway.bench.drive import Driver, Load, Run
-from gateway.bench.plan import Shape
+from gateway.bench.drive import BenchLoad, BenchRun, Driver
+from gateway.bench.plan import LoadShape
 from gateway.bench.summary import as_dict, summarize
 
 _SETTLED_S = 1.5
@@ -48,7 +48,7 @@ class Subject:
     workload: Workload
     side: Side
     server: Server
-    target: Target
+    target: BenchTarget
 
     async def loaded(self, number: int, seed: int) -> Result:
         """Run the workload once; `seed` draws its texts."""
@@ -75,7 +75,7 @@ class Subject:
         figures = self.workload.figures(found)
         return Result(self.workload.name, self.side, number, figures, _details(found, runs))
 
-    async def _run(self, load: Load) -> Run:
+    async def _run(self, load: BenchLoad) -> BenchRun:
         run = await Driver(self.target, self.workload.shape, load).run()
         if run.is_cut_short:  # the driver keeps what there is; a comparison has no use for it
             raise asyncio.CancelledError
@@ -89,7 +89,7 @@ async def opened(
     """Start a server, let it answer two short requests, end it afterwards."""
     async with running(side, binary, _flags(workload, flags)) as server:
         target = await target_of(server, workload.endpoint, workload.stream)
-        await Driver(target, _short(workload), Load(requests=2, seed=_WARMUP)).run()
+        await Driver(target, _short(workload), BenchLoad(requests=2, seed=_WARMUP)).run()
         yield Subject(workload, side, server, target)
 
 
@@ -104,18 +104,18 @@ def _flags(workload: Workload, flags: Flags) -> Flags:
     )
 
 
-async def target_of(server: Server, endpoint: Endpoint, stream: bool) -> Target:
+async def target_of(server: Server, endpoint: BenchEndpoint, stream: bool) -> BenchTarget:
     """Ask a server for answers of full length, the likeliest token each time."""
     client = Client(server.url)
     model = await first_model(client)
     client.close()
     fields: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
-    if endpoint is Endpoint.EMBEDDINGS:
+    if endpoint is BenchEndpoint.EMBEDDINGS:
         fields = {}
-    return Target(url=server.url, endpoint=endpoint, model=model, stream=stream, fields=fields)
+    return BenchTarget(url=server.url, endpoint=endpoint, model=model, stream=stream, fields=fields)
 
 
-def _short(workload: Workload) -> Shape:
+def _short(workload: Workload) -> LoadShape:
     """Return what warms a server up and shares no beginning with the load."""
     return dataclasses.replace(workload.shape, shared_prefix=8, turns=1, groups=1)
 
@@ -124,7 +124,7 @@ def _seed(seed: int, wave: int) -> int:
     return seed * 1000 + wave
 
 
-def _load(workload: Workload, seed: int, wave: int) -> Load:
+def _load(workload: Workload, seed: int, wave: int) -> BenchLoad:
     return dataclasses.replace(workload.load, seed=_seed(seed, wave))
 
 
@@ -135,7 +135,7 @@ async def _counters(client: Client) -> dict[str, float]:
     return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
 
 
-def _of(runs: list[Run], role: Role) -> list[Transcript]:
+def _of(runs: list[BenchRun], role: Role) -> list[Transcript]:
     """Put the waves one behind the other, as if no time had passed between them."""
     found: list[Transcript] = []
     shift_s = end_s = 0.0
@@ -157,13 +157,13 @@ def _shifted(one: Transcript, by_s: float) -> Transcript:
     )
 
 
-def _summed(runs: list[Run]) -> Measured:
+def _summed(runs: list[BenchRun]) -> Measured:
     return Measured(
         load=summarize(_of(runs, Role.LOAD)), background=summarize(_of(runs, Role.BACKGROUND))
     )
 
 
-def _details(found: Measured, runs: list[Run]) -> dict[str, Any]:
+def _details(found: Measured, runs: list[BenchRun]) -> dict[str, Any]:
     return {
         "load": as_dict(found.load),
         "background": as_dict(found.background),

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.compare.servers import Memory
-from gateway.bench.client.dialects import Endpoint
-from gateway.bench.drive import Load
+from gateway.bench.client.dialects import BenchEndpoint
+from gateway.bench.drive import BenchLoad
 from gateway.bench.lengths import Lengths
-from gateway.bench.plan import Shape
+from gateway.bench.plan import LoadShape
 from gateway.bench.summary import Spread, Summary
 
 Figures = Mapping[str, float]
@@ -32,11 +32,11 @@ class Workload:
 
     name: str
     title: str
-    shape: Shape = Shape()
-    load: Load = Load()
+    shape: LoadShape = LoadShape()
+    load: BenchLoad = BenchLoad()
     waves: int = 1
     """Times that the load is run, with other texts, its figures over all of them."""
-    endpoint: Endpoint = Endpoint.CHAT
+    endpoint: BenchEndpoint = BenchEndpoint.CHAT
     stream: bool = True
     slots: int = 0
     """0 is the slots of the command line; the context grows with them."""
@@ -106,31 +106,31 @@ WORKLOADS = (
     Workload(
         name="one-stream",
         title="one stream",
-        shape=Shape(prompt=fixed(64), output=fixed(128)),
-        load=Load(requests=4),
+        shape=LoadShape(prompt=fixed(64), output=fixed(128)),
+        load=BenchLoad(requests=4),
         figures=_decode,
     ),
     Workload(
         name="streams",
         title="8 streams, distinct prompts",
-        shape=Shape(prompt=fixed(160), output=fixed(64)),
-        load=Load(concurrency=8, requests=8),
+        shape=LoadShape(prompt=fixed(160), output=fixed(64)),
+        load=BenchLoad(concurrency=8, requests=8),
         waves=3,
         figures=_streams,
     ),
     Workload(
         name="shared-600",
         title="24 chats, shared 600-token system prompt, concurrency 8",
-        shape=Shape(prompt=Lengths(16, 48), output=Lengths(24, 56), shared_prefix=600),
-        load=Load(concurrency=8, requests=24),
+        shape=LoadShape(prompt=Lengths(16, 48), output=Lengths(24, 56), shared_prefix=600),
+        load=BenchLoad(concurrency=8, requests=24),
         counts_new=True,
         figures=_cached,
     ),
     Workload(
         name="shared-1500",
         title="48 chats, shared 1,500-token system prompt, 16 slots, concurrency 16",
-        shape=Shape(prompt=Lengths(16, 48), output=Lengths(24, 56), shared_prefix=1500),
-        load=Load(concurrency=16, requests=48),
+        shape=LoadShape(prompt=Lengths(16, 48), output=Lengths(24, 56), shared_prefix=1500),
+        load=BenchLoad(concurrency=16, requests=48),
         slots=16,
         counts_new=True,
         figures=_cached,
@@ -138,40 +138,40 @@ WORKLOADS = (
     Workload(
         name="conversations",
         title="8 conversations x 6 turns",
-        shape=Shape(prompt=Lengths(24, 96), output=Lengths(24, 56), turns=6),
-        load=Load(concurrency=8, requests=8),
+        shape=LoadShape(prompt=Lengths(24, 96), output=Lengths(24, 56), turns=6),
+        load=BenchLoad(concurrency=8, requests=8),
         counts_new=True,
         figures=_cached,
     ),
     Workload(
         name="mixed",
         title="4 decoding streams while 1,200-token prompts arrive",
-        shape=Shape(prompt=fixed(1200), output=fixed(16)),
-        load=Load(requests=4, background=4, background_tokens=1024),
+        shape=LoadShape(prompt=fixed(1200), output=fixed(16)),
+        load=BenchLoad(requests=4, background=4, background_tokens=1024),
         figures=_mixed,
     ),
     Workload(
         name="unary",
         title="60 tiny unary requests, concurrency 4",
-        shape=Shape(prompt=Lengths(4, 12), output=Lengths(2, 8)),
-        load=Load(concurrency=4, requests=60),
+        shape=LoadShape(prompt=Lengths(4, 12), output=Lengths(2, 8)),
+        load=BenchLoad(concurrency=4, requests=60),
         stream=False,
         figures=_requests,
     ),
     Workload(
         name="embeddings",
         title="embeddings, batches of 32",
-        shape=Shape(prompt=Lengths(1, 128, 16, 0.6), batch=32),
-        load=Load(concurrency=2, requests=6),
-        endpoint=Endpoint.EMBEDDINGS,
+        shape=LoadShape(prompt=Lengths(1, 128, 16, 0.6), batch=32),
+        load=BenchLoad(concurrency=2, requests=6),
+        endpoint=BenchEndpoint.EMBEDDINGS,
         extra=("--embeddings", "--pooling", "mean"),
         figures=_inputs,
     ),
     Workload(
         name="memory",
         title="resident memory, 2 workers on one model against one llama-server",
-        shape=Shape(prompt=fixed(64), output=fixed(16)),
-        load=Load(concurrency=8, requests=16),
+        shape=LoadShape(prompt=fixed(64), output=fixed(16)),
+        load=BenchLoad(concurrency=8, requests=16),
         workers=2,
         needs_to_be_alone=True,  # two servers share the pages of the weights
         figures=_memory,

@@ -1,4 +1,4 @@
-"""What a body asks for (`Plan`) and how its answer is spoken (`Reply`).
+"""What a body asks for (`RequestPlan`) and how its answer is spoken (`ResponseFormatter`).
 
 A reply is pure: messages of the wire in, bytes or JSON values out. One of them serves one request
 and numbers its choices as the plan numbers its tasks.
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 import orjson
 
-from gateway.api.fields.media_links import Link
+from gateway.api.fields.media_links import MediaLink
 from gateway.http.sse import event
 from protocol.wire.facts import SystemPrompt, TokenProb
 from protocol.wire.messages import Delta, Done, Generate, Progress, Started, ToolCallDelta
@@ -18,7 +18,7 @@ from protocol.wire.sampling import UNSET_SEED, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TaskOutcome:
     """Everything one task produced, for an answer in one piece."""
 
     text: str
@@ -34,7 +34,7 @@ class Outcome:
     """The tokens of the prompt, if they were asked for."""
 
 
-class Reply(Protocol):
+class ResponseFormatter(Protocol):
     """Speaks one API: frames of a stream, or one body."""
 
     is_read_by_chunk: ClassVar[bool]
@@ -60,7 +60,7 @@ class Reply(Protocol):
         """Frame what follows the last choice; may be empty."""
         ...
 
-    def result(self, outcomes: Sequence[Outcome]) -> Any:
+    def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the JSON value of an answer in one piece."""
         ...
 
@@ -71,11 +71,11 @@ def error_event(body: Mapping[str, Any]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RequestPlan:
     """The tasks of a request, one a choice, and how to answer."""
 
     tasks: tuple[Generate, ...]
-    reply: Reply
+    reply: ResponseFormatter
     stream: bool
     chat_id: str = ""
     """By which the client may speak of the answer while it runs."""
@@ -83,7 +83,7 @@ class Plan:
     """What the client asked for; 0 is never, None the server's own."""
     system_prompt: SystemPrompt | None = None
     """To be set in all workers of the model before the tasks run."""
-    links: tuple[Link, ...] = ()
+    links: tuple[MediaLink, ...] = ()
     """Media of all tasks that are still to be fetched."""
     failure: Callable[[Mapping[str, Any]], bytes] = error_event
     """Frames the body of an error that comes after the first byte."""

@@ -11,10 +11,10 @@ import orjson
 from gateway.bench import progress
 from gateway.bench.client.asking import first_model
 from gateway.bench.client.connection import Client, address_of
-from gateway.bench.client.dialects import Target
-from gateway.bench.drive import Driver, Load, Run
+from gateway.bench.client.dialects import BenchTarget
+from gateway.bench.drive import BenchLoad, BenchRun, Driver
 from gateway.bench.options import load_of, shape_of, slo_of, target_of, with_options
-from gateway.bench.plan import Shape
+from gateway.bench.plan import LoadShape
 from gateway.bench.report import document, text
 
 
@@ -42,13 +42,13 @@ def bench(url: str, **values: Any) -> None:
         raise SystemExit(1)
 
 
-def run_in_loop(target: Target, shape: Shape, load: Load) -> Run:
+def run_in_loop(target: BenchTarget, shape: LoadShape, load: BenchLoad) -> BenchRun:
     """Run a load from synchronous code."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(measured(target, shape, load))
 
 
-async def measured(target: Target, shape: Shape, load: Load) -> Run:
+async def measured(target: BenchTarget, shape: LoadShape, load: BenchLoad) -> BenchRun:
     """Run a load, with a line of progress on a terminal."""
     if not target.model:
         client = Client(target.url, target.api_key)

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gateway.bench.client.asking import Asker
-from gateway.bench.client.dialects import Said, Target
+from gateway.bench.client.dialects import BenchTarget, Said
 from gateway.bench.client.transcript import Role, Transcript
-from gateway.bench.plan import Conversation, Shape, background, conversation
+from gateway.bench.plan import Conversation, LoadShape, background, conversation
 from gateway.bench.words import drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class BenchLoad:
     """How much is asked, and when."""
 
     concurrency: int = 1
@@ -34,7 +34,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class BenchRun:
     """What a load did."""
 
     transcripts: tuple[Transcript, ...]
@@ -48,7 +48,7 @@ class Run:
 class Driver:
     """One run of one load."""
 
-    def __init__(self, target: Target, shape: Shape, load: Load) -> None:
+    def __init__(self, target: BenchTarget, shape: LoadShape, load: BenchLoad) -> None:
         self.load = load
         self.transcripts: list[Transcript] = []
         self.begun_s = 0.0
@@ -74,7 +74,7 @@ class Driver:
         """Events received so far."""
         return self._asker.n_pieces
 
-    async def run(self) -> Run:
+    async def run(self) -> BenchRun:
         """Run the load; when it is cancelled, what there is counts."""
         is_cut_short = False
         for index in range(self.load.warmup):
@@ -86,7 +86,7 @@ class Driver:
             is_cut_short = True
         finally:
             self._asker.client.close()
-        return Run(
+        return BenchRun(
             transcripts=tuple(self.transcripts),
             late_s=self._late_s,
             client_cpu_s=time.process_time() - cpu_s,

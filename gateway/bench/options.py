@@ -8,10 +8,10 @@ import click
 import orjson
 
 from gateway.bench import lengths
-from gateway.bench.client.dialects import Endpoint, Target
-from gateway.bench.drive import Load
+from gateway.bench.client.dialects import BenchEndpoint, BenchTarget
+from gateway.bench.drive import BenchLoad
 from gateway.bench.lengths import SHAREGPT_PROMPT, SHAREGPT_REPLY, Lengths
-from gateway.bench.plan import Shape
+from gateway.bench.plan import LoadShape
 from gateway.bench.prompts import prompts_in
 from gateway.bench.summary import Slo
 
@@ -46,7 +46,7 @@ _NATURAL, _POSITIVE, _NOT_NEGATIVE = click.IntRange(0), click.IntRange(1), click
 _OPTIONS = (
     click.option(
         "--endpoint",
-        type=click.Choice([str(one) for one in Endpoint]),
+        type=click.Choice([str(one) for one in BenchEndpoint]),
         default="chat",
         show_default=True,
         help="Whom to ask; native is llama-server's /completion.",
@@ -122,11 +122,11 @@ def with_options(command: _Command) -> _Command:
     return command
 
 
-def target_of(url: str, values: Mapping[str, Any]) -> Target:
+def target_of(url: str, values: Mapping[str, Any]) -> BenchTarget:
     """Read whom to ask, and how."""
-    return Target(
+    return BenchTarget(
         url=url,
-        endpoint=Endpoint(values["endpoint"]),
+        endpoint=BenchEndpoint(values["endpoint"]),
         model=values["model"],
         api_key=values["api_key"],
         stream=not values["no_stream"],
@@ -136,15 +136,15 @@ def target_of(url: str, values: Mapping[str, Any]) -> Target:
     )
 
 
-def shape_of(values: Mapping[str, Any]) -> Shape:
+def shape_of(values: Mapping[str, Any]) -> LoadShape:
     """Read what to ask."""
-    if values["batch"] > 1 and values["endpoint"] != Endpoint.EMBEDDINGS:
+    if values["batch"] > 1 and values["endpoint"] != BenchEndpoint.EMBEDDINGS:
         raise click.UsageError("--batch is for --endpoint embeddings")
     try:
         prompts = prompts_in(values["prompts"]) if values["prompts"] else ()
     except (ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
-    return Shape(
+    return LoadShape(
         prompt=values["prompt_tokens"],
         output=values["max_tokens"],
         shared_prefix=values["shared_prefix"],
@@ -155,14 +155,14 @@ def shape_of(values: Mapping[str, Any]) -> Shape:
     )
 
 
-def load_of(values: Mapping[str, Any]) -> Load:
+def load_of(values: Mapping[str, Any]) -> BenchLoad:
     """Read how much to ask, and when."""
     if values["rate"] and values["concurrency"]:
         raise click.UsageError("--concurrency closes the loop and --rate opens it: say one")
-    if values["mixed"] and (values["no_stream"] or values["endpoint"] == Endpoint.EMBEDDINGS):
+    if values["mixed"] and (values["no_stream"] or values["endpoint"] == BenchEndpoint.EMBEDDINGS):
         raise click.UsageError("--mixed needs streams")
     requests = values["requests"] or (0 if values["duration"] else _USUAL_REQUESTS)
-    return Load(
+    return BenchLoad(
         concurrency=values["concurrency"] or 1,
         rate=values["rate"] or 0.0,
         requests=requests,

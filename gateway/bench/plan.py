@@ -25,7 +25,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class LoadShape:
     """What the conversations of a load look like. Lengths are in words, about one token each."""
 
     prompt: Lengths = Lengths(128, 128)
@@ -39,7 +39,7 @@ class Shape:
     """From a file, taken in turn instead of drawn words."""
 
 
-def conversation(shape: Shape, seed: int, index: int, kind: str = "load") -> Conversation:
+def conversation(shape: LoadShape, seed: int, index: int, kind: str = "load") -> Conversation:
     """Draw the conversation of this number."""
     rng = drawn(seed, kind, index)
     group = index % shape.groups
@@ -58,6 +58,6 @@ def conversation(shape: Shape, seed: int, index: int, kind: str = "load") -> Con
     return Conversation(index, prefix, asks)
 
 
-def background(n_tokens: int) -> Shape:
+def background(n_tokens: int) -> LoadShape:
     """Return the shape of streams that only decode: short questions, long answers."""
-    return Shape(prompt=Lengths(32, 32), output=Lengths(n_tokens, n_tokens))
+    return LoadShape(prompt=Lengths(32, 32), output=Lengths(n_tokens, n_tokens))

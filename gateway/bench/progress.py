@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 
-from gateway.bench.drive import Driver, Load
+from gateway.bench.drive import BenchLoad, Driver
 
 _WIDTH = 30
 _PERIOD_S = 0.2
@@ -42,7 +42,7 @@ def _write(text: str) -> None:
     sys.stderr.flush()
 
 
-def fraction(load: Load, n_done: int, elapsed_s: float, turns: int = 1) -> float:
+def fraction(load: BenchLoad, n_done: int, elapsed_s: float, turns: int = 1) -> float:
     """Return how much of a load is over: by its requests or its time, whichever is further."""
     by_requests = n_done / (load.requests * turns) if load.requests else 0.0
     by_time = elapsed_s / load.duration_s if load.duration_s else 0.0

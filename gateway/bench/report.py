@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.bench.client.transcript import Role, Transcript
-from gateway.bench.drive import Run
+from gateway.bench.drive import BenchRun
 from gateway.bench.summary import Slo, as_dict, summarize
 from gateway.bench.table import table
 
 FORMAT = 1
 
 
-def text(run: Run, slo: Slo) -> str:
+def text(run: BenchRun, slo: Slo) -> str:
     """Write what a person reads: the load, the background if there was one, the client itself."""
     found = summarize(_of(run, Role.LOAD), slo)
     parts = [table(found, slo)]
@@ -26,7 +26,7 @@ def text(run: Run, slo: Slo) -> str:
     return "\n".join(parts)
 
 
-def _client(run: Run, duration_s: float) -> str:
+def _client(run: BenchRun, duration_s: float) -> str:
     """Tell what the load generator itself took, and how late it was."""
     share = run.client_cpu_s / duration_s if duration_s else 0.0
     each_us = run.client_cpu_s / run.n_pieces * 1e6 if run.n_pieces else 0.0
@@ -39,7 +39,7 @@ def _client(run: Run, duration_s: float) -> str:
 
 
 def document(
-    run: Run, slo: Slo, settings: Mapping[str, Any], *, with_requests: bool
+    run: BenchRun, slo: Slo, settings: Mapping[str, Any], *, with_requests: bool
 ) -> dict[str, Any]:
     """Return the JSON document of a run."""
     found: dict[str, Any] = {
@@ -76,5 +76,5 @@ def _request(one: Transcript) -> dict[str, Any]:
     }
 
 
-def _of(run: Run, role: Role) -> tuple[Transcript, ...]:
+def _of(run: BenchRun, role: Role) -> tuple[Transcript, ...]:
     return tuple(one for one in run.transcripts if one.role is role)

@@ -15,14 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.fields.bounds import bounds_of, check_head
 from gateway.http.body import HELD, MIB, BodyBudget, ClientGone
-from gateway.http.errors import BROKEN, Refused, refused_response, task_error_response
+from gateway.http.errors import BROKEN, RequestRefused, refused_response, task_error_response
 from gateway.http.origin.auth import PUBLIC_PATHS
 from gateway.http.origin.client_address import TrustedProxies
 from gateway.metrics.metrics import Metrics
 from protocol.config.limits import LimitsConfig
 from protocol.errors import TaskError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _DEFAULT = LimitsConfig()
 _NO_PROXIES = TrustedProxies()
@@ -32,7 +32,7 @@ _CLIENT_GONE = 499
 
 
 @dataclass(slots=True)
-class _Exchange:
+class _AccessRecord:
     """One request and what became of it."""
 
     request_id: bytes
@@ -87,7 +87,7 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         scope["address"] = self._proxies.address(scope)
-        exchange = _Exchange(_request_id(scope), send, time.monotonic())
+        exchange = _AccessRecord(_request_id(scope), send, time.monotonic())
         held = scope[HELD] = self._budget.open()
         try:
             await self._answer(scope, receive, exchange)
@@ -95,11 +95,11 @@ class AccessMiddleware:
             held.release()
             self._note(scope, exchange)
 
-    def _note(self, scope: Scope, exchange: _Exchange) -> None:
+    def _note(self, scope: Scope, exchange: _AccessRecord) -> None:
         status = exchange.status or _CLIENT_GONE
         seconds = time.monotonic() - exchange.started_at
         self._metrics.http_request(_route(scope), status, seconds)
-        log.log(
+        logger.log(
             logging.DEBUG if scope["path"] in PUBLIC_PATHS else logging.INFO,
             "request method=%s path=%s status=%d ms=%.1f client=%s id=%s",
             scope["method"],
@@ -110,7 +110,7 @@ class AccessMiddleware:
             exchange.request_id.decode(),
         )
 
-    async def _answer(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, exchange: _AccessRecord) -> None:
         fault = framing_fault(scope, self._limits)
         if fault is not None:
             await refused_response(fault)(scope, receive, exchange.forward)
@@ -126,24 +126,24 @@ class AccessMiddleware:
             exchange.status = exchange.status or _CLIENT_GONE
             return
         except Exception:
-            log.exception("request failed id=%s", exchange.request_id.decode())
+            logger.exception("request failed id=%s", exchange.request_id.decode())
             if not exchange.status:
                 await task_error_response(BROKEN, scope["path"])(scope, receive, exchange.forward)
         await exchange.cut(scope)
 
 
-def framing_fault(scope: Scope, limits: LimitsConfig) -> Refused | None:
+def framing_fault(scope: Scope, limits: LimitsConfig) -> RequestRefused | None:
     """Return why the headers alone are refused, if they are."""
     headers = scope["headers"]
     size = sum(len(name) + len(value) for name, value in headers)
     if len(headers) > limits.headers or size > limits.header_kib * 1024:
-        return Refused(
+        return RequestRefused(
             431, f"more than {limits.headers} headers or {limits.header_kib} KiB of them"
         )
     names = {name for name, _ in headers}
     if b"content-length" in names and b"transfer-encoding" in names:
         # A proxy may read the other of the two: request smuggling (RFC 9112 section 6.1).
-        return Refused(400, "both Content-Length and Transfer-Encoding")
+        return RequestRefused(400, "both Content-Length and Transfer-Encoding")
     return None
 
 

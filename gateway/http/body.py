@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope
 
-from gateway.http.errors import Refused
+from gateway.http.errors import RequestRefused
 from gateway.http.parsing import parse_list, parse_object
 from protocol.config.limits import LimitsConfig
 from protocol.errors import ErrorCode, TaskError
@@ -86,7 +86,7 @@ class HeldBody:
 
 
 async def read_json(scope: Scope, receive: Receive, limits: BodyLimits) -> dict[str, Any]:
-    """Return the JSON object of a request; raises `Refused`, `TaskError` or `ClientGone`."""
+    """Return the JSON object of a request; raises `RequestRefused`, `TaskError` or `ClientGone`."""
     return await _parsed(parse_object, scope, receive, limits)
 
 
@@ -110,13 +110,15 @@ async def in_thread(is_long: bool, work: Callable[..., T], *args: Any) -> T:
 
 
 async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[bytes]:
-    too_large = Refused(413, f"the request body is larger than {limits.max_bytes // MIB} MiB")
+    too_large = RequestRefused(
+        413, f"the request body is larger than {limits.max_bytes // MIB} MiB"
+    )
     if _declared(scope) > _LINGER * limits.max_bytes:
         raise too_large
     try:
         chunks = await _read(receive, limits, scope.get(HELD) or BodyBudget(0).open())
     except TimeoutError as error:
-        raise Refused(408, "the request body did not arrive in time") from error
+        raise RequestRefused(408, "the request body did not arrive in time") from error
     if chunks is None:
         raise too_large
     return chunks

@@ -23,7 +23,7 @@ JSON_TYPE = "application/json; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ErrorAnswer:
     """What one error code becomes."""
 
     status: int
@@ -32,17 +32,17 @@ class Answer:
     """Whether the same request may succeed later."""
 
 
-ANSWERS: Mapping[ErrorCode, Answer] = {
-    ErrorCode.INVALID_REQUEST: Answer(400, "invalid_request_error"),
-    ErrorCode.CONTEXT_EXCEEDED: Answer(400, "exceed_context_size_error"),
-    ErrorCode.TOO_LARGE: Answer(413, "invalid_request_error"),
-    ErrorCode.NOT_FOUND: Answer(404, "not_found_error"),
-    ErrorCode.NOT_SUPPORTED: Answer(501, "not_supported_error"),
+ANSWERS: Mapping[ErrorCode, ErrorAnswer] = {
+    ErrorCode.INVALID_REQUEST: ErrorAnswer(400, "invalid_request_error"),
+    ErrorCode.CONTEXT_EXCEEDED: ErrorAnswer(400, "exceed_context_size_error"),
+    ErrorCode.TOO_LARGE: ErrorAnswer(413, "invalid_request_error"),
+    ErrorCode.NOT_FOUND: ErrorAnswer(404, "not_found_error"),
+    ErrorCode.NOT_SUPPORTED: ErrorAnswer(501, "not_supported_error"),
     # A full pool is healthy: a 5xx would make proxies eject it (nginx max_fails, Envoy outliers).
-    ErrorCode.OVERLOADED: Answer(429, "rate_limit_error", is_transient=True),
-    ErrorCode.UNAVAILABLE: Answer(503, "unavailable_error", is_transient=True),
-    ErrorCode.LOST: Answer(503, "unavailable_error"),
-    ErrorCode.INTERNAL: Answer(500, "server_error"),
+    ErrorCode.OVERLOADED: ErrorAnswer(429, "rate_limit_error", is_transient=True),
+    ErrorCode.UNAVAILABLE: ErrorAnswer(503, "unavailable_error", is_transient=True),
+    ErrorCode.LOST: ErrorAnswer(503, "unavailable_error"),
+    ErrorCode.INTERNAL: ErrorAnswer(500, "server_error"),
 }
 
 _RETRY_AFTER_S = 1
@@ -54,7 +54,7 @@ _LONGEST_RETRY_AFTER_S = 120
 _SHOWN = ("n_prompt_tokens", "n_ctx")
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """An answer given before any handler runs; `kind` is the type in the body."""
 
     def __init__(self, status: int, message: str, kind: str = "invalid_request_error") -> None:
@@ -64,8 +64,8 @@ class Refused(Exception):
         self.kind = kind
 
 
-FILE_NOT_FOUND = Refused(404, "File Not Found", "not_found_error")
-BAD_KEY = Refused(401, "Invalid API Key", "authentication_error")
+FILE_NOT_FOUND = RequestRefused(404, "File Not Found", "not_found_error")
+BAD_KEY = RequestRefused(401, "Invalid API Key", "authentication_error")
 BROKEN = TaskError(ErrorCode.INTERNAL, "internal error")
 
 
@@ -101,7 +101,7 @@ def task_error_response(error: TaskError, path: str = "") -> Response:
     return json_response(_enveloped(path, task_error_body(error)), status, retry_headers(error))
 
 
-def refused_response(error: Refused, path: str = "") -> Response:
+def refused_response(error: RequestRefused, path: str = "") -> Response:
     """Return the response for a request that reached no handler."""
     fields = {"message": error.message, "type": error.kind, "code": error.status}
     body = _enveloped(path, {"error": fields})
@@ -129,8 +129,8 @@ async def on_task_error(request: Request, error: Exception) -> Response:
 
 
 async def on_refused(request: Request, error: Exception) -> Response:
-    """Answer a `Refused` that a handler raised."""
-    assert isinstance(error, Refused)
+    """Answer a `RequestRefused` that a handler raised."""
+    assert isinstance(error, RequestRefused)
     return refused_response(error, request.scope["path"])
 
 
@@ -139,12 +139,12 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code in (404, 405):
         return refused_response(FILE_NOT_FOUND)
-    return refused_response(Refused(error.status_code, str(error.detail)))
+    return refused_response(RequestRefused(error.status_code, str(error.detail)))
 
 
 HANDLERS: Mapping[Any, Any] = {
     TaskError: on_task_error,
-    Refused: on_refused,
+    RequestRefused: on_refused,
     HTTPException: on_http_exception,
 }
 """What Starlette does with each exception; anything else is a fault (`gateway/http/access.py`)."""

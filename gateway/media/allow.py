@@ -25,7 +25,7 @@ _ANY_PORT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AllowedTarget:
     """A URL taken apart."""
 
     scheme: str
@@ -42,7 +42,7 @@ class Target:
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def read_url(url: str) -> Target:
+def read_url(url: str) -> AllowedTarget:
     """Take a URL apart; raises ValueError with what is wrong with it."""
     # Before urlsplit, which drops some characters silently and so reads another URL than others.
     if len(url) > MAX_URL or not re.fullmatch(r"[\x21-\x5b\x5d-\x7e]+", url):
@@ -57,7 +57,7 @@ def read_url(url: str) -> Target:
         raise ValueError("has no host")
     port = PORTS[parts.scheme] if parts.port is None else parts.port
     query = f"?{parts.query}" if parts.query else ""
-    return Target(parts.scheme, host, port, (parts.path or "/") + query)
+    return AllowedTarget(parts.scheme, host, port, (parts.path or "/") + query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Rule:
     port: int | None = None
     """None is the usual one of the scheme."""
 
-    def fits(self, target: Target) -> bool:
+    def fits(self, target: AllowedTarget) -> bool:
         usual = PORTS[target.scheme]
         if target.port != (usual if self.port is None else self.port) and self.port != _ANY_PORT:
             return False
@@ -93,7 +93,7 @@ class Allowed:
     def __bool__(self) -> bool:
         return bool(self._rules)
 
-    def takes_host(self, target: Target) -> bool:
+    def takes_host(self, target: AllowedTarget) -> bool:
         """Tell whether a URL may be asked for at all."""
         return any(rule.fits(target) for rule in self._rules)
 

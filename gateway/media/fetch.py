@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 
 import h11
 
-from gateway.media.allow import Allowed, Target, read_url
+from gateway.media.allow import Allowed, AllowedTarget, read_url
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class NotFetched(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _FetchedHead:
     status: int
     location: str = ""
     body: bytes = b""
@@ -71,7 +71,7 @@ class Fetcher:
                 raise NotFetched("its server leads from https to something else")
         raise NotFetched(f"its server leads on more than {_MAX_REDIRECTS} times")
 
-    def _judged(self, url: str) -> Target:
+    def _judged(self, url: str) -> AllowedTarget:
         try:
             target = read_url(url)
         except ValueError as error:
@@ -80,7 +80,7 @@ class Fetcher:
             raise NotFetched(f"{target.authority} is not a host that this server fetches from")
         return target
 
-    async def _resolve(self, target: Target) -> Sequence[str]:
+    async def _resolve(self, target: AllowedTarget) -> Sequence[str]:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
@@ -89,7 +89,9 @@ class Fetcher:
             raise NotFetched(f"{target.host} has an address that this server does not fetch from")
         return addresses
 
-    async def _ask(self, target: Target, addresses: Sequence[str], kind: str) -> _Answer:
+    async def _ask(
+        self, target: AllowedTarget, addresses: Sequence[str], kind: str
+    ) -> _FetchedHead:
         reader, writer = await self._connect(target, addresses)
         try:
             connection = h11.Connection(h11.CLIENT)
@@ -100,7 +102,7 @@ class Fetcher:
             writer.transport.abort()
 
     async def _connect(
-        self, target: Target, addresses: Sequence[str]
+        self, target: AllowedTarget, addresses: Sequence[str]
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         is_tls = target.scheme == "https"
         for i, address in enumerate(addresses):
@@ -124,7 +126,7 @@ class Fetcher:
 
     async def _read(
         self, connection: h11.Connection, reader: asyncio.StreamReader, kind: str
-    ) -> _Answer:
+    ) -> _FetchedHead:
         chunks: list[bytes] = []
         left = self._max_bytes
         while True:
@@ -135,7 +137,7 @@ class Fetcher:
                 case h11.Response():
                     headers = _headers(event)
                     if event.status_code != 200:
-                        return _Answer(event.status_code, headers.get("location", ""))
+                        return _FetchedHead(event.status_code, headers.get("location", ""))
                     self._check(headers, kind)
                 case h11.Data():
                     left -= len(event.data)
@@ -143,7 +145,7 @@ class Fetcher:
                         raise self._too_large()
                     chunks.append(bytes(event.data))
                 case h11.EndOfMessage():
-                    return _Answer(200, body=b"".join(chunks))
+                    return _FetchedHead(200, body=b"".join(chunks))
 
     def _check(self, headers: dict[str, str], kind: str) -> None:
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -163,7 +165,7 @@ def _headers(response: h11.Response) -> dict[str, str]:
     return {name.decode(): text.decode("latin-1") for name, text in response.headers}
 
 
-def _request(connection: h11.Connection, target: Target) -> bytes:
+def _request(connection: h11.Connection, target: AllowedTarget) -> bytes:
     headers = [
         ("Host", target.authority),
         ("User-Agent", "llamapool"),

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.api.fields.media_links import Link
-from gateway.api.reply import Plan
+from gateway.api.fields.media_links import MediaLink
+from gateway.api.reply import RequestPlan
 from gateway.http.disconnect import together
 from gateway.media.allow import Allowed
 from gateway.media.fetch import Fetcher, NotFetched
@@ -34,7 +34,7 @@ class MediaLoader:
         self._fetches = bool(allowed)
         self._places = asyncio.Semaphore(_AT_ONCE)
 
-    async def fill(self, plan: Plan) -> Plan:
+    async def fill(self, plan: RequestPlan) -> RequestPlan:
         """Return the plan with all its media; raises `InvalidRequest` naming the field."""
         if not plan.links:
             return plan
@@ -46,7 +46,7 @@ class MediaLoader:
         media = tuple(found.get(i, own) for i, own in enumerate(plan.tasks[0].media))
         return replace(plan, tasks=tuple(replace(task, media=media) for task in plan.tasks))
 
-    async def _load(self, link: Link) -> bytes:
+    async def _load(self, link: MediaLink) -> bytes:
         try:
             if link.url.startswith(SCHEME):
                 return await self._read(link.url)

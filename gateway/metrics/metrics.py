@@ -20,7 +20,7 @@ from gateway.metrics.llama_server import Snapshot, legacy_text
 from gateway.metrics.loop_lag import LoopLag
 from protocol.wire.facts import Stats
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _HTTP_S = (
     *(0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0),
@@ -147,7 +147,7 @@ _PER_WORKER = (
     ("llamapool_predicted_tokens", "Tokens generated.", "n_predicted"),
     ("llamapool_evicted_prompts", "Texts that left the prefix cache.", "n_evicted"),
     ("llamapool_restored_tokens", "Prompt tokens brought back from the host's RAM.", "n_restored"),
-    ("llamapool_parked_tasks", "Tasks that gave their cells up for a while.", "n_parked"),
+    ("llamapool_preempted_tasks", "Tasks that gave their cells up for a while.", "n_preempted"),
     ("llamapool_worker_faults", "Tasks that ended by a fault of their worker.", "n_faults"),
 )
 
@@ -180,7 +180,7 @@ class _Own(Collector):
             try:
                 yield from part()
             except Exception:
-                _log.exception("fault place=metrics part=%s", part.__name__)
+                logger.exception("fault place=metrics part=%s", part.__name__)
                 self._metrics.fault("metrics")
 
     def _of_workers(self) -> Iterator[Metric]:

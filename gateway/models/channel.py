@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from protocol.process.control import MAX_LINE_BYTES, ControlError, Line, Order, decode, encode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _AGAIN_S = 0.5
 
@@ -54,9 +54,9 @@ class Channel:
             try:
                 await self._converse()
             except OSError as error:
-                log.error("no way to the supervisor path=%s error=%s", self._path, error)
+                logger.error("no way to the supervisor path=%s error=%s", self._path, error)
             except Exception:
-                log.exception("control channel broke path=%s", self._path)
+                logger.exception("control channel broke path=%s", self._path)
             await asyncio.sleep(_AGAIN_S)
 
     async def _converse(self) -> None:
@@ -74,9 +74,9 @@ class Channel:
         try:
             line = decode(data)
         except ControlError as error:
-            log.error("control: %s", error)
+            logger.error("control: %s", error)
             return
         try:
             self._on_line(line)
         except Exception:
-            log.exception("control line=%s was not acted upon", type(line).__name__)
+            logger.exception("control line=%s was not acted upon", type(line).__name__)

@@ -12,7 +12,7 @@ _MAX_EVENTS = 1000
 Mailbox = asyncio.Queue[Event | None]
 
 
-class News:
+class ModelEvents:
     """All listeners of a server."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class News:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<News listeners={len(self._mailboxes)}>"
+        return f"<ModelEvents listeners={len(self._mailboxes)}>"
 
     @property
     def is_heard(self) -> bool:

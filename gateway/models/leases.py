@@ -8,7 +8,7 @@ USES = "uses"
 """Where in the scope an endpoint finds the stack for its uses."""
 
 
-class UsesMiddleware:
+class ModelLeaseMiddleware:
     """Puts a stack into the scope and unwinds it behind the request."""
 
     def __init__(self, app: ASGIApp) -> None:

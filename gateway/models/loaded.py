@@ -11,7 +11,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import ModelCard
 
 
-class Loaded:
+class LoadedModels:
     """The `Facts` of the router, from the pool."""
 
     def __init__(self, pool: Pool) -> None:

@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gateway.models.channel import Channel
-from gateway.models.events import News
-from gateway.models.model import Model
-from gateway.models.state_machine import Action, Admit, Book, Refuse, Send, Tell, no_room
+from gateway.models.events import ModelEvents
+from gateway.models.model import ManagedModel
+from gateway.models.state_machine import Action, Admit, ModelStates, Refuse, Send, Tell, no_room
 from gateway.models.views import RELOADED, change, listed
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.process.control import Line, Listed, Order, Verb, WorkerReport
 from protocol.wire.facts import ModelCard
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _FIRST_LIST_S = 10.0
 
@@ -43,7 +43,7 @@ class Facts(Protocol):
         """Note that a model was unloaded: what still waits for a slot of it waits in vain."""
 
 
-class Router:
+class ModelManager:
     """All models that can be loaded, behind `use`, `load` and `unload`."""
 
     def __init__(
@@ -54,21 +54,21 @@ class Router:
         timeout_s: float,
         facts: Facts,
     ) -> None:
-        self.book = Book(models_max=models_max)
+        self.book = ModelStates(models_max=models_max)
         self.channel = Channel(path, self._on_line)
         self._timeout_s = timeout_s
         self._facts = facts
         self._created = int(time.time())
         self._tickets = itertools.count(1)
-        self._waiting: dict[int, tuple[Model, asyncio.Future[None]]] = {}
-        self._bells: list[asyncio.Future[None]] = []
+        self._waiting: dict[int, tuple[ManagedModel, asyncio.Future[None]]] = {}
+        self._waiters: list[asyncio.Future[None]] = []
         """Rung at every line of the supervisor."""
         self._lists: list[asyncio.Future[Listed]] = []
-        self.news = News()
+        self.news = ModelEvents()
         self._is_draining = False
 
     def __repr__(self) -> str:
-        return f"<Router waiting={len(self._waiting)} {self.book!r}>"
+        return f"<ModelManager waiting={len(self._waiting)} {self.book!r}>"
 
     async def start(self) -> None:
         """Dial the supervisor and wait for its list of models."""
@@ -93,7 +93,7 @@ class Router:
 
     # ---- requests -----------------------------------------------------------------------------
 
-    def use(self, name: str | None, *, autoload: bool, touches: bool) -> tuple[Model, bool]:
+    def use(self, name: str | None, *, autoload: bool, touches: bool) -> tuple[ManagedModel, bool]:
         """Take one use of a model if it is loaded; false if it must be waited for.
 
         Every use is given back by `release`. Raises `TaskError`.
@@ -109,15 +109,15 @@ class Router:
             raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")
         return model, False
 
-    def card(self, model: Model) -> ModelCard:
+    def card(self, model: ManagedModel) -> ModelCard:
         """Return the card of a model in use; raises `TaskError` if it has just died."""
         return self._facts.card(model.name)
 
-    def release(self, model: Model) -> None:
+    def release(self, model: ManagedModel) -> None:
         """Give one use of a model back."""
         self._perform(self.book.release(model))
 
-    async def wait(self, model: Model) -> None:
+    async def wait(self, model: ManagedModel) -> None:
         """Take one use of a model once it is loaded; cancelled, it leaves no trace."""
         self._check_running()
         ticket, future = self._enter(model)
@@ -131,14 +131,14 @@ class Router:
             self._give_up(ticket, model, future)
             raise
 
-    def _enter(self, model: Model) -> tuple[int, "asyncio.Future[None]"]:
+    def _enter(self, model: ManagedModel) -> tuple[int, "asyncio.Future[None]"]:
         ticket = next(self._tickets)
         future = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = (model, future)
         self._perform(self.book.ask(ticket, model))
         return ticket, future
 
-    def _give_up(self, ticket: int, model: Model, future: "asyncio.Future[None]") -> None:
+    def _give_up(self, ticket: int, model: ManagedModel, future: "asyncio.Future[None]") -> None:
         """Leave the queue, or give back what was given while the news was under way."""
         if self._waiting.pop(ticket, None) is not None:
             self._perform(self.book.leave(ticket))
@@ -203,7 +203,7 @@ class Router:
         ]
         return {"data": data, "object": "list"}
 
-    def _shown(self, model: Model) -> Mapping[str, Any]:
+    def _shown(self, model: ManagedModel) -> Mapping[str, Any]:
         return self._facts.shown(model.name) if model.is_running else {}
 
     # ---- the supervisor -------------------------------------------------------------------------
@@ -224,10 +224,10 @@ class Router:
         self._ring()
 
     def _ring(self) -> None:
-        bells, self._bells = self._bells, []
-        for bell in bells:
-            if not bell.done():
-                bell.set_result(None)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _next_list(self) -> "asyncio.Future[Listed]":
         future: asyncio.Future[Listed] = asyncio.get_running_loop().create_future()
@@ -239,9 +239,9 @@ class Router:
         try:
             async with asyncio.timeout(self._timeout_s):
                 while not condition():
-                    bell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._bells.append(bell)
-                    await bell
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiters.append(waiter)
+                    await waiter
         except TimeoutError as error:
             raise _too_long(self._timeout_s) from error
 
@@ -255,7 +255,7 @@ class Router:
         for action in actions:
             match action:
                 case Send(order):
-                    log.info("order=%s model=%s", order.verb, order.model)
+                    logger.info("order=%s model=%s", order.verb, order.model)
                     self.channel.send(order)
                 case Admit(ticket):
                     self._admit(ticket)

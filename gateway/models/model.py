@@ -13,7 +13,7 @@ TRANSITIONS: Mapping[ModelState, frozenset[ModelState]] = {
 """LOADED to LOADING: its only worker died and starts again. Who sleeps is LOADED here."""
 
 
-class Model:
+class ManagedModel:
     """One model, as the router counts it."""
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Model:
 
     def __repr__(self) -> str:
         marks = f"{' stopping' if self.is_stopping else ''}{' failed' if self.has_failed else ''}"
-        return f"<Model {self.info.name} {self.state} requests={self.n_requests}{marks}>"
+        return f"<ManagedModel {self.info.name} {self.state} requests={self.n_requests}{marks}>"
 
     @property
     def name(self) -> str:

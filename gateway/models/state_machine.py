@@ -7,7 +7,7 @@ loaded share one entry of a FIFO queue; a model with an entry, or with a request
 
 from dataclasses import dataclass
 
-from gateway.models.model import Model
+from gateway.models.model import ManagedModel
 from gateway.pool.status import ModelState
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.process.control import Listed, ModelInfo, Order, Phase, Verb, WorkerReport
@@ -49,11 +49,11 @@ class Tell:
 Action = Send | Admit | Refuse | Tell
 
 
-class Book:
+class ModelStates:
     """All models, and the queue for them."""
 
     def __init__(self, *, models_max: int) -> None:
-        self.models: dict[str, Model] = {}
+        self.models: dict[str, ManagedModel] = {}
         self._models_max = models_max
         self._queue: dict[str, dict[int, None]] = {}
         """Model to the tickets that wait for it, in the order in which models were asked for."""
@@ -61,11 +61,11 @@ class Book:
 
     def __repr__(self) -> str:
         waiting = " ".join(f"{name}:{len(tickets)}" for name, tickets in self._queue.items())
-        return f"<Book {' '.join(map(repr, self.models.values()))} queue=[{waiting}]>"
+        return f"<ModelStates {' '.join(map(repr, self.models.values()))} queue=[{waiting}]>"
 
     # ---- requests -----------------------------------------------------------------------------
 
-    def find(self, name: str | None) -> Model:
+    def find(self, name: str | None) -> ManagedModel:
         """Find a model by name or alias; raises `InvalidRequest` in llama-server's words."""
         if not name:
             raise InvalidRequest("model name is missing from the request", param="model")
@@ -74,18 +74,18 @@ class Book:
             raise InvalidRequest(f"model '{name}' not found", param="model")
         return model
 
-    def named(self, name: str) -> Model | None:
+    def named(self, name: str) -> ManagedModel | None:
         """Find a model by name or alias."""
         if name in self.models:
             return self.models[name]
         return next((one for one in self.models.values() if name in one.info.aliases), None)
 
-    def ask(self, ticket: int, model: Model) -> list[Action]:
+    def ask(self, ticket: int, model: ManagedModel) -> list[Action]:
         """Use a model now if it is loaded, or else let the request wait until it is."""
         self._queue.setdefault(model.name, {})[ticket] = None
         return self._pump()
 
-    def take(self, model: Model) -> bool:
+    def take(self, model: ManagedModel) -> bool:
         """Use a model if it is loaded."""
         model.n_requests += model.is_usable
         return model.is_usable
@@ -100,12 +100,12 @@ class Book:
                 return self._pump()
         return []
 
-    def touch(self, model: Model) -> None:
+    def touch(self, model: ManagedModel) -> None:
         """Note that a model is used: the one used longest ago makes room first."""
         self._n_used += 1
         model.last_used = self._n_used
 
-    def release(self, model: Model) -> list[Action]:
+    def release(self, model: ManagedModel) -> list[Action]:
         """End one use of a model, which may be listed no more."""
         model.n_requests -= 1
         assert model.n_requests >= 0, f"{model!r} was released too often"
@@ -119,7 +119,7 @@ class Book:
             return True
         return any(one.is_stopping for one in self.models.values()) or self._victim() is not None
 
-    def unload(self, model: Model) -> list[Action]:
+    def unload(self, model: ManagedModel) -> list[Action]:
         """End a model; one that is still loading is not waited for."""
         if model.is_stopping or not model.is_running:
             return []
@@ -141,7 +141,7 @@ class Book:
         for model in list(self.models.values()):
             info = infos.pop(model.name, None)
             actions += self._relist(model, info)
-        self.models |= {name: Model(info) for name, info in infos.items()}
+        self.models |= {name: ManagedModel(info) for name, info in infos.items()}
         for worker in report.workers:
             if worker.model in self.models:
                 self.models[worker.model].hear(worker)
@@ -194,21 +194,21 @@ class Book:
             return 1  # always room for one more
         return self._models_max - sum(one.is_running for one in self.models.values())
 
-    def _victim(self) -> Model | None:
+    def _victim(self) -> ManagedModel | None:
         able = [one for one in self.models.values() if one.is_idle and one.name not in self._queue]
         return min(able, key=lambda one: one.last_used, default=None)
 
-    def _start(self, model: Model) -> list[Action]:
+    def _start(self, model: ManagedModel) -> list[Action]:
         model.turn(ModelState.LOADING)
         model.exit_code, model.why, model.progress = 0, "", 0.0
         self.touch(model)
         return [Send(Order(verb=Verb.LOAD, model=model.name)), Tell(model.name, has_begun=True)]
 
-    def _stop(self, model: Model) -> list[Action]:
+    def _stop(self, model: ManagedModel) -> list[Action]:
         model.is_stopping = True
         return [Send(Order(verb=Verb.UNLOAD, model=model.name))]
 
-    def _admit_all(self, model: Model) -> list[Action]:
+    def _admit_all(self, model: ManagedModel) -> list[Action]:
         tickets = self._queue.pop(model.name)
         model.n_requests += len(tickets)
         return [Admit(ticket) for ticket in tickets]
@@ -216,7 +216,7 @@ class Book:
     def _refuse_all(self, name: str, error: TaskError) -> list[Action]:
         return [Refuse(ticket, error) for ticket in self._queue.pop(name, {})]
 
-    def _relist(self, model: Model, info: ModelInfo | None) -> list[Action]:
+    def _relist(self, model: ManagedModel, info: ModelInfo | None) -> list[Action]:
         """Take in what the sources now say of a model; None is nothing."""
         is_same = info is not None and info.stamp == model.info.stamp
         model.is_unlisted = info is None
@@ -229,15 +229,15 @@ class Book:
         model.exit_code, model.why = 0, ""
         return []
 
-    def _stop_once(self, model: Model) -> list[Action]:
+    def _stop_once(self, model: ManagedModel) -> list[Action]:
         return [] if model.is_stopping else self._stop(model)
 
-    def _strike(self, model: Model) -> list[Action]:
+    def _strike(self, model: ManagedModel) -> list[Action]:
         del self.models[model.name]
         gone = InvalidRequest(f"model '{model.name}' not found", param="model")
         return self._refuse_all(model.name, gone)
 
-    def _forget_workers(self, model: Model) -> None:
+    def _forget_workers(self, model: ManagedModel) -> None:
         """Begin anew with a supervisor whose reports follow."""
         model.workers.clear()
         model.is_stopping = False
@@ -245,7 +245,7 @@ class Book:
             model.turn(ModelState.UNLOADED)
 
 
-def _failed(model: Model) -> TaskError:
+def _failed(model: ManagedModel) -> TaskError:
     why = f": {model.why}" if model.why else ""
     return TaskError(ErrorCode.INTERNAL, f"model name={model.name} failed to load{why}")
 

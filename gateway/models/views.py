@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.models.model import Model
+from gateway.models.model import ManagedModel
 from gateway.pool.status import ModelState
 
 LOADING_STAGE = "text_model"
@@ -11,7 +11,9 @@ LOADING_STAGE = "text_model"
 Event = Mapping[str, Any]
 
 
-def listed(model: Model, shown: Mapping[str, Any], created: int, *, sleeps: bool) -> dict[str, Any]:
+def listed(
+    model: ManagedModel, shown: Mapping[str, Any], created: int, *, sleeps: bool
+) -> dict[str, Any]:
     """Return a model of GET /models; `shown` is what is listed of it because it is loaded."""
     info = model.info
     entry = {
@@ -32,7 +34,7 @@ def listed(model: Model, shown: Mapping[str, Any], created: int, *, sleeps: bool
     return {**shown, **entry}
 
 
-def _status(model: Model, *, sleeps: bool) -> dict[str, Any]:
+def _status(model: ManagedModel, *, sleeps: bool) -> dict[str, Any]:
     status: dict[str, Any] = {
         "value": state_of(model, sleeps=sleeps),
         "args": list(model.info.args),
@@ -43,12 +45,14 @@ def _status(model: Model, *, sleeps: bool) -> dict[str, Any]:
     return status
 
 
-def state_of(model: Model, *, sleeps: bool) -> ModelState:
+def state_of(model: ManagedModel, *, sleeps: bool) -> ModelState:
     """Say how a model is, in llama-server's words."""
     return ModelState.SLEEPING if sleeps and model.is_usable else model.state
 
 
-def change(model: Model, shown: Mapping[str, Any], *, has_begun: bool, sleeps: bool) -> Event:
+def change(
+    model: ManagedModel, shown: Mapping[str, Any], *, has_begun: bool, sleeps: bool
+) -> Event:
     """Return the event for a change of a model's state."""
     data: dict[str, Any] = {"status": state_of(model, sleeps=sleeps)}
     if has_begun:

@@ -8,7 +8,7 @@ from protocol.errors import TaskError
 from protocol.wire.messages import Terminal
 
 
-class Branch(StrEnum):
+class RouteReason(StrEnum):
     """What decided where a task went."""
 
     PREFIX = "prefix"
@@ -24,7 +24,7 @@ class Branch(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class TaskSpec:
     """What the dispatcher must know of a task."""
 
     task_id: int
@@ -63,7 +63,7 @@ class Assign:
     task_id: int
     attempt: int
     slot: int
-    branch: Branch = field(default=Branch.LOAD, compare=False)
+    branch: RouteReason = field(default=RouteReason.LOAD, compare=False)
     n_cached: int = field(default=0, compare=False)
     """Tokens of its prompt that should be cached there."""
 

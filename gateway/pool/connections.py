@@ -20,7 +20,7 @@ from protocol.wire import codec
 from protocol.wire.frames import pack
 from protocol.wire.messages import Bye, Heartbeat, Hello, Message, Ping, Refused, Welcome
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _SILENT_BEATS = 5
 _SILENT_MIN_S = 3.0
@@ -35,7 +35,7 @@ _RESET = codec.encode(-1, [Ping()])
 
 
 @dataclass(slots=True, kw_only=True)
-class Peer:
+class WorkerConnection:
     """One live connection."""
 
     key: str
@@ -63,16 +63,16 @@ class Peer:
 class Owner(Protocol):
     """Who acts on what the workers say."""
 
-    def joined(self, peer: Peer) -> None:
+    def joined(self, peer: WorkerConnection) -> None:
         """Take in a worker that said `Hello`."""
 
-    def received(self, peer: Peer, messages: Sequence[Message], now: float) -> None:
+    def received(self, peer: WorkerConnection, messages: Sequence[Message], now: float) -> None:
         """Take the messages of one frame."""
 
-    def lost(self, peer: Peer, reason: str, *, died: bool) -> None:
+    def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
         """Act on a connection that is no more."""
 
-    def refused(self, peer: Peer, message: Message, error: TaskError) -> None:
+    def refused(self, peer: WorkerConnection, message: Message, error: TaskError) -> None:
         """End the task of a message that could not be sent."""
 
     def dropped(self, n: int) -> None:
@@ -82,22 +82,22 @@ class Owner(Protocol):
         """Log and count the exception that is being handled."""
 
 
-class Peers:
+class WorkerConnections:
     """All connections of workers over one ROUTER."""
 
     def __init__(self, owner: Owner, *, heartbeat_s: float) -> None:
         self._owner = owner
         self._heartbeat_s = heartbeat_s
         self._socket = RouterSocket(self._on_frame, self._on_disconnect)
-        self._peers: dict[bytes, Peer] = {}
+        self._peers: dict[bytes, WorkerConnection] = {}
         self._refused: set[bytes] = set()
         self._rivals = Rivals(max(_REST_S, heartbeat_s))
-        self._dirty: dict[bytes, Peer] = {}
+        self._dirty: dict[bytes, WorkerConnection] = {}
         self._flush: asyncio.Handle | None = None
         self._look: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Peers {' '.join(peer.key for peer in self._peers.values())}>"
+        return f"<WorkerConnections {' '.join(peer.key for peer in self._peers.values())}>"
 
     def open(self, endpoints: Sequence[str]) -> None:
         """Bind; raises `ConfigError`."""
@@ -111,7 +111,7 @@ class Peers:
         self._peers.clear()
         self._socket.close()
 
-    def get(self, key: str) -> Peer:
+    def get(self, key: str) -> WorkerConnection:
         """Return the connection with this key."""
         return self._peers[key.encode()]
 
@@ -151,7 +151,7 @@ class Peers:
             except Exception:
                 self._owner.failed("sweep")
 
-    def _reach(self, peer: Peer, messages: Sequence[Message]) -> None:
+    def _reach(self, peer: WorkerConnection, messages: Sequence[Message]) -> None:
         """Send messages; a peer to which they do not get is lost, and nothing else."""
         try:
             if not self._send(peer, messages):
@@ -160,7 +160,7 @@ class Peers:
             self._owner.failed("send")
             self._break(peer, "could not be sent to", died=False)
 
-    def _send(self, peer: Peer, messages: Sequence[Message]) -> bool:
+    def _send(self, peer: WorkerConnection, messages: Sequence[Message]) -> bool:
         packed = pack(peer.sent, messages)
         for data in packed.frames:
             peer.sent += 1
@@ -185,7 +185,7 @@ class Peers:
             frame = codec.decode(data)
         except codec.ProtocolError as error:
             self._owner.dropped(1)
-            _log.warning("frame=bad worker=%r reason=%s", identity[:64], error)
+            logger.warning("frame=bad worker=%r reason=%s", identity[:64], error)
             if peer is not None:
                 self._break(peer, "sent what is no frame")
             return
@@ -226,7 +226,7 @@ class Peers:
 
     def _admit(self, key: str, identity: bytes, hello: Hello, more: Sequence[Message]) -> None:
         now = asyncio.get_running_loop().time()
-        peer = Peer(
+        peer = WorkerConnection(
             key=key,
             identity=identity,
             name=hello.worker,
@@ -241,9 +241,9 @@ class Peers:
         if more:
             self._owner.received(peer, more, now)
 
-    def _doubt(self, old: Peer, identity: bytes, hello: bytes) -> None:
+    def _doubt(self, old: WorkerConnection, identity: bytes, hello: bytes) -> None:
         """Let a second worker of a name wait until the first one has spoken, or is lost."""
-        _log.info("worker=%s waits: another of its name is connected", old.name)
+        logger.info("worker=%s waits: another of its name is connected", old.name)
         now = asyncio.get_running_loop().time()
         one_too_many = self._rivals.wait(identity, old.name, hello, now)
         if one_too_many is not None:
@@ -253,7 +253,7 @@ class Peers:
     def _turn_away(self, rival: Rival) -> None:
         """Tell a worker that another of its name lives."""
         reason = f"a worker named {rival.name!r} is alive: give each worker a name of its own"
-        _log.error("worker=%s refused=name reason=%s", rival.name, reason)
+        logger.error("worker=%s refused=name reason=%s", rival.name, reason)
         self._socket.send(rival.identity, codec.encode(0, [Refused(reason=reason)]))
         self._ignore(rival.identity)
 
@@ -266,7 +266,7 @@ class Peers:
 
     def _refuse(self, identity: bytes, hello: Hello) -> None:
         self._ignore(identity)
-        _log.error(
+        logger.error(
             "worker=%s refused=wire_version theirs=%d ours=%d; run the same release on both sides",
             hello.worker,
             hello.wire_version,
@@ -279,18 +279,18 @@ class Peers:
             self._refused.clear()
         self._refused.add(identity)
 
-    def _lose(self, peer: Peer, reason: str, *, died: bool = True) -> None:
+    def _lose(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
         if self._peers.pop(peer.identity, None) is not None:
             self._owner.lost(peer, reason, died=died)
             if self._rivals:
                 asyncio.get_running_loop().call_soon(self._succeed, peer.name)
 
-    def _break(self, peer: Peer, reason: str, *, died: bool = True) -> None:
+    def _break(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
         """Give up a connection whose worker may well live: it is told so."""
         self._lose(peer, reason, died=died)
         self._socket.send(peer.identity, _RESET)
 
-    def _lose_unreachable(self, peer: Peer) -> None:
+    def _lose_unreachable(self, peer: WorkerConnection) -> None:
         # What it sent before it went still counts: the end of a task, or its `Bye`.
         self._socket.drain_all()
         self._lose(peer, "is gone")

@@ -8,11 +8,11 @@ also long after the task was given up.
 import math
 from collections.abc import Collection
 
-from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
-from gateway.pool.routing.deferral import Patience
-from gateway.pool.routing.policy import Choice, Router
-from gateway.pool.task import MAX_FAULTS, Task, TaskState
-from gateway.pool.task_queue import Backlog
+from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail, TaskSpec
+from gateway.pool.routing.deferral import DeferralPolicy
+from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
+from gateway.pool.task import MAX_FAULTS, PoolTask, TaskState
+from gateway.pool.task_queue import TaskQueue
 from gateway.pool.tenants.charges import Charges
 from gateway.pool.workers import SlotMap, Worker, WorkerState, least_asked
 from protocol.errors import ErrorCode, TaskError
@@ -35,19 +35,19 @@ class Dispatcher:
         *,
         queue_size: int = 0,
         queue_timeout_s: float = 60.0,
-        router: Router | None = None,
+        router: RoutingPolicy | None = None,
     ) -> None:
         self.workers: dict[str, Worker] = {}
-        self.router = router or Router()
+        self.router = router or RoutingPolicy()
         self.slots = SlotMap()
         self.cards: dict[str, ModelCard] = {}
         """The newest card of every model that is or was ready."""
         self.draining = False
         self._queue_size = queue_size
-        self._backlog = Backlog(timeout_s=queue_timeout_s)
+        self._backlog = TaskQueue(timeout_s=queue_timeout_s)
         self._charges = Charges(self._backlog)
-        self._tasks: dict[int, Task] = {}
-        self._patience = Patience(self.router, timeout_s=queue_timeout_s)
+        self._tasks: dict[int, PoolTask] = {}
+        self._patience = DeferralPolicy(self.router, timeout_s=queue_timeout_s)
         self._n_assigned = 0
 
     def __repr__(self) -> str:
@@ -83,11 +83,11 @@ class Dispatcher:
             depths[worker.model] = depths.get(worker.model, 0) + worker.n_ahead
         return depths
 
-    def kept(self, task_id: int) -> Task | None:
+    def kept(self, task_id: int) -> PoolTask | None:
         """Return a task that waits for one worker though others are free."""
         return self._patience.kept(task_id)
 
-    def submit(self, spec: Submission, now: float) -> list[Action]:
+    def submit(self, spec: TaskSpec, now: float) -> list[Action]:
         """Assign a task or let it wait; raises `TaskError` if it can do neither."""
         if self.draining:
             raise TaskError(
@@ -100,11 +100,11 @@ class Dispatcher:
             actions, is_patient = [], False  # it goes at once, or not at all
         else:
             actions, is_patient = self._make_room(spec) if is_full else [], True
-        self._tasks[spec.task_id] = Task(spec, now, is_patient=is_patient)
+        self._tasks[spec.task_id] = PoolTask(spec, now, is_patient=is_patient)
         self._backlog.push(spec, now)
         return actions + self._pump(spec.model, now)
 
-    def _make_room(self, spec: Submission) -> list[Action]:
+    def _make_room(self, spec: TaskSpec) -> list[Action]:
         """Take a place in a full queue from who holds most of it; raises `TaskError`."""
         last = self._backlog.displaced_by(spec)
         if last is None:
@@ -232,7 +232,7 @@ class Dispatcher:
             self._charges.ended(gone, message)
         return [one for one in actions if one is not None] + self._pump(worker.model, now)
 
-    def _conclude(self, task: Task, message: Terminal, now: float) -> Action | None:
+    def _conclude(self, task: PoolTask, message: Terminal, now: float) -> Action | None:
         """Hand a result on, or let another worker try what this one has failed."""
         if isinstance(message, Failed) and message.code in _FAULTS:
             task.n_faults += 1
@@ -275,21 +275,21 @@ class Dispatcher:
         """Take nothing new; the queue is still served."""
         self.draining = True
 
-    def _place(self, spec: Submission, now: float) -> Choice | None:
+    def _place(self, spec: TaskSpec, now: float) -> RouteChoice | None:
         """Find the worker that should take the task if it is to go now."""
         task = self._tasks.get(spec.task_id)
         able = self._able(spec, task.tried if task is not None else ())
         if not spec.takes_credit:
             # What the gateway itself asks of one worker is never kept waiting.
             asked = least_asked(one for one in able if spec.worker or one.takes_aside)
-            return Choice(asked) if asked is not None else None
+            return RouteChoice(asked) if asked is not None else None
         if spec.slot >= 0:
             owner = next((worker for worker in able if worker.can_run_in(spec.slot)), None)
             return self.router.pinned(spec, owner, now) if owner is not None else None
         return self.router.choose(spec, able, now)
 
     def _able(
-        self, spec: Submission, tried: Collection[str], *, is_ready: bool = False
+        self, spec: TaskSpec, tried: Collection[str], *, is_ready: bool = False
     ) -> list[Worker]:
         """List the workers that may run a task; those that failed it only if they are all."""
         found = [
@@ -302,7 +302,7 @@ class Dispatcher:
         others = [worker for worker in found if worker.is_ready and worker.key not in tried]
         return others or ([] if is_ready else found)
 
-    def _admit(self, spec: Submission, now: float) -> Choice | None:
+    def _admit(self, spec: TaskSpec, now: float) -> RouteChoice | None:
         """Find the worker for a task from the queue; none if it has to wait, or had better."""
         choice = self._place(spec, now)
         if choice is None:
@@ -321,12 +321,12 @@ class Dispatcher:
             actions.append(self._assign(self._tasks[spec.task_id], choice, now))
         return actions
 
-    def _next(self, model: str, now: float) -> tuple[Submission, Choice] | None:
+    def _next(self, model: str, now: float) -> tuple[TaskSpec, RouteChoice] | None:
         """Take a task from the queue that can go now."""
         able = [w for w in self.workers.values() if w.model == model and w.has_credit]
         has_rivals = self.n_waiting > 1
 
-        def defers(spec: Submission) -> bool:
+        def defers(spec: TaskSpec) -> bool:
             task = self._tasks[spec.task_id]
             return has_rivals and self._patience.defers(task, able, self.workers.values(), now)
 
@@ -337,7 +337,7 @@ class Dispatcher:
             defers=defers,
         )
 
-    def _assign(self, task: Task, choice: Choice, now: float) -> Assign:
+    def _assign(self, task: PoolTask, choice: RouteChoice, now: float) -> Assign:
         """Take the credit; the task has just been taken from the queue."""
         spec, worker = task.spec, choice.worker
         self._patience.forget(spec.task_id)
@@ -356,7 +356,7 @@ class Dispatcher:
             worker.key, spec.task_id, task.attempt, spec.slot, choice.branch, choice.n_cached
         )
 
-    def _requeue(self, task: Task, now: float) -> None:
+    def _requeue(self, task: PoolTask, now: float) -> None:
         """Put a task back to its place at the front, as if nothing had happened."""
         self._charges.refund(task)
         task.turn(TaskState.WAITING, now)
@@ -364,14 +364,14 @@ class Dispatcher:
         task.worker = ""
         self._backlog.push(task.spec, now)
 
-    def _forget(self, task: Task) -> None:
+    def _forget(self, task: PoolTask) -> None:
         del self._tasks[task.spec.task_id]
         self._patience.forget(task.spec.task_id)
         worker = self.workers.get(task.worker)
         if worker is not None:
             worker.tasks.pop(task.spec.task_id, None)
 
-    def _live(self, key: str, message: Started | Terminal) -> Task | None:
+    def _live(self, key: str, message: Started | Terminal) -> PoolTask | None:
         task = self._tasks.get(message.task_id)
         if task is None or task.worker != key or task.attempt != message.attempt:
             return None

@@ -16,7 +16,7 @@ ORDER_ID = -1
 Scales = tuple[tuple[int, float], ...]
 
 
-class StandingOrders:
+class ModelSettings:
     """What clients have set, by model."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class StandingOrders:
         self._system: dict[str, SystemPrompt] = {}
 
     def __repr__(self) -> str:
-        return f"<StandingOrders lora={sorted(self._scales)} system={sorted(self._system)}>"
+        return f"<ModelSettings lora={sorted(self._scales)} system={sorted(self._system)}>"
 
     def set_scales(self, model: str, scales: Scales) -> None:
         """Remember the scales of a model's adapters."""

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 
 from gateway.metrics.metrics import Metrics, WorkerView
 from gateway.pool import status as overview
-from gateway.pool.actions import Submission
+from gateway.pool.actions import TaskSpec
 from gateway.pool.dispatcher import Dispatcher
-from gateway.pool.model_settings import Scales, StandingOrders, system_order
+from gateway.pool.model_settings import ModelSettings, Scales, system_order
 from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.routing.origin import Origin
 from gateway.pool.status import Health, ModelState
 from gateway.pool.stream import TaskStream
-from gateway.pool.task_transport import Courier
+from gateway.pool.task_transport import TaskTransport
 from gateway.pool.workers import Worker
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
@@ -56,8 +56,8 @@ class Pool:
         self._dispatcher = Dispatcher(
             queue_size=config.queue_size, queue_timeout_s=config.queue_timeout_s
         )
-        self._orders = StandingOrders()
-        self._courier = Courier(
+        self._orders = ModelSettings()
+        self._courier = TaskTransport(
             self._dispatcher, metrics, self._orders, heartbeat_s=config.heartbeat_s
         )
         # Not from 0: a worker may still speak of the tasks of a gateway that was here before.
@@ -107,7 +107,7 @@ class Pool:
                 name, slot = self._dispatcher.slots.locate(model, task.params.id_slot)
         return self._courier.submit(
             task,
-            Submission(
+            TaskSpec(
                 task_id=next(self._ids),
                 model=model,
                 tenant=origin.tenant,
@@ -135,7 +135,7 @@ class Pool:
         name, model, slot = owner
         if not any(one.is_ready and one.name == name for one in self._dispatcher.workers.values()):
             raise TaskError(ErrorCode.UNAVAILABLE, f"The worker of slot {slot_id} is not ready")
-        spec = Submission(
+        spec = TaskSpec(
             task_id=next(self._ids),
             model=model,
             tenant=tenant,
@@ -286,7 +286,7 @@ class Pool:
 
     async def _ask(self, worker: Worker, task: m.TaskMessage, limit_s: float) -> m.Terminal:
         """Ask one worker beside its slots."""
-        spec = Submission(
+        spec = TaskSpec(
             task_id=next(self._ids), model=worker.model, takes_credit=False, worker=worker.name
         )
         stream = self._courier.submit(task, spec)

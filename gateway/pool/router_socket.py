@@ -14,7 +14,7 @@ import zmq
 from protocol.errors import ConfigError
 from protocol.wire.codec import MAX_FRAME_BYTES
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _BURST = 256
 """Frames read in one turn of the loop, so that a flood cannot starve HTTP."""

@@ -3,7 +3,7 @@
 import math
 from enum import StrEnum
 
-from gateway.pool.actions import Submission
+from gateway.pool.actions import TaskSpec
 from protocol.errors import ErrorCode, TaskError
 
 MAX_FAULTS = 2
@@ -25,19 +25,19 @@ _NEXT: dict[TaskState, frozenset[TaskState]] = {
 }
 
 
-class Task:
+class PoolTask:
     """A task between its submission and its end."""
 
     __slots__ = (
         "attempt",
+        "best_cached_worker",
         "charged",
         "deferred_until",
-        "held_for",
         "held_until",
         "is_patient",
         "is_shown",
-        "knower",
         "n_faults",
+        "reserved_for",
         "since",
         "spec",
         "state",
@@ -45,7 +45,7 @@ class Task:
         "worker",
     )
 
-    def __init__(self, spec: Submission, now: float, *, is_patient: bool = True) -> None:
+    def __init__(self, spec: TaskSpec, now: float, *, is_patient: bool = True) -> None:
         self.spec = spec
         self.state = TaskState.WAITING
         self.attempt = 0
@@ -63,17 +63,17 @@ class Task:
         """Tokens counted for its tenant so far."""
         self.is_patient = is_patient
         """Whether it may wait for a better worker than the one that is free."""
-        self.held_for = ""
+        self.reserved_for = ""
         """Key of the busy worker for which it was kept once."""
         self.held_until = 0.0
-        self.knower: str | None = None
+        self.best_cached_worker: str | None = None
         """Key of the worker that knew most of its prompt when it began to wait."""
         self.deferred_until = math.inf
         """When it stops to let others of its tenant go first; set as it does so first."""
 
     def __repr__(self) -> str:
         where = self.worker or "queue"
-        return f"<Task {self.spec.task_id} {self.state} at {where} attempt={self.attempt}>"
+        return f"<PoolTask {self.spec.task_id} {self.state} at {where} attempt={self.attempt}>"
 
     def turn(self, state: TaskState, now: float) -> None:
         """Change the state; only the transitions of the table are possible."""

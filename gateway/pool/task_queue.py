@@ -6,19 +6,19 @@ Pure bookkeeping over submissions; who can take one is asked of the caller.
 from collections.abc import Callable
 from typing import TypeVar
 
-from gateway.pool.actions import Submission
+from gateway.pool.actions import TaskSpec
 from gateway.pool.tenants.fair_queue import FairQueue
 
 Place = TypeVar("Place")
 
 
-class Backlog:
+class TaskQueue:
     """Tasks that wait, by model."""
 
     def __init__(self, *, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._queues: dict[str, FairQueue] = {}
-        self._waiting: dict[int, tuple[Submission, float]] = {}
+        self._waiting: dict[int, tuple[TaskSpec, float]] = {}
         """In order of their deadlines, as all wait equally long."""
         self._n_special = 0
 
@@ -26,7 +26,7 @@ class Backlog:
         return len(self._waiting)
 
     def __repr__(self) -> str:
-        return f"<Backlog {' '.join(f'{model}:{n}' for model, n in self.depths().items())}>"
+        return f"<TaskQueue {' '.join(f'{model}:{n}' for model, n in self.depths().items())}>"
 
     def __contains__(self, model: str) -> bool:
         return model in self._queues
@@ -39,7 +39,7 @@ class Backlog:
         """Count the waiting tasks of one model."""
         return len(self._queues[model])
 
-    def displaced_by(self, spec: Submission) -> Submission | None:
+    def displaced_by(self, spec: TaskSpec) -> TaskSpec | None:
         """Find the task that gives its place in a full queue to this one; None if none has to.
 
         It is the newest of the tenant with most waiting tasks, if that tenant has at least two
@@ -61,13 +61,13 @@ class Backlog:
         if not self._queues.get(model):
             self._queues.pop(model, None)
 
-    def push(self, spec: Submission, now: float) -> None:
+    def push(self, spec: TaskSpec, now: float) -> None:
         """Let a task wait; one that comes back stands where it stood among its tenant's."""
         self._queues[spec.model].push(spec.tenant, spec.task_id)
         self._waiting[spec.task_id] = (spec, now + self.timeout_s)
         self._n_special += spec.is_special
 
-    def remove(self, spec: Submission) -> None:
+    def remove(self, spec: TaskSpec) -> None:
         """Take out a task that waits."""
         self._queues[spec.model].remove(spec.tenant, spec.task_id)
         self._drop(spec)
@@ -77,13 +77,13 @@ class Backlog:
         model: str,
         *,
         has_credit: bool,
-        place: Callable[[Submission], Place | None],
-        defers: Callable[[Submission], bool],
-    ) -> tuple[Submission, Place] | None:
+        place: Callable[[TaskSpec], Place | None],
+        defers: Callable[[TaskSpec], bool],
+    ) -> tuple[TaskSpec, Place] | None:
         """Take the next task that has a place to go to; plain ones have none without a credit."""
         if not has_credit and not self._n_special:
             return None
-        found: list[tuple[Submission, Place]] = []
+        found: list[tuple[TaskSpec, Place]] = []
 
         def eligible(task_id: int) -> bool:
             spec = self._waiting[task_id][0]
@@ -100,9 +100,9 @@ class Backlog:
         self._drop(found[0][0])
         return found[0]
 
-    def expired(self, now: float) -> list[Submission]:
+    def expired(self, now: float) -> list[TaskSpec]:
         """Take out the tasks whose time is over."""
-        over: list[Submission] = []
+        over: list[TaskSpec] = []
         for spec, deadline in self._waiting.values():
             if deadline > now:
                 break
@@ -111,10 +111,10 @@ class Backlog:
             self.remove(spec)
         return over
 
-    def charge(self, spec: Submission, tokens: float) -> None:
+    def charge(self, spec: TaskSpec, tokens: float) -> None:
         """Count tokens that the task's tenant was served."""
         self._queues[spec.model].charge(spec.tenant, tokens)
 
-    def _drop(self, spec: Submission) -> None:
+    def _drop(self, spec: TaskSpec) -> None:
         del self._waiting[spec.task_id]
         self._n_special -= spec.is_special

@@ -11,38 +11,38 @@ from collections.abc import Sequence
 
 from gateway.http.errors import BROKEN
 from gateway.metrics.metrics import Metrics
-from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail, Submission
-from gateway.pool.connections import Peer, Peers
+from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail, TaskSpec
+from gateway.pool.connections import WorkerConnection, WorkerConnections
 from gateway.pool.dispatcher import Dispatcher
-from gateway.pool.model_settings import ORDER_ID, StandingOrders
+from gateway.pool.model_settings import ORDER_ID, ModelSettings
 from gateway.pool.stream import TaskStream
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
 from protocol.wire.facts import ModelCard
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class Courier:
+class TaskTransport:
     """The `peers.Owner` of the pool."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         metrics: Metrics,
-        orders: StandingOrders,
+        orders: ModelSettings,
         *,
         heartbeat_s: float,
     ) -> None:
         self._dispatcher = dispatcher
         self._orders = orders
         self._metrics = metrics
-        self._peers = Peers(self, heartbeat_s=heartbeat_s)
+        self._peers = WorkerConnections(self, heartbeat_s=heartbeat_s)
         self._streams: dict[int, TaskStream] = {}
         self._idle = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<Courier streams={len(self._streams)} {self._peers!r}>"
+        return f"<TaskTransport streams={len(self._streams)} {self._peers!r}>"
 
     def open(self, endpoints: Sequence[str]) -> None:
         """Bind the endpoints for workers; raises `ConfigError`."""
@@ -70,7 +70,7 @@ class Courier:
         """Fail what waits for a model that was unloaded."""
         self._perform(self._dispatcher.abandon(model))
 
-    def submit(self, task: m.TaskMessage, spec: Submission) -> TaskStream:
+    def submit(self, task: m.TaskMessage, spec: TaskSpec) -> TaskStream:
         """Open the stream of a task; raises `TaskError` if the dispatcher refuses it."""
         now = self._now()
         task = dataclasses.replace(task, task_id=spec.task_id)
@@ -170,7 +170,7 @@ class Courier:
         if not isinstance(stream.task, m.Generate):
             return
         self._metrics.task_ended(stream.model, finish)
-        _log.info(
+        logger.info(
             "task=%d model=%s worker=%s slot=%d route=%s cached=%d tokens=%d+%d queue_ms=%.1f "
             "ttft_ms=%.1f itl_ms=%.2f finish=%s",
             stream.task_id,
@@ -190,25 +190,25 @@ class Courier:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def joined(self, peer: Peer) -> None:
+    def joined(self, peer: WorkerConnection) -> None:
         """Take in a worker that said `Hello`."""
         self._dispatcher.worker_hello(peer.key, peer.name, peer.model)
-        _log.info("worker=%s model=%s epoch=%d joined", peer.name, peer.model, peer.epoch)
+        logger.info("worker=%s model=%s epoch=%d joined", peer.name, peer.model, peer.epoch)
 
-    def lost(self, peer: Peer, reason: str, *, died: bool) -> None:
+    def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
         """Move or fail the tasks of a connection that is no more."""
         actions = self._dispatcher.worker_lost(peer.key, self._now(), died=died)
         if died:
             self._metrics.worker_lost(peer.name, peer.model)
         level = logging.WARNING if died else logging.INFO
-        _log.log(level, "worker=%s model=%s lost reason=%s", peer.name, peer.model, reason)
+        logger.log(level, "worker=%s model=%s lost reason=%s", peer.name, peer.model, reason)
         self._perform(actions)
 
     def dropped(self, n: int) -> None:
         """Count messages that nobody wants."""
         self._metrics.dropped(n)
 
-    def received(self, peer: Peer, messages: Sequence[m.Message], now: float) -> None:
+    def received(self, peer: WorkerConnection, messages: Sequence[m.Message], now: float) -> None:
         """Take the messages of one frame: mostly one delta for each busy slot."""
         streams, key = self._streams, peer.key
         for message in messages:
@@ -226,15 +226,15 @@ class Courier:
             except Exception:
                 self._blame(peer, message)
 
-    def _blame(self, peer: Peer, message: m.Message) -> None:
+    def _blame(self, peer: WorkerConnection, message: m.Message) -> None:
         """End the task whose message raised, if it is still that one's."""
         task_id = message.task_id if isinstance(message, m.TaskMessage) else -1
         self.failed("message", task_id)
         self._break_of(peer, task_id)
 
-    def _unreadable(self, peer: Peer, message: m.Malformed) -> None:
+    def _unreadable(self, peer: WorkerConnection, message: m.Malformed) -> None:
         """End the task of a message that could not be read."""
-        _log.error(
+        logger.error(
             "worker=%s task=%d unreadable message reason=%s",
             peer.name,
             message.task_id,
@@ -243,15 +243,15 @@ class Courier:
         self._metrics.fault("message")
         self._break_of(peer, message.task_id)
 
-    def _break_of(self, peer: Peer, task_id: int) -> None:
+    def _break_of(self, peer: WorkerConnection, task_id: int) -> None:
         stream = self._streams.get(task_id)
         if stream is not None and stream.peer == peer.key:
             self._break(task_id)
 
-    def refused(self, peer: Peer, message: m.Message, error: TaskError) -> None:
+    def refused(self, peer: WorkerConnection, message: m.Message, error: TaskError) -> None:
         """End the task of a message that could not be sent; its credit comes back."""
         task_id = message.task_id if isinstance(message, m.TaskMessage) else -1
-        _log.warning("worker=%s task=%d not sent reason=%s", peer.name, task_id, error.message)
+        logger.warning("worker=%s task=%d not sent reason=%s", peer.name, task_id, error.message)
         if isinstance(message, m.TaskMessage):
             failed = m.Failed(
                 task_id=task_id, attempt=message.attempt, code=error.code, message=error.message
@@ -260,14 +260,14 @@ class Courier:
 
     def failed(self, place: str, task_id: int = -1) -> None:
         """Log and count the exception that is being handled."""
-        _log.exception("fault place=%s task=%d", place, task_id)
+        logger.exception("fault place=%s task=%d", place, task_id)
         self._metrics.fault(place)
 
-    def _receive(self, peer: Peer, message: m.Message, now: float) -> None:
+    def _receive(self, peer: WorkerConnection, message: m.Message, now: float) -> None:
         match message:
             case m.Terminal(task_id=task_id) if task_id == ORDER_ID:
                 if isinstance(message, m.Failed):
-                    _log.error("worker=%s order failed: %s", peer.name, message.message)
+                    logger.error("worker=%s order failed: %s", peer.name, message.message)
             case m.Terminal():
                 if not self._dispatcher.awaits(peer.key, message):
                     self._metrics.dropped(1)
@@ -281,27 +281,27 @@ class Courier:
             case _:
                 self._note(peer, message)
 
-    def _note(self, peer: Peer, message: m.Message) -> None:
+    def _note(self, peer: WorkerConnection, message: m.Message) -> None:
         """Take in what a worker says of itself."""
         match message:
             case m.Evicted():
                 self._dispatcher.evicted(peer.key, message)
             case m.Draining():
                 self._dispatcher.worker_leaves(peer.key)
-                _log.info("worker=%s model=%s draining", peer.name, peer.model)
+                logger.info("worker=%s model=%s draining", peer.name, peer.model)
             case m.Heartbeat():
                 peer.beat(message, self._now())
                 self._dispatcher.worker_sleeps(peer.key, message.is_sleeping)
                 self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
 
-    def _open(self, peer: Peer, card: ModelCard, now: float) -> None:
+    def _open(self, peer: WorkerConnection, card: ModelCard, now: float) -> None:
         self._peers.post(peer.key, m.Opened())
         for order in self._orders.of(card.name):
             self._peers.post(peer.key, order)
         self._perform(self._dispatcher.worker_ready(peer.key, card, now))
-        _log.info("worker=%s model=%s slots=%d ready", peer.name, card.name, card.n_slots)
+        logger.info("worker=%s model=%s slots=%d ready", peer.name, card.name, card.n_slots)
 
-    def _advance(self, peer: Peer, message: m.Started | m.Progress, now: float) -> None:
+    def _advance(self, peer: WorkerConnection, message: m.Started | m.Progress, now: float) -> None:
         stream = self._streams.get(message.task_id)
         is_fresh = isinstance(message, m.Progress) or self._dispatcher.started(
             peer.key, message, now

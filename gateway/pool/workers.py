@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from enum import StrEnum
 
-from gateway.pool.task import Task
+from gateway.pool.task import PoolTask
 from protocol.wire.facts import ModelCard
 
 LeaseKey = tuple[int, int]
@@ -57,7 +57,7 @@ class Worker:
         """Tasks that need no slot and are not answered, whether or not somebody waits for them."""
         self.tasks: dict[int, None] = {}
         """Live tasks here, in order of assignment; those without a credit too."""
-        self.cancelled: dict[LeaseKey, Task] = {}
+        self.cancelled: dict[LeaseKey, PoolTask] = {}
         """Given up and not ended yet: their terminal messages say what they cost."""
         self.last_used = 0
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.reply import Outcome, Plan, Reply, whole_calls
+from gateway.api.reply import RequestPlan, ResponseFormatter, TaskOutcome, whole_calls
 from gateway.http.body import in_thread
 from gateway.http.direct_write import CHUNKS
 from gateway.http.disconnect import disconnected, guarded, together
@@ -24,7 +24,7 @@ from protocol.errors import InvalidRequest, TaskError
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
 
-Planner = Callable[[Mapping[str, Any], ModelCard], Plan]
+Planner = Callable[[Mapping[str, Any], ModelCard], RequestPlan]
 
 _APART_S = 0.01
 """Time between two events that came together, where clients read one event a chunk: libraries join
@@ -44,7 +44,7 @@ class Exchange(NamedTuple):
     origin: Origin
 
 
-class Generation:
+class GenerationEndpoint:
     """An endpoint that plans tasks from a body and answers with what they generate."""
 
     def __init__(self, service: Service, planner: Planner, kind: str) -> None:
@@ -60,11 +60,11 @@ class Generation:
         exchange = Exchange(scope, receive, send, read_origin(scope, asked.body))
         await self.respond(await self.plan(asked, exchange), asked.card, exchange)
 
-    async def plan(self, asked: ReadRequest, exchange: Exchange) -> Plan:
+    async def plan(self, asked: ReadRequest, exchange: Exchange) -> RequestPlan:
         """Plan a request; raises `TaskError`."""
         return await asked.in_thread(self._planner, asked.body, asked.card)
 
-    async def respond(self, plan: Plan, card: ModelCard, exchange: Exchange) -> None:
+    async def respond(self, plan: RequestPlan, card: ModelCard, exchange: Exchange) -> None:
         """Run a plan and answer with it."""
         scope, receive, send, origin = exchange
         self._check_number(plan, card)
@@ -83,7 +83,7 @@ class Generation:
                 response = await in_thread(is_long, _respond, plan.reply, outcomes, headers)
                 await response(scope, receive, send)
 
-    def _check_number(self, plan: Plan, card: ModelCard) -> None:
+    def _check_number(self, plan: RequestPlan, card: ModelCard) -> None:
         """Refuse what could never find room at once: a full queue would only say try again."""
         pool = self._service.pool
         limit = max(pool.n_slots(card), card.n_slots) + pool.queue_limit(card)
@@ -94,7 +94,7 @@ class Generation:
 
     @contextmanager
     def _submitted(
-        self, plan: Plan, card: ModelCard, origin: Origin
+        self, plan: RequestPlan, card: ModelCard, origin: Origin
     ) -> Iterator[Sequence[TaskStream]]:
         streams: list[TaskStream] = []
         try:
@@ -110,7 +110,9 @@ class Generation:
             for stream in streams:
                 stream.close()
 
-    async def _stream(self, plan: Plan, streams: Sequence[TaskStream], exchange: Exchange) -> None:
+    async def _stream(
+        self, plan: RequestPlan, streams: Sequence[TaskStream], exchange: Exchange
+    ) -> None:
         config = self._service.config
         interval_s = plan.ping_interval_s
         events = EventStream(
@@ -133,22 +135,26 @@ class Generation:
         await events.finish()
 
 
-def _weight(outcome: Outcome) -> int:
+def _weight(outcome: TaskOutcome) -> int:
     return len(outcome.tokens) + sum(len(one.top) for one in (*outcome.prompt, *outcome.probs))
 
 
-def _respond(reply: Reply, outcomes: Sequence[Outcome], headers: Mapping[str, str]) -> Response:
+def _respond(
+    reply: ResponseFormatter, outcomes: Sequence[TaskOutcome], headers: Mapping[str, str]
+) -> Response:
     return json_response(reply.result(outcomes), 200, dict(headers))
 
 
-async def with_media(service: Service, plan: Plan, receive: Receive) -> Plan:
+async def with_media(service: Service, plan: RequestPlan, receive: Receive) -> RequestPlan:
     """Fetch what the plan only names, as long as its client waits for it."""
     if not plan.links:
         return plan
     return await guarded(service.media.fill(plan), disconnected(receive))
 
 
-async def pump(index: int, stream: TaskStream, reply: Reply, events: EventStream) -> None:
+async def pump(
+    index: int, stream: TaskStream, reply: ResponseFormatter, events: EventStream
+) -> None:
     """Write one choice to the client as it comes."""
     while True:
         message = await stream.receive()
@@ -167,7 +173,7 @@ async def pump(index: int, stream: TaskStream, reply: Reply, events: EventStream
                 return
 
 
-async def collect(stream: TaskStream) -> Outcome:
+async def collect(stream: TaskStream) -> TaskOutcome:
     """Gather one choice into one piece."""
     texts: list[str] = []
     thoughts: list[str] = []
@@ -191,7 +197,7 @@ async def collect(stream: TaskStream) -> Outcome:
                 texts, thoughts, calls, tokens, probs = [], [], [], [], []
                 n_reasoning, prompt = 0, ()
             case Done():
-                return Outcome(
+                return TaskOutcome(
                     text="".join(texts),
                     tokens=tuple(tokens),
                     probs=tuple(probs),

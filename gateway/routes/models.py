@@ -13,7 +13,7 @@ from gateway.http.errors import json_response
 from gateway.http.event_stream import EventStream
 from gateway.http.sse import event
 from gateway.models.events import Mailbox
-from gateway.models.manager import Router
+from gateway.models.manager import ModelManager
 from gateway.routes.service import Service
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
@@ -38,7 +38,7 @@ class ModelOrders:
         await json_response(_SUCCESS)(scope, receive, send)
 
 
-class ModelEvents:
+class ModelEventStream:
     """GET /models/sse: an event at every change of a model's state, without an end."""
 
     def __init__(self, service: Service) -> None:
@@ -84,7 +84,7 @@ class ModelRemoval:
         raise InvalidRequest(message, param="model")
 
 
-def chosen_by(service: Service, path: str) -> Router:
+def chosen_by(service: Service, path: str) -> ModelManager:
     """Return the router; raises `TaskError` if this server's models are fixed."""
     if service.router is None:
         message = f"This server does not support {path}. Start it with `--models-dir`"

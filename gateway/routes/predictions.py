@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.http.body import read_json
 from gateway.http.direct_write import CHUNKS
 from gateway.http.disconnect import disconnected, guarded, together
-from gateway.http.errors import Refused, json_response, refused_response, task_error_response
+from gateway.http.errors import RequestRefused, json_response, refused_response, task_error_response
 from gateway.routes.service import Service
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
@@ -83,7 +83,7 @@ class Predictions:
             await route.app(inner, _said(body), answer.send)
         except TaskError as error:
             return _value(bytes(task_error_response(error).body))
-        except Refused as error:
+        except RequestRefused as error:
             return _value(bytes(refused_response(error).body))
         return _value(answer.body)
 

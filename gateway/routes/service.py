@@ -14,8 +14,8 @@ from gateway.http.disconnect import disconnected, guarded
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
 from gateway.models.leases import USES
-from gateway.models.manager import Router
-from gateway.models.model import Model
+from gateway.models.manager import ModelManager
+from gateway.models.model import ManagedModel
 from gateway.pool.live_chats import LiveChats
 from gateway.pool.pool import Health, Pool
 from protocol.config.config import GatewayConfig
@@ -50,7 +50,7 @@ class Service:
     metrics: Metrics
     media: MediaLoader = field(default_factory=MediaLoader)
     live: LiveChats = field(default_factory=LiveChats)
-    router: Router | None = None
+    router: ModelManager | None = None
     """Loads and unloads models; None if they are fixed."""
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -122,7 +122,7 @@ class Service:
         return cards
 
 
-async def _wait(router: Router, model: Model, scope: Scope) -> None:
+async def _wait(router: ModelManager, model: ManagedModel, scope: Scope) -> None:
     """Wait for a model and note its use in one step: nothing may come between."""
     await router.wait(model)
     scope[USES].callback(router.release, model)

@@ -14,13 +14,13 @@ _DISABLED = ("/tools", "/cors-proxy")
 def unsupported_routes() -> list[Route]:
     """Return a route for each row of the table, and llama-server's 403 for what is off there."""
     refused = [
-        Route(path, _Refusal(path, what), methods=list(methods))
+        Route(path, _UnsupportedEndpoint(path, what), methods=list(methods))
         for path, (methods, what) in ENDPOINTS.items()
     ]
     return refused + [Route(path, _disabled, methods=["GET", "POST"]) for path in _DISABLED]
 
 
-class _Refusal:
+class _UnsupportedEndpoint:
     def __init__(self, path: str, what: str) -> None:
         self._path = path
         self._what = what

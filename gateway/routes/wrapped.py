@@ -4,19 +4,19 @@ from dataclasses import replace
 
 from gateway.api.fields.options import read_flag
 from gateway.api.llamacpp import wrapper
-from gateway.api.reply import Plan
+from gateway.api.reply import RequestPlan
 from gateway.http.disconnect import answered
-from gateway.routes.generate import Exchange, Generation
+from gateway.routes.generate import Exchange, GenerationEndpoint
 from gateway.routes.service import ReadRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Tokenize, Tokenized
 from protocol.wire.side_tasks import Render, Rendered
 
 
-class WrappedGeneration(Generation):
+class WrappedGeneration(GenerationEndpoint):
     """Chooses the shape by `tokenize`, as `api_like_OAI.py` did."""
 
-    async def plan(self, asked: ReadRequest, exchange: Exchange) -> Plan:
+    async def plan(self, asked: ReadRequest, exchange: Exchange) -> RequestPlan:
         """Plan a request, and have its prompt tokenized if it asks for that."""
         if not read_flag(asked.body, "tokenize"):
             return await super().plan(asked, exchange)
@@ -27,7 +27,9 @@ class WrappedGeneration(Generation):
         tokens = await self._tokens(plan, asked.card, exchange)
         return replace(plan, reply=wrapper.reply_to(plan.tasks[0], tokens))
 
-    async def _tokens(self, plan: Plan, card: ModelCard, exchange: Exchange) -> tuple[int, ...]:
+    async def _tokens(
+        self, plan: RequestPlan, card: ModelCard, exchange: Exchange
+    ) -> tuple[int, ...]:
         """Tokenize the prompt as /tokenize does: without BOS."""
         (task,) = plan.tasks
         pool, tenant = self._service.pool, exchange.scope["tenant"]

@@ -1,7 +1,7 @@
 """Logging of every process: one line an event, key=value, to stderr and to a file if one is named.
 
-`2026-11-21T07:40:01.123Z INFO gateway.pool.pool worker lost worker=smol-1`. Under the journal the time
-is left out and the level becomes its priority prefix; `json` makes each line an object.
+`2026-11-21T07:40:01.123Z INFO gateway.pool.pool worker lost worker=smol-1`. Under the journal the
+time is left out and the level becomes its priority prefix; `json` makes each line an object.
 
 A child of our supervisor logs to a pipe of its own (`LOG_FD_VARIABLE`): what libraries write to its
 standard error, whatever that is, cannot be taken for a line of the log.

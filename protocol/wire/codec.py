@@ -31,7 +31,7 @@ TAGS: dict[str, type[m.Message]] = {
     "drain": m.Drain,
     "ping": m.Ping,
     "hello": m.Hello,
-    "loading": m.Loading,
+    "loading": m.LoadingProgress,
     "ready": m.Ready,
     "heartbeat": m.Heartbeat,
     "started": m.Started,
@@ -212,7 +212,7 @@ def _pack_fields(value: Any) -> dict[str, Any]:
 _PLAIN = frozenset({int, str, float, bool, bytes, type(None)})
 
 
-class _Shape(NamedTuple):
+class _MessageShape(NamedTuple):
     names: tuple[str, ...]
     defaults: tuple[Any, ...]
     read: Callable[[Any], tuple[Any, ...]]
@@ -220,12 +220,12 @@ class _Shape(NamedTuple):
 
 
 @cache
-def _shape(cls: Any) -> _Shape:
+def _shape(cls: Any) -> _MessageShape:
     names = tuple(f.name for f in fields(cls))
     defaults = tuple(f.default for f in fields(cls))
     if len(names) > 1:
-        return _Shape(names, defaults, attrgetter(*names))
-    return _Shape(names, defaults, lambda one: tuple(getattr(one, name) for name in names))
+        return _MessageShape(names, defaults, attrgetter(*names))
+    return _MessageShape(names, defaults, lambda one: tuple(getattr(one, name) for name in names))
 
 
 Unpacker = Callable[[Any], Any]

@@ -110,7 +110,7 @@ class Stats:
     """Texts that left the prefix cache."""
     n_restored: int = 0
     """Prompt tokens that were brought back from the host's memory."""
-    n_parked: int = 0
+    n_preempted: int = 0
     """Tasks that gave their cells up to others for a while."""
     n_branches: int = 0
     """Sequences that are kept beside the slots."""

@@ -193,7 +193,7 @@ class Hello(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loading(Message):
+class LoadingProgress(Message):
     """The model is being read; `fraction` is 0 to 1."""
 
     fraction: float

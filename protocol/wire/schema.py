@@ -64,7 +64,7 @@ def param(default: Any, doc: str, *aliases: str, **spec: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FieldRow:
     """One declared field: its name, resolved type, default and spec."""
 
     name: str
@@ -74,12 +74,12 @@ class Row:
 
 
 @cache
-def describe(cls: Hashable) -> tuple[Row, ...]:
+def describe(cls: Hashable) -> tuple[FieldRow, ...]:
     """List the declared fields of a dataclass in order; fields without a `Spec` are left out."""
     assert isinstance(cls, type) and is_dataclass(cls)
     hints = typing.get_type_hints(cls)
     return tuple(
-        Row(f.name, hints[f.name], _default(f), f.metadata["spec"])
+        FieldRow(f.name, hints[f.name], _default(f), f.metadata["spec"])
         for f in fields(cls)
         if "spec" in f.metadata
     )
@@ -91,12 +91,12 @@ def _default(f: "Field[Any]") -> Any:
     return f.default_factory() if f.default_factory is not MISSING else MISSING
 
 
-def shape_of(row: Row) -> FieldShape:
+def shape_of(row: FieldRow) -> FieldShape:
     """Return the bounds of a declared field."""
     return row.spec.shape or _shape(row.kind, row)
 
 
-def _shape(kind: Any, row: Row) -> FieldShape:
+def _shape(kind: Any, row: FieldRow) -> FieldShape:
     spec = row.spec
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
@@ -148,7 +148,7 @@ def refuse_unknown(cls: type, body: Mapping[str, Any], *, path: str = "") -> Non
             raise InvalidRequest(f"unknown key '{path}{key}'{hint}", param=f"{path}{key}")
 
 
-def check(row: Row, value: Any, key: str, bounds: Bounds | None = None) -> Any:
+def check(row: FieldRow, value: Any, key: str, bounds: Bounds | None = None) -> Any:
     """Return `value` as the row's type within its limits, or raise `InvalidRequest`."""
     spec = row.spec
     if spec.read is not None:

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.process import python
 from tests.e2e.served import Served
 from tests.models.mmproj import write_mmproj
-from tests.worker.test_media import png
+from tests.worker.engine.test_media import png
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
 

@@ -106,7 +106,7 @@ class FakeWorker:
             media_marker=o.media_marker,
             has_vision=bool(o.media_marker),
         )
-        await self.send(m.Loading(fraction=1.0), m.Ready(card=card))
+        await self.send(m.LoadingProgress(fraction=1.0), m.Ready(card=card))
 
     async def send(self, *messages: m.Message) -> None:
         """Send one frame with the right sequence number."""

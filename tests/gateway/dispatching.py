@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gateway.pool.actions import Action, Assign, Fail, Submission
+from gateway.pool.actions import Action, Assign, Fail, TaskSpec
 from gateway.pool.dispatcher import Dispatcher
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard
@@ -39,14 +39,14 @@ def task(
     worker: str = "",
     slot: int = -1,
     model: str = "m",
-) -> Submission:
-    return Submission(
+) -> TaskSpec:
+    return TaskSpec(
         task_id=task_id, model=model, tenant=tenant, n_tokens=n_tokens, worker=worker, slot=slot
     )
 
 
-def call(task_id: int, worker: str = "") -> Submission:
-    return Submission(task_id=task_id, model="m", takes_credit=False, worker=worker)
+def call(task_id: int, worker: str = "") -> TaskSpec:
+    return TaskSpec(task_id=task_id, model="m", takes_credit=False, worker=worker)
 
 
 def done(task_id: int, attempt: int = 0, n_predicted: int = 0) -> Done:

@@ -13,7 +13,7 @@ from hypercorn.asyncio import serve
 from gateway.app import build_app
 from gateway.http.listener import listen, url_of
 from gateway.metrics.metrics import Metrics
-from gateway.models.manager import Router
+from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
 from gateway.server import hypercorn_config, parts_of
 from protocol.config.config import GatewayConfig
@@ -32,7 +32,7 @@ class Running:
     metrics: Metrics
     endpoint: str
     client: httpx.AsyncClient
-    router: Router | None = None
+    router: ModelManager | None = None
     workers: list[FakeWorker] = field(default_factory=list)
 
     async def add_worker(self, options: FakeOptions | None = None) -> FakeWorker:

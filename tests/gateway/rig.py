@@ -35,7 +35,7 @@ class Rig:
     """A pool, its metrics, and the endpoint for fake workers."""
 
     def __init__(self, directory: Path, **config: float) -> None:
-        self.bell = Bell()
+        self.waiter = Bell()
         self.endpoint = f"ipc://{directory}/workers.sock"
         self.metrics = Metrics()
         self.pool = Pool(
@@ -58,14 +58,14 @@ class Rig:
 
     async def __aenter__(self) -> "Rig":
         log = logging.getLogger("gateway")
-        log.addHandler(self.bell)
+        log.addHandler(self.waiter)
         log.setLevel(logging.INFO)
         await self.pool.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.pool.close()
-        logging.getLogger("gateway").removeHandler(self.bell)
+        logging.getLogger("gateway").removeHandler(self.waiter)
 
     async def until(self, n_workers: int) -> None:
         """Wait until so many workers take tasks."""
@@ -73,14 +73,14 @@ class Rig:
 
     async def logged(self, text: str) -> None:
         """Wait until the gateway has said this."""
-        await self.holds(lambda: any(text in line for line in self.bell.lines))
+        await self.holds(lambda: any(text in line for line in self.waiter.lines))
 
     async def holds(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds; it is looked at after every log line."""
         async with asyncio.timeout(10):
             while not condition():
-                self.bell.rung.clear()
-                await self.bell.rung.wait()
+                self.waiter.rung.clear()
+                await self.waiter.rung.wait()
 
     def generate(self, prompt: str = "one two three", **params: object) -> TaskStream:
         return self.pool.submit(

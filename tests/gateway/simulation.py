@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.pool.actions import Action, Assign, Deliver, Fail, Submission
+from gateway.pool.actions import Action, Assign, Deliver, Fail, TaskSpec
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
 from protocol.wire.facts import ModelCard, Timings
@@ -120,7 +120,7 @@ class Simulation:
         self.turns[task_id] = turn
         turn.asked_at = self.now
         task = Generate(task_id=0, prompt=turn.text, params=SamplingParams())
-        spec = Submission(
+        spec = TaskSpec(
             task_id=task_id,
             model="m",
             n_tokens=turn.n_prompt,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from worker.output.chat_parser.formats import FORMATS, GENERIC
 from worker.output.chat_parser.parser import Expected
-from worker.output.chat_parser.thoughts import CHANNELS, THOUGHTS, Thoughts
+from worker.output.chat_parser.reasoning_marks import CHANNELS, THOUGHTS, Thoughts
 
 BY_NAME = {row.name: row for row in (*FORMATS, GENERIC)}
 NAMES = frozenset({"special_function", "special_function_with_opt", "python"})

@@ -9,11 +9,11 @@ from protocol.config.config import WorkerConfig
 from protocol.wire.messages import Delta, Failed, Message, Terminal
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
-from worker.embedding.batcher import Desk
+from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine, EngineConfig
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.fake.embedding import FakeEmbedder
-from worker.engine.task import Abort, Submit, Task
+from worker.engine.task import Abort, EngineTask, Submit
 
 N_CTX = 4096
 
@@ -42,7 +42,7 @@ class DeskRig:
         embedder = self.backend.embedder
         assert isinstance(embedder, FakeEmbedder)
         self.embedder = embedder
-        self.desk = Desk(self.backend, embedder, self.engine, self.target_s)
+        self.desk = EmbeddingBatcher(self.backend, embedder, self.engine, self.target_s)
         self._ids = itertools.count(1)
 
     def _emit(self, messages: Sequence[Message], due_s: float) -> None:
@@ -63,7 +63,7 @@ class DeskRig:
     def generate(self, n_predict: int) -> int:
         """Let a slot generate beside."""
         params = SamplingParams(n_predict=n_predict, temperature=0.0, ignore_eos=True, stream=True)
-        task = Task(next(self._ids), 0, list(b"some prompt"), params)
+        task = EngineTask(next(self._ids), 0, list(b"some prompt"), params)
         self.engine.submit(Submit(task))
         return task.task_id
 

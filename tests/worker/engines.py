@@ -13,7 +13,7 @@ from worker.engine.engine import Engine, EngineConfig
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.self_extend import SelfExtend
 from worker.engine.speculation.draft import Drafter
-from worker.engine.task import Abort, Submit, Task
+from worker.engine.task import Abort, EngineTask, Submit
 
 
 @dataclass
@@ -76,11 +76,11 @@ class Rig:
         self.steps.append(messages)
         self.dues.append(due_s)
 
-    def task(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> Task:
+    def task(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> EngineTask:
         """Make a task as the link would."""
         tokens = self.backend.tokenize(prompt, add_special=True, parse_special=True)
         values = read(SamplingParams(), {"temperature": 0, "n_predict": 8, "stream": True} | params)
-        return Task(next(self._ids), 0, tokens, values, slot=slot, salt=salt)
+        return EngineTask(next(self._ids), 0, tokens, values, slot=slot, salt=salt)
 
     def submit(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> int:
         """Submit a task; return its id."""

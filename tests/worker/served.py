@@ -15,7 +15,7 @@ from protocol.wire.schema import read
 from protocol.wire.side_tasks import SetLora, SlotAction
 from worker.engine.engine import Engine, EngineConfig
 from worker.engine.speculation.draft import Drafter
-from worker.engine.task import Submit, Task
+from worker.engine.task import EngineTask, Submit
 from worker.link.side_tasks import SideTasks
 from worker.llama.backend import LlamaBackend
 
@@ -64,12 +64,14 @@ class Served:
     def ask_each(self, asked: Sequence[tuple[str | list[int], Mapping[str, Any]]]) -> list[Answer]:
         """Run tasks at once, each with parameters of its own; return their answers in order."""
         answers: dict[int, Answer] = {}
-        tasks: list[Task] = []
+        tasks: list[EngineTask] = []
         for prompt, params in asked:
             values = read(SamplingParams(), {"temperature": 0, "n_predict": 16, **params})
             tokens = prompt if isinstance(prompt, list) else self.tokenize(prompt)
             triggers = params.get("triggers", ())
-            task = Task(next(self._ids), 0, tokens, values, slot=values.id_slot, triggers=triggers)
+            task = EngineTask(
+                next(self._ids), 0, tokens, values, slot=values.id_slot, triggers=triggers
+            )
             task = replace(task, echo_from=params.get("echo_from", -1))
             answers[task.task_id] = Answer()
             tasks.append(task)

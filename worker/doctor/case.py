@@ -9,7 +9,7 @@ from pathlib import Path
 from protocol.config import config as configs
 from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
-from worker.doctor.child import Outcome, run
+from worker.doctor.child import ChildOutcome, run
 from worker.host.placement import Host, describe
 from worker.host.topology import read_host
 from worker.settings import resolve
@@ -55,7 +55,9 @@ class Case:
         (one,) = launch.workers([worker or WorkerConfig()], self.folder, self.environ)
         return one.env
 
-    def ask(self, *args: str, worker: WorkerConfig | None = None, limit_s: float = 30.0) -> Outcome:
+    def ask(
+        self, *args: str, worker: WorkerConfig | None = None, limit_s: float = 30.0
+    ) -> ChildOutcome:
         """Run one of our modules as a child, in the environment of a worker."""
         # -P: a folder `worker` in the present directory is not ours.
         return run([sys.executable, "-P", "-m", *args], self.environment(worker), limit_s)

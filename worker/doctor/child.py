@@ -14,7 +14,7 @@ _KEPT_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChildOutcome:
     """How a child ended and what it found out."""
 
     code: int | None
@@ -31,7 +31,7 @@ class Outcome:
         return lines[-1] if lines else ""
 
 
-def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> Outcome:
+def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> ChildOutcome:
     """Run a command to its end, or kill it and all it started; never raises."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
@@ -44,7 +44,7 @@ def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> Outcome:
                 start_new_session=True,
             )
         except OSError as error:
-            return Outcome(127, last_words=f"cannot start {argv[0]}: {error.strerror}")
+            return ChildOutcome(127, last_words=f"cannot start {argv[0]}: {error.strerror}")
         try:
             code: int | None = process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -53,7 +53,7 @@ def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> Outcome:
                 os.killpg(process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(2)  # one that waits for a device may outlive its signal
-        return Outcome(code, _facts(_end_of(out, 2**20)), _end_of(err, _KEPT_CHARS))
+        return ChildOutcome(code, _facts(_end_of(out, 2**20)), _end_of(err, _KEPT_CHARS))
 
 
 def _end_of(file: Any, n_bytes: int) -> str:

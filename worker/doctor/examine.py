@@ -12,7 +12,7 @@ from pathlib import Path
 from protocol.config.config import WorkerConfig
 from worker.doctor import gpu, library, packages, probe, system
 from worker.doctor.case import Case, write
-from worker.doctor.child import Outcome
+from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, ok, warn
 from worker.doctor.readers import header
 from worker.doctor.readers.elf import built_for
@@ -22,7 +22,7 @@ from worker.host.weights import maps
 logger = logging.getLogger(__name__)
 
 Check = Callable[[], Iterable[Finding]]
-Ask = Callable[[], Outcome]
+Ask = Callable[[], ChildOutcome]
 
 _LIMIT_S = 60.0
 """Longest time of a check that does not load a model; its children have shorter ones."""

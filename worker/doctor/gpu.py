@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker.doctor.child import Outcome
+from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, mib, ok, warn
 from worker.doctor.library import PORTABLE, REBUILD
 from worker.supervisor.exit_reasons import explain
@@ -37,7 +37,7 @@ class GpuFacts:
     """Somebody asked for a GPU: layers or devices."""
 
 
-def read_driver(outcome: Outcome) -> tuple[tuple[str, ...], str]:
+def read_driver(outcome: ChildOutcome) -> tuple[tuple[str, ...], str]:
     """Return the GPUs that the driver lists, or what is wrong with it."""
     if outcome.code is None:
         return (), "asking the driver did not come to an end: it is stuck"
@@ -94,7 +94,7 @@ def _judge_unseen(facts: GpuFacts) -> Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class GpuLoad:
     """What llama.cpp said while it loaded a model."""
 
     n_offloaded: int = 0
@@ -111,7 +111,7 @@ class Loaded:
         return found
 
 
-def read_log(lines: Sequence[str]) -> Loaded:
+def read_log(lines: Sequence[str]) -> GpuLoad:
     """Read where llama.cpp put what from its log."""
     n_offloaded = n_layers = 0
     buffers = []
@@ -120,10 +120,10 @@ def read_log(lines: Sequence[str]) -> Loaded:
             n_offloaded, n_layers = int(match[1]), int(match[2])
         elif match := re.search(r"(\S+) (model|KV|RS|compute) buffer size = +([\d.]+) MiB", line):
             buffers.append((match[2], match[1], float(match[3])))
-    return Loaded(n_offloaded, n_layers, tuple(buffers))
+    return GpuLoad(n_offloaded, n_layers, tuple(buffers))
 
 
-def judge_load(outcome: Outcome, name: str, n_gpu_layers: int, *, is_wanted: bool) -> Finding:
+def judge_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted: bool) -> Finding:
     """Say whether a model could be loaded and computed with, and where its layers are."""
     facts = outcome.facts
     if outcome.code == 0 and "log" in facts:
@@ -140,7 +140,7 @@ def judge_load(outcome: Outcome, name: str, n_gpu_layers: int, *, is_wanted: boo
 
 
 def _judge_place(
-    loaded: Loaded, facts: Mapping[str, Any], name: str, n_gpu_layers: int, is_wanted: bool
+    loaded: GpuLoad, facts: Mapping[str, Any], name: str, n_gpu_layers: int, is_wanted: bool
 ) -> Finding:
     took = f"{name}: loaded in {facts.get('seconds', 0.0):.1f} s and computed"
     weights, cache = loaded.on_gpu("model"), loaded.on_gpu("KV")

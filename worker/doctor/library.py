@@ -4,7 +4,7 @@ import re
 import signal
 from collections.abc import Mapping
 
-from worker.doctor.child import Outcome
+from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, ok, warn
 from worker.supervisor.exit_reasons import explain
 
@@ -61,7 +61,7 @@ def unused(built: frozenset[str], flags: frozenset[str]) -> list[str]:
     return [name for name in _WORTH if name not in built and flags.issuperset(_FLAGS[name])]
 
 
-def judge_library(outcome: Outcome, built: frozenset[str], flags: frozenset[str]) -> Finding:
+def judge_library(outcome: ChildOutcome, built: frozenset[str], flags: frozenset[str]) -> Finding:
     """Say whether llama.cpp could be loaded, and if not, why."""
     facts = outcome.facts
     if outcome.code == 0 and "llama" in facts:

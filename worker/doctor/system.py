@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocol.config.config import PoolConfig, WorkerConfig
-from worker.doctor.child import Outcome
+from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, mib, ok, warn
 
 FILES, SHM, MEMORY, MLOCK, GROUP = "files", "shm", "memory", "mlock", "cgroup"
@@ -120,7 +120,7 @@ def judge_runtime(path: str, mode: int | None, *, is_writable: bool) -> Finding:
     return ok(RUNTIME, f"{path} can be written")
 
 
-def judge_zmq(outcome: Outcome, endpoints: tuple[str, ...]) -> Finding:
+def judge_zmq(outcome: ChildOutcome, endpoints: tuple[str, ...]) -> Finding:
     """Judge ZeroMQ and the length of its sockets' paths."""
     facts = outcome.facts
     if outcome.code != 0 or "version" not in facts:

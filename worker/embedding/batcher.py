@@ -14,11 +14,11 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from worker.embedding.inputs import InputReader, MediaInput
-from worker.embedding.job import Job, Reading, answer_of
-from worker.engine.backend import Backend, CacheFull, DecodeFailed, Embedder, Piece
+from worker.embedding.job import EmbeddingInput, EmbeddingJob, answer_of
+from worker.engine.backend import Backend, CacheFull, DecodeFailed, Embedder, MediaEmbedding
 from worker.engine.engine import Engine
-from worker.engine.scheduling.scheduler import Budget
-from worker.engine.task import Call
+from worker.engine.scheduling.scheduler import StepBudget
+from worker.engine.task import EngineJob
 
 MAX_WAITING = 32768
 """Inputs of all tasks together; who comes then is told to come again."""
@@ -27,7 +27,7 @@ _RAW = -1
 TaskKey = tuple[int, int]
 
 
-class Desk:
+class EmbeddingBatcher:
     """All embedding and reranking tasks of a worker.
 
     `open` and `drop` belong to the link's thread, everything else to the engine's.
@@ -39,13 +39,13 @@ class Desk:
         self._embedder = embedder
         self._engine = engine
         self._reader = InputReader(backend, embedder)
-        self._jobs: deque[Job] = deque()
-        self._carried: Reading | None = None
+        self._jobs: deque[EmbeddingJob] = deque()
+        self._carried: EmbeddingInput | None = None
         """Tokenized but not computed to its end: it had no room in the last batch."""
-        self._budget = Budget(step_target_s, embedder.n_batch, token_s=backend.prefill_token_s)
+        self._budget = StepBudget(step_target_s, embedder.n_batch, token_s=backend.prefill_token_s)
 
     def __repr__(self) -> str:
-        return f"<Desk {self._embedder.pooling} jobs={len(self._jobs)}>"
+        return f"<EmbeddingBatcher {self._embedder.pooling} jobs={len(self._jobs)}>"
 
     # ---- the link's thread --------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class Desk:
             if key in (None, (job.task.task_id, job.task.attempt)):
                 job.is_dropped = True
 
-    def _job(self, task: Embed | Rerank) -> Job:
+    def _job(self, task: Embed | Rerank) -> EmbeddingJob:
         reader = self._reader
         is_rank = self._embedder.pooling == "rank"
         if isinstance(task, Rerank):
@@ -74,11 +74,11 @@ class Desk:
                 (lambda document=document: reader.pair(task.query, document))
                 for document in task.documents
             ]
-            return Job(task, pairs, _RAW)
+            return EmbeddingJob(task, pairs, _RAW)
         if is_rank:
             raise TaskError(ErrorCode.NOT_SUPPORTED, "the model ranks and makes no embeddings")
         texts = [(lambda content=content: reader.text(content)) for content in task.inputs]
-        return Job(task, texts, task.normalize)
+        return EmbeddingJob(task, texts, task.normalize)
 
     def open_media(self, found: MediaInput) -> None:
         """Take a task with images or sounds; raises `TaskError` if it cannot be."""
@@ -87,16 +87,18 @@ class Desk:
             message = "this model makes no embeddings of images or sounds"
             raise TaskError(ErrorCode.NOT_SUPPORTED, message)
         self._reader.check_media(n)
-        call = Call(task.task_id, task.attempt, lambda: self._embed_media(found), is_heavy=True)
+        call = EngineJob(
+            task.task_id, task.attempt, lambda: self._embed_media(found), is_heavy=True
+        )
         self._engine.submit(call)
 
     # ---- the engine's thread ------------------------------------------------------------------
 
-    def _call(self, job: Job) -> None:
-        call = Call(job.task.task_id, job.task.attempt, lambda: self._work(job), is_heavy=True)
+    def _call(self, job: EmbeddingJob) -> None:
+        call = EngineJob(job.task.task_id, job.task.attempt, lambda: self._work(job), is_heavy=True)
         self._engine.submit(call)
 
-    def _work(self, job: Job) -> Terminal | None:
+    def _work(self, job: EmbeddingJob) -> Terminal | None:
         """Compute one batch, whoever's it is; answer if the job has come to its end."""
         self._forget_dropped()
         if not job.is_over:
@@ -164,7 +166,7 @@ class Desk:
             if piece.is_last:
                 reading.job.store(reading.index, answer)
 
-    def _choose_adapters(self, pieces: Sequence[Piece]) -> None:
+    def _choose_adapters(self, pieces: Sequence[MediaEmbedding]) -> None:
         """Apply the standing scales, unless an input has begun to be read with others."""
         if all(piece.pos == 0 for piece in pieces):
             self._embedder.adapters.use(self._engine.scales)
@@ -174,10 +176,10 @@ class Desk:
         self._engine.counters.n_prompt += n
         self._engine.counters.prompt_s += elapsed_s
 
-    def _plan(self) -> list[tuple[Reading, Piece]]:
+    def _plan(self) -> list[tuple[EmbeddingInput, MediaEmbedding]]:
         """Fill a batch from the jobs in turn; what is left of the last input comes first next."""
         room = self._budget.tokens(self._engine.n_busy)
-        batch: list[tuple[Reading, Piece]] = []
+        batch: list[tuple[EmbeddingInput, MediaEmbedding]] = []
         free = deque(range(self._embedder.n_seq))
         while free and (room > 0 or not batch):
             reading = self._carried or self._next()
@@ -198,13 +200,13 @@ class Desk:
                 break
         return batch
 
-    def _share(self, reading: Reading, room: int, *, is_first: bool) -> int:
+    def _share(self, reading: EmbeddingInput, room: int, *, is_first: bool) -> int:
         """Say how many tokens of an input go into the batch: all or nothing unless it splits."""
         if self._embedder.can_split:
             return min(room, reading.n_left)
         return reading.n_left if is_first or reading.n_left <= room else 0
 
-    def _next(self) -> Reading | None:
+    def _next(self) -> EmbeddingInput | None:
         """Read the next input of the job whose turn it is."""
         for _ in range(len(self._jobs)):
             job = self._jobs[0]
@@ -218,5 +220,5 @@ class Desk:
                     job.error = error
                     break
                 job.n_tokens[index] = len(tokens)
-                return Reading(job, index, tokens)
+                return EmbeddingInput(job, index, tokens)
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from protocol.errors import InvalidRequest, TaskError
 from protocol.wire.messages import Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
-from worker.engine.backend import Piece
+from worker.engine.backend import MediaEmbedding
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Vectors of one task; as JSON they are five times as long."""
@@ -16,7 +16,7 @@ _NOTHING = b""
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class EmbeddingJob:
     """One task: its inputs, read one after the other, and what became of them."""
 
     task: Embed | Rerank
@@ -52,10 +52,10 @@ class Job:
 
 
 @dataclass(slots=True)
-class Reading:
+class EmbeddingInput:
     """One tokenized input of a job, computed up to `pos`."""
 
-    job: Job
+    job: EmbeddingJob
     index: int
     tokens: list[int]
     seq: int = -1
@@ -66,16 +66,16 @@ class Reading:
         """Tokens that are not computed."""
         return len(self.tokens) - self.pos
 
-    def advance(self, n: int) -> Piece:
+    def advance(self, n: int) -> MediaEmbedding:
         """Take the next `n` tokens."""
         tokens = self.tokens[self.pos : self.pos + n]
         is_last = n == self.n_left
-        piece = Piece(self.seq, self.pos, tokens, is_last, self.job.normalize)
+        piece = MediaEmbedding(self.seq, self.pos, tokens, is_last, self.job.normalize)
         self.pos += n
         return piece
 
 
-def answer_of(job: Job, pooling: str) -> Terminal:
+def answer_of(job: EmbeddingJob, pooling: str) -> Terminal:
     """Make the terminal message of a job that has come to its end."""
     task, vectors = job.task, job.vectors
     if isinstance(task, Rerank):

@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Adapters
-from worker.engine.cache.states import States
+from worker.engine.cache.states import SequenceState
 from worker.engine.media import Media, MediaPiece
 
 
-class Row(NamedTuple):
+class BatchRow(NamedTuple):
     """Consecutive tokens of one sequence in a batch, from position `pos` on."""
 
     seq: int
@@ -129,7 +129,7 @@ class Vocabulary:
         return b"".join([self.special_pieces[token] for token in tokens]).decode(errors="replace")
 
 
-class Piece(NamedTuple):
+class MediaEmbedding(NamedTuple):
     """Tokens of one input of an embedding; most inputs are one piece."""
 
     seq: int
@@ -158,7 +158,7 @@ class Embedder(Protocol):
     rank_template: str
     """How the model wants `{query}` and `{document}` to be written; empty is the plain way."""
 
-    def embed(self, pieces: Sequence[Piece]) -> list[bytes]:
+    def embed(self, pieces: Sequence[MediaEmbedding]) -> list[bytes]:
         """Return for each last piece its vectors as float32; raises `DecodeFailed`.
 
         One vector an input, or one a token with pooling `none`. What has been answered, or has
@@ -213,7 +213,7 @@ class Backend(Protocol):
     def seat(self, seq: int, sampler: Sampler) -> None:
         """Note the sequence of all rows that a sampler will choose from, but the prompt's last."""
 
-    def decode(self, rows: Sequence[Row]) -> None:
+    def decode(self, rows: Sequence[BatchRow]) -> None:
         """Compute one batch; raises `CacheFull` or `DecodeFailed`."""
 
     def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
@@ -266,7 +266,7 @@ class Backend(Protocol):
         """The LoRA adapters."""
 
     @property
-    def states(self) -> States:
+    def states(self) -> SequenceState:
         """Copies of sequences."""
 
     @property

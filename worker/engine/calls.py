@@ -8,22 +8,22 @@ from protocol.errors import TaskError
 from protocol.wire.messages import Terminal
 from worker.engine.slot import Slot
 from worker.engine.stats import Counters, EngineProgress
-from worker.engine.task import Call, failure
+from worker.engine.task import EngineJob, failure
 
 
-class Calls:
+class EngineJobs:
     """Does calls as they come, and keeps those for a busy slot, or that take as long as a step."""
 
     def __init__(self, counters: Counters, progress: EngineProgress) -> None:
         self._counters = counters
         self._progress = progress
-        self._for_slots: list[Call] = []
-        self._heavy: deque[Call] = deque()
+        self._for_slots: list[EngineJob] = []
+        self._heavy: deque[EngineJob] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._for_slots or self._heavy)
 
-    def take(self, call: Call) -> list[Terminal]:
+    def take(self, call: EngineJob) -> list[Terminal]:
         """Keep a call for its turn, or do it if that is now."""
         if call.slot >= 0:
             self._for_slots.append(call)
@@ -48,7 +48,7 @@ class Calls:
         self._progress.took(time.monotonic() - start)
         return answers
 
-    def _do(self, call: Call) -> list[Terminal]:
+    def _do(self, call: EngineJob) -> list[Terminal]:
         self._progress.begin()
         try:
             answer = call.work()
@@ -65,7 +65,7 @@ class Calls:
         self._heavy = deque(call for call in self._heavy if (call.task_id, call.attempt) != key)
         return len(self._heavy) < n
 
-    def drop(self) -> list[Call]:
+    def drop(self) -> list[EngineJob]:
         """Forget all of them; return what they were."""
         found = [*self._heavy, *self._for_slots]
         self._heavy.clear()

@@ -15,28 +15,28 @@ from protocol.wire.messages import Done, Evicted, Finish, Heartbeat, Inspected
 from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend, Vocabulary
 from worker.engine.cache.cache import PrefixCache
-from worker.engine.cache.eviction import Rent
+from worker.engine.cache.eviction import EvictionPolicy
 from worker.engine.cache.host_cache import HostCache
-from worker.engine.calls import Calls
+from worker.engine.calls import EngineJobs
 from worker.engine.media import without_placeholders
-from worker.engine.outbox import Emit, Outbox
+from worker.engine.outbox import Emit, MessageBuffer
 from worker.engine.scheduling.admission import Admission
-from worker.engine.scheduling.arrivals import Anticipation
-from worker.engine.scheduling.scheduler import Budget
+from worker.engine.scheduling.arrivals import ArrivalPredictor
+from worker.engine.scheduling.scheduler import StepBudget
 from worker.engine.self_extend import SelfExtend
-from worker.engine.slot import Run, Slot, SlotState, Space
+from worker.engine.slot import CacheNamespace, Slot, SlotState, SlotTask
 from worker.engine.speculation.draft import Drafter
 from worker.engine.stats import Counters
 from worker.engine.step import Step, StepRules
 from worker.engine.task import (
     Abort,
     AbortAll,
-    Call,
     Command,
+    EngineJob,
+    EngineTask,
     Report,
     Stop,
     Submit,
-    Task,
     failed,
     failure,
 )
@@ -74,21 +74,21 @@ class Engine:
     ) -> None:
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._waiting: deque[Task] = deque()
-        self._outbox = Outbox(emit)
+        self._waiting: deque[EngineTask] = deque()
+        self._outbox = MessageBuffer(emit)
         self._n_admitted = self._n_accepted = self._n_busy = 0
-        self._anticipation = Anticipation(config.anticipates)
+        self._anticipation = ArrivalPredictor(config.anticipates)
         self._stopping = False
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
         self.counters = Counters(n_kv=backend.card.n_ctx_total)
         extends = config.self_extend is not None
         host = HostCache(config.host_bytes) if config.host_bytes and not extends else None
         self.cache = PrefixCache(backend, self.slots, self.counters, is_on=not extends, host=host)
-        self.rent = Rent(backend, self.cache, host)
+        self.rent = EvictionPolicy(backend, self.cache, host)
         self._admission = Admission(
             self.rent, config.n_ctx, self.counters.n_kv, config.similarity, cuts=not extends
         )
-        budget = self._budget = Budget(
+        budget = self._budget = StepBudget(
             config.step_target_s,
             backend.n_batch,
             token_s=backend.prefill_token_s,
@@ -102,7 +102,7 @@ class Engine:
         self._results = self._step.results
         self._progress = self._step.progress
         self._progress.least_stall_s = config.stall_s
-        self._calls = Calls(self.counters, self._progress)
+        self._calls = EngineJobs(self.counters, self._progress)
         self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
         """Of the adapters, for tasks that ask for nothing else; the engine thread's own."""
         self.failure: str | None = None
@@ -258,7 +258,7 @@ class Engine:
                         self._release(slot)
             case Report(task_id, attempt):
                 self._outbox.append(self._inspected(task_id, attempt))
-            case Call():
+            case EngineJob():
                 self._outbox += self._calls.take(command)
             case Stop():
                 self._stopping = True
@@ -271,7 +271,7 @@ class Engine:
             self._outbox += self._calls.do_heavy()
             self._step.pause()
 
-    def _accept(self, *tasks: Task) -> None:
+    def _accept(self, *tasks: EngineTask) -> None:
         self._waiting += [task for task in tasks if task.prompt]
         self._n_accepted += len(tasks)
         # An empty prompt on a model without BOS: llama-server answers with nothing, and so do we.
@@ -316,7 +316,7 @@ class Engine:
             except Exception as error:
                 self._drop(task, self.counters.fault(task.task_id, error))
 
-    def _drop(self, task: Task, error: TaskError) -> None:
+    def _drop(self, task: EngineTask, error: TaskError) -> None:
         """End a task whose admission went wrong, however far it came."""
         if task in self._waiting:
             self._waiting.remove(task)
@@ -326,7 +326,7 @@ class Engine:
                 self.cache.cut(slot, 0)
                 self._release(slot)
 
-    def _start(self, task: Task, slot: Slot) -> None:
+    def _start(self, task: EngineTask, slot: Slot) -> None:
         known = without_placeholders(task.prompt)
         sampler = task.sampler or self._backend.open_sampler(task.params, known, task.triggers)
         space = self._space(task)
@@ -336,13 +336,13 @@ class Engine:
         )
         self._backend.seat(slot.id, sampler)
         self._n_admitted += 1
-        slot.begin(Run.of(task, sampler, n_cached, order=self._n_admitted))
+        slot.begin(SlotTask.of(task, sampler, n_cached, order=self._n_admitted))
         self._n_busy += 1
         self.counters.n_cached += n_cached
         self._outbox.append(slot.started(n_known))
         self._outbox += self._results.progress(slot)
 
-    def _space(self, task: Task) -> Space:
+    def _space(self, task: EngineTask) -> CacheNamespace:
         return choose_scales(task.params.lora, self.scales), task.salt
 
     def _release_finished(self) -> None:

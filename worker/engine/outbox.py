@@ -8,7 +8,7 @@ Emit = Callable[[Sequence[Message], float], None]
 """Takes messages, and when they may leave (monotonic); 0 is at once, with all before them."""
 
 
-class Outbox(list[Message]):
+class MessageBuffer(list[Message]):
     """Messages in the order in which they leave."""
 
     def __init__(self, emit: Emit) -> None:

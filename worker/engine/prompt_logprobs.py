@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from protocol.wire.facts import TokenProb
-from worker.engine.backend import Backend, Row, Vocabulary
-from worker.engine.slot import Run, Slot
+from worker.engine.backend import Backend, BatchRow, Vocabulary
+from worker.engine.slot import Slot, SlotTask
 
 
 def is_probed(slot: Slot) -> bool:
@@ -25,7 +25,7 @@ def rooms(slots: Sequence[Slot], n_spare: int) -> Mapping[int, int]:
     return {slot.id: 1 if i else 1 + max(0, n_spare) for i, slot in enumerate(probed)}
 
 
-def probe(backend: Backend, slot: Slot, index: int, row: Row) -> None:
+def probe(backend: Backend, slot: Slot, index: int, row: BatchRow) -> None:
     """Note how likely each token was that follows one of a row just read."""
     run, start = slot.active, len(slot.tokens) - len(row.tokens)
     n_probs = run.task.params.n_probs
@@ -33,7 +33,7 @@ def probe(backend: Backend, slot: Slot, index: int, row: Row) -> None:
         run.probed.append(backend.probe(index, offset, token, n_probs))
 
 
-def echo(run: Run, vocabulary: Vocabulary) -> tuple[TokenProb, ...]:
+def echo(run: SlotTask, vocabulary: Vocabulary) -> tuple[TokenProb, ...]:
     """Return the tokens of a prompt that are to be told; nobody knows how likely the first was."""
     task = run.task
     if task.echo_from < 0:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from protocol.errors import TaskError
 from protocol.wire.messages import Delta, Done, Failed, Finish, Message, Progress
-from worker.engine.backend import Backend, DeadEnd, Row, Sampled
+from worker.engine.backend import Backend, BatchRow, DeadEnd, Sampled
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.prompt_logprobs import echo, is_probed, probe
-from worker.engine.slot import Run, Slot, SlotState
+from worker.engine.slot import Slot, SlotState, SlotTask
 
 
-class Results:
+class SampleProcessor:
     """Turns logits into messages; `finished` collects the slots whose tasks have ended."""
 
     def __init__(self, backend: Backend, cache: PrefixCache, shifts: bool) -> None:
@@ -21,7 +21,7 @@ class Results:
         self._shifts = shifts
         self.finished: list[Slot] = []
 
-    def take(self, slot: Slot, index: int, row: Row) -> list[Message]:
+    def take(self, slot: Slot, index: int, row: BatchRow) -> list[Message]:
         """Judge one decoded row."""
         if slot.state is SlotState.PREFILL:
             messages = self.progress(slot)
@@ -35,13 +35,13 @@ class Results:
         return self._verify(slot, index, row) if row.is_draft else self._next(slot, index)
 
     def _resume(self, slot: Slot) -> None:
-        """Go on with a parked task once all that it had is in the cache again."""
+        """Go on with a preempted task once all that it had is in the cache again."""
         run = slot.active
         if run.is_resumed and slot.n_prompt_left == 0:
             slot.move(SlotState.DECODE)
             self._counters.n_prompt += len(run.reading) - run.n_recovered
 
-    def _verify(self, slot: Slot, index: int, row: Row) -> list[Message]:
+    def _verify(self, slot: Slot, index: int, row: BatchRow) -> list[Message]:
         """Go through a draft as long as the sampler chooses what was guessed.
 
         Rows beyond the first wrong guess are never sampled, so the sampler's state and its random
@@ -103,7 +103,7 @@ class Results:
             self._counters.sample_s += time.perf_counter() - start
         return self._accept(slot, run, sampled)
 
-    def _accept(self, slot: Slot, run: Run, sampled: Sampled) -> list[Message]:
+    def _accept(self, slot: Slot, run: SlotTask, sampled: Sampled) -> list[Message]:
         vocabulary = self._backend.vocabulary
         run.pending, run.last_token_s = sampled.token, time.perf_counter()
         run.first_token_s = run.first_token_s or run.last_token_s
@@ -152,7 +152,7 @@ class Results:
         ]
 
     def _delta(
-        self, slot: Slot, run: Run, text: str, sampled: Sampled | None = None
+        self, slot: Slot, run: SlotTask, text: str, sampled: Sampled | None = None
     ) -> list[Message]:
         if sampled is None and not text:
             return []
@@ -174,7 +174,7 @@ class Results:
         ]
 
     @staticmethod
-    def _unsaid(run: Run) -> Sequence[Message]:
+    def _unsaid(run: SlotTask) -> Sequence[Message]:
         """Return what was held because nobody waits for it token by token."""
         if run.unsaid is None:
             return ()

@@ -15,11 +15,11 @@ from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
 from worker.engine.media import without_placeholders
-from worker.engine.task import Task
-from worker.output.generation import Generation
-from worker.output.response_buffer import Unsaid
+from worker.engine.task import EngineTask
+from worker.output.generation import TextGeneration
+from worker.output.response_buffer import ResponseBuffer
 
-Space = tuple[Scales, str]
+CacheNamespace = tuple[Scales, str]
 """Adapters' scales and salt: only what was read in one space can be used in it."""
 
 
@@ -41,12 +41,12 @@ TRANSITIONS: Mapping[SlotState, frozenset[SlotState]] = {
 
 
 @dataclass(slots=True)
-class Run:
+class SlotTask:
     """What a slot holds of its current task."""
 
-    task: Task
+    task: EngineTask
     sampler: Sampler
-    generation: Generation
+    generation: TextGeneration
     started_s: float
     n_cached: int = 0
     first_token_s: float = 0.0
@@ -62,23 +62,23 @@ class Run:
     """How likely each prompt token after the first was, if that is wanted."""
     reading: list[int] = field(default_factory=list)
     """What must be in the cache before the next token is chosen: the prompt, and what was generated
-    before the task was parked."""
+    before the task was preempted."""
     n_recovered: int = 0
-    """Tokens of `reading` that a parked task found in the cache when it went on."""
-    is_parked: bool = False
+    """Tokens of `reading` that a preempted task found in the cache when it went on."""
+    is_preempted: bool = False
     """It gave its cells up to others, and goes on when there is room again."""
-    unsaid: Unsaid | None = None
+    unsaid: ResponseBuffer | None = None
     """Where the answer leaves in one piece: what is held of it. Its first token always leaves."""
     is_undecided: bool = True
     """The task has not begun to read: another slot may have, or be about to have, its prompt."""
 
     @classmethod
-    def of(cls, task: Task, sampler: Sampler, n_cached: int, *, order: int) -> "Run":
+    def of(cls, task: EngineTask, sampler: Sampler, n_cached: int, *, order: int) -> "SlotTask":
         """Begin a task of whose prompt `n_cached` tokens need not be read."""
-        generation = Generation.start(task.params)
+        generation = TextGeneration.start(task.params)
         generation.truncated = task.truncated
         run = cls(task, sampler, generation, time.perf_counter(), n_cached, order=order)
-        run.unsaid = Unsaid() if task.is_held else None
+        run.unsaid = ResponseBuffer() if task.is_held else None
         return run
 
     @property
@@ -88,7 +88,7 @@ class Run:
 
     @property
     def is_resumed(self) -> bool:
-        """It was parked: its next token is chosen already."""
+        """It was preempted: its next token is chosen already."""
         return self.pending >= 0
 
     @property
@@ -106,7 +106,7 @@ class Slot:
     n_ctx: int
     state: SlotState = SlotState.IDLE
     tokens: list[int] = field(default_factory=list)
-    run: Run | None = None
+    run: SlotTask | None = None
     last_used: int = 0
     """Number of its last use: the least is the least recently used."""
     used_at: int = 0
@@ -135,7 +135,7 @@ class Slot:
             raise AssertionError(f"{self!r} cannot become {state.name}")
         self.state = state
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: SlotTask) -> None:
         """Take a task."""
         self.move(SlotState.PREFILL)
         self.run = run
@@ -155,7 +155,7 @@ class Slot:
             n_cached=max(run.n_cached, n_known),
         )
 
-    def end(self, release: int) -> Run:
+    def end(self, release: int) -> SlotTask:
         """Give the task back and keep its tokens as cache."""
         assert self.run is not None
         told = self._told(self.run)
@@ -174,20 +174,20 @@ class Slot:
         self.n_saved = self.group_start = self.n_shared = 0
         return n_tokens
 
-    def park(self) -> None:
+    def preempt(self) -> None:
         """Give the cells up and keep everything else; the caller has forgotten the tokens."""
         run = self.active
-        run.is_parked = True
+        run.is_preempted = True
         if self.state is SlotState.DECODE:
             self.move(SlotState.PREFILL)
 
     @property
-    def space(self) -> Space:
+    def space(self) -> CacheNamespace:
         """Where its tokens can be used."""
         return self.scales, self.salt
 
     @property
-    def active(self) -> Run:
+    def active(self) -> SlotTask:
         """The current task's state; only for a busy slot."""
         assert self.run is not None
         return self.run
@@ -235,7 +235,7 @@ class Slot:
             generated=render(self.tokens[report.n_prompt :]),
         )
 
-    def _told(self, run: Run) -> SlotReport:
+    def _told(self, run: SlotTask) -> SlotReport:
         generation = run.generation
         finish = generation.finish
         n_read = len(run.task.prompt) - run.n_cached - self.n_prompt_left

@@ -80,7 +80,7 @@ class Counters:
     held_s: float = 0.0
     n_evicted: int = 0
     n_restored: int = 0
-    n_parked: int = 0
+    n_preempted: int = 0
     n_branches: int = 0
     n_host_bytes: int = 0
     n_draft: int = 0

@@ -1,4 +1,4 @@
-"""One engine step: plan a batch, decode it, and hand each decoded row to `Results`."""
+"""One engine step: plan a batch, decode it, and hand each decoded row to `SampleProcessor`."""
 
 import logging
 import time
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Message
 from worker.engine.adapters import Turns
-from worker.engine.backend import Backend, CacheFull, DecodeFailed, Row
-from worker.engine.cache.eviction import Rent
-from worker.engine.cache.sharing import Sharing
-from worker.engine.results import Results
+from worker.engine.backend import Backend, BatchRow, CacheFull, DecodeFailed
+from worker.engine.cache.eviction import EvictionPolicy
+from worker.engine.cache.sharing import PrefixSharing
+from worker.engine.results import SampleProcessor
 from worker.engine.scheduling.plan import Planner
-from worker.engine.scheduling.scheduler import MIN_CHUNK, TILE, Budget
+from worker.engine.scheduling.scheduler import MIN_CHUNK, TILE, StepBudget
 from worker.engine.self_extend import SelfExtend
 from worker.engine.slot import Slot, SlotState
-from worker.engine.speculation.draft import Drafter, Guessing
+from worker.engine.speculation.draft import Drafter, Speculator
 from worker.engine.stats import EngineProgress
 
 logger = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ class Step:
     def __init__(
         self,
         backend: Backend,
-        rent: Rent,
-        budget: Budget,
+        rent: EvictionPolicy,
+        budget: StepBudget,
         rules: StepRules,
         before: Callable[[], None],
     ) -> None:
@@ -55,11 +55,11 @@ class Step:
         self._slots = slots = cache.slots
         self._counters = cache.counters
         self._budget = budget
-        guessing = Guessing(
+        guessing = Speculator(
             rules.drafter, n_slots=rules.spec_slots, n_rows=backend.n_outputs - len(slots)
         )
         self._planner = Planner(backend, budget, guessing, rules.self_extend)
-        self._sharing = Sharing(cache)
+        self._sharing = PrefixSharing(cache)
         self._extend = rules.self_extend
         self._shifts = rules.context_shift and backend.can_shift and self._extend is None
         self._last_end = self._last_decode_end = self._copied_s = 0.0
@@ -73,7 +73,7 @@ class Step:
         """Of the step that runs now."""
         self._n_faults = 0
         """Steps in a row that ended in an exception."""
-        self.results = Results(backend, cache, self._shifts)
+        self.results = SampleProcessor(backend, cache, self._shifts)
         self.progress = EngineProgress()
         self.failure: str | None = None
         """Why no further step makes sense: the backend cannot be trusted any more."""
@@ -110,8 +110,8 @@ class Step:
             self._begin()
         start, copied_s = self._last_end, self._copied_s
         is_reading = any(slot.state is SlotState.PREFILL for slot in self._slots)
-        if is_reading:  # most steps only decode, and have nobody who is parked or undecided
-            self._unpark()
+        if is_reading:  # most steps only decode, and have nobody who is preempted or undecided
+            self._resume()
             self._sharing.settle(self._slots)
             n_rows = sum(slot.n_prompt_left for slot in self._slots)
             self._rent.clear_way(n_rows, self._budget.cell_s)
@@ -163,7 +163,7 @@ class Step:
             error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
             self.results.fail(slot, error, messages)
         except DecodeFailed as error:
-            self._give_up([Row(slot.id, start, (), False)], error, messages)
+            self._give_up([BatchRow(slot.id, start, (), False)], error, messages)
         else:
             slot.tokens += task.prompt[start : start + piece.n_pos]
             self._cache.note(slot)
@@ -211,15 +211,15 @@ class Step:
 
     # ---- decoding -----------------------------------------------------------------------------
 
-    def _take(self, slot: Slot, index: int, row: Row, messages: list[Message]) -> None:
+    def _take(self, slot: Slot, index: int, row: BatchRow, messages: list[Message]) -> None:
         """Hand a decoded row over, also for those that waited for the same prompt."""
         if slot.state is SlotState.DECODE or not row.wants_logits:
             self._judge(slot, index, row, messages)
             return
-        for one in (slot, *self._sharing.twins(slot, self._slots)):
+        for one in (slot, *self._sharing.identical_prompts(slot, self._slots)):
             self._judge(one, index, row, messages)
 
-    def _judge(self, slot: Slot, index: int, row: Row, messages: list[Message]) -> None:
+    def _judge(self, slot: Slot, index: int, row: BatchRow, messages: list[Message]) -> None:
         """Take one task's next token; what goes wrong with it is that task's alone."""
         try:
             messages += self.results.take(slot, index, row)
@@ -227,7 +227,7 @@ class Step:
             fault = self._counters.fault(slot.active.task.task_id, error)
             self.results.fail(slot, fault, messages)
 
-    def _sample_ahead(self, rows: Sequence[Row]) -> None:
+    def _sample_ahead(self, rows: Sequence[BatchRow]) -> None:
         """Let tokens of several slots be chosen at the same time, where that is faster."""
         plain = [
             (index, self._slots[row.seq].active.sampler)
@@ -237,7 +237,7 @@ class Step:
         if len(plain) > 1:
             self._backend.sample_ahead(plain)
 
-    def _compute(self, rows: list[Row], messages: list[Message]) -> list[Row]:
+    def _compute(self, rows: list[BatchRow], messages: list[Message]) -> list[BatchRow]:
         """Decode the rows, or as many of them as can be; return those that were."""
         self._before()
         while rows:
@@ -260,7 +260,7 @@ class Step:
             return rows
         return []
 
-    def _count_decode(self, rows: Sequence[Row], start: float) -> None:
+    def _count_decode(self, rows: Sequence[BatchRow], start: float) -> None:
         end = time.perf_counter()
         if self._last_decode_end:
             self._counters.gap_s += start - self._last_decode_end
@@ -269,7 +269,7 @@ class Step:
         self._counters.n_decode += 1
         self._counters.n_busy += len(rows)
 
-    def _make_room(self, rows: list[Row], messages: list[Message]) -> list[Row]:
+    def _make_room(self, rows: list[BatchRow], messages: list[Message]) -> list[BatchRow]:
         """Free cells for a batch: idle caches, then smaller chunks, then the newest task."""
         if self._cache.evict():
             return rows
@@ -284,38 +284,42 @@ class Step:
             ]
         newest = max(self._running(), key=lambda slot: slot.active.order)
         if len(self._running()) > 1 and self._extend is None:
-            self._park(newest)
+            self._preempt(newest)
         else:
             error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
             self.results.fail(newest, error, messages)
         return [row for row in rows if row.seq != newest.id]
 
-    def _park(self, slot: Slot) -> None:
+    def _preempt(self, slot: Slot) -> None:
         """Let a task give its cells to older ones; it goes on when there is room again."""
         run = slot.active
         if slot.state is SlotState.DECODE:
             run.reading = list(slot.tokens)
-        logger.info("parked task=%d n_past=%d", run.task.task_id, len(slot.tokens))
+        logger.info("preempted task=%d n_past=%d", run.task.task_id, len(slot.tokens))
         self._cache.give_up(slot)
-        slot.park()
-        self._counters.n_parked += 1
+        slot.preempt()
+        self._counters.n_preempted += 1
 
-    def _unpark(self) -> None:
-        """Let the oldest parked task go on, if all that it had fits, or nobody else runs."""
-        parked = [slot for slot in self._slots if slot.run is not None and slot.run.is_parked]
-        if not parked:
+    def _resume(self) -> None:
+        """Let the oldest preempted task go on, if all that it had fits, or nobody else runs."""
+        preempted = [slot for slot in self._slots if slot.run is not None and slot.run.is_preempted]
+        if not preempted:
             return
-        slot = min(parked, key=lambda one: one.active.order)
+        slot = min(preempted, key=lambda one: one.active.order)
         n_free = self._counters.n_kv - self._cache.n_cells + self._cache.n_evictable
         if n_free >= len(slot.active.reading) + MIN_CHUNK or not self._running():
-            slot.active.is_parked, slot.active.is_undecided = False, True
+            slot.active.is_preempted, slot.active.is_undecided = False, True
             slot.active.n_recovered = 0
 
     def _running(self) -> list[Slot]:
         """Slots whose tasks take part in steps."""
-        return [slot for slot in self._slots if (run := slot.run) is not None and not run.is_parked]
+        return [
+            slot for slot in self._slots if (run := slot.run) is not None and not run.is_preempted
+        ]
 
-    def _give_up(self, rows: Sequence[Row], error: DecodeFailed, messages: list[Message]) -> None:
+    def _give_up(
+        self, rows: Sequence[BatchRow], error: DecodeFailed, messages: list[Message]
+    ) -> None:
         self._n_failures += 1
         if error.fatal and self._n_failures >= 2:
             self.failure = "llama.cpp failed to compute twice in a row"
@@ -325,7 +329,7 @@ class Step:
                 self._slots[row.seq], TaskError(ErrorCode.INTERNAL, str(error)), messages
             )
 
-    def _account(self, rows: Sequence[Row], elapsed_s: float, copying_s: float) -> None:
+    def _account(self, rows: Sequence[BatchRow], elapsed_s: float, copying_s: float) -> None:
         prompts = [len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft]
         n_prompt, n_decoding = sum(prompts), len(rows) - len(prompts)
         counters, cache = self._counters, self._cache
@@ -343,5 +347,5 @@ class Step:
         counters.n_host_bytes = cache.n_host_bytes
 
 
-def _without_guesses(row: Row) -> Row:
+def _without_guesses(row: BatchRow) -> BatchRow:
     return row._replace(tokens=row.tokens[:1], is_draft=False) if row.is_draft else row

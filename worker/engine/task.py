@@ -12,7 +12,7 @@ from worker.output.chat_parser.parser import Expected
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class EngineTask:
     """A tokenized prompt with everything that decides what is made of it."""
 
     task_id: int
@@ -59,8 +59,8 @@ class Task:
 class Submit:
     """Command: run this task, and those that came with it: choices of one prompt start together."""
 
-    task: Task
-    more: tuple[Task, ...] = ()
+    task: EngineTask
+    more: tuple[EngineTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EngineJob:
     """Command: do this between two steps and send what it returns.
 
     For whatever needs the backend but no slot: embeddings, saving a slot, adapters. It should take
@@ -109,10 +109,10 @@ class Stop:
     reason: str = field(default="stopped")
 
 
-Command = Submit | Abort | AbortAll | Report | Call | Stop
+Command = Submit | Abort | AbortAll | Report | EngineJob | Stop
 
 
-def failed(task: Task, error: TaskError) -> Failed:
+def failed(task: EngineTask, error: TaskError) -> Failed:
     """Make the terminal message of a generation that has no result."""
     return failure(task.task_id, task.attempt, error)
 

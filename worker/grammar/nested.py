@@ -18,11 +18,13 @@ def nested_arguments(builder: GrammarBuilder, function: Mapping[str, Any], neste
     """Write all arguments and the tag after them: first what is required, then the rest."""
     document, found = parameters(function)
     with refusing():
-        text = _Writer(builder, document, nested).members(found, f"tool-{function['name']}-arg", 0)
+        text = _NestedWriter(builder, document, nested).members(
+            found, f"tool-{function['name']}-arg", 0
+        )
     return f"space {text} space {literal(nested.close)}"
 
 
-class _Writer:
+class _NestedWriter:
     """Knows one tool's schema."""
 
     def __init__(self, builder: GrammarBuilder, document: n.Document, nested: Nested) -> None:

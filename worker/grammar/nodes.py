@@ -43,7 +43,7 @@ class Const:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternatives:
     """`enum`."""
 
     values: tuple[Any, ...]
@@ -65,7 +65,7 @@ class Integer:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class LiteralText:
     """A string; a pattern stands above a format, a format above the lengths."""
 
     pattern: str = ""
@@ -84,7 +84,7 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NodeSequence:
     """An array with a schema for each place."""
 
     items: tuple["Node", ...]
@@ -113,12 +113,12 @@ Node: TypeAlias = (
     | AnyOf
     | AllOf
     | Const
-    | Choice
+    | Alternatives
     | Primitive
     | Integer
-    | Text
+    | LiteralText
     | Array
-    | Row
+    | NodeSequence
     | Members
 )
 

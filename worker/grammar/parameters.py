@@ -83,7 +83,7 @@ def texts(node: n.Node, refs: Mapping[str, n.Node]) -> tuple[str, ...] | None:
     match target(node, refs):
         case n.Const(value=str(value)):
             return (value,)
-        case n.Choice(values=values) if all(isinstance(value, str) for value in values):
+        case n.Alternatives(values=values) if all(isinstance(value, str) for value in values):
             return values
     return None
 
@@ -149,7 +149,7 @@ def _own_types(node: n.Node) -> frozenset[str]:
     match node:
         case n.Const(value):
             return frozenset({_type(value)})
-        case n.Choice(values):
+        case n.Alternatives(values):
             return frozenset(map(_type, values))
         case n.Primitive(name):
             return frozenset({name})
@@ -158,9 +158,9 @@ def _own_types(node: n.Node) -> frozenset[str]:
 
 _BY_NODE: Mapping[type, str] = {
     n.Integer: "number",
-    n.Text: "string",
+    n.LiteralText: "string",
     n.Array: "array",
-    n.Row: "array",
+    n.NodeSequence: "array",
     n.Members: "object",
 }
 

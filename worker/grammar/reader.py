@@ -23,13 +23,13 @@ _PRIMITIVES = ("number", "boolean", "null")
 
 def read_schema(schema: Any) -> n.Document:
     """Read a decoded schema with all it refers to; raises `SchemaError` with the place."""
-    reader = _Reader(schema)
+    reader = _GrammarReader(schema)
     root = reader.node(schema, "#")
     check_cycles(reader.refs)
     return n.Document(root, reader.refs)
 
 
-class _Reader:
+class _GrammarReader:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._depth = 0
@@ -73,7 +73,7 @@ class _Reader:
             values = schema["enum"]
             if not isinstance(values, list) or not values:
                 raise _fail(path, "enum must be a non-empty array")
-            return n.Choice(tuple(values))
+            return n.Alternatives(tuple(values))
         if kind is not None and not isinstance(kind, str):
             raise _fail(path, "type must be a string or an array of strings")
         read = self._by_type.get(kind or "")
@@ -182,7 +182,7 @@ class _Reader:
         key = "items" if "items" in schema else "prefixItems"
         items = schema.get(key, {})
         if isinstance(items, list):
-            return n.Row(self._each(items, f"{path}/{key}"))
+            return n.NodeSequence(self._each(items, f"{path}/{key}"))
         node = self.node(items, f"{path}/{key}")
         return n.Array(node, *_counts(schema, ("minItems", "maxItems"), path))
 
@@ -195,12 +195,12 @@ def _primitive(schema: Mapping[str, Any], path: str) -> n.Primitive:
     return n.Primitive(schema["type"])
 
 
-def _text(schema: Mapping[str, Any], path: str) -> n.Text:
+def _text(schema: Mapping[str, Any], path: str) -> n.LiteralText:
     pattern = schema.get("pattern", "")
     if not isinstance(pattern, str):
         raise _fail(path, "pattern must be a string")
     lengths = _counts(schema, ("minLength", "maxLength"), path)
-    return n.Text(pattern, _format(schema, path), *lengths)
+    return n.LiteralText(pattern, _format(schema, path), *lengths)
 
 
 def _format(schema: Mapping[str, Any], path: str) -> str:

@@ -1,4 +1,4 @@
-"""Grammars of tool calls: in a format of `worker.output.chat_parser`, with the tools' own schemas."""
+"""Grammars of tool calls in a format of `worker.output.chat_parser`, with the tools' schemas."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.nested import nested_arguments
 from worker.grammar.tagged import tagged_arguments
 from worker.output.chat_parser.formats import GENERIC
-from worker.output.chat_parser.thoughts import Thoughts
+from worker.output.chat_parser.reasoning_marks import Thoughts
 from worker.output.chat_parser.tool_format import ANY, KIND, NAME, ToolFormat
 
 Tool = Mapping[str, Any]
@@ -24,7 +24,7 @@ _EMPTY = {"type": "object", "properties": {}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ToolShape:
     """How the answer around the calls looks."""
 
     tools: ToolFormat
@@ -43,7 +43,7 @@ class Shape:
     """Markers after which the template writes a line break."""
 
 
-def call_grammar(tools: Sequence[Tool], shape: Shape) -> str:
+def call_grammar(tools: Sequence[Tool], shape: ToolShape) -> str:
     """Return the grammar of an answer that calls tools: thoughts as the model likes, then calls."""
     builder = GrammarBuilder(param="tools")
     thoughts = _thoughts(builder, shape)
@@ -51,7 +51,7 @@ def call_grammar(tools: Sequence[Tool], shape: Shape) -> str:
     return builder.text()
 
 
-def answer_grammar(schema: Mapping[str, Any], shape: Shape, *, param: str) -> str:
+def answer_grammar(schema: Mapping[str, Any], shape: ToolShape, *, param: str) -> str:
     """Return the grammar of an answer in JSON that may come after thoughts."""
     builder = GrammarBuilder(param=param)
     thoughts = _thoughts(builder, shape)
@@ -67,7 +67,7 @@ def answer_grammar(schema: Mapping[str, Any], shape: Shape, *, param: str) -> st
     return builder.text()
 
 
-def _thoughts(builder: GrammarBuilder, shape: Shape) -> str:
+def _thoughts(builder: GrammarBuilder, shape: ToolShape) -> str:
     thoughts = shape.thoughts
     if thoughts is None:
         return ""
@@ -81,7 +81,7 @@ def _thoughts(builder: GrammarBuilder, shape: Shape) -> str:
     return f"space ({literal(thoughts.open)} {text} {literal(after)})? "
 
 
-def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
+def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> str:
     if shape.tools is GENERIC:
         return _generic(builder, tools, shape)
     if any(NAME in parts for parts in shape.tools.openers):
@@ -100,7 +100,7 @@ def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
     return f"{one} (space {one})*" if shape.is_parallel else one
 
 
-def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
+def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> str:
     """Calls whose openers name the tool; the first opener may begin a section."""
     openers = shape.tools.openers
     tails = {tool["function"]["name"]: _tail(builder, tool, shape.tools) for tool in tools}
@@ -123,7 +123,7 @@ def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
     return f"{one} (space {builder.add_rule('next-call', _choice(later))})*{end}"
 
 
-def _more(call: str, shape: Shape) -> str:
+def _more(call: str, shape: ToolShape) -> str:
     return f"(space {call})*" if shape.is_parallel else ""
 
 
@@ -177,7 +177,7 @@ def _choice(alternatives: Sequence[str]) -> str:
     return f"({' | '.join(alternatives)})"
 
 
-def _generic(builder: GrammarBuilder, tools: Sequence[Tool], shape: Shape) -> str:
+def _generic(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> str:
     call = _choice([_object(builder, tool, shape.tools) for tool in tools])
     if shape.is_parallel:
         value = f'{_key("tool_calls")} "[" space {call} (space "," space {call})* space "]"'

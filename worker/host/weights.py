@@ -17,7 +17,7 @@ _SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class WeightLoading:
     """How the weights of one worker come into memory."""
 
     reads: bool
@@ -37,7 +37,7 @@ class Room:
 
 def loadings(
     workers: Sequence[WorkerConfig], room: Room, against: Sequence[str]
-) -> tuple[Loading, ...]:
+) -> tuple[WeightLoading, ...]:
     """Choose for workers that run at once; `against` says of each why its place needs mapping."""
     n_users = Counter(path for worker in workers for path in files(worker))
     settled = [
@@ -48,9 +48,9 @@ def loadings(
     total = sum(room.sizes[path] for worker in free for path in files(worker))
     fits = total <= room.free * _SHARE
     rest = (
-        Loading(True, "read, for no other worker shares them")
+        WeightLoading(True, "read, for no other worker shares them")
         if fits
-        else Loading(False, "mapped, for they are more than half of the free memory")
+        else WeightLoading(False, "mapped, for they are more than half of the free memory")
     )
     return tuple(one or rest for one in settled)
 
@@ -67,22 +67,22 @@ def files(worker: WorkerConfig) -> frozenset[str]:
     return frozenset({worker.model, worker.model_draft} - {""})
 
 
-def _settled(worker: WorkerConfig, why_not: str) -> Loading | None:
+def _settled(worker: WorkerConfig, why_not: str) -> WeightLoading | None:
     """Return how it is by the worker's settings and its place."""
     if worker.use_mmap is not None or worker.load_mode or worker.use_mlock:
-        return Loading(not maps(worker), "as given")
+        return WeightLoading(not maps(worker), "as given")
     if worker.backend != "llama":
-        return Loading(False, "none")
-    return Loading(False, f"mapped, {why_not}") if why_not else None
+        return WeightLoading(False, "none")
+    return WeightLoading(False, f"mapped, {why_not}") if why_not else None
 
 
-def _kept(worker: WorkerConfig, n_users: Counter[str], room: Room) -> Loading | None:
+def _kept(worker: WorkerConfig, n_users: Counter[str], room: Room) -> WeightLoading | None:
     """Say why the file stays mapped, if that is known without the other workers' sizes."""
     paths = files(worker)
     if any(n_users[path] > 1 for path in paths):
-        return Loading(False, "mapped, for workers share them")
+        return WeightLoading(False, "mapped, for workers share them")
     if not paths or not all(room.sizes.get(path) for path in paths):
-        return Loading(False, "mapped, for their size is not known yet")
+        return WeightLoading(False, "mapped, for their size is not known yet")
     if not room.free:
-        return Loading(False, "mapped, for nobody says how much memory is free")
+        return WeightLoading(False, "mapped, for nobody says how much memory is free")
     return None

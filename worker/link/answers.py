@@ -11,7 +11,7 @@ Fault = Callable[[TaskMessage, Exception], Failed]
 """Ends the task of a message that its parser cannot read."""
 
 
-class Answers:
+class ChatParsers:
     """Keeps one parser a chat, from its submission to its terminal message."""
 
     def __init__(self, fault: Fault) -> None:

@@ -20,7 +20,7 @@ TaskKey = tuple[int, int]
 logger = logging.getLogger(__name__)
 
 
-class Connection:
+class GatewayConnection:
     """One DEALER to one gateway."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, name: str) -> None:
@@ -125,4 +125,4 @@ class Connection:
         return dropped
 
     def __repr__(self) -> str:
-        return f"<Connection {self._endpoint} n={self._n_opened} sent={self._n_sent}>"
+        return f"<GatewayConnection {self._endpoint} n={self._n_opened} sent={self._n_sent}>"

@@ -19,10 +19,10 @@ from protocol.wire import facts
 from protocol.wire import messages as m
 from protocol.wire.codec import ProtocolError
 from protocol.wire.messages import Message
-from worker.embedding.batcher import Desk
+from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
-from worker.link.connection import Connection
-from worker.link.outbound import Outlet
+from worker.link.connection import GatewayConnection
+from worker.link.outbound import OutboundQueue
 from worker.link.pending import failed
 from worker.link.preparation import Preparation
 from worker.link.side_tasks import SideTasks
@@ -41,7 +41,9 @@ _HEARING_S = 0.05
 class Link:
     """Speaks with one gateway on behalf of one engine."""
 
-    def __init__(self, connection: Connection, outlet: Outlet, hello: m.Hello) -> None:
+    def __init__(
+        self, connection: GatewayConnection, outlet: OutboundQueue, hello: m.Hello
+    ) -> None:
         self._connection = connection
         self._outlet = outlet
         self._hello = hello
@@ -83,7 +85,7 @@ class Link:
         # Without a gateway nobody would ever take the last frames.
         self._connection.close(linger_ms=1000 if self._is_welcome else 0)
 
-    def embed_with(self, desk: Desk) -> None:
+    def embed_with(self, desk: EmbeddingBatcher) -> None:
         """Take embeddings and rerankings too; to be said before `attach`."""
         self.tasks.embed_with(desk)
 
@@ -116,7 +118,7 @@ class Link:
     @property
     def wants_engine(self) -> bool:
         """A task waits for the model."""
-        return self.tasks.n_parked > 0
+        return self.tasks.n_preempted > 0
 
     def give_up(self, error: TaskError) -> None:
         """End the tasks that wait for the model: it will not come."""
@@ -184,7 +186,7 @@ class Link:
             link_lag_s=self._slowest_s,
             n_faults=beat.stats.n_faults + tasks.n_faults,
         )
-        n_waiting = beat.waiting + tasks.n_parked + tasks.n_preparing
+        n_waiting = beat.waiting + tasks.n_preempted + tasks.n_preparing
         return replace(beat, waiting=n_waiting, stats=stats)
 
     def _forward(self, messages: list[Message]) -> None:

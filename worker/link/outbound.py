@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from protocol.wire.messages import Message
 
 
-class Outlet:
+class OutboundQueue:
     """Messages of the engine and of the side threads on their way to the link."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ ORDERS = (SetLora, SetSystemPrompt)
 """They are for the worker, not for whoever waits for the answer: a cancel does not undo them."""
 
 
-class Parking:
+class PendingTasks:
     """Keeps tasks in the order in which they came; each leaves once."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Parking:
         return len(self._tasks)
 
     def __repr__(self) -> str:
-        return f"<Parking tasks={len(self._tasks)}>"
+        return f"<PendingTasks tasks={len(self._tasks)}>"
 
     def add(self, task: TaskMessage) -> None:
         """Let a task wait."""

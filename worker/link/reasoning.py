@@ -2,10 +2,10 @@
 
 from protocol.wire.side_tasks import EndThoughts, ThoughtsEnded
 from worker.engine.engine import Engine
-from worker.engine.task import Call
+from worker.engine.task import EngineJob
 
 
-def end_thoughts(engine: Engine, message: EndThoughts) -> Call:
+def end_thoughts(engine: Engine, message: EndThoughts) -> EngineJob:
     """Return the command that does it; the engine's thread owns the samplers."""
 
     def work() -> ThoughtsEnded:
@@ -17,4 +17,4 @@ def end_thoughts(engine: Engine, message: EndThoughts) -> Call:
             task_id=message.task_id, attempt=message.attempt, is_running=bool(found)
         )
 
-    return Call(message.task_id, message.attempt, work)
+    return EngineJob(message.task_id, message.attempt, work)

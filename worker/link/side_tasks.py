@@ -1,7 +1,7 @@
 """Tasks on the side: saving, restoring and erasing slots, and the adapters' standing scales.
 
 The link hands them in; what touches a slot or the backend is done by the engine between two steps
-(`Call`), once the slot is idle. Files are written and read on a thread of their own: the states of
+(`EngineJob`), once the slot is idle. Files are written and read on a thread of their own: states of
 long contexts are gigabytes, and neither heartbeats nor decoding may wait for a disk.
 """
 
@@ -20,7 +20,7 @@ from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.engine import Engine
 from worker.engine.slot import Slot
-from worker.engine.task import Call
+from worker.engine.task import EngineJob
 from worker.link import slot_files
 from worker.link.slot_files import NOT_A_STATE, Saved, Unfit
 
@@ -118,7 +118,7 @@ class SideTasks:
                     self._pending.discard((message.task_id, message.attempt))
             return answer
 
-        self._engine.submit(Call(message.task_id, message.attempt, until_it_ends, slot))
+        self._engine.submit(EngineJob(message.task_id, message.attempt, until_it_ends, slot))
 
     def _set_lora(self, message: SetLora) -> LoraListed:
         if message.scales is not None:

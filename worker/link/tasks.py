@@ -1,8 +1,8 @@
 """All tasks of a worker from their arrival to their end; belongs to the link's thread.
 
-A task waits for the model (`Parking`), is prepared on another thread (`Preparation`), runs in the
-engine, and has ended with its one terminal message. Whatever goes wrong with one of them is its own
-end: logged with its id, counted, and no other task's business.
+A task waits for the model (`PendingTasks`), is prepared on another thread (`Preparation`), runs in
+the engine, and ends with one terminal message. A failure ends its own task and no other; it is
+logged with the task's id and counted.
 """
 
 import logging
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.wire import messages as m
 from protocol.wire import side_tasks as s
-from worker.embedding.batcher import Desk
+from worker.embedding.batcher import EmbeddingBatcher
 from worker.embedding.inputs import MediaInput
 from worker.engine.engine import Engine
-from worker.engine.task import Abort, AbortAll, Report, Submit, Task
-from worker.link.answers import Answers
+from worker.engine.task import Abort, AbortAll, EngineTask, Report, Submit
+from worker.link.answers import ChatParsers
 from worker.link.jobs import Outcome, TaskKey, job_of, shares_prompt
-from worker.link.pending import Parking, cancelled, failed
+from worker.link.pending import PendingTasks, cancelled, failed
 from worker.link.preparation import Overrun, Preparation, PreparationJob
 from worker.link.reasoning import end_thoughts
 from worker.link.side_tasks import SideTasks
@@ -34,14 +34,14 @@ class Tasks:
         self._engine: Engine | None = None
         self._reader: PromptReader | None = None
         self._side: SideTasks | None = None
-        self._desk: Desk | None = None
-        self._parking = Parking()
+        self._desk: EmbeddingBatcher | None = None
+        self._parking = PendingTasks()
         self._fresh: list[m.Generate] = []
         """Generations of the frame that is being heard, which share one prompt."""
         self._preparing: dict[TaskKey, PreparationJob] = {}
         self.running: set[TaskKey] = set()
         """What the engine has been given and not ended."""
-        self._answers = Answers(self._parser_failed)
+        self._answers = ChatParsers(self._parser_failed)
         self._questions: set[TaskKey] = set()
         """Those of them that only ask what the slots do."""
         self.n_taken = 0
@@ -51,11 +51,11 @@ class Tasks:
 
     def __repr__(self) -> str:
         n = (len(self._parking), len(self._preparing), len(self.running))
-        return "<Tasks parked={} preparing={} running={}>".format(*n)
+        return "<Tasks pending={} preparing={} running={}>".format(*n)
 
     # ---- the model ----------------------------------------------------------------------------
 
-    def embed_with(self, desk: Desk) -> None:
+    def embed_with(self, desk: EmbeddingBatcher) -> None:
         """Take embeddings and rerankings too."""
         self._desk = desk
 
@@ -81,7 +81,7 @@ class Tasks:
         return self._parking.fail(error)
 
     @property
-    def n_parked(self) -> int:
+    def n_preempted(self) -> int:
         """Tasks that wait for the model."""
         return len(self._parking)
 
@@ -207,7 +207,7 @@ class Tasks:
     def prepared(self) -> list[m.Message]:
         """Hand what has been prepared to the engine; return what has ended instead."""
         said: list[m.Message] = []
-        ready: list[Task] = []
+        ready: list[EngineTask] = []
         for job in self._preparation.take():
             for key, outcome in self._results(job):
                 said += self._settle(key, outcome, ready)
@@ -239,7 +239,7 @@ class Tasks:
         error = found if isinstance(found, Exception) else RuntimeError(repr(found))
         return [(key, error) for key in keys]
 
-    def _settle(self, key: TaskKey, outcome: Outcome, ready: list[Task]) -> list[m.Message]:
+    def _settle(self, key: TaskKey, outcome: Outcome, ready: list[EngineTask]) -> list[m.Message]:
         if isinstance(outcome, Prepared):
             self.running.add(key)
             if outcome.parser is not None:

@@ -15,8 +15,8 @@ from protocol.errors import ConfigError, ErrorCode, TaskError
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Adapters
-from worker.engine.backend import CacheFull, DecodeFailed, Regroup, Row, Sampled, Sampler
-from worker.engine.cache.states import States
+from worker.engine.backend import BatchRow, CacheFull, DecodeFailed, Regroup, Sampled, Sampler
+from worker.engine.cache.states import SequenceState
 from worker.engine.media import Media, MediaPiece
 from worker.llama import library
 from worker.llama.batch import Batch
@@ -24,12 +24,12 @@ from worker.llama.embedding.context import open_embedder
 from worker.llama.hardware.threads import prioritize
 from worker.llama.media import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load
-from worker.llama.sampling.chain import Model
+from worker.llama.sampling.chain import SamplerModel
 from worker.llama.sampling.device_sampling import open_board
 from worker.llama.sampling.grammar import Grammars
 from worker.llama.sampling.greedy import Logits
 from worker.llama.sampling.sampler import LlamaSampler, Outputs, Scratch, open_sampler, raw_prob
-from worker.llama.sampling.sampler_threads import Job, open_crew
+from worker.llama.sampling.sampler_threads import SampleJob, open_crew
 from worker.llama.sampling.stages import Candidates
 from worker.llama.state import LlamaStates
 from worker.llama.vocabulary import LlamaVocabulary
@@ -62,7 +62,7 @@ class LlamaBackend:
         self.prefill_token_s = 0.0
         self.cell_share = 0.0 if self.is_gpu else _cell_share(self._loaded.model)
         self.adapters: Adapters = self._loaded.adapters
-        self.states: States = LlamaStates(self._context, config)
+        self.states: SequenceState = LlamaStates(self._context, config)
         self._batch = Batch(self.n_batch)
         self._outputs: Outputs | None = None
         """The logits of the last batch, once somebody has looked at them."""
@@ -70,7 +70,7 @@ class LlamaBackend:
         """The same memory, which llama.cpp uses for batch after batch."""
         self._view_address = 0
         eog = [token for token, is_eog in enumerate(self.vocabulary.is_eog) if is_eog]
-        self._model = Model(self._vocab, eog, self._loaded.n_ctx_slot)
+        self._model = SamplerModel(self._vocab, eog, self._loaded.n_ctx_slot)
         self._board = open_board(self._context, self._vocab, config)
         self._crew = open_crew(self._context)
         self._media = self._open_media(config)
@@ -101,7 +101,7 @@ class LlamaBackend:
         assert isinstance(sampler, LlamaSampler)
         sampler.backend_sampling = self._board.offer(seq, sampler, sampler.params)
 
-    def decode(self, rows: Sequence[Row]) -> None:
+    def decode(self, rows: Sequence[BatchRow]) -> None:
         """Compute one batch."""
         self._batch.fill(rows)
         self._board.before(rows)
@@ -134,7 +134,7 @@ class LlamaBackend:
         if not self._crew.pays(len(busy)):
             return
         lib.llama_get_logits(self._context)  # puts them in order, which threads must not do
-        jobs = [Job(one.busy_chain, self._batch.last[row]) for row, one in busy]
+        jobs = [SampleJob(one.busy_chain, self._batch.last[row]) for row, one in busy]
         for (_, sampler), token in zip(busy, self._crew.choose(jobs), strict=True):
             sampler.chosen = token
 
@@ -251,7 +251,7 @@ class LlamaBackend:
         token = max(0, self._vocab.bos(), self._vocab.eos())
         for n in (1, _WARMUP_TOKENS):
             start = time.perf_counter()
-            self.decode([Row(0, 0, [token] * n, True)])
+            self.decode([BatchRow(0, 0, [token] * n, True)])
             lib.llama_synchronize(self._context)
             self.prefill_token_s = (time.perf_counter() - start) / n
             lib.llama_memory_clear(self._memory, True)

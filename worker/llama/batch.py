@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from worker.engine.backend import Row
+from worker.engine.backend import BatchRow
 
 
 class Batch:
@@ -42,7 +42,7 @@ class Batch:
         self.first: list[int] = []
         """The same of each row's first token."""
 
-    def fill(self, rows: Sequence[Row]) -> None:
+    def fill(self, rows: Sequence[BatchRow]) -> None:
         """Lay the rows out one after the other."""
         n_tokens = sum([len(row.tokens) for row in rows])
         assert n_tokens <= self.capacity
@@ -69,7 +69,7 @@ class Batch:
         self.raw.n_tokens = i
         self.first, self.last = first, last
 
-    def _fill_singles(self, rows: Sequence[Row]) -> None:
+    def _fill_singles(self, rows: Sequence[BatchRow]) -> None:
         """Lay out rows of one token each: nearly all steps of a busy worker."""
         n, before = len(rows), int(self.raw.n_tokens)
         if before > n:

@@ -15,9 +15,9 @@ import numpy as np
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.engine.backend import Backend, Row
+from worker.engine.backend import Backend, BatchRow
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import Wish
+from worker.engine.speculation.draft import DraftRequest
 from worker.llama.backend import LlamaBackend
 from worker.llama.batch import Batch
 from worker.llama.model import load
@@ -53,14 +53,14 @@ class DraftModel:
         self._books: dict[int, list[int]] = {}
         """Tokens whose cells each sequence holds."""
 
-    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
         """Guess for all wishes in the same batches, one token of each at a time."""
         guesses: dict[int, list[int]] = {wish.slot: [] for wish in wishes}
         rows = self._catch_up(wishes)
         left = {wish.slot: wish.n_max for wish in wishes}
         least = {wish.slot: self._p_min if wish.p_min is None else wish.p_min for wish in wishes}
         while rows and self._decode(rows):
-            following: list[Row] = []
+            following: list[BatchRow] = []
             for index, row in enumerate(rows):
                 token = self._likeliest(index, least[row.seq]) if row.wants_logits else -1
                 if token < 0:
@@ -68,7 +68,7 @@ class DraftModel:
                 guesses[row.seq].append(token)
                 left[row.seq] -= 1
                 if left[row.seq] > 0 and not lib.llama_vocab_is_eog(self._vocab.handle, token):
-                    following.append(Row(row.seq, row.pos + len(row.tokens), (token,), True))
+                    following.append(BatchRow(row.seq, row.pos + len(row.tokens), (token,), True))
             rows = following
         return [wish.kept(guesses[wish.slot], self._n_min) for wish in wishes]
 
@@ -81,9 +81,9 @@ class DraftModel:
 
     # -------------------------------------------------------------------------------------------
 
-    def _catch_up(self, wishes: Sequence[Wish]) -> list[Row]:
+    def _catch_up(self, wishes: Sequence[DraftRequest]) -> list[BatchRow]:
         """Return what is to be read first; who is far behind gets no guess in this step."""
-        rows: list[Row] = []
+        rows: list[BatchRow] = []
         budget = min(CATCH_UP, self._batch.capacity - len(wishes))
         for wish in wishes:
             if len(wish.tokens) + wish.n_max > self._loaded.n_ctx_slot:
@@ -96,10 +96,10 @@ class DraftModel:
             n = min(len(wish.tokens) - start, budget + 1)
             budget -= n - 1
             is_all = start + n == len(wish.tokens)
-            rows.append(Row(wish.slot, start, wish.tokens[start : start + n], is_all))
+            rows.append(BatchRow(wish.slot, start, wish.tokens[start : start + n], is_all))
         return rows
 
-    def _decode(self, rows: Sequence[Row]) -> bool:
+    def _decode(self, rows: Sequence[BatchRow]) -> bool:
         self._batch.fill(rows)
         code = int(lib.llama_decode(self._loaded.context, self._batch.raw))
         if code == 0:

@@ -216,7 +216,7 @@ class MediaReader:
         return embedding
 
 
-class Chunk:
+class MediaChunk:
     """Owns a copy of libmtmd's chunk; freed with the last task that refers to it."""
 
     def __init__(self, chunk: Any) -> None:
@@ -229,4 +229,6 @@ def _piece(chunk: Any, seen: Counter[str]) -> MediaPiece:
     name = (mtmd.mtmd_input_chunk_get_id(chunk) or b"").decode()
     number = seen[name]
     seen[name] += 1
-    return MediaPiece(int(mtmd.mtmd_input_chunk_get_n_pos(chunk)), f"{name}:{number}", Chunk(chunk))
+    return MediaPiece(
+        int(mtmd.mtmd_input_chunk_get_n_pos(chunk)), f"{name}:{number}", MediaChunk(chunk)
+    )

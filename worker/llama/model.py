@@ -43,7 +43,7 @@ _PAD = 256
 
 
 @dataclass(slots=True, kw_only=True)
-class Loaded:
+class LoadedModel:
     """Owns the model and its context."""
 
     model: Any
@@ -81,7 +81,7 @@ def _log_figures(perf: Any) -> None:
     )
 
 
-def load(config: WorkerConfig, on_progress: Progress) -> Loaded:
+def load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
     """Read the model and make its context; raises `ConfigError` with llama.cpp's reason."""
     library.start()
     startup.place(config.numa)
@@ -105,7 +105,7 @@ class _Short(ConfigError):
     """There is not enough memory."""
 
 
-def _load(config: WorkerConfig, on_progress: Progress) -> Loaded:
+def _load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
     library.forget_log()
     library.forget_placement()
     model = _load_model(config, on_progress)
@@ -120,7 +120,7 @@ def _load(config: WorkerConfig, on_progress: Progress) -> Loaded:
     tell_placement(config)
     apply_control_vectors(model, context, config)
     pages.forget(paths_of(Path(config.model)))
-    return Loaded(
+    return LoadedModel(
         model=model,
         context=context,
         adapters=LlamaAdapters(context, adapters),

@@ -20,11 +20,11 @@ from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.process.control import ModelInfo
 from worker.models import ini
-from worker.models.folder import Found, scan
+from worker.models.folder import FoundModel, scan
 from worker.models.preset import DEFAULT_STOP_S, Preset, as_args, as_section, read_preset
 from worker.settings.resolve import anchored, counted
 
-log = logging.getLogger("supervisor")
+logger = logging.getLogger("supervisor")
 
 _PROGRAM = ("llamapool", "worker")
 
@@ -60,7 +60,7 @@ class Catalog:
         if gateway.models_preset:
             sections = ini.parse(_text_of(gateway.models_preset), origin=gateway.models_preset)
         entries = {entry.info.name: entry for entry in self._entries(found, sections)}
-        _refuse_twins(entry.info for entry in entries.values())
+        _refuse_duplicates(entry.info for entry in entries.values())
         self.entries = entries
 
     def config_of(self, entry: Entry) -> PoolConfig:
@@ -68,7 +68,7 @@ class Catalog:
         bind = GatewayConfig(bind=self._pool.gateway.bind)
         return replace(self._pool, gateway=bind, worker=entry.workers)
 
-    def _entries(self, found: Iterable[Found], sections: ini.Sections) -> Iterator[Entry]:
+    def _entries(self, found: Iterable[FoundModel], sections: ini.Sections) -> Iterator[Entry]:
         place = self._pool.gateway.models_preset
         presets = {
             name: read_preset(pairs, place=f"{place}: [{name}]") for name, pairs in sections.items()
@@ -78,12 +78,12 @@ class Catalog:
         names_taken: set[str] = set()
         for name in sorted({*files, *presets}):
             if "," in name:
-                log.warning("model %r is not listed: there is a comma in its name", name)
+                logger.warning("model %r is not listed: there is a comma in its name", name)
                 continue
             own = presets.get(name, Preset())
             preset = own.over(files.get(name, Preset()).over(every))
             for line in preset.warnings:
-                log.warning("%s", line)
+                logger.warning("%s", line)
             source = "preset" if name in presets else "models_dir"
             yield self._entry(name, preset, source, names_taken)
 
@@ -133,11 +133,11 @@ def open_catalog(pool: PoolConfig, flags: Mapping[str, Any]) -> Catalog:
             f"number of models to load on startup ({n_startup}) exceeds models_max ({limit})"
         )
     if not catalog.entries:
-        log.warning("no models found; add one and ask for GET /models?reload=1")
+        logger.warning("no models found; add one and ask for GET /models?reload=1")
     return catalog
 
 
-def _of_file(found: Found) -> Preset:
+def _of_file(found: FoundModel) -> Preset:
     settings = {"worker.model": found.model}
     return Preset(settings | ({"worker.mmproj": found.mmproj} if found.mmproj else {}))
 
@@ -153,7 +153,7 @@ def _processes(worker: WorkerConfig, names_taken: set[str]) -> tuple[WorkerConfi
     return tuple(replace(one, alias=worker.alias, count=1) for one in processes)
 
 
-def _refuse_twins(models: Iterable[ModelInfo]) -> None:
+def _refuse_duplicates(models: Iterable[ModelInfo]) -> None:
     """Refuse names that mean two models."""
     owners: dict[str, str] = {}
     listed = list(models)

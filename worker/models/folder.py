@@ -14,7 +14,7 @@ _DRAFTS = ("mtp-", "dspark-", "dflash-")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundModel:
     """One model."""
 
     name: str
@@ -22,7 +22,7 @@ class Found:
     mmproj: str = ""
 
 
-def scan(folder: Path) -> list[Found]:
+def scan(folder: Path) -> list[FoundModel]:
     """List the models of a folder by name; raises `ConfigError` if it cannot be read."""
     try:
         entries = sorted(folder.iterdir())
@@ -35,17 +35,17 @@ def scan(folder: Path) -> list[Found]:
     return sorted(found, key=lambda one: one.name)
 
 
-def _in_subfolder(folder: Path) -> list[Found]:
+def _in_subfolder(folder: Path) -> list[FoundModel]:
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     models = choose(folder, names)[:1]
     mmproj = next((name for name in names if _is_mmproj(name)), "")
     projector = str(folder / mmproj) if mmproj else ""
-    return [Found(folder.name, one.model, projector) for one in models]
+    return [FoundModel(folder.name, one.model, projector) for one in models]
 
 
-def choose(folder: Path, names: Sequence[str]) -> list[Found]:
+def choose(folder: Path, names: Sequence[str]) -> list[FoundModel]:
     """Return the models among the files of one folder; a model in parts is its first part."""
-    return [Found(_stem(name), str(folder / name)) for name in _models(names)]
+    return [FoundModel(_stem(name), str(folder / name)) for name in _models(names)]
 
 
 def _models(names: Iterable[str]) -> list[str]:

@@ -12,7 +12,7 @@ from worker.output.text import TextStream
 
 
 @dataclass(slots=True)
-class Generation:
+class TextGeneration:
     """Text and limits of one generation; `finish` is set once and ends it."""
 
     params: SamplingParams
@@ -24,7 +24,7 @@ class Generation:
     _indents: "IndentCheck | None" = field(default=None, repr=False)
 
     @classmethod
-    def start(cls, params: SamplingParams) -> "Generation":
+    def start(cls, params: SamplingParams) -> "TextGeneration":
         """Begin with nothing generated."""
         generation = cls(params, TextStream(params.stop))
         if params.n_indent > 0:

@@ -11,7 +11,7 @@ MOST = 256
 
 
 @dataclass(slots=True)
-class Unsaid:
+class ResponseBuffer:
     """What one task has generated and not told."""
 
     texts: list[str] = field(default_factory=list)

@@ -33,7 +33,7 @@ class InfillRules:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _InfillParts:
     """Everything in tokens."""
 
     prefix: list[int]
@@ -53,7 +53,7 @@ def infill_prompt(
     gap: Infill, prompt: list[int], vocabulary: Vocabulary, tokenize: Tokenizer, rules: InfillRules
 ) -> list[int]:
     """Lay the texts out around the gap; `prompt` is what the gap already begins with."""
-    parts = _Parts(
+    parts = _InfillParts(
         prefix=_mixed(gap.prefix, tokenize),
         suffix=_suffix(gap.suffix, vocabulary, tokenize),
         prompt=prompt,
@@ -68,7 +68,9 @@ def infill_prompt(
     return tokens
 
 
-def _lay_out(parts: _Parts, vocabulary: Vocabulary, rules: InfillRules, n_batch: int) -> list[int]:
+def _lay_out(
+    parts: _InfillParts, vocabulary: Vocabulary, rules: InfillRules, n_batch: int
+) -> list[int]:
     special = vocabulary.special
     n_prefix = min(len(parts.prefix), 3 * (n_batch // 4))
     n_suffix = min(len(parts.suffix), max(0, n_batch // 4 - (2 + len(parts.prompt))))

@@ -23,7 +23,7 @@ from worker.embedding.inputs import MediaInput
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend, Sampler
 from worker.engine.media import without_placeholders
-from worker.engine.task import Task
+from worker.engine.task import EngineTask
 from worker.output.chat_parser.parser import ChatParser
 from worker.prompt.chat.built_in import BuiltInReader
 from worker.prompt.chat.conversation import ChatPrompt, ConversationReader
@@ -40,7 +40,7 @@ IS_ENCODER = "This model is an encoder: it makes embeddings and does not generat
 class Prepared:
     """A generation that the engine can begin."""
 
-    task: Task
+    task: EngineTask
     parser: ChatParser | None
     """What takes its answer apart, if anything does."""
 
@@ -91,7 +91,7 @@ class PromptReader:
                 )
         raise AssertionError(f"{type(message).__name__} needs no preparation")
 
-    def _sampler_of(self, task: Task) -> Sampler:
+    def _sampler_of(self, task: EngineTask) -> Sampler:
         """Build the sampler here: reading a grammar takes the engine's thread too long."""
         prompt = without_placeholders(task.prompt)
         return self._backend.open_sampler(task.params, prompt, task.triggers)
@@ -134,7 +134,7 @@ class PromptReader:
         """What every plain prompt begins with, as it was set last."""
         return self._system.current
 
-    def task(self, message: Generate) -> Task:
+    def task(self, message: Generate) -> EngineTask:
         """Tokenize a generation; raises `TaskError` for what cannot be run."""
         check_scales(message.params.lora or (), self._card.n_lora)
         message = with_grammar(self._system.adapt(message))
@@ -161,7 +161,7 @@ class PromptReader:
         tokens, truncated = self._tokens.fit(tokens, message.params.n_keep)
         if truncated and message.echo:
             raise self._tokens.too_long(len(tokens))
-        task = Task(
+        task = EngineTask(
             task_id=message.task_id,
             attempt=message.attempt,
             prompt=tokens,
@@ -188,7 +188,7 @@ class PromptReader:
         adds = leads and vocabulary.add_bos and not self._system
         return adds and tokens[:1] == [vocabulary.special.bos]
 
-    def _answered(self, task: Task, chat: ChatPrompt | None) -> Task:
+    def _answered(self, task: EngineTask, chat: ChatPrompt | None) -> EngineTask:
         """Say how a chat's answer is to be taken apart."""
         if chat is None or chat.expected is None:
             return task
@@ -217,7 +217,7 @@ class PromptReader:
         self._tokens.check_length(text)
         return self._backend.tokenize(text, add_special=False, parse_special=False)
 
-    def _media_task(self, message: Generate, chat: ChatPrompt | None) -> Task:
+    def _media_task(self, message: Generate, chat: ChatPrompt | None) -> EngineTask:
         """Read a prompt with images or sounds in it; its middle is never cut out."""
         text = message.prompt
         if chat is not None:
@@ -230,7 +230,7 @@ class PromptReader:
             tokens, media = self._system.lead_media(tokens, media)
         if len(tokens) >= self._card.n_ctx:
             raise self._tokens.too_long(len(tokens))
-        return Task(
+        return EngineTask(
             task_id=message.task_id,
             attempt=message.attempt,
             prompt=tokens,
@@ -297,7 +297,7 @@ def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:
     )
 
 
-def parser_of(task: Task) -> ChatParser | None:
+def parser_of(task: EngineTask) -> ChatParser | None:
     """Make the parser of a task's answer; it has read what the client began of that already."""
     if task.expected is None:
         return None

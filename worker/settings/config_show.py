@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from protocol.config.config import PoolConfig, WorkerConfig
-from protocol.wire.schema import Row, describe
+from protocol.wire.schema import FieldRow, describe
 
 _SECRET = frozenset({"api_key", "api_key_admin", "hf_token"})
 _HIDDEN = "(hidden)"
@@ -86,7 +86,7 @@ def _keys(part: Any, section: str, path: str, origins: Origins | None) -> list[s
     return lines
 
 
-def _origin(row: Row, value: Any, section: str, path: str, origins: Origins) -> str:
+def _origin(row: FieldRow, value: Any, section: str, path: str, origins: Origins) -> str:
     if name := origins.said.get(f"{section}.{row.name}"):
         return name
     for key in (row.name, *row.spec.aliases):

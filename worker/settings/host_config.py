@@ -13,7 +13,7 @@ from protocol.errors import ConfigError, InvalidRequest
 from worker.models import ini
 from worker.models.preset import value_of
 
-log = logging.getLogger("supervisor")
+logger = logging.getLogger("supervisor")
 
 _SYSTEM = Path("/etc/llama.cpp/config.ini")
 
@@ -29,7 +29,7 @@ def host_settings(environ: Mapping[str, str]) -> dict[str, Any]:
     """Read them as `{field: value}`; raises `ConfigError` that names the file and the key."""
     found: dict[str, Any] = {}
     for path in host_files(environ):
-        log.info("using config file: %s", path)
+        logger.info("using config file: %s", path)
         try:
             sections = ini.parse(path.read_text(encoding="utf-8"), origin=str(path))
         except (OSError, UnicodeDecodeError) as error:

@@ -81,7 +81,7 @@ def settle(
     ]
     sizes = {path: weigh(path) for one in named for path in files(one)}
     placements = place(host, named, sizes)
-    _refuse_twins(named)
+    _refuse_duplicates(named)
     resolved = replace(
         config,
         gateway=replace(config.gateway, bind=_endpoints(bind, "bind")),
@@ -277,7 +277,7 @@ def _name(worker: WorkerConfig, index: int, host: str) -> str:
     return f"{prefix}{stem}-{index + 1}"
 
 
-def _refuse_twins(workers: list[WorkerConfig]) -> None:
+def _refuse_duplicates(workers: list[WorkerConfig]) -> None:
     name, count = Counter(worker.name for worker in workers).most_common(1)[0]
     if count > 1:
         raise ConfigError(f"{count} workers are named '{name}': give each [[worker]] its own name")

@@ -1,1 +1,4 @@
-"""Who guesses ahead, as a configuration says it. Imported by the engine's thread and the settings."""
+"""Which drafters a configuration asks for.
+
+Imported by the engine's thread and the settings.
+"""

@@ -4,7 +4,7 @@ from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.engine.backend import Backend
 from worker.engine.speculation.draft import Drafter, Drafters
-from worker.engine.speculation.lookup import Lookup
+from worker.engine.speculation.lookup import PromptLookup
 from worker.engine.speculation.ngram.ngram_map import MapLookup
 from worker.engine.speculation.ngram.ngram_mod import ModLookup
 from worker.engine.speculation.ngram_cache import CacheLookup
@@ -30,7 +30,7 @@ def open_drafter(config: WorkerConfig, backend: Backend) -> Drafter | None:
 
 def _open(kind: str, config: WorkerConfig, backend: Backend) -> Drafter:
     if kind == NGRAM:
-        return Lookup(config.spec_ngram_size_n, config.spec_ngram_size_m, config.n_draft_min)
+        return PromptLookup(config.spec_ngram_size_n, config.spec_ngram_size_m, config.n_draft_min)
     if kind in (NGRAM_MAP, NGRAM_MAP4):
         return _map_lookup(config, counts=kind == NGRAM_MAP4)
     if kind == NGRAM_MOD:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import ConfigError
-from worker.engine.speculation.draft import Wish
+from worker.engine.speculation.draft import DraftRequest
 from worker.engine.speculation.ngram_cache import NGRAM_MAX, Cache, CacheLookup, Ngram, merge
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class SavedLookup:
         self._n_vocab = n_vocab
         self.n_max = lookup.n_max
 
-    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
         """Guess for each wish."""
         return self._lookup.draft(wishes)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from protocol.errors import ConfigError
 from protocol.process.control import MAX_LINE_BYTES, ControlError, Line, Order, decode, encode
 
-log = logging.getLogger("supervisor")
+logger = logging.getLogger("supervisor")
 
 _READ_BYTES = 65536
 
@@ -108,7 +108,7 @@ class ControlServer:
         try:
             line = decode(text)
         except ControlError as error:
-            log.error("control: %s", error)
+            logger.error("control: %s", error)
             return
         if isinstance(line, Order):
             self._orders.append(line)

@@ -22,7 +22,7 @@ from worker.supervisor.launch import Launch
 _READ_BYTES = 65536
 
 
-class State(Enum):
+class ChildState(Enum):
     """Where in its life a child is."""
 
     WAITING = "waiting"
@@ -37,14 +37,14 @@ class State(Enum):
     """Not running, because we asked it to end."""
 
 
-_AFTER_DEATH = (State.WAITING, State.QUARANTINED, State.GIVEN_UP)
-TRANSITIONS: Mapping[State, frozenset[State]] = {
-    State.WAITING: frozenset({State.STARTING, State.ENDED}),
-    State.STARTING: frozenset({State.READY, State.ENDED, *_AFTER_DEATH}),
-    State.READY: frozenset({State.ENDED, *_AFTER_DEATH}),
-    State.QUARANTINED: frozenset({State.STARTING, State.ENDED}),
-    State.GIVEN_UP: frozenset(),
-    State.ENDED: frozenset(),
+_AFTER_DEATH = (ChildState.WAITING, ChildState.QUARANTINED, ChildState.GIVEN_UP)
+TRANSITIONS: Mapping[ChildState, frozenset[ChildState]] = {
+    ChildState.WAITING: frozenset({ChildState.STARTING, ChildState.ENDED}),
+    ChildState.STARTING: frozenset({ChildState.READY, ChildState.ENDED, *_AFTER_DEATH}),
+    ChildState.READY: frozenset({ChildState.ENDED, *_AFTER_DEATH}),
+    ChildState.QUARANTINED: frozenset({ChildState.STARTING, ChildState.ENDED}),
+    ChildState.GIVEN_UP: frozenset(),
+    ChildState.ENDED: frozenset(),
 }
 
 
@@ -78,12 +78,12 @@ class Output:
         return b""
 
 
-class Child:
+class ManagedChild:
     """A process and what we hear of it."""
 
     def __init__(self, launch: Launch, notify_path: Path) -> None:
         self.launch = launch
-        self.state = State.WAITING
+        self.state = ChildState.WAITING
         self.progress = 0.0
         self.url = ""
         self.reason = ""
@@ -96,7 +96,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
-        return f"<Child {self.launch.name} {self.state.value} pid={self.pid}>"
+        return f"<ManagedChild {self.launch.name} {self.state.value} pid={self.pid}>"
 
     @property
     def pid(self) -> int:
@@ -108,7 +108,7 @@ class Child:
         """Tell whether there is a process that was not yet reaped."""
         return self._process is not None
 
-    def become(self, state: State) -> None:
+    def become(self, state: ChildState) -> None:
         """Change the state along `TRANSITIONS`."""
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"{self!r} cannot become {state.value}")

@@ -18,19 +18,19 @@ from worker.models.catalog import Catalog, Entry
 from worker.supervisor import launch
 from worker.supervisor.control import ControlServer
 from worker.supervisor.exit_reasons import explain
-from worker.supervisor.managed_child import Child, State
+from worker.supervisor.managed_child import ChildState, ManagedChild
 from worker.supervisor.restart_policy import EXIT_CONFIG
-from worker.supervisor.watch import Watch
+from worker.supervisor.watch import ChildWatch
 
-log = logging.getLogger("supervisor")
+logger = logging.getLogger("supervisor")
 
 _PHASES = {
-    State.WAITING: Phase.LOADING,
-    State.STARTING: Phase.LOADING,
-    State.READY: Phase.READY,
-    State.QUARANTINED: Phase.GONE,
-    State.GIVEN_UP: Phase.GONE,
-    State.ENDED: Phase.GONE,
+    ChildState.WAITING: Phase.LOADING,
+    ChildState.STARTING: Phase.LOADING,
+    ChildState.READY: Phase.READY,
+    ChildState.QUARANTINED: Phase.GONE,
+    ChildState.GIVEN_UP: Phase.GONE,
+    ChildState.ENDED: Phase.GONE,
 }
 _PROGRESS_STEP = 0.05
 
@@ -42,7 +42,7 @@ class OnDemand:
         self._catalog = catalog
         self._control = control
         self._folder = folder
-        self._watches: list[Watch] = []
+        self._watches: list[ChildWatch] = []
         self._n_started = 0
         self._told: dict[str, WorkerReport] = {}
         """What was last said of each worker."""
@@ -52,7 +52,7 @@ class OnDemand:
         """Name the models that could be loaded."""
         return tuple(self._catalog.entries)
 
-    def open(self, selector: selectors.BaseSelector, watches: list[Watch], now: float) -> None:
+    def open(self, selector: selectors.BaseSelector, watches: list[ChildWatch], now: float) -> None:
         """Listen for orders and load what is to be there from the start."""
         self._watches = watches
         self._control.open(selector, self._greeting)
@@ -79,7 +79,7 @@ class OnDemand:
             case Verb.LOAD if entry is None:
                 self._refuse(order.model, "it is not there any more")
             case Verb.LOAD if any(True for _ in self._of(order.model)):
-                log.warning("model=%s is running already", order.model)
+                logger.warning("model=%s is running already", order.model)
             case Verb.LOAD:
                 assert entry is not None
                 self._load(entry, now)
@@ -87,15 +87,15 @@ class OnDemand:
     def deadlines(self) -> Iterator[float]:
         """Yield the times at which somebody must be killed."""
         for watch in self._watches:
-            if watch.leaves_by is not None and not watch.is_doomed:
+            if watch.leaves_by is not None and not watch.is_killed:
                 yield watch.leaves_by
 
-    def overdue(self, now: float) -> list[Watch]:
+    def overdue(self, now: float) -> list[ChildWatch]:
         """Return who was told to go and has not gone in time."""
         return [
             watch
             for watch in self._watches
-            if watch.leaves_by is not None and not watch.is_doomed and now >= watch.leaves_by
+            if watch.leaves_by is not None and not watch.is_killed and now >= watch.leaves_by
         ]
 
     def tell(self) -> None:
@@ -116,7 +116,7 @@ class OnDemand:
         is_loading = report.phase is Phase.LOADING
         return is_loading and abs(report.progress - told.progress) >= _PROGRESS_STEP
 
-    def _report(self, watch: Watch) -> WorkerReport:
+    def _report(self, watch: ChildWatch) -> WorkerReport:
         child = watch.child
         phase = _PHASES[child.state]
         is_fault = phase is Phase.GONE and watch.leaves_by is None
@@ -142,7 +142,7 @@ class OnDemand:
             self._catalog.read()
         except ConfigError as failure:
             error = str(failure)
-            log.error("models not reloaded: %s", error)
+            logger.error("models not reloaded: %s", error)
         self._control.report(Listed(models=self._infos(), error=error))
 
     def _refuse(self, model: str, why: str) -> None:
@@ -159,39 +159,39 @@ class OnDemand:
         except OSError as error:
             self._refuse(entry.info.name, f"cannot write {path}: {error.strerror}")
             return
-        log.info("loading model=%s workers=%d", entry.info.name, len(entry.workers))
+        logger.info("loading model=%s workers=%d", entry.info.name, len(entry.workers))
         for index, one in enumerate(launch.workers(entry.workers, path, os.environ)):
             socket = self._folder / f"notify-{self._n_started}-{index}.sock"
-            self._watches.append(Watch(Child(one, socket), due_at=now))
+            self._watches.append(ChildWatch(ManagedChild(one, socket), due_at=now))
 
     def _unload(self, model: str, now: float) -> None:
         entry = self._catalog.entries.get(model)
         patience_s = entry.stop_timeout_s if entry is not None else 0.0
-        log.info("unloading model=%s", model)
+        logger.info("unloading model=%s", model)
         for watch in self._of(model):
             if watch.leaves_by is None:
                 watch.leaves_by = now + patience_s
                 _dismiss(watch)
 
-    def _ours(self) -> Iterator[Watch]:
+    def _ours(self) -> Iterator[ChildWatch]:
         return (watch for watch in self._watches if not watch.child.launch.is_gateway)
 
-    def _of(self, model: str) -> Iterator[Watch]:
+    def _of(self, model: str) -> Iterator[ChildWatch]:
         return (watch for watch in self._ours() if watch.child.launch.model == model)
 
 
-def _dismiss(watch: Watch) -> None:
+def _dismiss(watch: ChildWatch) -> None:
     """Ask a process to leave; one that is not ready has nothing to finish."""
     child = watch.child
-    if child.state is State.WAITING:
-        child.become(State.ENDED)
-    elif child.state is State.READY:
+    if child.state is ChildState.WAITING:
+        child.become(ChildState.ENDED)
+    elif child.state is ChildState.READY:
         child.kill(signal.SIGTERM)
     else:
-        watch.is_doomed = True
+        watch.is_killed = True
         child.kill(signal.SIGKILL)
 
 
-def _why(watch: Watch) -> str:
+def _why(watch: ChildWatch) -> str:
     """Say why a process ended by itself; a fault of the configuration in the worker's own words."""
     return watch.failure or watch.child.reason or explain(watch.exit_code)

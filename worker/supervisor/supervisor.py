@@ -17,7 +17,7 @@ from pathlib import Path
 from protocol.process.notify import Notifier
 from worker.supervisor.exit_reasons import explain
 from worker.supervisor.launch import Launch
-from worker.supervisor.managed_child import Child, Output, State
+from worker.supervisor.managed_child import ChildState, ManagedChild, Output
 from worker.supervisor.on_demand import OnDemand
 from worker.supervisor.restart_policy import (
     EXIT_CONFIG,
@@ -28,21 +28,21 @@ from worker.supervisor.restart_policy import (
     Verdict,
     judge,
 )
-from worker.supervisor.terminal import Bar, Console, Welcome, welcome_text
+from worker.supervisor.terminal import Bar, Console, StartNotice, welcome_text
 from worker.supervisor.wake_queue import SignalQueue
-from worker.supervisor.watch import Watch
+from worker.supervisor.watch import ChildWatch, fraction
 
-log = logging.getLogger("supervisor")
+logger = logging.getLogger("supervisor")
 
 _DRAIN_GRACE_S = 10.0
 """The gateway keeps its own deadline; this much later it has failed to."""
 _STOP_S = 10.0
-_RESTING = (State.WAITING, State.QUARANTINED)
-_OUT = (State.QUARANTINED, State.GIVEN_UP)
+_RESTING = (ChildState.WAITING, ChildState.QUARANTINED)
+_OUT = (ChildState.QUARANTINED, ChildState.GIVEN_UP)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
-class Phase(Enum):
+class SupervisorPhase(Enum):
     """What the supervisor as a whole is doing."""
 
     RUNNING = "running"
@@ -74,7 +74,7 @@ class Supervisor:
         self._notifier = notifier
         self._selector = selectors.DefaultSelector()
         self._signals = SignalQueue(_SIGNALS)
-        self._phase = Phase.RUNNING
+        self._phase = SupervisorPhase.RUNNING
         self._phase_ends_at = 0.0
         self._exit_code = 0
         self._has_served = False
@@ -82,14 +82,14 @@ class Supervisor:
         self._started_at = 0.0
         self._beat_at = 0.0
         self._watches = [
-            Watch(Child(launch, settings.runtime_dir / f"notify-{index}.sock"))
+            ChildWatch(ManagedChild(launch, settings.runtime_dir / f"notify-{index}.sock"))
             for index, launch in enumerate(settings.launches)
         ]
         self._gateway = self._watches[0]
         self._on_demand = settings.on_demand
 
     @property
-    def _workers(self) -> Sequence[Watch]:
+    def _workers(self) -> Sequence[ChildWatch]:
         return self._watches[1:]
 
     def run(self) -> int:
@@ -108,7 +108,7 @@ class Supervisor:
             self._kill_all()
             if self._on_demand:
                 self._on_demand.close()
-        log.info("ended code=%d", self._exit_code)
+        logger.info("ended code=%d", self._exit_code)
         return self._exit_code
 
     def _guarded(self, action: Callable[[], None]) -> None:
@@ -116,23 +116,25 @@ class Supervisor:
         try:
             action()
         except Exception:
-            log.exception("fault of the supervisor")
+            logger.exception("fault of the supervisor")
 
     def _is_over(self) -> bool:
-        return self._phase is Phase.STOPPING and not any(w.child.is_alive for w in self._watches)
+        return self._phase is SupervisorPhase.STOPPING and not any(
+            w.child.is_alive for w in self._watches
+        )
 
     def _obey_signals(self, now: float) -> None:
         for number in self._signals.take():
             if number is signal.SIGCHLD:
                 continue  # every turn looks for the dead
-            if self._phase is Phase.RUNNING:
-                log.info("draining signal=%s", number.name)
+            if self._phase is SupervisorPhase.RUNNING:
+                logger.info("draining signal=%s", number.name)
                 self._drain(now)
             else:
-                log.warning("ending at once signal=%s", number.name)
+                logger.warning("ending at once signal=%s", number.name)
                 self._exit_code = EXIT_ERROR
-                self._phase = Phase.STOPPING
-                self._doom(self._watches)
+                self._phase = SupervisorPhase.STOPPING
+                self._kill(self._watches)
 
     # ---- the turn -----------------------------------------------------------------------------
 
@@ -140,12 +142,12 @@ class Supervisor:
         self._obey_signals(now)
         for watch in list(self._watches):
             self._guarded(partial(self._bury, watch, now))
-        if self._phase is Phase.RUNNING:
+        if self._phase is SupervisorPhase.RUNNING:
             if self._on_demand:
                 self._guarded(partial(self._on_demand.obey, now))
-                self._doom(self._on_demand.overdue(now))
+                self._kill(self._on_demand.overdue(now))
             self._start_the_due(now)
-            self._doom_the_silent(now)
+            self._kill_the_silent(now)
             self._give_up_without_workers(now)
         else:
             self._keep_deadline(now)
@@ -158,7 +160,7 @@ class Supervisor:
         times += [w.heard_at + w.child.launch.watchdog_s for w in self._watches if w.is_timed]
         if self._on_demand:
             times += self._on_demand.deadlines()
-        if self._phase is not Phase.RUNNING:
+        if self._phase is not SupervisorPhase.RUNNING:
             times = [self._phase_ends_at]
         if self._notifier.watchdog_interval_s is not None:
             times.append(self._beat_at + self._notifier.watchdog_interval_s)
@@ -169,11 +171,11 @@ class Supervisor:
             if watch.child.state in _RESTING and watch.due_at <= now:
                 self._start(watch, now)
 
-    def _start(self, watch: Watch, now: float) -> None:
+    def _start(self, watch: ChildWatch, now: float) -> None:
         """Start a process; one that cannot be started has died like any other."""
         child = watch.child
-        child.become(State.STARTING)
-        watch.is_doomed, watch.ready_at, watch.failure = False, 0.0, ""
+        child.become(ChildState.STARTING)
+        watch.is_killed, watch.ready_at, watch.failure = False, 0.0, ""
         try:
             child.spawn()
         except (OSError, ValueError) as error:
@@ -189,7 +191,7 @@ class Supervisor:
         )
         for fd, heard in zip(child.fds, hears, strict=True):
             self._selector.register(fd, selectors.EVENT_READ, heard)
-        log.debug("started process=%s pid=%d", child.launch.name, child.pid)
+        logger.debug("started process=%s pid=%d", child.launch.name, child.pid)
 
     def _pass_on(self, output: Output) -> None:
         self._console.lines(output.read())
@@ -197,25 +199,25 @@ class Supervisor:
     def _quote(self, name: str, output: Output) -> None:
         _log_lines(name, output.read())
 
-    def _hear(self, watch: Watch) -> None:
+    def _hear(self, watch: ChildWatch) -> None:
         child = watch.child
         for report in child.read_reports():
             child.url = report.get("X_URL", child.url)
             child.reason = report.get("X_REASON", child.reason)
             if "X_PROGRESS" in report:
-                child.progress = _fraction(report["X_PROGRESS"])
+                child.progress = fraction(report["X_PROGRESS"])
                 self._notifier.send(EXTEND_TIMEOUT_USEC=60_000_000)
             if "WATCHDOG" in report:
                 watch.heard_at = time.monotonic()
-            if "READY" in report and child.state is State.STARTING:
-                child.become(State.READY)
+            if "READY" in report and child.state is ChildState.STARTING:
+                child.become(ChildState.READY)
                 watch.ready_at = watch.heard_at = time.monotonic()
                 watch.was_ready = True
-                log.info("%s is ready pid=%d", child.launch.name, child.pid)
+                logger.info("%s is ready pid=%d", child.launch.name, child.pid)
 
     # ---- death --------------------------------------------------------------------------------
 
-    def _bury(self, watch: Watch, now: float) -> None:
+    def _bury(self, watch: ChildWatch, now: float) -> None:
         """Judge a child if it has died."""
         child = watch.child
         if not child.is_alive or (code := child.reap()) is None:
@@ -227,13 +229,13 @@ class Supervisor:
         said, quoted = child.close()
         self._console.lines(said)
         _log_lines(child.launch.name, quoted)
-        if self._phase is Phase.RUNNING and watch.leaves_by is None:
+        if self._phase is SupervisorPhase.RUNNING and watch.leaves_by is None:
             self._judge(watch, now)
         else:
-            child.become(State.ENDED)
-            log.debug("%s has ended code=%d", child.launch.name, code)
+            child.become(ChildState.ENDED)
+            logger.debug("%s has ended code=%d", child.launch.name, code)
 
-    def _judge(self, watch: Watch, now: float) -> None:
+    def _judge(self, watch: ChildWatch, now: float) -> None:
         """Decide what a death means, and say what is known of it."""
         child = watch.child
         verdict = judge(
@@ -246,15 +248,15 @@ class Supervisor:
         watch.history = verdict.history
         self._report_death(watch, verdict)
         if verdict.delay_s is not None:
-            child.become(State.QUARANTINED if verdict.is_quarantine else State.WAITING)
+            child.become(ChildState.QUARANTINED if verdict.is_quarantine else ChildState.WAITING)
             watch.due_at = now + verdict.delay_s
             return
-        child.become(State.GIVEN_UP)
+        child.become(ChildState.GIVEN_UP)
         if child.launch.is_gateway:
             self._exit_code = EXIT_CONFIG if watch.exit_code == EXIT_CONFIG else EXIT_ERROR
             self._stop(now)
 
-    def _policy_for(self, watch: Watch) -> Policy:
+    def _policy_for(self, watch: ChildWatch) -> Policy:
         policy = self._settings.policy
         if watch.child.launch.is_gateway:
             return replace(policy, quarantine_s=None)  # nothing goes without it
@@ -264,40 +266,42 @@ class Supervisor:
             return policy if watch.was_ready else replace(policy, max_deaths=1)
         return policy
 
-    def _report_death(self, watch: Watch, verdict: Verdict) -> None:
+    def _report_death(self, watch: ChildWatch, verdict: Verdict) -> None:
         child, name = watch.child, watch.child.launch.name
         cause = watch.failure or child.reason or explain(watch.exit_code)
-        cause = "stuck: no progress" if watch.is_doomed else cause
+        cause = "stuck: no progress" if watch.is_killed else cause
         if verdict.delay_s is None:
-            log.error("%s is given up cause=%r deaths=%d", name, cause, len(watch.history.deaths))
+            logger.error(
+                "%s is given up cause=%r deaths=%d", name, cause, len(watch.history.deaths)
+            )
         elif verdict.is_quarantine:
-            log.error("%s is quarantined cause=%r again_in_s=%.0f", name, cause, verdict.delay_s)
+            logger.error("%s is quarantined cause=%r again_in_s=%.0f", name, cause, verdict.delay_s)
         elif watch.exit_code == EXIT_OK:
-            log.info("%s was drained again_in_s=%.1f", name, verdict.delay_s)
+            logger.info("%s was drained again_in_s=%.1f", name, verdict.delay_s)
         else:
-            log.error("%s died cause=%r again_in_s=%.1f", name, cause, verdict.delay_s)
+            logger.error("%s died cause=%r again_in_s=%.1f", name, cause, verdict.delay_s)
 
-    def _doom_the_silent(self, now: float) -> None:
+    def _kill_the_silent(self, now: float) -> None:
         for watch in self._watches:
             limit = watch.child.launch.watchdog_s
             if watch.is_timed and now - watch.heard_at >= limit:
-                log.error("%s makes no progress silent_s=%.1f", watch.child.launch.name, limit)
-                self._doom([watch])
+                logger.error("%s makes no progress silent_s=%.1f", watch.child.launch.name, limit)
+                self._kill([watch])
 
-    def _doom(self, watches: Sequence[Watch]) -> None:
+    def _kill(self, watches: Sequence[ChildWatch]) -> None:
         for watch in watches:
-            watch.is_doomed = True
+            watch.is_killed = True
             watch.child.kill(signal.SIGKILL)
 
     def _give_up_without_workers(self, now: float) -> None:
-        if self._phase is not Phase.RUNNING:  # the gateway has just been given up
+        if self._phase is not SupervisorPhase.RUNNING:  # the gateway has just been given up
             return
         if self._on_demand:  # none is the normal state
             return
         if all(watch.child.state in _OUT for watch in self._workers):
             is_config = all(watch.exit_code == EXIT_CONFIG for watch in self._workers)
             if len(self._workers) > 1:  # of a single one it was just said
-                log.error("no worker can start workers=%d", len(self._workers))
+                logger.error("no worker can start workers=%d", len(self._workers))
             self._exit_code = EXIT_CONFIG if is_config else EXIT_NO_WORKER
             self._drain(now)
 
@@ -305,37 +309,37 @@ class Supervisor:
 
     def _drain(self, now: float) -> None:
         self._notifier.stopping()
-        self._phase = Phase.DRAINING
+        self._phase = SupervisorPhase.DRAINING
         self._phase_ends_at = now + self._settings.drain_timeout_s + _DRAIN_GRACE_S
         self._leave(self._gateway)
 
     def _stop(self, now: float) -> None:
-        self._phase = Phase.STOPPING
+        self._phase = SupervisorPhase.STOPPING
         self._phase_ends_at = now + _STOP_S
         for watch in self._workers:
             self._leave(watch)
 
-    def _leave(self, watch: Watch) -> None:
+    def _leave(self, watch: ChildWatch) -> None:
         """Ask a process to leave; one that is not ready has nothing to finish."""
         child = watch.child
         if child.state in _RESTING:
-            child.become(State.ENDED)
-        elif child.state is State.READY:
+            child.become(ChildState.ENDED)
+        elif child.state is ChildState.READY:
             child.kill(signal.SIGTERM)
         else:
             child.kill(signal.SIGKILL)
 
     def _keep_deadline(self, now: float) -> None:
-        if self._phase is Phase.DRAINING and not self._gateway.child.is_alive:
+        if self._phase is SupervisorPhase.DRAINING and not self._gateway.child.is_alive:
             self._stop(now)
         elif now >= self._phase_ends_at:
-            late = [w for w in self._watches if w.child.is_alive and not w.is_doomed]
-            if self._phase is Phase.DRAINING:
+            late = [w for w in self._watches if w.child.is_alive and not w.is_killed]
+            if self._phase is SupervisorPhase.DRAINING:
                 late = [self._gateway]
             if late:
                 self._exit_code = self._exit_code or EXIT_ERROR
-                log.error("not gone in time: %s", " ".join(w.child.launch.name for w in late))
-            self._doom(late)
+                logger.error("not gone in time: %s", " ".join(w.child.launch.name for w in late))
+            self._kill(late)
             self._phase_ends_at = now + _STOP_S
 
     def _kill_all(self) -> None:
@@ -346,9 +350,9 @@ class Supervisor:
     # ---- telling ------------------------------------------------------------------------------
 
     def _tell(self, now: float) -> None:
-        starting = [w.child for w in self._workers if w.child.state is State.STARTING]
+        starting = [w.child for w in self._workers if w.child.state is ChildState.STARTING]
         self._console.bars(Bar(child.launch.name, child.progress) for child in starting)
-        n_ready = sum(watch.child.state is State.READY for watch in self._workers)
+        n_ready = sum(watch.child.state is ChildState.READY for watch in self._workers)
         status = f"{self._phase.value}, {n_ready} of {len(self._workers)} workers ready"
         if not self._has_served and self._is_serving():
             self._has_served = True
@@ -366,14 +370,14 @@ class Supervisor:
 
     def _is_serving(self) -> bool:
         if self._on_demand:
-            return self._gateway.child.state is State.READY
+            return self._gateway.child.state is ChildState.READY
         models = {watch.child.launch.model for watch in self._workers}
-        ready = {w.child.launch.model for w in self._workers if w.child.state is State.READY}
-        return self._gateway.child.state is State.READY and ready == models
+        ready = {w.child.launch.model for w in self._workers if w.child.state is ChildState.READY}
+        return self._gateway.child.state is ChildState.READY and ready == models
 
     def _welcome(self, now: float, n_ready: int) -> None:
         models = tuple(dict.fromkeys(watch.child.launch.model for watch in self._workers))
-        welcome = Welcome(
+        welcome = StartNotice(
             url=self._gateway.child.url,
             models=self._on_demand.models if self._on_demand else models,
             n_workers=n_ready,
@@ -383,7 +387,7 @@ class Supervisor:
         if self._console.is_terminal:
             self._console.write(welcome_text(welcome))
             return
-        log.info(
+        logger.info(
             "ready url=%s models=%s workers=%d seconds=%.2f",
             *(welcome.url, ",".join(welcome.models), welcome.n_workers, welcome.seconds),
         )
@@ -393,11 +397,4 @@ def _log_lines(name: str, data: bytes) -> None:
     """Log what a process wrote beside its log: a library's words, or a stack as it crashed."""
     for line in data.decode(errors="replace").split("\n"):
         if line.strip():
-            log.warning("%s said: %s", name, line)
-
-
-def _fraction(text: str) -> float:
-    try:
-        return min(1.0, max(0.0, float(text)))
-    except ValueError:
-        return 0.0
+            logger.warning("%s said: %s", name, line)

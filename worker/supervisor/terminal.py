@@ -89,7 +89,7 @@ def bar_row(bar: Bar, shown: Sequence[Bar], width: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
+class StartNotice:
     """What to tell once the service answers."""
 
     url: str
@@ -99,7 +99,7 @@ class Welcome:
     seconds: float
 
 
-def welcome_text(welcome: Welcome) -> str:
+def welcome_text(welcome: StartNotice) -> str:
     """Tell where the service is and what to try first."""
     models = ", ".join(welcome.models)
     workers = f"{welcome.n_workers} worker{'s' if welcome.n_workers > 1 else ''}"

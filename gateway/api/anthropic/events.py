@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import orjson
 
 from gateway.api.openai.usage import identity
-from gateway.api.reply import Outcome
+from gateway.api.reply import TaskOutcome
 from gateway.http.sse import named_event
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Finish, Progress, Started, ToolCallDelta
@@ -76,7 +76,7 @@ class MessagesReply:
         """Frame nothing: the last event says that it is the last."""
         return b""
 
-    def result(self, outcomes: Sequence[Outcome]) -> Any:
+    def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the `message` object."""
         (outcome,) = outcomes
         done = outcome.done

@@ -13,7 +13,7 @@ from gateway.api.anthropic.events import MessagesReply, failure
 from gateway.api.fields.field_names import respelled
 from gateway.api.fields.options import read_int, read_object
 from gateway.api.openai import chat
-from gateway.api.reply import Plan
+from gateway.api.reply import RequestPlan
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.sampling import INT32_MAX
@@ -49,7 +49,7 @@ _SOURCE = "messages.content.source.url"
 _CHOICES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
+def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan a message; raises `InvalidRequest` naming the field."""
     converted = to_chat(body)
     with respelled(_SPELLINGS):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 _SCHEMES = ("http://", "https://", "file://")
 
 
-class Link(NamedTuple):
+class MediaLink(NamedTuple):
     """Where to find one piece of a task's media, which is empty until then."""
 
     place: int

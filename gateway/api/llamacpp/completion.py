@@ -9,7 +9,7 @@ from gateway.api.fields.params import read_params
 from gateway.api.fields.prompt import read_prompts
 from gateway.api.fields.structured import read_json_schema
 from gateway.api.llamacpp.results import CompletionReply
-from gateway.api.reply import Plan, fan_out
+from gateway.api.reply import RequestPlan, fan_out
 from gateway.api.unsupported import refuse_unsupported
 from protocol.system_prompt import read_system_prompt
 from protocol.wire.facts import ModelCard
@@ -18,7 +18,7 @@ from protocol.wire.messages import Generate
 _LENGTHS = ("n_predict", "max_tokens", "max_completion_tokens")
 
 
-def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
+def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan a native completion; raises `InvalidRequest` naming the field."""
     refuse_unsupported(body, besides=("system_prompt",))
     system = body.get("system_prompt")
@@ -35,7 +35,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
         task = Generate(task_id=0, prompt=prompt, params=params, schema=schema, media=media)
         prompts.append(task)
     tasks, each = fan_out(prompts, params)
-    return Plan(
+    return RequestPlan(
         tasks=tasks,
         reply=CompletionReply(card, each),
         stream=params.stream,

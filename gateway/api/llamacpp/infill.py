@@ -9,7 +9,7 @@ from gateway.api.fields.params import read_params
 from gateway.api.fields.prompt import Prompt, mixed
 from gateway.api.fields.structured import read_json_schema
 from gateway.api.llamacpp.results import CompletionReply
-from gateway.api.reply import Plan, fan_out
+from gateway.api.reply import RequestPlan, fan_out
 from gateway.api.unsupported import refuse_unsupported
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.wire.facts import ModelCard
@@ -19,7 +19,7 @@ _BAD_EXTRA = '"input_extra" must be an array of {"filename": string, "text": str
 _NAMELESS = "tmp"
 
 
-def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
+def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan an infill; raises `TaskError` for what cannot be done."""
     check_infill(card)
     prompt = body.get("prompt")
@@ -36,7 +36,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     refuse_media(body)
     task = Generate(task_id=0, prompt=prompt or "", infill=gap, params=params, schema=schema)
     tasks, each = fan_out([task], params)
-    return Plan(
+    return RequestPlan(
         tasks=tasks,
         reply=CompletionReply(card, each),
         stream=params.stream,

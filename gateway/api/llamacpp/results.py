@@ -12,7 +12,7 @@ import orjson
 
 from gateway.api.fields.figures import completion_probabilities, progress_fields, timings
 from gateway.api.llamacpp.settings import legacy_settings, settings
-from gateway.api.reply import Outcome
+from gateway.api.reply import TaskOutcome
 from gateway.http.sse import event
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Finish, Progress, Started
@@ -20,7 +20,7 @@ from protocol.wire.sampling import SamplingParams
 
 
 def completion(
-    card: ModelCard, params: SamplingParams, index: int, outcome: Outcome
+    card: ModelCard, params: SamplingParams, index: int, outcome: TaskOutcome
 ) -> dict[str, Any]:
     """Return the final object of one choice."""
     done = outcome.done
@@ -139,14 +139,14 @@ class CompletionReply:
 
     def done(self, index: int, message: Done) -> bytes:
         """Frame the final object; the text has gone out before."""
-        outcome = Outcome(text="", tokens=(), probs=(), done=message)
+        outcome = TaskOutcome(text="", tokens=(), probs=(), done=message)
         return event(orjson.dumps(completion(self._card, self._params[index], index, outcome)))
 
     def end(self) -> bytes:
         """Nothing follows: the native stream has no [DONE]."""
         return b""
 
-    def result(self, outcomes: Sequence[Outcome]) -> Any:
+    def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return one object, or an array when the request asked for several."""
         objects = [
             completion(self._card, params, i, outcome)

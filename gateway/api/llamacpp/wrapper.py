@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import orjson
 
 from gateway.api.openai.usage import FINISH_REASONS
-from gateway.api.reply import Outcome, Plan
+from gateway.api.reply import RequestPlan, TaskOutcome
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Delta, Done, Generate, Progress, Started
 
 
-def wrapped(planned: Plan) -> Plan:
+def wrapped(planned: RequestPlan) -> RequestPlan:
     """Let a plan be answered as the wrapper did; raises `InvalidRequest`."""
     if len(planned.tasks) != 1:
         raise InvalidRequest("Field 'tokenize': only one choice of one prompt", param="tokenize")
@@ -64,7 +64,7 @@ class WrapperReply:
         """Frame nothing: the wrapper's streams just end."""
         return b""
 
-    def result(self, outcomes: Sequence[Outcome]) -> Any:
+    def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the wrapper's object."""
         (outcome,) = outcomes
         done, text = outcome.done, outcome.text

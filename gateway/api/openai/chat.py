@@ -20,7 +20,7 @@ from gateway.api.openai.reasoning import (
 )
 from gateway.api.openai.tools import check_tools, read_tool_choice, read_tools
 from gateway.api.openai.usage import Wishes
-from gateway.api.reply import Plan, fan_out
+from gateway.api.reply import RequestPlan, fan_out
 from gateway.api.unsupported import refuse_unsupported
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
@@ -32,7 +32,7 @@ _LLAMA_SERVER_TOP = 20
 """llama-server's `top_logprobs` when only `logprobs` is given; OpenAI's would be 0."""
 
 
-def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
+def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan a chat completion; raises `InvalidRequest` naming the field."""
     refuse_unsupported(body, besides=("functions", "function_call"))
     body, names_functions = as_tools(body)
@@ -42,7 +42,9 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
         return _plan(body, card, names_functions=True)
 
 
-def _plan(body: Mapping[str, Any], card: ModelCard, *, names_functions: bool = False) -> Plan:
+def _plan(
+    body: Mapping[str, Any], card: ModelCard, *, names_functions: bool = False
+) -> RequestPlan:
     body, media = lift_media(body, card)
     refuse_marks(body)
     if read_flag(body, "echo"):
@@ -72,7 +74,7 @@ def _plan(body: Mapping[str, Any], card: ModelCard, *, names_functions: bool = F
         names_functions=names_functions,
     )
     reply = ChatReply(card, each, wishes)
-    return Plan(
+    return RequestPlan(
         tasks=tasks,
         reply=reply,
         chat_id=reply.id,

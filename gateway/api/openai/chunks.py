@@ -13,7 +13,7 @@ from gateway.api.fields.figures import progress_fields, timings, total
 from gateway.api.llamacpp.results import completion
 from gateway.api.openai.functions import function_call, function_call_piece
 from gateway.api.openai.usage import Wishes, finish_reason, identity, log_probs, usage
-from gateway.api.reply import Outcome
+from gateway.api.reply import TaskOutcome
 from gateway.http.sse import DONE
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
@@ -120,7 +120,7 @@ class ChatReply:
         if not self._wishes.include_usage:
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
         if self._wishes.verbose:
-            outcome = Outcome(text="", tokens=(), probs=(), done=message)
+            outcome = TaskOutcome(text="", tokens=(), probs=(), done=message)
             native = completion(self._card, self._params[index], index, outcome)
             extra += b',"__verbose":' + orjson.dumps(native)
         held = self._log_probs(index, ())
@@ -132,7 +132,7 @@ class ChatReply:
             return DONE
         return usage_chunk(self._tail, _in_order(self._dones), self._params[0].n) + DONE
 
-    def result(self, outcomes: Sequence[Outcome]) -> Any:
+    def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the `chat.completion` object."""
         dones = [outcome.done for outcome in outcomes]
         result = {
@@ -149,7 +149,7 @@ class ChatReply:
         result["timings"] = timings(total(dones))
         return result
 
-    def _choice(self, index: int, outcome: Outcome) -> dict[str, Any]:
+    def _choice(self, index: int, outcome: TaskOutcome) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": outcome.text}
         if outcome.reasoning:
             message["reasoning_content"] = outcome.reasoning

@@ -19,7 +19,7 @@ from gateway.api.fields.structured import read_json_schema
 from gateway.api.llamacpp.infill import check_infill
 from gateway.api.openai.text_chunks import TextReply
 from gateway.api.openai.usage import Wishes
-from gateway.api.reply import Plan, fan_out
+from gateway.api.reply import RequestPlan, fan_out
 from gateway.api.unsupported import refuse_unsupported
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
@@ -29,7 +29,7 @@ _MOST_ECHOED = 20
 """Rivals of each token: a long prompt with more would outweigh every other message."""
 
 
-def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
+def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan a text completion; raises `InvalidRequest` naming the field."""
     refuse_unsupported(body)
     n_top = read_n_top(body, "logprobs")
@@ -53,7 +53,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
     if read_flag(body, "echo"):
         wanted = [_with_echo(task) for task in wanted]
     tasks, each = fan_out(wanted, params)
-    return Plan(
+    return RequestPlan(
         tasks=tasks,
         reply=TextReply(card, each, wishes, _echoes(body, prompts, params.n)),
         stream=params.stream,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.api.fields.media import read_base64, require_audio, require_images
-from gateway.api.fields.media_links import Link, is_link
+from gateway.api.fields.media_links import MediaLink, is_link
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 
@@ -21,12 +21,12 @@ class Media:
     """What was found, in order; a piece that is only named is empty and has a link."""
 
     pieces: list[bytes] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
+    links: list[MediaLink] = field(default_factory=list)
 
     def add(self, value: Any, path: str, kind: str) -> None:
         """Take in base64 or a URL; raises `InvalidRequest`."""
         if isinstance(value, str) and is_link(value):
-            self.links.append(Link(len(self.pieces), value, path, kind))
+            self.links.append(MediaLink(len(self.pieces), value, path, kind))
             self.pieces.append(b"")
         elif isinstance(value, str) and "://" in value[:16]:
             message = f"Field '{path}': must be a URL of http, https, file or data"

@@ -16,7 +16,7 @@ from gateway.api.openai.usage import (
     legacy_log_probs,
     usage,
 )
-from gateway.api.reply import Outcome
+from gateway.api.reply import TaskOutcome
 from gateway.http.sse import DONE
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started
@@ -101,7 +101,7 @@ class TextReply:
             counted = b',"usage":' + orjson.dumps(usage([message], 1))
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
         if self._wishes.verbose:
-            outcome = Outcome(text="", tokens=(), probs=(), done=message)
+            outcome = TaskOutcome(text="", tokens=(), probs=(), done=message)
             native = completion(self._card, self._params[index], index, outcome)
             extra += b',"__verbose":' + orjson.dumps(native)
         text = orjson.dumps(self._say_echo(index))
@@ -116,7 +116,7 @@ class TextReply:
         dones = [done for _, done in sorted(self._dones.items())]
         return usage_chunk(self._tail + self._id, dones, self._params[0].n) + DONE
 
-    def result(self, outcomes: Sequence[Outcome]) -> Any:
+    def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the `text_completion` object."""
         dones = [outcome.done for outcome in outcomes]
         result = {
@@ -133,7 +133,7 @@ class TextReply:
         result["timings"] = timings(total(dones))
         return result
 
-    def _choice(self, index: int, outcome: Outcome) -> dict[str, Any]:
+    def _choice(self, index: int, outcome: TaskOutcome) -> dict[str, Any]:
         params = self._params[index]
         probs = None
         if self._wishes.n_top >= 0:

@@ -8,7 +8,7 @@ _STREAM = ("application/json", "text/event-stream")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class EndpointText:
     """One method of one path."""
 
     summary: str
@@ -18,19 +18,21 @@ class Endpoint:
     """Media types of the answer."""
 
 
-def _aliases(paths: str, body: str, summary: str, **more: Any) -> dict[tuple[str, str], Endpoint]:
-    row = Endpoint(summary=summary, body=body, **more)
+def _aliases(
+    paths: str, body: str, summary: str, **more: Any
+) -> dict[tuple[str, str], EndpointText]:
+    row = EndpointText(summary=summary, body=body, **more)
     return {("POST", path): row for path in paths.split()}
 
 
-def _reading(paths: str, summary: str, **more: Any) -> dict[tuple[str, str], Endpoint]:
-    return {("GET", path): Endpoint(summary=summary, **more) for path in paths.split()}
+def _reading(paths: str, summary: str, **more: Any) -> dict[tuple[str, str], EndpointText]:
+    return {("GET", path): EndpointText(summary=summary, **more) for path in paths.split()}
 
 
 _CHAT = "/v1/chat/completions /chat/completions"
 _COUNT = "Count the tokens of a request"
 
-ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
+ENDPOINTS: Mapping[tuple[str, str], EndpointText] = {
     **_aliases(_CHAT, "ChatCompletion", "Continue a dialog", kinds=_STREAM),
     **_aliases("/v1/completions", "TextCompletion", "Continue a text", kinds=_STREAM),
     **_aliases("/completion /completions", "Completion", "Continue a text", kinds=_STREAM),
@@ -66,7 +68,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     **_reading("/slots", "List the slots"),
     **_reading("/metrics", "Figures for Prometheus", kinds=("text/plain",)),
     **_reading("/openapi.json", "This document"),
-    ("DELETE", "/models"): Endpoint(summary="Refused: there are no downloads to delete"),
+    ("DELETE", "/models"): EndpointText(summary="Refused: there are no downloads to delete"),
 }
 
 _FULL = ("fail_on_no_slot", "include_slots")

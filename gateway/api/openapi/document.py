@@ -17,7 +17,7 @@ from gateway.api.unsupported import ENDPOINTS as REFUSED
 from gateway.http.errors import ANSWERS
 from gateway.http.origin.auth import PUBLIC_PATHS
 from protocol.wire.sampling import SamplingParams
-from protocol.wire.schema import Row, describe, shape_of
+from protocol.wire.schema import FieldRow, describe, shape_of
 from protocol.wire.shapes import leaves
 
 _JSON = "application/json"
@@ -57,7 +57,7 @@ def document(routes: Iterable[Route], version: str, prefix: str = "") -> Schema:
     }
 
 
-def field_schema(row: Row) -> Schema:
+def field_schema(row: FieldRow) -> Schema:
     """Return the JSON schema of a declared field; null is the same as leaving it out."""
     schema = schema_of(shape_of(row))
     if row.spec.choices:

@@ -7,8 +7,16 @@ from typing import Any
 
 import orjson
 
-from gateway.bench.client.connection import Client, Connection, Unanswered
-from gateway.bench.client.dialects import PATHS, Endpoint, Piece, Said, Target, body, read
+from gateway.bench.client.connection import BenchConnection, Client, Unanswered
+from gateway.bench.client.dialects import (
+    PATHS,
+    AnswerPiece,
+    BenchEndpoint,
+    BenchTarget,
+    Said,
+    body,
+    read,
+)
 from gateway.bench.client.sse import SseParser
 from gateway.bench.client.transcript import Failure, Transcript
 from gateway.bench.plan import Ask
@@ -19,7 +27,7 @@ _DONE = b"[DONE]"
 class Asker:
     """One server, asked in one endpoint's way."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: BenchTarget) -> None:
         self.target = target
         self.client = Client(target.url, target.api_key)
         self.n_pieces = 0
@@ -74,7 +82,7 @@ class Asker:
             transcript.fail(Failure.BROKEN, "the answer has no end")
 
     async def _events(
-        self, connection: Connection, transcript: Transcript, on_text: Callable[[], object]
+        self, connection: BenchConnection, transcript: Transcript, on_text: Callable[[], object]
     ) -> None:
         parser = SseParser()
         is_silent = True
@@ -88,17 +96,17 @@ class Asker:
                 is_silent = False
                 on_text()
 
-    def _read(self, payload: bytes) -> Piece:
+    def _read(self, payload: bytes) -> AnswerPiece:
         try:
             answer = orjson.loads(payload)
         except orjson.JSONDecodeError:
             answer = None
         if not isinstance(answer, dict):
-            return Piece(error=f"no JSON object: {payload[:80]!r}")
+            return AnswerPiece(error=f"no JSON object: {payload[:80]!r}")
         try:
             return read(self.target.endpoint, answer)
         except (AttributeError, TypeError, LookupError):  # whoever wrote this speaks no API we know
-            return Piece(error=f"no answer of this endpoint: {payload[:80]!r}")
+            return AnswerPiece(error=f"no answer of this endpoint: {payload[:80]!r}")
 
 
 def _refusal(data: bytes) -> str:
@@ -106,7 +114,7 @@ def _refusal(data: bytes) -> str:
         answer = orjson.loads(data)
     except orjson.JSONDecodeError:
         return data[:200].decode(errors="replace")
-    piece = read(Endpoint.CHAT, answer) if isinstance(answer, dict) else Piece()
+    piece = read(BenchEndpoint.CHAT, answer) if isinstance(answer, dict) else AnswerPiece()
     return piece.error or str(answer)[:200]
 
 

@@ -48,7 +48,7 @@ def address_of(url: str) -> Address:
     return Address(parts.hostname, parts.port or (443 if is_tls else 80), is_tls, prefix)
 
 
-class Connection:
+class BenchConnection:
     """One connection; one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,7 +59,7 @@ class Connection:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<Connection {self._h11.our_state} {self._h11.their_state}>"
+        return f"<BenchConnection {self._h11.our_state} {self._h11.their_state}>"
 
     async def send(self, request: h11.Request, body: bytes) -> None:
         """Send a request."""
@@ -137,7 +137,7 @@ class Client:
 
     def __init__(self, url: str, api_key: str = "") -> None:
         self.address = address_of(url)
-        self._idle: list[Connection] = []
+        self._idle: list[BenchConnection] = []
         self._ssl = ssl.create_default_context() if self.address.is_tls else None
         self._headers = [
             ("Host", self.address.authority),
@@ -150,7 +150,7 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client {self.address.authority} idle={len(self._idle)}>"
 
-    async def open(self, method: str, path: str, body: bytes = b"") -> tuple[Connection, int]:
+    async def open(self, method: str, path: str, body: bytes = b"") -> tuple[BenchConnection, int]:
         """Send a request and wait for its status; the body is the caller's to read."""
         headers = [*self._headers]
         if body:
@@ -181,7 +181,7 @@ class Client:
             raise Unanswered(Failure.REFUSED, f"{path}: status {status}")
         return data
 
-    def done(self, connection: Connection) -> None:
+    def done(self, connection: BenchConnection) -> None:
         """Take a connection back; one that cannot be used again is closed."""
         if connection.again():
             self._idle.append(connection)
@@ -193,11 +193,11 @@ class Client:
         while self._idle:
             self._idle.pop().close()
 
-    async def _dial(self) -> Connection:
+    async def _dial(self) -> BenchConnection:
         try:
             reader, writer = await asyncio.open_connection(
                 self.address.host, self.address.port, ssl=self._ssl
             )
         except OSError as error:
             raise Unanswered(Failure.CONNECT, str(error)) from error
-        return Connection(reader, writer)
+        return BenchConnection(reader, writer)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Endpoint(StrEnum):
+class BenchEndpoint(StrEnum):
     """Whom a load asks."""
 
     CHAT = "chat"
@@ -16,19 +16,19 @@ class Endpoint(StrEnum):
 
 
 PATHS = {
-    Endpoint.CHAT: "/v1/chat/completions",
-    Endpoint.COMPLETIONS: "/v1/completions",
-    Endpoint.NATIVE: "/completion",
-    Endpoint.EMBEDDINGS: "/v1/embeddings",
+    BenchEndpoint.CHAT: "/v1/chat/completions",
+    BenchEndpoint.COMPLETIONS: "/v1/completions",
+    BenchEndpoint.NATIVE: "/completion",
+    BenchEndpoint.EMBEDDINGS: "/v1/embeddings",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class BenchTarget:
     """The server, and what every request to it says."""
 
     url: str
-    endpoint: Endpoint = Endpoint.CHAT
+    endpoint: BenchEndpoint = BenchEndpoint.CHAT
     model: str = ""
     api_key: str = ""
     stream: bool = True
@@ -40,7 +40,7 @@ class Target:
     @property
     def streams(self) -> bool:
         """Whether answers come in events."""
-        return self.stream and self.endpoint is not Endpoint.EMBEDDINGS
+        return self.stream and self.endpoint is not BenchEndpoint.EMBEDDINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class AnswerPiece:
     """What one JSON object of an answer says."""
 
     text: str = ""
@@ -72,23 +72,23 @@ class Piece:
 
 
 def body(
-    target: Target, history: Sequence[Said], inputs: Sequence[str], n_max: int
+    target: BenchTarget, history: Sequence[Said], inputs: Sequence[str], n_max: int
 ) -> dict[str, Any]:
     """Write the request for what was said so far, the question last."""
     fields: dict[str, Any] = {"model": target.model} if target.model else {}
     match target.endpoint:
-        case Endpoint.EMBEDDINGS:
+        case BenchEndpoint.EMBEDDINGS:
             return fields | {"input": list(inputs)} | dict(target.fields)
-        case Endpoint.CHAT:
+        case BenchEndpoint.CHAT:
             fields["messages"] = [{"role": one.role, "content": one.content} for one in history]
             fields["max_tokens"] = n_max
-        case Endpoint.COMPLETIONS:
+        case BenchEndpoint.COMPLETIONS:
             fields |= {"prompt": _plain(history), "max_tokens": n_max}
-        case Endpoint.NATIVE:
+        case BenchEndpoint.NATIVE:
             fields |= {"prompt": _plain(history), "n_predict": n_max}
     if target.stream:
         fields["stream"] = True
-        if target.endpoint is not Endpoint.NATIVE:
+        if target.endpoint is not BenchEndpoint.NATIVE:
             fields["stream_options"] = {"include_usage": True}
     if target.ignore_eos:
         fields["ignore_eos"] = True
@@ -100,20 +100,22 @@ def _plain(history: Sequence[Said]) -> str:
     return "\n".join(one.content for one in history)
 
 
-def read(endpoint: Endpoint, answer: Mapping[str, Any]) -> Piece:
+def read(endpoint: BenchEndpoint, answer: Mapping[str, Any]) -> AnswerPiece:
     """Read one event, or a whole answer."""
     if "error" in answer:
-        return Piece(error=_message(answer["error"]))
+        return AnswerPiece(error=_message(answer["error"]))
     match endpoint:
-        case Endpoint.NATIVE:
+        case BenchEndpoint.NATIVE:
             return _native(answer)
-        case Endpoint.EMBEDDINGS:
+        case BenchEndpoint.EMBEDDINGS:
             done = "stop" if answer.get("data") else ""
-            return Piece(finish=done, counts=_usage(answer))
+            return AnswerPiece(finish=done, counts=_usage(answer))
     choices = answer.get("choices") or ()
     choice: Mapping[str, Any] = choices[0] if choices else {}
-    told = choice if endpoint is Endpoint.COMPLETIONS else _of_message(choice)
-    return Piece(text=_text(told), finish=choice.get("finish_reason") or "", counts=_usage(answer))
+    told = choice if endpoint is BenchEndpoint.COMPLETIONS else _of_message(choice)
+    return AnswerPiece(
+        text=_text(told), finish=choice.get("finish_reason") or "", counts=_usage(answer)
+    )
 
 
 def _of_message(choice: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -145,11 +147,11 @@ def _usage(answer: Mapping[str, Any]) -> Counts | None:
     )
 
 
-def _native(answer: Mapping[str, Any]) -> Piece:
+def _native(answer: Mapping[str, Any]) -> AnswerPiece:
     if not answer.get("stop"):
-        return Piece(text=answer.get("content", ""))
+        return AnswerPiece(text=answer.get("content", ""))
     timings = answer.get("timings") or {}
-    return Piece(
+    return AnswerPiece(
         text=answer.get("content", ""),
         finish=answer.get("stop_type") or "stop",
         counts=Counts(

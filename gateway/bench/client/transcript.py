@@ -5,7 +5,7 @@ import itertools
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gateway.bench.client.dialects import Counts, Piece
+from gateway.bench.client.dialects import AnswerPiece, Counts
 
 
 class Role(StrEnum):
@@ -50,7 +50,7 @@ class Transcript:
     failure: Failure | None = None
     message: str = ""
 
-    def take(self, piece: Piece, now_s: float) -> None:
+    def take(self, piece: AnswerPiece, now_s: float) -> None:
         """Add what has come."""
         if piece.text:
             self.arrivals_s.append(now_s)

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.http.errors import BAD_KEY, Refused, refused_response
+from gateway.http.errors import BAD_KEY, RequestRefused, refused_response
 from gateway.http.origin.client_address import tenant_of
 from gateway.http.origin.sites import is_foreign_page
 from gateway.pool.routing.origin import namespace
 from protocol.errors import ConfigError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/livez", "/readyz"})
 
@@ -111,7 +111,7 @@ class KeyRing:
                 file.refresh()
             except (OSError, UnicodeDecodeError) as error:
                 # An editor replaces a file by way of no file: the last good keys stay.
-                log.warning("key file unreadable path=%s error=%s", file.path, error)
+                logger.warning("key file unreadable path=%s error=%s", file.path, error)
 
 
 def _marked(line: str) -> tuple[str, bool]:
@@ -210,10 +210,10 @@ def _anybody(scope: Scope) -> dict[str, Any]:
 
 
 def require_admin(scope: Scope) -> None:
-    """Raise `Refused` unless the client may change the server for all others."""
+    """Raise `RequestRefused` unless the client may change the server for all others."""
     if not scope["is_admin"]:
         message = _NEEDS_ADMIN if scope["key"] else _NEEDS_OWN_PAGE
-        raise Refused(403, message, "permission_error")
+        raise RequestRefused(403, message, "permission_error")
 
 
 class AdminOnly:

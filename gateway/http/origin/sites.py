@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.http.errors import Refused, refused_response
+from gateway.http.errors import RequestRefused, refused_response
 from gateway.http.listener import hosts, is_local
 from protocol.config.config import GatewayConfig
 
@@ -39,7 +39,7 @@ class HostMiddleware:
                 "This server is not known under the name of the request's Host header: "
                 "name it with --allowed-hosts, or set an API key"
             )
-            refusal = Refused(403, message, "permission_error")
+            refusal = RequestRefused(403, message, "permission_error")
             await refused_response(refusal, scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -8,8 +8,8 @@ it only if waiting is predicted to be much faster.
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from gateway.pool.routing.policy import Choice, Router
-from gateway.pool.task import Task
+from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
+from gateway.pool.task import PoolTask
 from gateway.pool.workers import Worker
 
 _QUEUE_SHARE = 0.25
@@ -18,49 +18,51 @@ _DEFERRED_S = 1.0
 """How long a task lets others go first if that saves little; in this time a slot becomes free."""
 
 
-class Patience:
+class DeferralPolicy:
     """Who waits for whom."""
 
-    def __init__(self, router: Router, *, timeout_s: float) -> None:
+    def __init__(self, router: RoutingPolicy, *, timeout_s: float) -> None:
         self._router = router
         self._limit_s = _QUEUE_SHARE * timeout_s
-        self._kept: dict[int, Task] = {}
+        self._kept: dict[int, PoolTask] = {}
 
     def __repr__(self) -> str:
-        return f"<Patience kept={sorted(self._kept)}>"
+        return f"<DeferralPolicy kept={sorted(self._kept)}>"
 
-    def kept(self, task_id: int) -> Task | None:
+    def kept(self, task_id: int) -> PoolTask | None:
         """Return a task that is kept for one worker though others are free."""
         return self._kept.get(task_id)
 
-    def keeps(self, task: Task, choice: Choice, workers: Mapping[str, Worker], now: float) -> bool:
+    def keeps(
+        self, task: PoolTask, choice: RouteChoice, workers: Mapping[str, Worker], now: float
+    ) -> bool:
         """Keep a task for a busy worker, once and for no longer than another takes to read it."""
-        if task.held_for:
-            worker = workers.get(task.held_for)
+        if task.reserved_for:
+            worker = workers.get(task.reserved_for)
             is_busy = worker is not None and worker.is_ready and not worker.n_free
             return now < task.held_until and is_busy and choice.worker is not worker
         better = choice.better
         if better is None or not task.is_patient:
             return False
-        n_kept = sum(one.held_for == better.worker for one in self._kept.values())
+        n_kept = sum(one.reserved_for == better.worker for one in self._kept.values())
         if n_kept >= workers[better.worker].n_slots:
             return False
-        task.held_for = better.worker
+        task.reserved_for = better.worker
         task.held_until = task.since + min(better.patience_s, self._limit_s)
         self._kept[task.spec.task_id] = task
         return now < task.held_until
 
     def defers(
-        self, task: Task, able: Sequence[Worker], workers: Collection[Worker], now: float
+        self, task: PoolTask, able: Sequence[Worker], workers: Collection[Worker], now: float
     ) -> bool:
         """Let others go first, for a while, where a worker that is busy knows the prompt."""
         spec = task.spec
         if not spec.prefix.blocks or spec.is_special or now >= task.deferred_until:
             return False
-        if task.knower is None:
+        if task.best_cached_worker is None:
             ready = [w for w in workers if w.model == spec.model and w.is_ready]
-            task.knower = self._router.knower(spec, ready)
-        saved_s = self._router.saved_s(spec, task.knower, able)
+            task.best_cached_worker = self._router.best_cached_worker(spec, ready)
+        saved_s = self._router.saved_s(spec, task.best_cached_worker, able)
         if saved_s and math.isinf(task.deferred_until):
             task.deferred_until = now + min(max(_DEFERRED_S, 2 * saved_s), self._limit_s)
         return saved_s > 0

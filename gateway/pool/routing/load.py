@@ -49,7 +49,7 @@ class Ratio:
             self._prior.add(over, under)
 
 
-class Pace:
+class Throughput:
     """How fast a worker is; one that was not measured yet is taken for what the model's others are.
 
     The pace of a model is one without a model.
@@ -57,7 +57,7 @@ class Pace:
 
     __slots__ = ("answer", "density", "reading", "service", "trust", "writing")
 
-    def __init__(self, model: "Pace | None" = None) -> None:
+    def __init__(self, model: "Throughput | None" = None) -> None:
         weight = 1.0 if model else 0.1
         # The first that is measured must count for the others as much as for itself.
         self.reading: Ratio = Ratio(model.reading if model else _READ_PER_S, 0.05 * weight)
@@ -74,7 +74,7 @@ class Pace:
         """Tokens that were reused, of those that should have been."""
 
     def __repr__(self) -> str:
-        return f"<Pace read={self.reading.value:.0f}/s write={self.writing.value:.0f}/s>"
+        return f"<Throughput read={self.reading.value:.0f}/s write={self.writing.value:.0f}/s>"
 
 
 @dataclass(slots=True)
@@ -86,19 +86,19 @@ class _Reading:
     is_begun: bool = False
 
 
-class Load:
+class PendingPrefill:
     """What a worker still has to read, and how fast it does."""
 
     __slots__ = ("_mark", "_pace", "_prompts")
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Throughput) -> None:
         self._pace = pace
         self._prompts: dict[tuple[int, int], _Reading] = {}
         self._mark = 0.0
         """Since when it reads what nothing has been heard of."""
 
     def __repr__(self) -> str:
-        return f"<Load prompts={len(self._prompts)} {self._pace!r}>"
+        return f"<PendingPrefill prompts={len(self._prompts)} {self._pace!r}>"
 
     def assigned(self, lease: tuple[int, int], n_tokens: float) -> None:
         """Count a prompt that was sent."""
@@ -135,11 +135,11 @@ class Load:
         return max(0.0, left_s - (now - self._mark)) if is_reading else left_s
 
 
-def slot_wait_s(pace: Pace, n_slots: int, n_leases: int) -> float:
+def slot_wait_s(pace: Throughput, n_slots: int, n_leases: int) -> float:
     """Seconds until one more task would get a slot."""
     return max(0, n_leases - n_slots + 1) * pace.service.value / max(1, n_slots)
 
 
-def crowding_s(pace: Pace, n_busy: int) -> float:
+def crowding_s(pace: Throughput, n_busy: int) -> float:
     """Seconds by which the streams beside it make an answer longer."""
     return n_busy * _CROWDING * pace.answer.value / pace.writing.value

@@ -8,10 +8,10 @@ to be about equally fast, never against it.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gateway.pool.actions import Branch, Submission
-from gateway.pool.routing.load import Pace, crowding_s, slot_wait_s
-from gateway.pool.routing.prefix_index import Home, SessionMap
-from gateway.pool.routing.worker_estimate import Site
+from gateway.pool.actions import RouteReason, TaskSpec
+from gateway.pool.routing.load import Throughput, crowding_s, slot_wait_s
+from gateway.pool.routing.prefix_index import SessionMap, SessionPlacement
+from gateway.pool.routing.worker_estimate import WorkerEstimate
 from gateway.pool.workers import LeaseKey, Worker
 from protocol.wire.messages import Done, Finish, Started, Terminal
 
@@ -35,11 +35,11 @@ class Better:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RouteChoice:
     """Where a task goes, why, and how much of its prompt should be cached there."""
 
     worker: Worker
-    branch: Branch = Branch.LOAD
+    branch: RouteReason = RouteReason.LOAD
     n_cached: int = 0
     better: Better | None = None
 
@@ -57,20 +57,20 @@ class _Offer:
     """The task's session was there last."""
 
 
-class Router:
+class RoutingPolicy:
     """Chooses among workers; told of everything that happens to them."""
 
     def __init__(self, *, index_bytes: int = _INDEX_BYTES) -> None:
         self._index_bytes = index_bytes
-        self._sites: dict[str, Site] = {}
-        self._models: dict[str, Pace] = {}
-        self._unknown = Pace()
-        self._paces: dict[tuple[str, str], Pace] = {}
+        self._sites: dict[str, WorkerEstimate] = {}
+        self._models: dict[str, Throughput] = {}
+        self._unknown = Throughput()
+        self._paces: dict[tuple[str, str], Throughput] = {}
         """By model and name: a worker that comes back is as fast as it was."""
         self._sessions = SessionMap(_MAX_SESSIONS)
 
     def __repr__(self) -> str:
-        return f"<Router workers={len(self._sites)} sessions={len(self._sessions)}>"
+        return f"<RoutingPolicy workers={len(self._sites)} sessions={len(self._sessions)}>"
 
     @property
     def n_bytes(self) -> int:
@@ -84,9 +84,9 @@ class Router:
 
     def opened(self, worker: Worker) -> None:
         """Take in a worker that is ready, its cache empty."""
-        model = self._models.setdefault(worker.model, Pace())
-        pace = self._paces.setdefault((worker.model, worker.name), Pace(model))
-        self._sites[worker.key] = Site(pace, index_bytes=self._index_bytes)
+        model = self._models.setdefault(worker.model, Throughput())
+        pace = self._paces.setdefault((worker.model, worker.name), Throughput(model))
+        self._sites[worker.key] = WorkerEstimate(pace, index_bytes=self._index_bytes)
 
     def lost(self, key: str) -> None:
         """Forget a worker with all that it held."""
@@ -97,7 +97,7 @@ class Router:
         """Return how long a task of a model has its slot, in the mean of recent ones."""
         return self._models.get(model, self._unknown).service.value
 
-    def choose(self, spec: Submission, workers: Iterable[Worker], now: float) -> Choice | None:
+    def choose(self, spec: TaskSpec, workers: Iterable[Worker], now: float) -> RouteChoice | None:
         """Choose a worker that has a credit.
 
         One that sleeps is woken when the others have no free slot; a prefetch credit is only used
@@ -112,23 +112,23 @@ class Router:
         first = {worker.key for worker in able if _reluctance(worker) == rank}
         best = self._best(spec, [offer for offer in offers if offer.worker.key in first])
         better = _better(best, [offer for offer in offers if not offer.worker.n_free])
-        return Choice(best.worker, _branch(best, offers), round(best.n_cached), better)
+        return RouteChoice(best.worker, _branch(best, offers), round(best.n_cached), better)
 
-    def pinned(self, spec: Submission, worker: Worker, now: float) -> Choice:
+    def pinned(self, spec: TaskSpec, worker: Worker, now: float) -> RouteChoice:
         """Say what is known of the only worker that a task can go to."""
         (offer,) = self._offers(spec, [worker], now)
-        return Choice(worker, Branch.PINNED, round(offer.n_cached))
+        return RouteChoice(worker, RouteReason.PINNED, round(offer.n_cached))
 
-    def knower(self, spec: Submission, workers: Iterable[Worker]) -> str:
+    def best_cached_worker(self, spec: TaskSpec, workers: Iterable[Worker]) -> str:
         """Find the worker that knows most of a prompt; empty if nobody does."""
         known = {w.key: self._sites[w.key].index.match(spec.prefix.blocks) for w in workers}
         best = max(known, key=lambda key: known[key], default="")
         return best if best and known[best] else ""
 
-    def saved_s(self, spec: Submission, knower: str, able: Sequence[Worker]) -> float:
+    def saved_s(self, spec: TaskSpec, best_cached_worker: str, able: Sequence[Worker]) -> float:
         """Return the reading that a worker would save beside those that could go now."""
-        site = self._sites.get(knower)
-        if site is None or any(worker.key == knower for worker in able):
+        site = self._sites.get(best_cached_worker)
+        if site is None or any(worker.key == best_cached_worker for worker in able):
             return 0.0
         blocks = spec.prefix.blocks
         n_here = max(self._sites[worker.key].index.match(blocks) for worker in able)
@@ -136,12 +136,12 @@ class Router:
         saved_s = share * site.tokens(spec) * site.pace.trust.value / site.pace.reading.value
         return saved_s if saved_s > _MARGIN_S else 0.0
 
-    def assigned(self, choice: Choice, spec: Submission, attempt: int) -> None:
+    def assigned(self, choice: RouteChoice, spec: TaskSpec, attempt: int) -> None:
         """Count a task where it goes."""
         key = choice.worker.key
         site = self._sites[key]
         site.assigned(spec, attempt, choice.n_cached)
-        home = Home(key, round(site.tokens(spec)))
+        home = SessionPlacement(key, round(site.tokens(spec)))
         self._sessions.move(spec.session, home)
         self._sessions.move(spec.label, home)
 
@@ -166,7 +166,7 @@ class Router:
         for session in (spec.session, spec.label):
             home = self._sessions.home(session)
             if home is not None and home.worker == key:
-                self._sessions.move(session, Home(key, n_left))
+                self._sessions.move(session, SessionPlacement(key, n_left))
 
     def emptied(self, key: str) -> None:
         """Forget all that a worker held: it has unloaded its model."""
@@ -179,12 +179,12 @@ class Router:
         if key in self._sites:
             self._sites[key].evicted(tasks)
 
-    def _offers(self, spec: Submission, workers: Sequence[Worker], now: float) -> list[_Offer]:
+    def _offers(self, spec: TaskSpec, workers: Sequence[Worker], now: float) -> list[_Offer]:
         home = self._sessions.home(spec.session)
         sites = [self._sites[worker.key] for worker in workers]
         hits = [site.expected(spec) for site in sites]
         most = max((n_blocks for n_blocks, _ in hits), default=0)
-        n_shared, n_sharers = _trunk(spec, sites, hits, most)
+        n_shared, n_sharers = _shared_prefix(spec, sites, hits, most)
         offers = []
         for worker, site, (n_blocks, n_expected) in zip(workers, sites, hits, strict=True):
             n_tokens = site.tokens(spec)
@@ -206,7 +206,7 @@ class Router:
             offers.append(_Offer(worker, n_blocks, n_own, n_cached, cost_s, is_home))
         return offers
 
-    def _best(self, spec: Submission, offers: Sequence[_Offer]) -> _Offer:
+    def _best(self, spec: TaskSpec, offers: Sequence[_Offer]) -> _Offer:
         """Choose by affinity among those that are about as fast as the fastest."""
         least_s = min(offer.cost_s for offer in offers)
         limit_s = least_s + max(_MARGIN_S, _MARGIN * least_s)
@@ -222,13 +222,13 @@ class Router:
         return min((offer for offer in offers if offer.cost_s <= limit_s), key=order)
 
 
-def _trunk(
-    spec: Submission, sites: Sequence[Site], hits: Sequence[tuple[int, float]], most: int
+def _shared_prefix(
+    spec: TaskSpec, sites: Sequence[WorkerEstimate], hits: Sequence[tuple[int, float]], most: int
 ) -> tuple[int, int]:
     """Find the part of a prompt that many share, and their number."""
     for site, (n_blocks, _) in zip(sites, hits, strict=True):
         if most and n_blocks == most:
-            return site.index.trunk(spec.prefix.blocks, most)
+            return site.index.shared_prefix(spec.prefix.blocks, most)
     return 0, 1
 
 
@@ -236,14 +236,14 @@ def _reluctance(worker: Worker) -> tuple[bool, bool]:
     return not worker.n_free, worker.is_sleeping
 
 
-def _branch(best: _Offer, offers: Sequence[_Offer]) -> Branch:
+def _branch(best: _Offer, offers: Sequence[_Offer]) -> RouteReason:
     """Say what decided."""
     if best.n_blocks:
-        return Branch.PREFIX
+        return RouteReason.PREFIX
     if best.is_home:
-        return Branch.SESSION
+        return RouteReason.SESSION
     is_known = any(offer.n_blocks or offer.is_home for offer in offers)
-    return Branch.SPREAD if is_known else Branch.LOAD
+    return RouteReason.SPREAD if is_known else RouteReason.LOAD
 
 
 def _better(best: _Offer, busy: Sequence[_Offer]) -> Better | None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 _BLOCK_BYTES = 180
 _TASK_BYTES = 220
-"""What an entry costs, dictionaries included; checked in tests/gateway/test_affinity.py."""
+"""Bytes of an entry, dictionaries included; checked by the tests of this module."""
 
 _MANY = 3
 """Prompts that go on from one beginning: a system prompt rather than a conversation."""
@@ -95,7 +95,7 @@ class PrefixIndex:
         self._tasks.clear()
         self._blocks.clear()
 
-    def trunk(self, blocks: Sequence[int], n_known: int) -> tuple[int, int]:
+    def shared_prefix(self, blocks: Sequence[int], n_known: int) -> tuple[int, int]:
         """Return how much of the known beginning several prompts go on from, and how many do."""
         block = self._blocks[blocks[n_known - 1]] if n_known else None
         while block is not None:
@@ -114,7 +114,7 @@ class PrefixIndex:
                 block.n_branches -= 1
 
 
-class Home(NamedTuple):
+class SessionPlacement(NamedTuple):
     """Where a session was last."""
 
     worker: str
@@ -128,7 +128,7 @@ class SessionMap:
 
     def __init__(self, max_sessions: int) -> None:
         self._max_sessions = max_sessions
-        self._homes: OrderedDict[int, Home] = OrderedDict()
+        self._homes: OrderedDict[int, SessionPlacement] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<SessionMap {len(self._homes)}>"
@@ -141,11 +141,11 @@ class SessionMap:
         """Keys of the workers that are a session's home."""
         return {home.worker for home in self._homes.values()}
 
-    def home(self, session: int) -> Home | None:
+    def home(self, session: int) -> SessionPlacement | None:
         """Find the home of a session; 0 is no session."""
         return self._homes.get(session) if session else None
 
-    def move(self, session: int, home: Home) -> None:
+    def move(self, session: int, home: SessionPlacement) -> None:
         """Note where a session is now."""
         if not session:
             return

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.pool.actions import Submission
-from gateway.pool.routing.load import Load, Pace
+from gateway.pool.actions import TaskSpec
+from gateway.pool.routing.load import PendingPrefill, Throughput
 from gateway.pool.routing.prefix_index import PrefixIndex
 from gateway.pool.workers import LeaseKey
 from protocol.wire.messages import Done, Finish, Started, Terminal
@@ -17,38 +17,38 @@ _TELLING = 64
 class _Note:
     """A task as it was assigned."""
 
-    spec: Submission
+    spec: TaskSpec
     n_expected: float
     """Tokens that the index said are cached."""
     started_at: float = 0.0
 
 
-class Site:
+class WorkerEstimate:
     """One connection of one worker, as far as choosing it is concerned."""
 
     __slots__ = ("_notes", "index", "load", "pace")
 
-    def __init__(self, pace: Pace, *, index_bytes: int) -> None:
+    def __init__(self, pace: Throughput, *, index_bytes: int) -> None:
         self.pace = pace
-        self.load = Load(pace)
+        self.load = PendingPrefill(pace)
         self.index = PrefixIndex(index_bytes)
         self._notes: dict[LeaseKey, _Note] = {}
 
     def __repr__(self) -> str:
-        return f"<Site {self.index!r} {self.load!r}>"
+        return f"<WorkerEstimate {self.index!r} {self.load!r}>"
 
-    def tokens(self, spec: Submission) -> float:
+    def tokens(self, spec: TaskSpec) -> float:
         """Guess the length of a prompt, as guesses turned out to be."""
         return spec.n_tokens * self.pace.density.value
 
-    def expected(self, spec: Submission) -> tuple[int, float]:
+    def expected(self, spec: TaskSpec) -> tuple[int, float]:
         """Return the blocks and the tokens that the index knows of a prompt."""
         n_blocks = self.index.match(spec.prefix.blocks)
         if not n_blocks:
             return 0, 0.0
         return n_blocks, self.tokens(spec) * n_blocks / spec.prefix.size
 
-    def assigned(self, spec: Submission, attempt: int, n_cached: int) -> None:
+    def assigned(self, spec: TaskSpec, attempt: int, n_cached: int) -> None:
         """Count a task; from now on its prompt is taken for cached."""
         lease = (spec.task_id, attempt)
         self._notes[lease] = _Note(spec, self.expected(spec)[1])
@@ -67,7 +67,7 @@ class Site:
         if note.n_expected >= _TELLING:
             self.pace.trust.add(min(message.n_cached, note.n_expected), note.n_expected)
 
-    def ended(self, message: Terminal, now: float) -> Submission | None:
+    def ended(self, message: Terminal, now: float) -> TaskSpec | None:
         """Note what a task has left and how long it took; return it if it was done here."""
         lease = (message.task_id, message.attempt)
         note = self._notes.pop(lease, None)

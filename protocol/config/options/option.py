@@ -16,7 +16,7 @@ from typing import Any
 from protocol.config.config import GatewayConfig, LogConfig, WorkerConfig
 from protocol.errors import InvalidRequest
 from protocol.wire.sampling import SamplingParams
-from protocol.wire.schema import Row, check, describe
+from protocol.wire.schema import FieldRow, check, describe
 
 SECTIONS: Mapping[str, type] = {
     "gateway": GatewayConfig,
@@ -57,7 +57,7 @@ class Option:
     r"""Whether \n and the like in its text are replaced, unless --no-escape is given."""
 
     @property
-    def row(self) -> Row:
+    def row(self) -> FieldRow:
         """Return the declaration of the field."""
         return _row(self.field)
 
@@ -98,7 +98,7 @@ _REPLACING = (
 
 
 @cache
-def _row(field: str) -> Row:
+def _row(field: str) -> FieldRow:
     section, _, name = field.partition(".")
     return next(row for row in describe(SECTIONS[section]) if row.name == name)
 

@@ -12,33 +12,35 @@ from click.testing import CliRunner
 
 from gateway.bench.cli import bench, measured
 from gateway.bench.client.connection import address_of
-from gateway.bench.client.dialects import Endpoint, Target
+from gateway.bench.client.dialects import BenchEndpoint, BenchTarget
 from gateway.bench.client.transcript import Role
-from gateway.bench.drive import Load, Run
+from gateway.bench.drive import BenchLoad, BenchRun
 from gateway.bench.lengths import Lengths
-from gateway.bench.plan import Shape
+from gateway.bench.plan import LoadShape
 from gateway.bench.report import document, text
 from gateway.bench.summary import Slo, Summary, summarize
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 
-SHORT = Shape(prompt=Lengths(6, 6), output=Lengths(4, 4))
+SHORT = LoadShape(prompt=Lengths(6, 6), output=Lengths(4, 4))
 
 
-async def run(url: str, load: Load, shape: Shape = SHORT, **target: object) -> Run:
-    return await measured(Target(url=url, **target), shape, load)  # type: ignore[arg-type]  # a test's choice
+async def run(url: str, load: BenchLoad, shape: LoadShape = SHORT, **target: object) -> BenchRun:
+    return await measured(BenchTarget(url=url, **target), shape, load)  # type: ignore[arg-type]  # a test's choice
 
 
-def of(run: Run, role: Role = Role.LOAD) -> Summary:
+def of(run: BenchRun, role: Role = Role.LOAD) -> Summary:
     return summarize(one for one in run.transcripts if one.role is role)
 
 
-@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.NATIVE])
+@pytest.mark.parametrize(
+    "endpoint", [BenchEndpoint.CHAT, BenchEndpoint.COMPLETIONS, BenchEndpoint.NATIVE]
+)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_every_token_is_seen_and_counted(
-    gateway: Running, endpoint: Endpoint, stream: bool
+    gateway: Running, endpoint: BenchEndpoint, stream: bool
 ) -> None:
-    load = Load(concurrency=3, requests=7)
+    load = BenchLoad(concurrency=3, requests=7)
     found = of(await run(gateway.url, load, endpoint=endpoint, stream=stream))
     assert (found.n_ok, found.n_failed, found.n_output) == (7, 0, 28)
     assert found.output_tokens and found.output_tokens.max == 4
@@ -48,15 +50,15 @@ async def test_every_token_is_seen_and_counted(
 
 async def test_a_conversation_sends_its_history_with_the_answers(gateway: Running) -> None:
     shape = dataclasses.replace(SHORT, turns=3, shared_prefix=5)
-    load = Load(requests=2, concurrency=2)
-    found = await run(f"{gateway.url}/v1", load, shape, endpoint=Endpoint.COMPLETIONS)
+    load = BenchLoad(requests=2, concurrency=2)
+    found = await run(f"{gateway.url}/v1", load, shape, endpoint=BenchEndpoint.COMPLETIONS)
     prompts = [one.counts.n_prompt for one in found.transcripts if one.conversation == 0]
     assert prompts == [11, 21, 31]  # the prefix, then each question and answer
     assert [one.turn for one in found.transcripts if one.conversation == 1] == [0, 1, 2]
 
 
 async def test_an_open_loop_asks_when_it_was_drawn(gateway: Running) -> None:
-    found = await run(gateway.url, Load(rate=400.0, requests=20))
+    found = await run(gateway.url, BenchLoad(rate=400.0, requests=20))
     assert of(found).n_ok == 20
     assert 0 <= found.late_s < 5
     starts = [one.start_s for one in found.transcripts]
@@ -64,14 +66,14 @@ async def test_an_open_loop_asks_when_it_was_drawn(gateway: Running) -> None:
 
 
 async def test_a_duration_ends_the_asking(gateway: Running) -> None:
-    found = of(await run(gateway.url, Load(concurrency=2, duration_s=0.2)))
+    found = of(await run(gateway.url, BenchLoad(concurrency=2, duration_s=0.2)))
     assert found.n_ok > 2 and found.n_failed == 0
 
 
 async def test_background_streams_decode_all_the_while_and_are_apart(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
         await gateway.add_worker(FakeOptions(n_slots=4, step_s=0.001))
-        load = Load(requests=3, background=2, background_tokens=20)
+        load = BenchLoad(requests=3, background=2, background_tokens=20)
         found = await run(gateway.url, load)
         await gateway.idle()
     assert of(found).n_ok == 3
@@ -80,7 +82,7 @@ async def test_background_streams_decode_all_the_while_and_are_apart(tmp_path: P
 
 
 async def test_warm_up_is_not_measured(gateway: Running) -> None:
-    found = await run(gateway.url, Load(requests=2, warmup=3))
+    found = await run(gateway.url, BenchLoad(requests=2, warmup=3))
     assert of(found).n_ok == 2
     assert of(found, Role.WARMUP).n_ok == 3
 
@@ -89,13 +91,15 @@ async def test_embeddings_count_their_inputs(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
         await gateway.add_worker(FakeOptions(pooling="mean"))
         shape = dataclasses.replace(SHORT, batch=8)
-        found = of(await run(gateway.url, Load(requests=3), shape, endpoint=Endpoint.EMBEDDINGS))
+        found = of(
+            await run(gateway.url, BenchLoad(requests=3), shape, endpoint=BenchEndpoint.EMBEDDINGS)
+        )
     assert found.n_ok == 3
     assert found.inputs_per_s == pytest.approx(8 * found.requests_per_s)
 
 
 async def test_refusals_are_errors_with_their_status(gateway: Running) -> None:
-    found = await run(gateway.url, Load(requests=2), fields={"temperature": "x"})
+    found = await run(gateway.url, BenchLoad(requests=2), fields={"temperature": "x"})
     assert of(found).errors == {"http_400": 2}
     assert "temperature" in found.transcripts[0].message
 
@@ -132,34 +136,34 @@ HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 async def test_whatever_a_server_does_is_an_error_of_a_kind(answer: bytes, kind: str) -> None:
     async with raw(answer) as url:
-        found = await run(url, Load(requests=1), model="m")
+        found = await run(url, BenchLoad(requests=1), model="m")
     assert of(found).errors == {kind: 1}
 
 
 async def test_nobody_there_is_no_connection() -> None:
     async with raw() as url:
         pass
-    assert of(await run(url, Load(requests=2), model="m")).errors == {"connect": 2}
+    assert of(await run(url, BenchLoad(requests=2), model="m")).errors == {"connect": 2}
 
 
 async def test_a_kept_connection_that_closed_is_dialled_anew(gateway: Running) -> None:
     whole = b"HTTP/1.1 200 OK\r\nContent-Length: 44\r\n\r\n"
     whole += b'{"content":"a","stop":true,"stop_type":"x" }'
     async with raw(whole, whole) as url:
-        load = Load(requests=2)
-        found = await run(url, load, model="m", endpoint=Endpoint.NATIVE, stream=False)
+        load = BenchLoad(requests=2)
+        found = await run(url, load, model="m", endpoint=BenchEndpoint.NATIVE, stream=False)
     assert of(found).n_ok == 2
 
 
 async def test_silence_is_a_timeout(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
         await gateway.add_worker(FakeOptions(free_running=False))
-        found = await run(gateway.url, Load(requests=1), timeout_s=0.2)
+        found = await run(gateway.url, BenchLoad(requests=1), timeout_s=0.2)
     assert of(found).errors == {"timeout": 1}
 
 
 async def test_a_cancelled_run_reports_what_there_is(gateway: Running) -> None:
-    task = asyncio.create_task(run(gateway.url, Load(duration_s=60.0)))
+    task = asyncio.create_task(run(gateway.url, BenchLoad(duration_s=60.0)))
     async with asyncio.timeout(10):
         while gateway.metrics.tasks.total() < 3:  # noqa: ASYNC110 - it announces nothing
             await asyncio.sleep(0.002)
@@ -170,7 +174,7 @@ async def test_a_cancelled_run_reports_what_there_is(gateway: Running) -> None:
 
 
 async def test_reports_hold_the_load_the_background_and_the_client(gateway: Running) -> None:
-    found = await run(gateway.url, Load(requests=2))
+    found = await run(gateway.url, BenchLoad(requests=2))
     written = document(found, Slo(), {"url": "u"}, with_requests=True)
     assert json.loads(json.dumps(written))["load"]["n_ok"] == 2
     assert len(written["requests"]) == 2 and written["client"]["events"] > 0

@@ -4,21 +4,29 @@ from typing import Any
 
 import pytest
 
-from gateway.bench.client.dialects import Counts, Endpoint, Piece, Said, Target, body, read
+from gateway.bench.client.dialects import (
+    AnswerPiece,
+    BenchEndpoint,
+    BenchTarget,
+    Counts,
+    Said,
+    body,
+    read,
+)
 
 HISTORY = [Said("system", "s"), Said("user", "u")]
 PLAIN = "s\nu"
 
 
-def asked(endpoint: Endpoint, **more: Any) -> dict[str, Any]:
-    return body(Target(url="", endpoint=endpoint, **more), HISTORY, ("u",), 9)
+def asked(endpoint: BenchEndpoint, **more: Any) -> dict[str, Any]:
+    return body(BenchTarget(url="", endpoint=endpoint, **more), HISTORY, ("u",), 9)
 
 
 @pytest.mark.parametrize(
     ("endpoint", "expected"),
     [
         (
-            Endpoint.CHAT,
+            BenchEndpoint.CHAT,
             {
                 "messages": [
                     {"role": "system", "content": "s"},
@@ -27,23 +35,27 @@ def asked(endpoint: Endpoint, **more: Any) -> dict[str, Any]:
                 "max_tokens": 9,
             },
         ),
-        (Endpoint.COMPLETIONS, {"prompt": PLAIN, "max_tokens": 9}),
-        (Endpoint.NATIVE, {"prompt": PLAIN, "n_predict": 9}),
-        (Endpoint.EMBEDDINGS, {"input": ["u"]}),
+        (BenchEndpoint.COMPLETIONS, {"prompt": PLAIN, "max_tokens": 9}),
+        (BenchEndpoint.NATIVE, {"prompt": PLAIN, "n_predict": 9}),
+        (BenchEndpoint.EMBEDDINGS, {"input": ["u"]}),
     ],
 )
-def test_every_endpoint_is_asked_in_its_words(endpoint: Endpoint, expected: dict[str, Any]) -> None:
+def test_every_endpoint_is_asked_in_its_words(
+    endpoint: BenchEndpoint, expected: dict[str, Any]
+) -> None:
     assert asked(endpoint, stream=False) == expected
 
 
 def test_streams_ask_for_usage_where_it_must_be_asked_for() -> None:
-    assert asked(Endpoint.CHAT)["stream_options"] == {"include_usage": True}
-    assert "stream_options" not in asked(Endpoint.NATIVE)
-    assert "stream" not in asked(Endpoint.EMBEDDINGS)
+    assert asked(BenchEndpoint.CHAT)["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in asked(BenchEndpoint.NATIVE)
+    assert "stream" not in asked(BenchEndpoint.EMBEDDINGS)
 
 
 def test_other_fields_stand_above_ours() -> None:
-    fields = asked(Endpoint.CHAT, ignore_eos=True, model="m", fields={"max_tokens": 3, "top_k": 1})
+    fields = asked(
+        BenchEndpoint.CHAT, ignore_eos=True, model="m", fields={"max_tokens": 3, "top_k": 1}
+    )
     assert fields["max_tokens"] == 3 and fields["top_k"] == 1
     assert fields["ignore_eos"] is True and fields["model"] == "m"
 
@@ -61,28 +73,36 @@ COUNTED = Counts(n_prompt=5, n_cached=4, n_output=2)
 @pytest.mark.parametrize(
     ("endpoint", "answer", "expected"),
     [
-        (Endpoint.CHAT, {"choices": [{"delta": {"content": "a"}}]}, Piece(text="a")),
-        (Endpoint.CHAT, {"choices": [{"delta": {"reasoning_content": "a"}}]}, Piece(text="a")),
+        (BenchEndpoint.CHAT, {"choices": [{"delta": {"content": "a"}}]}, AnswerPiece(text="a")),
         (
-            Endpoint.CHAT,
+            BenchEndpoint.CHAT,
+            {"choices": [{"delta": {"reasoning_content": "a"}}]},
+            AnswerPiece(text="a"),
+        ),
+        (
+            BenchEndpoint.CHAT,
             {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": "a"}}]}}]},
-            Piece(text="a"),
+            AnswerPiece(text="a"),
         ),
-        (Endpoint.CHAT, {"choices": [{"delta": {"role": "assistant", "content": None}}]}, Piece()),
         (
-            Endpoint.CHAT,
+            BenchEndpoint.CHAT,
+            {"choices": [{"delta": {"role": "assistant", "content": None}}]},
+            AnswerPiece(),
+        ),
+        (
+            BenchEndpoint.CHAT,
             {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]},
-            Piece(text="a", finish="stop"),
+            AnswerPiece(text="a", finish="stop"),
         ),
-        (Endpoint.CHAT, {"choices": [], **USAGE}, Piece(counts=COUNTED)),
+        (BenchEndpoint.CHAT, {"choices": [], **USAGE}, AnswerPiece(counts=COUNTED)),
         (
-            Endpoint.COMPLETIONS,
+            BenchEndpoint.COMPLETIONS,
             {"choices": [{"text": "a", "finish_reason": "length"}], **USAGE},
-            Piece(text="a", finish="length", counts=COUNTED),
+            AnswerPiece(text="a", finish="length", counts=COUNTED),
         ),
-        (Endpoint.NATIVE, {"content": "a", "stop": False}, Piece(text="a")),
+        (BenchEndpoint.NATIVE, {"content": "a", "stop": False}, AnswerPiece(text="a")),
         (
-            Endpoint.NATIVE,
+            BenchEndpoint.NATIVE,
             {
                 "content": "",
                 "stop": True,
@@ -91,16 +111,20 @@ COUNTED = Counts(n_prompt=5, n_cached=4, n_output=2)
                 "tokens_predicted": 2,
                 "timings": {"cache_n": 4, "prompt_n": 1},
             },
-            Piece(finish="limit", counts=Counts(n_prompt=5, n_cached=4, n_computed=1, n_output=2)),
+            AnswerPiece(
+                finish="limit", counts=Counts(n_prompt=5, n_cached=4, n_computed=1, n_output=2)
+            ),
         ),
         (
-            Endpoint.EMBEDDINGS,
+            BenchEndpoint.EMBEDDINGS,
             {"data": [{"embedding": []}], "usage": {"prompt_tokens": 5}},
-            Piece(finish="stop", counts=Counts(n_prompt=5)),
+            AnswerPiece(finish="stop", counts=Counts(n_prompt=5)),
         ),
-        (Endpoint.CHAT, {"error": {"message": "m"}}, Piece(error="m")),
-        (Endpoint.NATIVE, {"error": "m"}, Piece(error="m")),
+        (BenchEndpoint.CHAT, {"error": {"message": "m"}}, AnswerPiece(error="m")),
+        (BenchEndpoint.NATIVE, {"error": "m"}, AnswerPiece(error="m")),
     ],
 )
-def test_answers_are_read(endpoint: Endpoint, answer: dict[str, Any], expected: Piece) -> None:
+def test_answers_are_read(
+    endpoint: BenchEndpoint, answer: dict[str, Any], expected: AnswerPiece
+) -> None:
     assert read(endpoint, answer) == expected

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.bench.lengths import SHAREGPT_PROMPT, SHAREGPT_REPLY, Lengths, parse
-from gateway.bench.plan import Shape, conversation
+from gateway.bench.plan import LoadShape, conversation
 from gateway.bench.prompts import prompts_in
 from gateway.bench.words import WORDS, drawn, text
 
@@ -60,7 +60,7 @@ def test_texts_have_as_many_words_as_asked_for() -> None:
 
 
 def test_a_conversation_is_the_same_for_the_same_seed_and_number() -> None:
-    shape = Shape(prompt=Lengths(5, 50), output=Lengths(5, 50), shared_prefix=20, turns=3)
+    shape = LoadShape(prompt=Lengths(5, 50), output=Lengths(5, 50), shared_prefix=20, turns=3)
     assert conversation(shape, 1, 7) == conversation(shape, 1, 7)
     assert conversation(shape, 1, 7).asks != conversation(shape, 1, 8).asks
     assert conversation(shape, 1, 7).asks != conversation(shape, 2, 7).asks
@@ -68,7 +68,7 @@ def test_a_conversation_is_the_same_for_the_same_seed_and_number() -> None:
 
 
 def test_a_group_shares_its_beginning_and_no_other() -> None:
-    shape = Shape(shared_prefix=50, groups=3)
+    shape = LoadShape(shared_prefix=50, groups=3)
     systems = [conversation(shape, 1, index).system for index in range(6)]
     assert systems[:3] == systems[3:]
     assert len(set(systems)) == 3
@@ -76,13 +76,13 @@ def test_a_group_shares_its_beginning_and_no_other() -> None:
 
 
 def test_prompts_of_a_file_are_taken_in_turn() -> None:
-    shape = Shape(prompts=("a", "b", "c"), turns=2)
+    shape = LoadShape(prompts=("a", "b", "c"), turns=2)
     asked = [ask.inputs for index in range(3) for ask in conversation(shape, 1, index).asks]
     assert asked == [("a",), ("b",), ("c",), ("a",), ("b",), ("c",)]
 
 
 def test_a_batch_holds_as_many_inputs() -> None:
-    (ask,) = conversation(Shape(prompt=Lengths(3, 3), batch=4), 1, 0).asks
+    (ask,) = conversation(LoadShape(prompt=Lengths(3, 3), batch=4), 1, 0).asks
     assert [len(one.split()) for one in ask.inputs] == [3, 3, 3, 3]
     assert len(set(ask.inputs)) == 4
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bench.client.dialects import Counts, Piece
+from gateway.bench.client.dialects import AnswerPiece, Counts
 from gateway.bench.client.transcript import Failure, Transcript
-from gateway.bench.drive import Load
+from gateway.bench.drive import BenchLoad
 from gateway.bench.progress import fraction, line
 from gateway.bench.summary import Slo, percentile, spread, summarize
 from gateway.bench.table import table
@@ -118,14 +118,14 @@ def test_percentiles_are_in_order(values: list[float]) -> None:
 
 def test_pieces_fill_a_transcript_in() -> None:
     one = Transcript(start_s=1.0)
-    one.take(Piece(), 1.5)
-    one.take(Piece(text="a"), 2.0)
-    one.take(Piece(text="b", finish="stop"), 3.0)
-    one.take(Piece(counts=Counts(n_prompt=3)), 3.5)
-    one.take(Piece(counts=Counts(n_output=7)), 3.5)
+    one.take(AnswerPiece(), 1.5)
+    one.take(AnswerPiece(text="a"), 2.0)
+    one.take(AnswerPiece(text="b", finish="stop"), 3.0)
+    one.take(AnswerPiece(counts=Counts(n_prompt=3)), 3.5)
+    one.take(AnswerPiece(counts=Counts(n_output=7)), 3.5)
     assert (one.text, one.finish, one.arrivals_s) == ("ab", "stop", [2.0, 3.0])
     assert one.counts == Counts(n_prompt=3, n_output=7)
-    one.take(Piece(error="late"), 4.0)
+    one.take(AnswerPiece(error="late"), 4.0)
     one.fail(Failure.BROKEN)
     assert (one.failure, one.message) == (Failure.ERROR_EVENT, "late")
 
@@ -139,8 +139,8 @@ def test_the_table_shows_totals_and_spreads() -> None:
 
 
 def test_progress_is_by_requests_or_time() -> None:
-    assert fraction(Load(requests=10), 5, 0.0) == 0.5
-    assert fraction(Load(requests=10), 5, 0.0, turns=2) == 0.25
-    assert fraction(Load(duration_s=10), 5, 2.0) == 0.2
-    assert fraction(Load(requests=10, duration_s=10), 1, 30.0) == 1.0
+    assert fraction(BenchLoad(requests=10), 5, 0.0) == 0.5
+    assert fraction(BenchLoad(requests=10), 5, 0.0, turns=2) == 0.25
+    assert fraction(BenchLoad(duration_s=10), 5, 2.0) == 0.2
+    assert fraction(BenchLoad(requests=10, duration_s=10), 1, 30.0) == 1.0
     assert line(0.5, 3, 20.0) == "[###############               ]  50%  3 done  20 events/s"

@@ -18,7 +18,7 @@ from worker.doctor.library import judge_library
 from worker.host.topology import read_host
 
 
-def python(code: str, limit_s: float = 20.0) -> child.Outcome:
+def python(code: str, limit_s: float = 20.0) -> child.ChildOutcome:
     return child.run([sys.executable, "-c", code], os.environ, limit_s)
 
 

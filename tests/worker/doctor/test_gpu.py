@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from worker.doctor.child import Outcome
+from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Level
 from worker.doctor.gpu import GpuFacts, judge_gpu, judge_load, read_driver, read_log
 
@@ -65,10 +65,10 @@ def test_gpus_are_judged(facts: dict[str, Any], level: Level, text: str, mend: s
 
 
 def test_what_the_driver_says_is_read() -> None:
-    assert read_driver(Outcome(0, {"names": ["A", "B"], "fault": ""})) == (("A", "B"), "")
-    assert read_driver(Outcome(0, {"names": [], "fault": "Driver Not Loaded"}))[1]
-    assert "stuck" in read_driver(Outcome(None))[1]
-    assert "segmentation fault" in read_driver(Outcome(-signal.SIGSEGV))[1]
+    assert read_driver(ChildOutcome(0, {"names": ["A", "B"], "fault": ""})) == (("A", "B"), "")
+    assert read_driver(ChildOutcome(0, {"names": [], "fault": "Driver Not Loaded"}))[1]
+    assert "stuck" in read_driver(ChildOutcome(None))[1]
+    assert "segmentation fault" in read_driver(ChildOutcome(-signal.SIGSEGV))[1]
 
 
 LOG = [
@@ -83,9 +83,9 @@ LOG = [
 ]
 
 
-def loaded(log: list[str], **facts: Any) -> Outcome:
+def loaded(log: list[str], **facts: Any) -> ChildOutcome:
     taken = {"taken": 2**30, "offloads": True, "seconds": 1.5}
-    return Outcome(0, {"log": log, **taken, **facts})
+    return ChildOutcome(0, {"log": log, **taken, **facts})
 
 
 def test_the_log_tells_what_is_where() -> None:
@@ -120,14 +120,20 @@ def test_the_log_tells_what_is_where() -> None:
         (loaded(["offloaded 10/31 layers to GPU", LOG[2]]), 10, True, Level.OK, "10 of 31 layers"),
         (loaded(["offloaded 31/31 layers to GPU"]), 99, True, Level.FAIL, "are on a GPU"),
         (loaded(LOG, taken=0), 99, True, Level.WARN, "the driver reports 0 MiB taken"),
-        (Outcome(None), 99, True, Level.FAIL, "did not come to an end"),
-        (Outcome(-signal.SIGILL), 0, False, Level.FAIL, "illegal instruction"),
-        (Outcome(-signal.SIGSEGV), 0, False, Level.FAIL, "segmentation fault"),
-        (Outcome(1, {"error": "cannot load x"}), 0, False, Level.FAIL, "m.gguf: cannot load x"),
+        (ChildOutcome(None), 99, True, Level.FAIL, "did not come to an end"),
+        (ChildOutcome(-signal.SIGILL), 0, False, Level.FAIL, "illegal instruction"),
+        (ChildOutcome(-signal.SIGSEGV), 0, False, Level.FAIL, "segmentation fault"),
+        (
+            ChildOutcome(1, {"error": "cannot load x"}),
+            0,
+            False,
+            Level.FAIL,
+            "m.gguf: cannot load x",
+        ),
     ],
 )
 def test_layers_must_be_where_they_were_asked(
-    outcome: Outcome, n_layers: int, is_wanted: bool, level: Level, text: str
+    outcome: ChildOutcome, n_layers: int, is_wanted: bool, level: Level, text: str
 ) -> None:
     found = judge_load(outcome, "m.gguf", n_layers, is_wanted=is_wanted)
     assert (found.level, text in found.text) == (level, True), found

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.doctor.child import Outcome
+from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Level
 from worker.doctor.library import cpu_flags, features, judge_cpu, judge_library, missing, unused
 from worker.doctor.readers.elf import built_for
@@ -60,27 +60,27 @@ def test_what_cannot_be_told_is_no_fault() -> None:
     ("outcome", "text", "mend"),
     [
         (
-            Outcome(-signal.SIGILL),
+            ChildOutcome(-signal.SIGILL),
             "illegal instruction: it uses avx512, which this CPU has not",
             "-DGGML_NATIVE=OFF",
         ),
-        (Outcome(None), "did not come to an end", "dmesg"),
+        (ChildOutcome(None), "did not come to an end", "dmesg"),
         (
-            Outcome(1, {}, "ModuleNotFoundError: No module named 'llama_cpp'\n"),
+            ChildOutcome(1, {}, "ModuleNotFoundError: No module named 'llama_cpp'\n"),
             "not installed",
             "pip install llama-cpp-python",
         ),
         (
-            Outcome(1, {}, "OSError: libcudart.so.12: cannot open shared object file: none\n"),
+            ChildOutcome(1, {}, "OSError: libcudart.so.12: cannot open shared object file: none\n"),
             "needs libcudart.so.12",
             "libcudart.so.12",
         ),
-        (Outcome(-signal.SIGSEGV, {}, "x\nFatal\n"), "segmentation fault; Fatal", "rebuild"),
-        (Outcome(0, {"text": "?"}, ""), "said nothing", "rebuild"),
+        (ChildOutcome(-signal.SIGSEGV, {}, "x\nFatal\n"), "segmentation fault; Fatal", "rebuild"),
+        (ChildOutcome(0, {"text": "?"}, ""), "said nothing", "rebuild"),
     ],
 )
 def test_why_it_cannot_be_loaded_is_said_with_the_mend(
-    outcome: Outcome, text: str, mend: str
+    outcome: ChildOutcome, text: str, mend: str
 ) -> None:
     found = judge_library(outcome, BUILT | {"avx512"}, HASWELL)
     assert found.level is Level.FAIL
@@ -90,7 +90,7 @@ def test_why_it_cannot_be_loaded_is_said_with_the_mend(
 
 def test_a_loaded_library_says_its_versions() -> None:
     facts = {"llama": "0.5.0", "binding": "0.3.36", "system": INFO}
-    found = judge_library(Outcome(0, facts), BUILT, HASWELL)
+    found = judge_library(ChildOutcome(0, facts), BUILT, HASWELL)
     assert found.level is Level.OK
     assert found.text.startswith("0.5.0 of llama-cpp-python 0.3.36")
 

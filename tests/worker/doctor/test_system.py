@@ -6,7 +6,7 @@ import pytest
 
 from protocol.config.config import PoolConfig, WorkerConfig
 from worker.doctor import system
-from worker.doctor.child import Outcome
+from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Level
 from worker.doctor.packages import judge_packages, judge_python
 from worker.doctor.system import Need
@@ -90,12 +90,14 @@ def test_the_runtime_directory_is_ours_alone(mode: int | None, can: bool, level:
 
 def test_zeromq() -> None:
     facts = {"version": "4.3.5", "ipc": True, "curve": True, "longest": 20}
-    assert system.judge_zmq(Outcome(0, facts), ("ipc:///run/x.sock",)).level is Level.OK
-    long = system.judge_zmq(Outcome(0, facts), ("ipc:///run/" + "x" * 30,))
+    assert system.judge_zmq(ChildOutcome(0, facts), ("ipc:///run/x.sock",)).level is Level.OK
+    long = system.judge_zmq(ChildOutcome(0, facts), ("ipc:///run/" + "x" * 30,))
     assert (long.level, "longer than 20" in long.text) == (Level.FAIL, True)
-    assert system.judge_zmq(Outcome(0, {**facts, "ipc": False}), ()).level is Level.FAIL
-    assert system.judge_zmq(Outcome(1, {}, "ImportError: x\n"), ()).text.endswith("ImportError: x")
-    assert system.judge_zmq(Outcome(None), ()).level is Level.FAIL
+    assert system.judge_zmq(ChildOutcome(0, {**facts, "ipc": False}), ()).level is Level.FAIL
+    assert system.judge_zmq(ChildOutcome(1, {}, "ImportError: x\n"), ()).text.endswith(
+        "ImportError: x"
+    )
+    assert system.judge_zmq(ChildOutcome(None), ()).level is Level.FAIL
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from protocol.wire.messages import Detokenized, Finish
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeSampler
 from worker.engine.slot import Slot
-from worker.engine.task import Call, Report
+from worker.engine.task import EngineJob, Report
 
 
 def poison(rig: Rig, name: str, task_id: int) -> None:
@@ -103,9 +103,9 @@ def test_a_fault_of_a_call_fails_that_call_only() -> None:
     def raising() -> Detokenized:
         raise RuntimeError("a fault of ours")
 
-    rig.engine.submit(Call(7, 0, raising))
+    rig.engine.submit(EngineJob(7, 0, raising))
     rig.turn()
-    rig.engine.submit(Call(8, 0, raising, is_heavy=True))
+    rig.engine.submit(EngineJob(8, 0, raising, is_heavy=True))
     rig.turn()
     assert [rig.failed(task_id).code for task_id in (7, 8)] == [ErrorCode.INTERNAL] * 2
     good = rig.submit("two")

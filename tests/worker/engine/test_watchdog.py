@@ -15,7 +15,7 @@ from protocol.wire.sampling import SamplingParams
 from tests.worker.router import Gateway
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.stats import EngineProgress
-from worker.engine.task import Call
+from worker.engine.task import EngineJob
 from worker.process import EXIT_STUCK, WorkerProcess
 
 
@@ -82,7 +82,7 @@ def test_a_light_call_that_never_returns_ends_the_worker(stuck: tuple[Any, Any, 
     def work() -> None:
         gate.wait(20)
 
-    process._thread.engine.submit(Call(1, 0, work))
+    process._thread.engine.submit(EngineJob(1, 0, work))
     assert ends() == [EXIT_STUCK]
     gate.set()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from protocol.wire.messages import Detokenized
 from tests.worker.engines import Rig
-from worker.engine.task import Call, Report
+from worker.engine.task import EngineJob, Report
 
 
 def test_nothing_is_watched_between_two_turns() -> None:
@@ -38,9 +38,9 @@ def test_light_and_heavy_calls_are_watched() -> None:
         seen.append(rig.engine.busy_since)
         return Detokenized(task_id=1, attempt=0, content="")
 
-    rig.engine.submit(Call(1, 0, work))
-    rig.engine.submit(Call(2, 0, work, is_heavy=True))
-    rig.engine.submit(Call(3, 0, work, slot=1))
+    rig.engine.submit(EngineJob(1, 0, work))
+    rig.engine.submit(EngineJob(2, 0, work, is_heavy=True))
+    rig.engine.submit(EngineJob(3, 0, work, slot=1))
     rig.turn()
     assert len(seen) == 3 and all(since > 0 for since in seen)
     assert rig.engine.busy_since == 0.0

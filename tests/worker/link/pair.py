@@ -14,9 +14,9 @@ from tests.worker.router import Gateway
 from worker.engine.engine import Engine, EngineConfig
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.task import Stop
-from worker.link.connection import Connection
+from worker.link.connection import GatewayConnection
 from worker.link.link import Link
-from worker.link.outbound import Outlet
+from worker.link.outbound import OutboundQueue
 from worker.prompt.prompt import PromptReader
 
 
@@ -28,13 +28,13 @@ class Pair:
         self.gateway = Gateway(self.context, endpoint)
         config = WorkerConfig(backend="fake", n_slots=2, n_ctx=512, **settings)
         self.backend = FakeBackend(config)
-        self.outlet = Outlet()
+        self.outlet = OutboundQueue()
         engine_config = EngineConfig(n_slots=2, n_ctx=256)
         self.engine = Engine(self.backend, engine_config, self.outlet.put)
         self.thread = threading.Thread(target=self.engine.run)
         self.thread.start()
         hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
-        self.link = Link(Connection(self.context, endpoint, "w:1"), self.outlet, hello)
+        self.link = Link(GatewayConnection(self.context, endpoint, "w:1"), self.outlet, hello)
         self.link.open()
 
     def attach(self) -> None:

@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode
 from protocol.wire import messages as m
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from tests.worker.link.pair import Pair, generate
-from worker.embedding.batcher import Desk
+from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.fake.backend import FakeBackend
 
 
@@ -30,7 +30,7 @@ def embedding(plain: Pair) -> Pair:
     config = WorkerConfig(backend="fake", embeddings=True, n_ubatch=64, fake_step_ms=5)
     backend = FakeBackend(config)
     assert backend.embedder is not None
-    plain.link.embed_with(Desk(backend, backend.embedder, plain.engine, 0.1))
+    plain.link.embed_with(EmbeddingBatcher(backend, backend.embedder, plain.engine, 0.1))
     return plain
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ConfigError
-from worker.models.folder import Found, scan
+from worker.models.folder import FoundModel, scan
 
 
 def fill(folder: Path, *names: str) -> None:
@@ -17,8 +17,8 @@ def fill(folder: Path, *names: str) -> None:
 def test_every_file_is_a_model_and_nothing_else_is(tmp_path: Path) -> None:
     fill(tmp_path, "b.gguf", "a-Q4_K_M.gguf", "readme.md", "mmproj-b.gguf", "mtp-b.gguf")
     assert scan(tmp_path) == [
-        Found("a-Q4_K_M", f"{tmp_path}/a-Q4_K_M.gguf"),
-        Found("b", f"{tmp_path}/b.gguf"),
+        FoundModel("a-Q4_K_M", f"{tmp_path}/a-Q4_K_M.gguf"),
+        FoundModel("b", f"{tmp_path}/b.gguf"),
     ]
 
 
@@ -27,7 +27,7 @@ def test_a_subfolder_is_one_model_with_its_projector(tmp_path: Path) -> None:
     fill(tmp_path, "empty/readme.md", "eye/mmproj-F16.gguf", "a/b/c.gguf")
     folder = tmp_path / "gemma"
     assert scan(tmp_path) == [
-        Found("gemma", f"{folder}/model-Q8_0.gguf", f"{folder}/mmproj-F16.gguf")
+        FoundModel("gemma", f"{folder}/model-Q8_0.gguf", f"{folder}/mmproj-F16.gguf")
     ]
 
 
@@ -35,8 +35,8 @@ def test_a_model_in_parts_is_one(tmp_path: Path) -> None:
     parts = [f"kimi-{i:05d}-of-00003.gguf" for i in (1, 2, 3)]
     fill(tmp_path, *parts, *(f"sub/{part}" for part in parts), "sub/a.gguf")
     assert scan(tmp_path) == [
-        Found("kimi", f"{tmp_path}/{parts[0]}"),
-        Found("sub", f"{tmp_path}/sub/{parts[0]}"),
+        FoundModel("kimi", f"{tmp_path}/{parts[0]}"),
+        FoundModel("sub", f"{tmp_path}/sub/{parts[0]}"),
     ]
 
 

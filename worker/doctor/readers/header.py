@@ -42,7 +42,7 @@ class Header:
         return self.values.get(f"{self.values.get('general.architecture')}.{key}")
 
 
-class _Reader:
+class _HeaderReader:
     """A place in a mapped file."""
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -82,7 +82,7 @@ def read_header(path: Path) -> Header:
         if file.read(4) != b"GGUF":
             return Header(fault="it does not begin with GGUF", values={})
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            reader = _Reader(data)
+            reader = _HeaderReader(data)
             try:
                 version, n_tensors, n_values = reader.take("I"), reader.take("Q"), reader.take("Q")
                 if version not in _BIG_VERSIONS:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from worker.engine.backend import Backend
 from worker.engine.cache.host_cache import HostCache
-from worker.engine.cache.radix import NOTHING, Match, RadixTree
-from worker.engine.slot import Slot, SlotState, Space
+from worker.engine.cache.radix import NOTHING, RadixMatch, RadixTree
+from worker.engine.slot import CacheNamespace, Slot, SlotState
 from worker.engine.stats import Counters
 
 MIN_SHARED = 16
@@ -40,7 +40,7 @@ class Source(NamedTuple):
 
 
 @dataclass(slots=True)
-class Branch:
+class CachedBranch:
     """A sequence that serves nobody: what a slot held before it took another task.
 
     What evicting needs has the names that it has in `Slot`.
@@ -49,14 +49,14 @@ class Branch:
     id: int
     """Number of the sequence."""
     tokens: list[int]
-    space: Space
+    space: CacheNamespace
     last_task_id: int
     last_used: int
     used_at: int
     """The rows computed up to its last use: see `rent.py`."""
 
 
-Idle = Branch | Slot
+Idle = CachedBranch | Slot
 """A sequence that nobody computes with."""
 
 
@@ -78,9 +78,9 @@ class PrefixCache:
         self._host = host
         self.is_on = is_on and backend.can_copy
         self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
-        self._branches: dict[int, Branch] = {}
-        self._trees: dict[Space, RadixTree] = {}
-        self._spaces: dict[int, Space] = {}
+        self._branches: dict[int, CachedBranch] = {}
+        self._trees: dict[CacheNamespace, RadixTree] = {}
+        self._spaces: dict[int, CacheNamespace] = {}
         self._n_uses = 0
         self.n_rows = 0
         """Rows so far that looked at all cells in use."""
@@ -97,13 +97,13 @@ class PrefixCache:
         known = tree.length(slot.id)
         tree.extend(slot.id, slot.tokens[known:])
 
-    def find(self, space: Space, prompt: Sequence[int], n_most: int) -> Source | None:
+    def find(self, space: CacheNamespace, prompt: Sequence[int], n_most: int) -> Source | None:
         """Find the sequence that holds most of a prompt, of which `n_most` tokens may be taken."""
         match = self.holders(space, prompt)
         n = min(match.n, n_most)
         return Source(min(match.keys), n) if n > 0 else None
 
-    def holders(self, space: Space, prompt: Sequence[int]) -> Match:
+    def holders(self, space: CacheNamespace, prompt: Sequence[int]) -> RadixMatch:
         """Tell how much of a prompt is known, and which sequences hold as much."""
         tree = self._trees.get(space)
         return NOTHING if tree is None else tree.longest(prompt)
@@ -196,7 +196,7 @@ class PrefixCache:
         seq, space = self._free.pop(), self._spaces[slot.id]
         self._backend.copy(slot.id, seq, 0, len(slot.tokens))
         tokens = list(slot.tokens)
-        branch = Branch(seq, tokens, space, slot.last_task_id, slot.last_used, slot.used_at)
+        branch = CachedBranch(seq, tokens, space, slot.last_task_id, slot.last_used, slot.used_at)
         self._branches[seq] = branch
         self._spaces[seq] = space
         self._trees[space].extend(seq, tokens)
@@ -299,7 +299,7 @@ class PrefixCache:
         else:
             self._drop(old)
 
-    def _drop(self, branch: Branch) -> None:
+    def _drop(self, branch: CachedBranch) -> None:
         self._backend.remove(branch.id, 0)
         self._trees[branch.space].cut(branch.id, 0)
         self._forget_space(branch.id)

@@ -9,8 +9,8 @@ own tokens again, or to copy it to the host's memory and back.
 from worker.engine.backend import Backend
 from worker.engine.cache.cache import MIN_SHARED, Idle, PrefixCache, last_used
 from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
-from worker.engine.slot import Slot, Space
-from worker.engine.task import Task
+from worker.engine.slot import CacheNamespace, Slot
+from worker.engine.task import EngineTask
 
 MIN_IDLE = 100
 """Rows that an idle sequence stays in any case: its user may be about to go on."""
@@ -23,7 +23,7 @@ MAX_WAYS_S = 0.1
 """Longest time for copies before a step that reads."""
 
 
-class Rent:
+class EvictionPolicy:
     """Counts what the cache's idle texts cost, and lets them go; the engine thread's alone."""
 
     def __init__(self, backend: Backend, cache: PrefixCache, host: HostCache | None) -> None:
@@ -48,7 +48,7 @@ class Rent:
         n = len(old.tokens)
         return n * self._host.token_s < MAX_WAY_S and self._host.takes(n)
 
-    def make_way(self, slot: Slot, task: Task, space: Space) -> None:
+    def make_way(self, slot: Slot, task: EngineTask, space: CacheNamespace) -> None:
         """Move an idle text to the host's memory for a short task that nobody else runs beside.
 
         The fewer cells are in use, the faster a lone row is. One text at a time: the next such task

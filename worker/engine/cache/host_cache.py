@@ -21,7 +21,7 @@ MAX_TASKS = 16
 """Tasks that are remembered of a copy: a text that is asked for again and again has any number."""
 
 
-class Found(NamedTuple):
+class HostCacheHit(NamedTuple):
     """A copy whose first `n` tokens are those of a prompt."""
 
     n: int
@@ -115,7 +115,7 @@ class HostCache:
 
     def find(
         self, space: Hashable, prompt: Sequence[int], n_most: int, *, whole: bool = False
-    ) -> Found | None:
+    ) -> HostCacheHit | None:
         """Find the copy that holds most of a prompt; with `whole` all of the copy must fit."""
         if (tree := self._trees.get(space)) is None:
             return None
@@ -129,12 +129,14 @@ class HostCache:
         key = min(match.keys, key=lambda one: len(self._copies[one].tokens))
         self._use(key)
         copy = self._copies[key]
-        return Found(n, copy.state, len(copy.tokens))
+        return HostCacheHit(n, copy.state, len(copy.tokens))
 
     def __len__(self) -> int:
         return len(self._copies)
 
-    def _find_whole(self, space: Hashable, prompt: Sequence[int], n_most: int) -> Found | None:
+    def _find_whole(
+        self, space: Hashable, prompt: Sequence[int], n_most: int
+    ) -> HostCacheHit | None:
         fitting = [
             (len(copy.tokens), key)
             for key, copy in self._copies.items()
@@ -146,7 +148,7 @@ class HostCache:
             return None
         n, key = max(fitting)
         self._use(key)
-        return Found(n, self._copies[key].state, n)
+        return HostCacheHit(n, self._copies[key].state, n)
 
     def _make_room(self, n_bytes: int) -> bool:
         if 0 <= self._n_bytes_max < n_bytes:

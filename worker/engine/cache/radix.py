@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Match(NamedTuple):
+class RadixMatch(NamedTuple):
     """The longest known beginning of a prompt, and the sequences that hold it."""
 
     n: int
     keys: frozenset[int]
 
 
-NOTHING = Match(0, frozenset())
+NOTHING = RadixMatch(0, frozenset())
 """Of a prompt that nobody knows."""
 
 
@@ -90,7 +90,7 @@ class RadixTree:
             del self._lengths[key], self._ends[key]
         self._join(node)
 
-    def longest(self, tokens: Sequence[int]) -> Match:
+    def longest(self, tokens: Sequence[int]) -> RadixMatch:
         """Find the longest beginning of `tokens` that any sequence holds."""
         node, at, found = self._root, 0, NOTHING
         while at < len(tokens):
@@ -99,7 +99,7 @@ class RadixTree:
                 break
             n = common_at(child.tokens, tokens, at)
             at += n
-            found = Match(at, frozenset(child.keys))
+            found = RadixMatch(at, frozenset(child.keys))
             if n < len(child.tokens):
                 break
             node = child

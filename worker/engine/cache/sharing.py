@@ -14,7 +14,7 @@ from typing import NamedTuple
 from worker.engine.cache.cache import MIN_SHARED, PrefixCache, Source
 from worker.engine.cache.prefix import common_prefix
 from worker.engine.media import whole_pieces
-from worker.engine.slot import Run, Slot, SlotState
+from worker.engine.slot import Slot, SlotState, SlotTask
 
 MIN_AHEAD = 4
 """Tokens beyond what can be taken now that are worth another step of waiting."""
@@ -29,7 +29,7 @@ class Promise(NamedTuple):
     n: int
 
 
-class Sharing:
+class PrefixSharing:
     """Decides for each new task whether it reads its prompt, takes it, or waits for it."""
 
     def __init__(self, cache: PrefixCache) -> None:
@@ -42,14 +42,14 @@ class Sharing:
         for slot in sorted(undecided, key=lambda one: one.active.order):
             run = slot.active
             run.is_undecided = False
-            if run.is_parked or not run.task.params.cache_prompt:
+            if run.is_preempted or not run.task.params.cache_prompt:
                 continue
             if self._cache.is_on and self._waits(slot, slots):
                 run.is_undecided = True
                 continue
             self._recover(slot)
 
-    def twins(self, leader: Slot, slots: Sequence[Slot]) -> list[Slot]:
+    def identical_prompts(self, leader: Slot, slots: Sequence[Slot]) -> list[Slot]:
         """Give the whole prompt of a slot, just read, to those that wait for the same one."""
         if leader.active.is_resumed:
             return []
@@ -101,7 +101,7 @@ class Sharing:
         self._counters.n_cached += n
 
 
-def most(run: Run) -> int:
+def most(run: SlotTask) -> int:
     """Return how many tokens may be taken: the last one is always read again."""
     return whole_pieces(run.task.media, len(run.reading) - 1)
 
@@ -112,14 +112,14 @@ def least(slot: Slot) -> int:
     return max(len(slot.tokens) + 1, min(len(slot.tokens) + MIN_SHARED, n_all))
 
 
-def is_twin(promised: Promise, run: Run) -> bool:
+def is_twin(promised: Promise, run: SlotTask) -> bool:
     """Tell whether another task has the very same prompt: its logits will do for both."""
     other = promised.slot.active
     is_new = not (run.is_resumed or other.is_resumed)
     return is_new and promised.n == len(run.reading) == len(other.reading)
 
 
-def promise(run: Run, others: Sequence[Slot]) -> Promise | None:
+def promise(run: SlotTask, others: Sequence[Slot]) -> Promise | None:
     """Find the older task that is reading most of a prompt and has not come to the end of it."""
     sources = [
         Promise(one, common_prefix(one.run.reading, run.reading))
@@ -127,7 +127,7 @@ def promise(run: Run, others: Sequence[Slot]) -> Promise | None:
         if one.run is not None
         and one.state is SlotState.PREFILL
         and one.run.order < run.order
-        and not (one.run.is_undecided or one.run.is_parked or one.run.task.media)
+        and not (one.run.is_undecided or one.run.is_preempted or one.run.task.media)
     ]
     reading = [source for source in sources if len(source.slot.tokens) < source.n]
     return max(reading, key=lambda source: source.n, default=None)

@@ -6,7 +6,7 @@ from typing import Protocol
 State = bytes | bytearray | memoryview
 
 
-class States(Protocol):
+class SequenceState(Protocol):
     """Reads and writes the memory of whole sequences; used between two steps."""
 
     version: int

@@ -20,10 +20,10 @@ from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import (
+    BatchRow,
     CacheFull,
     DecodeFailed,
     Regroup,
-    Row,
     Sampled,
     Sampler,
     SpecialTokens,
@@ -97,7 +97,7 @@ class FakeBackend:
         self._cells: dict[int, list[int]] = {}
         self._faults: dict[int, tuple[bytes, bytes]] = {}
         self._n_saved: dict[int, int] = {}
-        self._last: list[Row] = []
+        self._last: list[BatchRow] = []
         self.n_cells = total
         self.n_batch = config.n_batch
         self.n_seq = n_sequences(config.n_slots, config.cache_branches)
@@ -164,7 +164,7 @@ class FakeBackend:
         sampler.seq = seq
         sampler.backend_sampling = sampler.params.backend_sampling and not sampler.params.grammar
 
-    def decode(self, rows: Sequence[Row]) -> None:
+    def decode(self, rows: Sequence[BatchRow]) -> None:
         """Append rows to their sequences, as strict about positions as llama.cpp."""
         n_tokens = sum(len(row.tokens) for row in rows)
         assert 0 < n_tokens <= self.n_batch, f"batch of {n_tokens} tokens"
@@ -281,7 +281,7 @@ class FakeBackend:
         """Forget everything."""
         self._cells.clear()
 
-    def _find_fault(self, row: Row) -> None:
+    def _find_fault(self, row: BatchRow) -> None:
         """Obey the last marker of a prompt once it has been read."""
         marked = len(row.tokens) > 1 and not row.is_draft and self._note_mark(row.seq)
         if not marked:

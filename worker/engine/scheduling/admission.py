@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 
-from worker.engine.cache.eviction import SHORT, Rent
+from worker.engine.cache.eviction import SHORT, EvictionPolicy
 from worker.engine.cache.prefix import choose_slot, reusable
 from worker.engine.media import whole_pieces
-from worker.engine.slot import Slot, SlotState, Space
-from worker.engine.task import Task
+from worker.engine.slot import CacheNamespace, Slot, SlotState
+from worker.engine.task import EngineTask
 
 _RESERVE = 256
-"""Cells kept for an answer without a limit: longer ones may have to be parked."""
+"""Cells kept for an answer without a limit: longer ones may have to be preempted."""
 
 
 class Admission:
     """Decides by the slots and the cache; the engine thread's alone."""
 
     def __init__(
-        self, rent: Rent, n_ctx: int, n_cells: int, similarity: float, *, cuts: bool
+        self, rent: EvictionPolicy, n_ctx: int, n_cells: int, similarity: float, *, cuts: bool
     ) -> None:
         """`n_ctx` is a slot's context; without `cuts` a slot's tokens cannot be kept in part."""
         self._cache = rent.cache
@@ -27,7 +27,7 @@ class Admission:
         self._similarity = similarity
         self._cuts = cuts
 
-    def choose(self, task: Task, space: Space) -> Slot | None:
+    def choose(self, task: EngineTask, space: CacheNamespace) -> Slot | None:
         """Return the idle slot for a task, or None as long as it has to wait."""
         if not self._fits(task, space):
             return None
@@ -46,7 +46,9 @@ class Admission:
             return min(holding, key=lambda slot: len(slot.tokens))
         return min(idle, key=lambda slot: (bool(slot.tokens), slot.last_used, slot.id))
 
-    def clear(self, slot: Slot, task: Task, space: Space, *, is_alone: bool = False) -> int:
+    def clear(
+        self, slot: Slot, task: EngineTask, space: CacheNamespace, *, is_alone: bool = False
+    ) -> int:
         """Let a slot forget what is of no use to a task; return how many tokens it keeps."""
         makes_way = is_alone and len(task.prompt) < SHORT
         if makes_way:
@@ -70,14 +72,14 @@ class Admission:
         slot.scales, slot.salt = space
         return n_cached
 
-    def n_known(self, task: Task, space: Space) -> int:
+    def n_known(self, task: EngineTask, space: CacheNamespace) -> int:
         """Count the tokens of a prompt that need not be read, whoever holds them."""
         if not task.params.cache_prompt:
             return 0
         n, _ = self._cache.holders(space, task.prompt)
         return min(n, len(task.prompt) - 1)
 
-    def _fits(self, task: Task, space: Space) -> bool:
+    def _fits(self, task: EngineTask, space: CacheNamespace) -> bool:
         """Tell whether there are cells for a task, if the slots could want more than there are."""
         busy = [slot.run for slot in self._slots if slot.run is not None]
         if not busy or not self._is_scarce:

@@ -23,7 +23,7 @@ came or did not come, or one that waited, which is the surest sign."""
 
 
 @dataclass(slots=True)
-class Anticipation:
+class ArrivalPredictor:
     """Learns whether tasks follow those that end, and how long to wait for them."""
 
     is_on: bool

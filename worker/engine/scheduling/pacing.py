@@ -10,7 +10,7 @@ sees tokens that come steadily, not the piece. Clients pace tokens like this for
 import math
 from typing import NamedTuple
 
-from worker.engine.scheduling.scheduler import TILE, Budget
+from worker.engine.scheduling.scheduler import TILE, StepBudget
 
 PIECE = 2 * TILE
 """Prompt tokens that are read between two turns of streams: a CPU's attention takes a quarter less
@@ -25,7 +25,7 @@ GROWS = 1.15
 """A piece takes so much longer than the average of the last ones says, for more lies before it."""
 
 
-class Turn(NamedTuple):
+class PacingPlan(NamedTuple):
     """Steps of decoding slots in a row, and the piece of a prompt that comes after them."""
 
     n_steps: int = 1
@@ -35,7 +35,7 @@ class Turn(NamedTuple):
     """Time between what one step says and what the next one does; 0 is at once."""
 
 
-def plan_turn(budget: Budget, n_left: int, n_decoding: int, n_cells: int) -> Turn:
+def plan_turn(budget: StepBudget, n_left: int, n_decoding: int, n_cells: int) -> PacingPlan:
     """Plan a turn of so many decoding slots, while one prompt has `n_left` tokens to be read."""
     decode_s = budget.decode.predict(n_decoding, n_cells)
     n_tokens = min(n_left, PIECE)
@@ -43,30 +43,30 @@ def plan_turn(budget: Budget, n_left: int, n_decoding: int, n_cells: int) -> Tur
         n_tokens = TILE
     piece_s = n_tokens * budget.token_s * GROWS
     if decode_s <= 0.0 or piece_s <= 0.0:
-        return Turn()
+        return PacingPlan()
     spare_s = max(decode_s, SPREAD * budget.target_s - decode_s)
     n_steps = min(math.ceil(piece_s / spare_s), int(piece_s / (MOST * decode_s)))
     if n_steps < 2:
-        return Turn()
-    return Turn(n_steps, n_tokens, piece_s / n_steps + decode_s)
+        return PacingPlan()
+    return PacingPlan(n_steps, n_tokens, piece_s / n_steps + decode_s)
 
 
-class Pace:
+class StreamPacer:
     """Goes through turns: which of its steps is next, and when what that one says leaves."""
 
     def __init__(self) -> None:
-        self._turn = Turn()
+        self._turn = PacingPlan()
         self._n_steps = 1
         """Steps of the turn that were planned."""
         self._start_s = 0.0
 
-    def begin(self, turn: Turn) -> None:
+    def begin(self, turn: PacingPlan) -> None:
         """Begin a turn; its first step is planned, and says what it says at once."""
         self._turn, self._n_steps = turn, 1
 
     def end(self) -> None:
         """Leave a turn; what is held leaves with the next step."""
-        self._turn = Turn()
+        self._turn = PacingPlan()
 
     @property
     def goes_on(self) -> bool:

@@ -9,14 +9,21 @@ what they cost in a batch of their own (docs/performance.md): then prompts and d
 import time
 from collections.abc import Sequence
 
-from worker.engine.backend import Backend, Row
+from worker.engine.backend import Backend, BatchRow
 from worker.engine.media import text_until
 from worker.engine.prompt_logprobs import is_probed, rooms
-from worker.engine.scheduling.pacing import Pace, Turn, plan_turn
-from worker.engine.scheduling.scheduler import NEARLY_ALL, TILE, WHOLE, Budget, Waiting, plan_chunks
+from worker.engine.scheduling.pacing import PacingPlan, StreamPacer, plan_turn
+from worker.engine.scheduling.scheduler import (
+    NEARLY_ALL,
+    TILE,
+    WHOLE,
+    StepBudget,
+    Waiting,
+    plan_chunks,
+)
 from worker.engine.self_extend import SelfExtend
 from worker.engine.slot import Slot, SlotState
-from worker.engine.speculation.draft import Guessing
+from worker.engine.speculation.draft import Speculator
 from worker.engine.stats import Counters
 
 
@@ -24,7 +31,7 @@ class Planner:
     """Plans one step after the other; remembers whose turn it is."""
 
     def __init__(
-        self, backend: Backend, budget: Budget, guessing: Guessing, extend: SelfExtend | None
+        self, backend: Backend, budget: StepBudget, guessing: Speculator, extend: SelfExtend | None
     ) -> None:
         self._backend = backend
         self._budget = budget
@@ -32,11 +39,11 @@ class Planner:
         self._extend = extend
         self._n_read = 0
         """Prompt tokens read since those that decode had their turn."""
-        self._pace = Pace()
+        self._pace = StreamPacer()
         self.due_s = 0.0
         """When what the planned step says may leave (monotonic); 0 is at once."""
 
-    def plan(self, able: Sequence[Slot], counters: Counters) -> list[Row]:
+    def plan(self, able: Sequence[Slot], counters: Counters) -> list[BatchRow]:
         """Return the rows of the slots that may take part; none if all of them wait."""
         decoding = [slot for slot in able if slot.state is SlotState.DECODE]
         reading = [] if len(decoding) == len(able) else self._reading(able)
@@ -63,11 +70,11 @@ class Planner:
         self._n_read = self._n_read + n_prompt if decoding else 0
         return prompts
 
-    def _turn(self, decoding: Sequence[Slot], n_left: int, counters: Counters) -> Turn:
+    def _turn(self, decoding: Sequence[Slot], n_left: int, counters: Counters) -> PacingPlan:
         """Plan how many steps the decoding slots have before the only prompt goes on."""
         is_seen = any(slot.active.unsaid is None for slot in decoding)
         if not is_seen or not self._budget.takes_turns:
-            return Turn()
+            return PacingPlan()
         return plan_turn(self._budget, n_left, len(decoding), counters.n_kv_used)
 
     def _go_together(self, n_decoding: int, n_prompt: int) -> bool:
@@ -76,13 +83,13 @@ class Planner:
         is_faster = self._backend.is_gpu or n_decoding + n_prompt < TILE
         return is_faster and n_rows <= self._backend.n_batch
 
-    def prompt_row(self, slot: Slot, n: int) -> Row:
+    def prompt_row(self, slot: Slot, n: int) -> BatchRow:
         """Return the next `n` tokens of a prompt."""
         run, start = slot.active, len(slot.tokens)
         is_last = start + n == len(run.reading)
         tokens = run.reading[start : start + n]
         wants_logits = is_last and not run.is_resumed
-        return Row(slot.id, slot.n_pos, tokens, wants_logits, is_probed=is_probed(slot))
+        return BatchRow(slot.id, slot.n_pos, tokens, wants_logits, is_probed=is_probed(slot))
 
     def _reading(self, able: Sequence[Slot]) -> list[tuple[Slot, int]]:
         """Return the slots that can read at once, and how much."""
@@ -99,7 +106,7 @@ class Planner:
         n_decoding: int,
         counters: Counters,
         is_overdue: bool,
-    ) -> list[Row]:
+    ) -> list[BatchRow]:
         """Return pieces of prompts for a step that follows, or holds, so many decoded rows."""
         backend, budget = self._backend, self._budget
         n_spare = backend.n_outputs - backend.card.n_slots - self._guessing.most(n_decoding)

@@ -27,7 +27,7 @@ class Waiting(NamedTuple):
     """It has waited so long that shorter ones may not pass it any more."""
 
 
-class Chunk(NamedTuple):
+class PromptChunk(NamedTuple):
     """The next `n` prompt tokens of a slot."""
 
     slot: int
@@ -65,7 +65,7 @@ def plan_chunks(
     *,
     n_read: int | None = None,
     nearly: float = NEARLY_ALL,
-) -> list[Chunk]:
+) -> list[PromptChunk]:
     """Share the budget among prompts: the shortest rest first, half for the oldest late one.
 
     A chunk may be larger than its share, if there is `room` for it (`nearly` times as large, if
@@ -92,8 +92,10 @@ def plan_chunks(
             continue
         n = _leaving_tiles(chunks[one.slot], one.n_left, room)
         room -= n - chunks[one.slot]
-        rounded.append(Chunk(one.slot, _without_single(n, one.n_left)))
-    return [chunk for chunk in rounded if chunk.n] or [Chunk(min(waiting, key=_length).slot, 1)]
+        rounded.append(PromptChunk(one.slot, _without_single(n, one.n_left)))
+    return [chunk for chunk in rounded if chunk.n] or [
+        PromptChunk(min(waiting, key=_length).slot, 1)
+    ]
 
 
 def _shares(
@@ -150,7 +152,7 @@ def _without_single(n: int, n_left: int) -> int:
 
 
 @dataclass(slots=True)
-class Budget:
+class StepBudget:
     """How many prompt tokens the next step may read, learnt from the steps before.
 
     `token_s` is the measured cost of a prompt token, a moving average. With nobody decoding a step

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from protocol.wire.sampling import SamplingParams
-from worker.engine.backend import Row
+from worker.engine.backend import BatchRow
 from worker.engine.slot import Slot
 
 
-class Wish(NamedTuple):
+class DraftRequest(NamedTuple):
     """A slot that could go several tokens in one step."""
 
     slot: int
@@ -37,7 +37,7 @@ class Drafter(Protocol):
     n_max: int
     """Most tokens of one guess."""
 
-    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
         """Return a guess for each wish, at most its `n_max` tokens; none is an empty one."""
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
@@ -55,7 +55,7 @@ class Drafters:
         self._drafters = drafters
         self.n_max = max(drafter.n_max for drafter in drafters.values())
 
-    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
         """Return the first guess that anybody has for each wish."""
         guesses: dict[int, list[int]] = {wish.slot: [] for wish in wishes}
         for kind, drafter in self._drafters.items():
@@ -80,7 +80,7 @@ class Drafters:
             drafter.close()
 
 
-class Guessing:
+class Speculator:
     """Makes the rows of decoding slots: the one token of each, and the guesses that follow it."""
 
     def __init__(self, drafter: Drafter | None, *, n_slots: int, n_rows: int) -> None:
@@ -90,10 +90,10 @@ class Guessing:
         self._n_rows = n_rows
         """Most guesses of one step."""
 
-    def rows(self, slots: Sequence[Slot]) -> list[Row]:
+    def rows(self, slots: Sequence[Slot]) -> list[BatchRow]:
         """Return one row for each decoding slot."""
         if not self.most(len(slots)):
-            return [Row(slot.id, slot.n_pos, (slot.active.pending,), True) for slot in slots]
+            return [BatchRow(slot.id, slot.n_pos, (slot.active.pending,), True) for slot in slots]
         guesses = self._guesses(slots)
         return [self._row(slot, guesses.get(slot.id, [])) for slot in slots]
 
@@ -103,9 +103,9 @@ class Guessing:
         return self._n_rows if is_on else 0
 
     @staticmethod
-    def _row(slot: Slot, guess: list[int]) -> Row:
+    def _row(slot: Slot, guess: list[int]) -> BatchRow:
         tokens = (slot.active.pending, *guess)
-        return Row(slot.id, slot.n_pos, tokens, True, is_draft=bool(guess))
+        return BatchRow(slot.id, slot.n_pos, tokens, True, is_draft=bool(guess))
 
     def _guesses(self, slots: Sequence[Slot]) -> dict[int, list[int]]:
         drafter = self._drafter
@@ -128,10 +128,10 @@ class Guessing:
         return {wish.slot: guess for wish, guess in zip(wishes, guesses, strict=True)}
 
 
-def _wish(slot: Slot, n_max: int) -> Wish:
+def _wish(slot: Slot, n_max: int) -> DraftRequest:
     run = slot.active
     params = run.task.params
-    return Wish(
+    return DraftRequest(
         slot.id,
         [*slot.tokens, run.pending],
         n_max,

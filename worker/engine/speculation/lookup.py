@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import Wish
+from worker.engine.speculation.draft import DraftRequest
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Index:
         return [] if start is None else self._tokens[start : start + n_max]
 
 
-class Lookup:
+class PromptLookup:
     """A `Drafter` over the tokens of the slots themselves."""
 
     def __init__(self, size: int, n_max: int, n_min: int = 0) -> None:
@@ -47,11 +47,11 @@ class Lookup:
         self.n_max = n_max
         self._indexes: dict[int, Index] = {}
 
-    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
         """Guess for each wish from its own tokens."""
         return [self._guess(wish) for wish in wishes]
 
-    def _guess(self, wish: Wish) -> list[int]:
+    def _guess(self, wish: DraftRequest) -> list[int]:
         index = self._indexes.setdefault(wish.slot, Index(self._size))
         index.follow(wish.tokens)
         guess = index.guess(min(wish.n_max, self.n_max))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import Wish
+from worker.engine.speculation.draft import DraftRequest
 
 NGRAM_MAX, NGRAM_STATIC = 4, 2
 MAX_ENTRIES = 2_000_000
@@ -95,7 +95,7 @@ def _of_corpus(corpus: Followers) -> int:
 
 
 @dataclass(slots=True)
-class _Text:
+class _TokenText:
     """What has been counted of one slot's text."""
 
     tokens: list[int] = field(default_factory=list)
@@ -121,15 +121,15 @@ class CacheLookup:
         """Texts that the dynamic cache has taken in."""
         self.learnt: Cache = {}
         """What they added to it."""
-        self._texts: dict[int, _Text] = {}
+        self._texts: dict[int, _TokenText] = {}
 
-    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
         """Guess for each wish."""
         return list(self._guesses(wishes))
 
-    def _guesses(self, wishes: Sequence[Wish]) -> Iterator[list[int]]:
+    def _guesses(self, wishes: Sequence[DraftRequest]) -> Iterator[list[int]]:
         for wish in wishes:
-            text = self._texts.setdefault(wish.slot, _Text())
+            text = self._texts.setdefault(wish.slot, _TokenText())
             text.follow(wish.tokens)
             n_max = min(wish.n_max, self.n_max)
             guess = draft(wish.tokens, n_max, text.cache, self.dynamic, self._static)

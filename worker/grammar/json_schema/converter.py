@@ -52,7 +52,7 @@ class Converter:
                 return self._builtin(node.name, rule)
             case n.AnyValue():
                 return self._rules.add(rule, self._rules.builtin("value"))
-            case n.Text():
+            case n.LiteralText():
                 return self._text(node, rule)
             case n.Array():
                 return self._array(node, name, rule)
@@ -71,11 +71,11 @@ class Converter:
                 body = self._union(node.children, name)
             case n.Const():
                 body = rules.constant(node.value)
-            case n.Choice():
+            case n.Alternatives():
                 body = f"({' | '.join(map(rules.constant, node.values))})"
             case n.Integer():
                 body = f"({integer_rule(node.minimum, node.maximum)})"
-            case n.Row():
+            case n.NodeSequence():
                 body = self._row(node.items, name)
             case n.Members() if node == n.Members(additional=n.AnyValue()):
                 body = self._rules.builtin("object")
@@ -106,7 +106,7 @@ class Converter:
             found.append(self.visit(child, f"{stem}{i}"))
         return " | ".join(found)
 
-    def _text(self, node: n.Text, rule: str) -> str:
+    def _text(self, node: n.LiteralText, rule: str) -> str:
         if node.pattern:
             return self._pattern(node.pattern, rule)
         if node.format == "uuid":

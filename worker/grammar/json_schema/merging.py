@@ -15,7 +15,7 @@ Refs = Mapping[str, n.Node]
 
 
 @dataclass(slots=True)
-class _Parts:
+class _SchemaParts:
     """What was found so far."""
 
     properties: dict[str, n.Property] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class _Parts:
 
 def merge(node: n.AllOf, refs: Refs) -> n.Node | tuple[str, ...]:
     """Return the node that says the same, or the constants that remain."""
-    parts = _Parts()
+    parts = _SchemaParts()
     for part in _flat(node, refs):
         if isinstance(part, n.AnyOf):
             _add_any_of(part, refs, parts)
@@ -63,7 +63,7 @@ def _flat(node: n.Node, refs: Refs) -> Iterator[n.Node]:
             raise SchemaError("allOf: too many parts")
 
 
-def _add_any_of(node: n.AnyOf, refs: Refs, parts: _Parts) -> None:
+def _add_any_of(node: n.AnyOf, refs: Refs, parts: _SchemaParts) -> None:
     flat = [part for child in node.children for part in _flat(child, refs)]
     if all(isinstance(part, n.Members) for part in flat):
         for part in flat:
@@ -72,7 +72,7 @@ def _add_any_of(node: n.AnyOf, refs: Refs, parts: _Parts) -> None:
         parts.others.append(node)
 
 
-def _add(part: n.Node, parts: _Parts, *, is_required: bool) -> None:
+def _add(part: n.Node, parts: _SchemaParts, *, is_required: bool) -> None:
     match part:
         case n.Members():
             parts.is_object = True
@@ -81,7 +81,7 @@ def _add(part: n.Node, parts: _Parts, *, is_required: bool) -> None:
                     one.name in parts.properties and parts.properties[one.name].is_required
                 )
                 parts.properties[one.name] = n.Property(one.name, one.schema, needed)
-        case n.Choice():
+        case n.Alternatives():
             parts.lists.append(frozenset(map(constant, part.values)))
         case n.Const():
             parts.lists.append(frozenset({constant(part.value)}))

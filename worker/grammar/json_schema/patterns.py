@@ -28,11 +28,11 @@ def pattern_rule(pattern: str, name: str, add_rule: AddRule, *, dotall: bool) ->
         raise SchemaError(f"pattern: longer than {MAX_PATTERN_CHARS} characters")
     if len(pattern) < 2 or pattern[0] != "^" or pattern[-1] != "$":
         raise UnsupportedPattern("not anchored with '^' and '$'")
-    reader = _Reader(pattern, name, add_rule, dotall)
+    reader = _PatternReader(pattern, name, add_rule, dotall)
     return add_rule(name, f'"\\"" ({reader.read()}) "\\""')
 
 
-class _Reader:
+class _PatternReader:
     """Walks over a pattern once; a sequence is a list of (text, whether it is a literal)."""
 
     def __init__(self, pattern: str, name: str, add_rule: AddRule, dotall: bool) -> None:

@@ -17,14 +17,14 @@ from protocol.config.config import WorkerConfig
 from protocol.config.worker_config import POOLINGS
 from protocol.errors import ConfigError, InvalidRequest
 from worker.engine.adapters import Adapters
-from worker.engine.backend import DecodeFailed, Piece, Row
+from worker.engine.backend import BatchRow, DecodeFailed, MediaEmbedding
 from worker.engine.media import Media, MediaPiece, text_until
 from worker.llama import library
 from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
-from worker.llama.embedding.headless import POOLS, Rows, Vector, Watch, watch_for
+from worker.llama.embedding.headless import POOLS, GraphWatch, Rows, Vector, watch_for
 from worker.llama.media import MediaReader
-from worker.llama.model import Loaded, context_params
+from worker.llama.model import LoadedModel, context_params
 
 _MAX_SEQUENCES = 64
 _ATTENTION = {"": -1, "causal": 0, "non-causal": 1}
@@ -33,13 +33,13 @@ _INT16_RANGE = 32760.0
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class EmbeddingContext:
     """A context for embeddings."""
 
     context: Any
     pooling: str
     """What is made of an input's rows, by llama.cpp or, with a watch, here."""
-    watch: Watch | None = None
+    watch: GraphWatch | None = None
 
 
 class LlamaEmbedder:
@@ -48,7 +48,7 @@ class LlamaEmbedder:
     def __init__(
         self,
         model: Any,
-        opened: Opened,
+        opened: EmbeddingContext,
         n_ctx: int,
         adapters: Adapters,
         media: MediaReader | None = None,
@@ -84,9 +84,9 @@ class LlamaEmbedder:
         """Whether the logits behind the embeddings are left out."""
         return self._watch is not None
 
-    def embed(self, pieces: Sequence[Piece]) -> list[bytes]:
+    def embed(self, pieces: Sequence[MediaEmbedding]) -> list[bytes]:
         """Compute one batch; return the vectors of each last piece."""
-        self._batch.fill([Row(one.seq, one.pos, one.tokens, True) for one in pieces])
+        self._batch.fill([BatchRow(one.seq, one.pos, one.tokens, True) for one in pieces])
         self._batch.want_all()
         if self._watch:
             self._watch.begin()
@@ -116,7 +116,7 @@ class LlamaEmbedder:
                     pos += piece.n_pos
                     continue
                 n = text_until(media, pos, min(self.n_batch, len(tokens) - pos))
-                part = Piece(seq, pos, tokens[pos : pos + n], is_last=False)
+                part = MediaEmbedding(seq, pos, tokens[pos : pos + n], is_last=False)
                 self.embed([part])
                 found.append(self._rows(0, n).copy())
                 pos += n
@@ -147,7 +147,7 @@ class LlamaEmbedder:
         """Free the context; the model must still be there."""
         lib.llama_free(self._context)
 
-    def _vectors(self, piece: Piece, first: int) -> bytes:
+    def _vectors(self, piece: MediaEmbedding, first: int) -> bytes:
         """Copy the vectors out of llama.cpp's memory: they are gone with the next batch."""
         if self.pooling == "none":
             return self._rows(first, len(piece.tokens)).tobytes()
@@ -170,7 +170,7 @@ class LlamaEmbedder:
 
 
 def open_embedder(
-    loaded: Loaded, config: WorkerConfig, media: MediaReader | None = None
+    loaded: LoadedModel, config: WorkerConfig, media: MediaReader | None = None
 ) -> LlamaEmbedder | None:
     """Make the context for embeddings if they are configured; raises `ConfigError`."""
     name = Path(config.model).name
@@ -186,22 +186,22 @@ def open_embedder(
     return LlamaEmbedder(loaded.model, opened, n_ctx, adapters, media)
 
 
-def _opened(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Opened:
+def _opened(loaded: LoadedModel, config: WorkerConfig, n_ctx: int) -> EmbeddingContext:
     """Make the context, without the head if there is one and the rows can be pooled here."""
     context = _context(loaded, config, _params(loaded, config, n_ctx))
     # Only a finished context tells what a model's own pooling is.
     pooling = POOLINGS[int(lib.llama_pooling_type(context))]
     if pooling != "none" and pooling not in POOLS:
-        return Opened(context, pooling)
+        return EmbeddingContext(context, pooling)
     watch = watch_for(loaded.model, lambda: _params(loaded, config, n_ctx))
     if watch is None:
-        return Opened(context, pooling)
+        return EmbeddingContext(context, pooling)
     lib.llama_free(context)
     params = watch.on(_params(loaded, config, n_ctx))
-    return Opened(_context(loaded, config, params), pooling, watch)
+    return EmbeddingContext(_context(loaded, config, params), pooling, watch)
 
 
-def _context(loaded: Loaded, config: WorkerConfig, params: Any) -> Any:
+def _context(loaded: LoadedModel, config: WorkerConfig, params: Any) -> Any:
     library.forget_log()
     context = lib.llama_init_from_model(loaded.model, params)
     if not context:
@@ -210,7 +210,7 @@ def _context(loaded: Loaded, config: WorkerConfig, params: Any) -> Any:
     return context
 
 
-def _params(loaded: Loaded, config: WorkerConfig, n_ctx: int) -> Any:
+def _params(loaded: LoadedModel, config: WorkerConfig, n_ctx: int) -> Any:
     params = context_params(config)
     pooling = _pooling(loaded.model, config)
     n_batch = config.n_ubatch

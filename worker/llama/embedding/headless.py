@@ -17,7 +17,7 @@ import numpy as np
 
 from protocol.config.worker_config import POOLINGS
 from protocol.errors import ConfigError
-from worker.engine.backend import Row
+from worker.engine.backend import BatchRow
 from worker.llama.batch import Batch
 from worker.llama.startup import open_ggml
 
@@ -46,7 +46,7 @@ POOLS: dict[str, Callable[[Rows], Vector]] = {"mean": _mean, "cls": _first, "las
 """What llama.cpp makes of the rows of a sequence, by the name of the pooling."""
 
 
-class Watch:
+class GraphWatch:
     """Looks at the nodes of a context's graphs; lives as long as the context."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Watch:
         self._name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(address)
 
     def __repr__(self) -> str:
-        return f"<Watch {'cutting' if self.is_cutting else 'looking'}>"
+        return f"<GraphWatch {'cutting' if self.is_cutting else 'looking'}>"
 
     def on(self, params: Any) -> Any:
         """Put it into a context's parameters, with the pooling that it needs."""
@@ -89,13 +89,13 @@ class Watch:
         return self._is_over
 
 
-def watch_for(model: Any, params: Callable[[], Any]) -> Watch | None:
+def watch_for(model: Any, params: Callable[[], Any]) -> GraphWatch | None:
     """Return what cuts the head off a model's graphs, None if they have none.
 
     One token is computed in a small context of its own; `params` makes those of the real one.
     """
     try:
-        watch = Watch()
+        watch = GraphWatch()
     except ConfigError:  # llama.cpp was built as one library: its nodes have no names for us
         return None
     probe = watch.on(params())
@@ -104,7 +104,7 @@ def watch_for(model: Any, params: Callable[[], Any]) -> Watch | None:
     if not context:
         return None
     batch = Batch(1)
-    batch.fill([Row(0, 0, (0,), True)])
+    batch.fill([BatchRow(0, 0, (0,), True)])
     code = int(lib.llama_decode(context, batch.raw))
     lib.llama_free(context)
     watch.is_cutting = code == 0 and watch.has_head and watch.n_states == 1

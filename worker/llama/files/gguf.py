@@ -24,7 +24,7 @@ _ALIGNMENT = "general.alignment"
 _DEFAULT_ALIGNMENT = 32
 
 
-class _Reader:
+class _GgufReader:
     """A place in the bytes of a file."""
 
     def __init__(self, data: bytes) -> None:
@@ -63,7 +63,7 @@ class _Reader:
 def read_vectors(path: Path) -> dict[str, Vector]:
     """Return the tensors of a file by name; raises `ConfigError` unless all are float32 vectors."""
     try:
-        return _vectors(_Reader(path.read_bytes()))
+        return _vectors(_GgufReader(path.read_bytes()))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except struct.error as error:
@@ -72,7 +72,7 @@ def read_vectors(path: Path) -> dict[str, Vector]:
         raise ConfigError(f"{path} is not a usable GGUF file: {error}") from error
 
 
-def _vectors(reader: _Reader) -> dict[str, Vector]:
+def _vectors(reader: _GgufReader) -> dict[str, Vector]:
     if reader.data[:4] != _MAGIC:
         raise ValueError("it does not begin with GGUF")
     reader.offset = 4
@@ -88,7 +88,7 @@ def _vectors(reader: _Reader) -> dict[str, Vector]:
     return {name: _vector(reader.data, start + offset, n) for name, n, offset in places}
 
 
-def _place(reader: _Reader) -> tuple[str, int, int]:
+def _place(reader: _GgufReader) -> tuple[str, int, int]:
     """Read where a tensor is: name, number of elements, offset."""
     name, n_dims = reader.text(), reader.scalar("I")
     if n_dims != 1:

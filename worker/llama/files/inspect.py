@@ -1,7 +1,7 @@
 """What llama.cpp says of itself and of a model that it loads; run as a child by `doctor`.
 
-`python -m worker.llama.files.inspect` prints the library's facts as JSON, with `CONFIG NAME` those of
-loading that worker's model. It may die of what it looks for: that is the answer, too.
+`python -m worker.llama.files.inspect` prints the library's facts as JSON; with `CONFIG NAME`, those
+of loading that worker's model. It may die of what it looks for: that is the answer, too.
 """
 
 import json
@@ -76,7 +76,7 @@ def about_loading(config: WorkerConfig) -> dict[str, Any]:
     return facts
 
 
-def _compute(loaded: model.Loaded) -> None:
+def _compute(loaded: model.LoadedModel) -> None:
     """Decode a batch and a single token: they take different kernels."""
     if lib.llama_model_has_encoder(loaded.model):
         return

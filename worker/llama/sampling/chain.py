@@ -14,13 +14,13 @@ import llama_cpp.llama_cpp as lib
 from protocol.errors import InvalidRequest
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.values import DEFAULT_SAMPLERS
-from worker.llama.sampling.greedy import Best, summed
+from worker.llama.sampling.greedy import GreedySampler, summed
 from worker.llama.sampling.stages import KeepNewline, Stage, TailFree
 from worker.llama.vocabulary import LlamaVocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class SamplerModel:
     """What the constructors need beside the parameters."""
 
     vocabulary: LlamaVocabulary
@@ -70,10 +70,10 @@ Biases = tuple[tuple[int, float], ...]
 """Tokens with what is added to their logits."""
 
 Sampler = Any  # an opaque pointer of llama.cpp
-Builder = Callable[[SamplingParams, Model], Sampler]
+Builder = Callable[[SamplingParams, SamplerModel], Sampler]
 
 
-def window(last_n: int, model: Model) -> int:
+def window(last_n: int, model: SamplerModel) -> int:
     """Return how many tokens a window of `last_n` holds: below 0, or at most, the context.
 
     llama.cpp allocates what it is told: 2,147,483,647 tokens would be 16 GiB.
@@ -95,14 +95,14 @@ def _breakers(p: SamplingParams) -> list[bytes]:
     return list(texts)
 
 
-def _penalties(p: SamplingParams, model: Model) -> Sampler:
+def _penalties(p: SamplingParams, model: SamplerModel) -> Sampler:
     last_n = window(p.repeat_last_n, model)
     return lib.llama_sampler_init_penalties(
         model.vocabulary.n_tokens, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
     )
 
 
-def _dry(p: SamplingParams, model: Model) -> Sampler:
+def _dry(p: SamplingParams, model: SamplerModel) -> Sampler:
     last_n = window(p.dry_penalty_last_n, model)
     texts = _breakers(p)
     breakers = (ctypes.c_char_p * len(texts))(*texts)
@@ -117,11 +117,11 @@ def _dry(p: SamplingParams, model: Model) -> Sampler:
     )
 
 
-def _xtc(p: SamplingParams, _model: Model) -> Sampler:
+def _xtc(p: SamplingParams, _model: SamplerModel) -> Sampler:
     return lib.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed)
 
 
-def _temperature(p: SamplingParams, _model: Model) -> Sampler:
+def _temperature(p: SamplingParams, _model: SamplerModel) -> Sampler:
     return lib.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent)
 
 
@@ -165,12 +165,12 @@ def _needs_sorting(p: SamplingParams) -> bool:
     return p.top_k > 0 and ("top_p" not in p.samplers or p.top_p >= 1)
 
 
-def open_best(p: SamplingParams, biases: Biases, model: Model) -> Best | None:
+def open_best(p: SamplingParams, biases: Biases, model: SamplerModel) -> GreedySampler | None:
     """Return what does the same as the chain, if that only finds the greatest logit."""
     if not is_greedy(p):
         return None
     added = summed(_all_biases(biases, model))
-    return None if added is None else Best(added)
+    return None if added is None else GreedySampler(added)
 
 
 def _no_adaptive(p: SamplingParams) -> bool:
@@ -191,7 +191,7 @@ def order(p: SamplingParams) -> Sequence[str]:
     return names
 
 
-def build(p: SamplingParams, biases: Biases, model: Model) -> list["Chain | Stage"]:
+def build(p: SamplingParams, biases: Biases, model: SamplerModel) -> list["Chain | Stage"]:
     """Make the chains and stages of one task; their `apply` in order chooses a token."""
     parts: list[Chain | Stage] = []
     pending: list[Sampler] = _bias(biases, model)
@@ -214,7 +214,7 @@ def build(p: SamplingParams, biases: Biases, model: Model) -> list["Chain | Stag
     return [*parts, Chain([*pending, *_last(p, model)])]
 
 
-def _last(p: SamplingParams, model: Model) -> list[Sampler]:
+def _last(p: SamplingParams, model: SamplerModel) -> list[Sampler]:
     """The samplers that choose: every chain must end in one, or llama.cpp aborts."""
     if is_greedy(p):
         return [lib.llama_sampler_init_greedy()]
@@ -230,7 +230,7 @@ def _last(p: SamplingParams, model: Model) -> list[Sampler]:
     return [lib.llama_sampler_init_dist(p.seed)]
 
 
-def resolve_biases(p: SamplingParams, model: Model) -> Biases:
+def resolve_biases(p: SamplingParams, model: SamplerModel) -> Biases:
     """Return the biases that a request asks for, texts and `ignore_eos` turned into tokens."""
     biases = _resolved(p, model)
     if p.ignore_eos:
@@ -238,12 +238,12 @@ def resolve_biases(p: SamplingParams, model: Model) -> Biases:
     return tuple(biases)
 
 
-def _all_biases(asked: Biases, model: Model) -> list[tuple[int, float]]:
+def _all_biases(asked: Biases, model: SamplerModel) -> list[tuple[int, float]]:
     never = [(token, float("-inf")) for token in model.vocabulary.suppressed()]
     return [*asked, *never]
 
 
-def _bias(asked: Biases, model: Model) -> list[Sampler]:
+def _bias(asked: Biases, model: SamplerModel) -> list[Sampler]:
     biases = _all_biases(asked, model)
     if not biases:
         return []
@@ -254,7 +254,7 @@ def _bias(asked: Biases, model: Model) -> list[Sampler]:
     return [lib.llama_sampler_init_logit_bias(n_tokens, len(biases), array)]
 
 
-def _resolved(p: SamplingParams, model: Model) -> list[tuple[int, float]]:
+def _resolved(p: SamplingParams, model: SamplerModel) -> list[tuple[int, float]]:
     """Turn texts into their tokens and refuse tokens that the vocabulary does not have."""
     resolved = []
     for token, bias in p.logit_bias:

@@ -22,7 +22,7 @@ import llama_cpp.llama_cpp as lib
 
 from protocol.config.config import WorkerConfig
 from protocol.wire.sampling import SamplingParams
-from worker.engine.backend import Row
+from worker.engine.backend import BatchRow
 from worker.llama.sampling.chain import Chain, has_dry, has_penalties, is_greedy, order
 from worker.llama.sampling.sampler import LlamaSampler
 from worker.llama.vocabulary import LlamaVocabulary
@@ -117,7 +117,7 @@ class _Seat:
     is_taken: bool = False
 
 
-class Board:
+class DeviceSampling:
     """Which chain is attached to which sequence of a context; the engine thread's own."""
 
     def __init__(self, attach: Attach, device: Device) -> None:
@@ -137,7 +137,7 @@ class Board:
         chain.before_free = partial(self._leave, seq, seat)
         return True
 
-    def before(self, rows: Sequence[Row]) -> None:
+    def before(self, rows: Sequence[BatchRow]) -> None:
         """Attach the chains whose rows come with the next batch."""
         if not self._seats:
             return
@@ -146,7 +146,7 @@ class Board:
             if seat is not None and row.wants_logits and seat.has_begun and not seat.is_taken:
                 self._take(row.seq, seat)
 
-    def after(self, rows: Sequence[Row]) -> None:
+    def after(self, rows: Sequence[BatchRow]) -> None:
         """Note whose prompts have been read by a batch that was computed."""
         if not self._seats:
             return
@@ -181,7 +181,7 @@ class Board:
             self._attach(seq, None)
 
 
-def open_board(context: Any, vocabulary: LlamaVocabulary, config: WorkerConfig) -> Board:
+def open_board(context: Any, vocabulary: LlamaVocabulary, config: WorkerConfig) -> DeviceSampling:
     """Make the board of a context."""
     device = Device(
         n_vocab=vocabulary.n_tokens,
@@ -195,4 +195,4 @@ def open_board(context: Any, vocabulary: LlamaVocabulary, config: WorkerConfig) 
     def attach(seq: int, chain: Any) -> bool:
         return bool(lib.llama_set_sampler(context, seq, chain))
 
-    return Board(attach, device)
+    return DeviceSampling(attach, device)

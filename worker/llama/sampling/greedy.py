@@ -11,7 +11,7 @@ import numpy as np
 Logits = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 
-class Best:
+class GreedySampler:
     """Finds the token with the greatest biased logit; the first of several, as llama.cpp does."""
 
     def __init__(self, biases: Mapping[int, float]) -> None:

@@ -13,7 +13,7 @@ from protocol.wire.sampling import SamplingParams
 Tokenize = Callable[[str], Sequence[int]]
 
 
-class _State(Enum):
+class _BudgetState(Enum):
     IDLE = auto()
     COUNTING = auto()
     WAITING = auto()
@@ -23,7 +23,7 @@ class _State(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class ReasoningBudget:
     """What is known of a task's thoughts."""
 
     start: str
@@ -37,12 +37,12 @@ class Budget:
 class Thinking:
     """Follows the tokens of one task; a new run of thoughts has a new budget."""
 
-    def __init__(self, budget: Budget, pieces: Sequence[bytes]) -> None:
+    def __init__(self, budget: ReasoningBudget, pieces: Sequence[bytes]) -> None:
         self._budget = budget
         self._pieces = pieces
         self._starts = _Finder([budget.start])
         self._ends = _Finder(budget.ends)
-        self._state = _State.IDLE
+        self._state = _BudgetState.IDLE
         self._n_left = 0
         self._n_forced = 0
         self.ended_with = ""
@@ -51,43 +51,43 @@ class Thinking:
     @property
     def is_open(self) -> bool:
         """A thought is under way."""
-        return self._state not in (_State.IDLE, _State.DONE)
+        return self._state not in (_BudgetState.IDLE, _BudgetState.DONE)
 
     @property
     def forced(self) -> int | None:
         """The token that must come next, if one must."""
-        return self._budget.forced[self._n_forced] if self._state is _State.FORCING else None
+        return self._budget.forced[self._n_forced] if self._state is _BudgetState.FORCING else None
 
     def end(self) -> bool:
         """End the thoughts that are under way; false if none are, or they are ending."""
-        if self._state is not _State.COUNTING or not self._budget.forced:
+        if self._state is not _BudgetState.COUNTING or not self._budget.forced:
             return False
         self._force()
         return True
 
     def give_up(self) -> None:
         """What should come next cannot: let the thoughts go on."""
-        self._state = _State.DONE
+        self._state = _BudgetState.DONE
 
     def accept(self, token: int) -> None:
         """Take a token."""
         piece = self._pieces[token]
         match self._state:
-            case _State.IDLE | _State.DONE:
+            case _BudgetState.IDLE | _BudgetState.DONE:
                 if self._starts.push(piece):
                     self._begin()
-            case _State.FORCING:
+            case _BudgetState.FORCING:
                 self.ended_with = self._ends.push(piece)
                 self._n_forced += 1
                 if self._n_forced == len(self._budget.forced):
-                    self._state = _State.DONE
+                    self._state = _BudgetState.DONE
             case _:
                 self._count(piece)
 
     def _begin(self) -> None:
         self._ends.clear()
         self.ended_with = ""
-        self._state = _State.COUNTING
+        self._state = _BudgetState.COUNTING
         self._n_left = self._budget.n_tokens
         if self._n_left == 0:
             self._force()
@@ -95,19 +95,19 @@ class Thinking:
     def _count(self, piece: bytes) -> None:
         self.ended_with = self._ends.push(piece)
         if self.ended_with:
-            self._state = _State.DONE
+            self._state = _BudgetState.DONE
             return
         self._n_left -= 1
-        if self._n_left == 0 or self._state is _State.WAITING:
+        if self._n_left == 0 or self._state is _BudgetState.WAITING:
             if _is_whole(piece):
                 self._force()
             else:
-                self._state = _State.WAITING
+                self._state = _BudgetState.WAITING
 
     def _force(self) -> None:
         self._ends.clear()
         self._n_forced = 0
-        self._state = _State.FORCING if self._budget.forced else _State.DONE
+        self._state = _BudgetState.FORCING if self._budget.forced else _BudgetState.DONE
 
 
 class _Finder:
@@ -147,7 +147,7 @@ def open_thinking(
     if not start or not ends or not is_wanted:
         return None
     message = params.reasoning_budget_message
-    budget = Budget(
+    budget = ReasoningBudget(
         start=start,
         ends=ends,
         n_tokens=params.reasoning_budget_tokens,

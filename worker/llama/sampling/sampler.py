@@ -22,7 +22,7 @@ from worker.grammar.gbnf.matcher import Matcher
 from worker.grammar.gbnf.symbols import GrammarError
 from worker.llama.sampling.chain import (
     Chain,
-    Model,
+    SamplerModel,
     build,
     has_dry,
     has_penalties,
@@ -57,7 +57,7 @@ class LlamaSampler:
     def __init__(
         self,
         params: SamplingParams,
-        model: Model,
+        model: SamplerModel,
         scratch: Scratch,
         triggers: Sequence[str] = (),
     ) -> None:
@@ -275,7 +275,7 @@ def raw_prob(token: int, logits: Logits, n: int, pieces: Sequence[bytes]) -> Tok
 
 def open_sampler(
     params: SamplingParams,
-    model: Model,
+    model: SamplerModel,
     scratch: Scratch,
     prompt: Sequence[int],
     triggers: Sequence[str] = (),
@@ -291,7 +291,7 @@ def open_sampler(
     return sampler
 
 
-def _seen(params: SamplingParams, model: Model, prompt: Sequence[int]) -> Sequence[int]:
+def _seen(params: SamplingParams, model: SamplerModel, prompt: Sequence[int]) -> Sequence[int]:
     if params.penalty_prompt is None:
         return prompt
     if isinstance(params.penalty_prompt, str):
@@ -305,7 +305,7 @@ def _seen(params: SamplingParams, model: Model, prompt: Sequence[int]) -> Sequen
     return params.penalty_prompt
 
 
-def _tokenizer(model: Model) -> Callable[[str], Sequence[int]]:
+def _tokenizer(model: SamplerModel) -> Callable[[str], Sequence[int]]:
     def tokenize(text: str) -> Sequence[int]:
         return model.vocabulary.tokenize(text, add_special=False, parse_special=True)
 

@@ -21,7 +21,7 @@ _MOST_THREADS = 4
 _WEIGHT = 0.1
 
 
-class Job(NamedTuple):
+class SampleJob(NamedTuple):
     """A chain, and the position in the batch whose logits it is to choose from."""
 
     chain: Any
@@ -31,7 +31,7 @@ class Job(NamedTuple):
 Choose = Callable[[Any, int], int]
 
 
-class Crew:
+class SamplerThreads:
     """Owns the threads; used by the engine's thread alone."""
 
     def __init__(self, choose: Choose, n_threads: int) -> None:
@@ -50,7 +50,7 @@ class Crew:
         """Learn what one choice took, with the crew or without it."""
         self.one_s += _WEIGHT * (elapsed_s - self.one_s) if self.one_s else elapsed_s
 
-    def choose(self, jobs: Sequence[Job]) -> list[int]:
+    def choose(self, jobs: Sequence[SampleJob]) -> list[int]:
         """Choose a token for each job, on all threads; in the order of the jobs."""
         pool = self._pool
         if pool is None:
@@ -71,14 +71,14 @@ class Crew:
             self._pool.shutdown()
             self._pool = None
 
-    def _part(self, jobs: Sequence[Job]) -> list[int]:
+    def _part(self, jobs: Sequence[SampleJob]) -> list[int]:
         return [self._choose(*job) for job in jobs]
 
 
-def open_crew(context: Any) -> Crew:
+def open_crew(context: Any) -> SamplerThreads:
     """Make the crew of a context: as many threads as there are processors, but not many."""
 
     def choose(chain: Any, index: int) -> int:
         return int(lib.llama_sampler_sample(chain, context, index))
 
-    return Crew(choose, min(_MOST_THREADS, len(affinity())))
+    return SamplerThreads(choose, min(_MOST_THREADS, len(affinity())))

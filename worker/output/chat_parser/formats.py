@@ -6,7 +6,7 @@ for the name of a tool, `ANY` for an identifier.
 
 from dataclasses import replace
 
-from worker.output.chat_parser.thoughts import Thoughts
+from worker.output.chat_parser.reasoning_marks import Thoughts
 from worker.output.chat_parser.tool_format import ANY, KIND, NAME, Nested, Tagged, ToolFormat
 
 

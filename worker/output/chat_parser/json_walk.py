@@ -19,7 +19,7 @@ class MalformedJson(Exception):
     """The character just pushed cannot stand where it stands."""
 
 
-class _State(Enum):
+class _WalkState(Enum):
     VALUE = auto()
     FIRST_VALUE = auto()
     """Of an array, which may also end here."""
@@ -40,7 +40,7 @@ class JsonWalk:
     """After each `push`, three paths tell which values the character starts and ends."""
 
     def __init__(self) -> None:
-        self._state = _State.VALUE
+        self._state = _WalkState.VALUE
         self._stack: list[tuple[str, Path]] = []
         self._text: list[str] = []
         self._in_key = False
@@ -56,17 +56,17 @@ class JsonWalk:
     @property
     def is_done(self) -> bool:
         """The value is complete."""
-        return self._state is _State.DONE
+        return self._state is _WalkState.DONE
 
     @property
     def is_in_string(self) -> bool:
         """The last character was inside a string, not its closing quote."""
-        return self._state in (_State.STRING, _State.ESCAPE, _State.UNICODE)
+        return self._state in (_WalkState.STRING, _WalkState.ESCAPE, _WalkState.UNICODE)
 
     @property
     def is_in_plain_string(self) -> bool:
         """The last character was inside a string and in no escape."""
-        return self._state is _State.STRING
+        return self._state is _WalkState.STRING
 
     @property
     def text(self) -> str:
@@ -77,32 +77,32 @@ class JsonWalk:
         """Take one character; raises `MalformedJson`."""
         self.started = self.ended = self.ended_before = None
         match self._state:
-            case _State.STRING | _State.ESCAPE | _State.UNICODE:
+            case _WalkState.STRING | _WalkState.ESCAPE | _WalkState.UNICODE:
                 self._string(char)
-            case _State.SCALAR:
+            case _WalkState.SCALAR:
                 self._scalar(char)
             case _:
                 self._between(char)
 
     def _between(self, char: str) -> None:
         """Deal with a character outside strings and words."""
-        if char in _SPACE and self._state is not _State.DONE:
+        if char in _SPACE and self._state is not _WalkState.DONE:
             return
         match self._state:
-            case _State.FIRST_VALUE if char == "]":
+            case _WalkState.FIRST_VALUE if char == "]":
                 self._close(char)
-            case _State.VALUE | _State.FIRST_VALUE:
+            case _WalkState.VALUE | _WalkState.FIRST_VALUE:
                 self._begin(char)
-            case _State.FIRST_KEY if char == "}":
+            case _WalkState.FIRST_KEY if char == "}":
                 self._close(char)
-            case _State.FIRST_KEY | _State.KEY if char == '"':
+            case _WalkState.FIRST_KEY | _WalkState.KEY if char == '"':
                 self._in_key = True
                 self._open_string()
-            case _State.COLON if char == ":":
-                self._state = _State.VALUE
-            case _State.AFTER if char == ",":
+            case _WalkState.COLON if char == ":":
+                self._state = _WalkState.VALUE
+            case _WalkState.AFTER if char == ",":
                 self._next()
-            case _State.AFTER if char in "}]":
+            case _WalkState.AFTER if char in "}]":
                 self._close(char)
             case _:
                 raise MalformedJson
@@ -114,7 +114,7 @@ class JsonWalk:
                 raise MalformedJson
             self._stack.append((char, self._path))
             is_object = char == "{"
-            self._state = _State.FIRST_KEY if is_object else _State.FIRST_VALUE
+            self._state = _WalkState.FIRST_KEY if is_object else _WalkState.FIRST_VALUE
             if not is_object:
                 self._path = (*self._path, None)
         elif char == '"':
@@ -122,14 +122,14 @@ class JsonWalk:
             self._open_string()
         elif char in _SCALAR:
             self._text = [char]
-            self._state = _State.SCALAR
+            self._state = _WalkState.SCALAR
         else:
             raise MalformedJson
 
     def _next(self) -> None:
         kind, path = self._stack[-1]
         self._path = path if kind == "{" else (*path, None)
-        self._state = _State.KEY if kind == "{" else _State.VALUE
+        self._state = _WalkState.KEY if kind == "{" else _WalkState.VALUE
 
     def _close(self, char: str) -> None:
         kind, path = self._stack.pop()
@@ -141,28 +141,28 @@ class JsonWalk:
 
     def _end_value(self) -> None:
         self.ended = self._path
-        self._state = _State.AFTER if self._stack else _State.DONE
+        self._state = _WalkState.AFTER if self._stack else _WalkState.DONE
 
     def _open_string(self) -> None:
         self._text = ['"']
-        self._state = _State.STRING
+        self._state = _WalkState.STRING
 
     def _string(self, char: str) -> None:
         self._text.append(char)
         match self._state:
-            case _State.ESCAPE if char == "u":
-                self._state, self._n_hex = _State.UNICODE, 0
-            case _State.ESCAPE if char in _ESCAPES:
-                self._state = _State.STRING
-            case _State.UNICODE if char in _HEX:
+            case _WalkState.ESCAPE if char == "u":
+                self._state, self._n_hex = _WalkState.UNICODE, 0
+            case _WalkState.ESCAPE if char in _ESCAPES:
+                self._state = _WalkState.STRING
+            case _WalkState.UNICODE if char in _HEX:
                 self._n_hex += 1
                 if self._n_hex == _N_HEX:
-                    self._state = _State.STRING
-            case _State.STRING if char == "\\":
-                self._state = _State.ESCAPE
-            case _State.STRING if char == '"':
+                    self._state = _WalkState.STRING
+            case _WalkState.STRING if char == "\\":
+                self._state = _WalkState.ESCAPE
+            case _WalkState.STRING if char == '"':
                 self._end_string()
-            case _State.STRING:
+            case _WalkState.STRING:
                 pass
             case _:
                 raise MalformedJson
@@ -172,7 +172,7 @@ class JsonWalk:
             self._end_value()
             return
         self._path = (*self._stack[-1][1], unquote(self.text))
-        self._state = _State.COLON
+        self._state = _WalkState.COLON
 
     def _scalar(self, char: str) -> None:
         if char in _SCALAR:

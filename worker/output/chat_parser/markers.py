@@ -31,7 +31,7 @@ class Marker:
     name: str = ""
 
 
-class Match(Enum):
+class MarkerMatch(Enum):
     """How text and marker relate where no end of the marker was found."""
 
     NONE = auto()
@@ -61,32 +61,32 @@ def _lenient(tools: ToolFormat) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(part.rstrip() for part in parts) for parts in all_openers)
 
 
-def match_marker(marker: Marker, text: str, start: int) -> int | Match:
+def match_marker(marker: Marker, text: str, start: int) -> int | MarkerMatch:
     """Return where a marker that begins at `start` ends."""
     at = start
     for i, part in enumerate(marker.parts):
         if i:
             at = _skip_space(text, at, part)
         end = _part_end(part, text, at)
-        if isinstance(end, Match):
+        if isinstance(end, MarkerMatch):
             return end
         at = end
     return at
 
 
-def _part_end(part: str, text: str, at: int) -> int | Match:
+def _part_end(part: str, text: str, at: int) -> int | MarkerMatch:
     if part == ANY:
         return _any_end(text, at)
     return _kind_end(text, at) if part == KIND else _literal_end(part, text, at)
 
 
-def _kind_end(text: str, at: int) -> int | Match:
+def _kind_end(text: str, at: int) -> int | MarkerMatch:
     """Skip `json` and `<|constrain|>json`, if they are there."""
     end = _literal_end(_CONSTRAIN, text, at)
-    if end is Match.PARTIAL:
+    if end is MarkerMatch.PARTIAL:
         return end
     end = _any_end(text, end if isinstance(end, int) else at)
-    return at if end is Match.NONE else end
+    return at if end is MarkerMatch.NONE else end
 
 
 def _skip_space(text: str, at: int, part: str) -> int:
@@ -96,21 +96,21 @@ def _skip_space(text: str, at: int, part: str) -> int:
     return at
 
 
-def _literal_end(part: str, text: str, at: int) -> int | Match:
+def _literal_end(part: str, text: str, at: int) -> int | MarkerMatch:
     if text.startswith(part, at):
         return at + len(part)
     rest = text[at : at + len(part)]
     is_open = at + len(rest) == len(text) and part.startswith(rest)
-    return Match.PARTIAL if is_open else Match.NONE
+    return MarkerMatch.PARTIAL if is_open else MarkerMatch.NONE
 
 
-def _any_end(text: str, at: int) -> int | Match:
+def _any_end(text: str, at: int) -> int | MarkerMatch:
     end = at
     while end < len(text) and (text[end].isalnum() or text[end] in "_-"):
         end += 1
     if end == len(text):
-        return Match.PARTIAL if end - at <= _MAX_ANY else Match.NONE
-    return end if 0 < end - at <= _MAX_ANY else Match.NONE
+        return MarkerMatch.PARTIAL if end - at <= _MAX_ANY else MarkerMatch.NONE
+    return end if 0 < end - at <= _MAX_ANY else MarkerMatch.NONE
 
 
 def find(
@@ -127,7 +127,7 @@ def find(
             continue
         for marker in markers:
             end = match_marker(marker, text, at)
-            if end is Match.PARTIAL:
+            if end is MarkerMatch.PARTIAL:
                 return at, None, at
             if isinstance(end, int):
                 return at, marker, end

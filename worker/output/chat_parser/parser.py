@@ -3,7 +3,7 @@
 The result does not depend on how the text is cut: whatever may still become a marker is held back,
 what turns out to be none is content, and at the end nothing is missing. The generation prompt's own
 markers (an opened thought, `>>>`) are told first, as llama.cpp does. White space is kept where
-llama-server keeps it: what a mark takes with it is in `worker.output.chat_parser.thoughts`.
+llama-server keeps it: what a mark takes with it is in `worker.output.chat_parser.reasoning_marks`.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -14,12 +14,12 @@ from typing import ClassVar
 from worker.output.chat_parser.calls import CallReader
 from worker.output.chat_parser.json_answer import JsonAnswer
 from worker.output.chat_parser.json_walk import MalformedJson
-from worker.output.chat_parser.markers import Kind, Marker, Match, find, match_marker, openers
+from worker.output.chat_parser.markers import Kind, Marker, MarkerMatch, find, match_marker, openers
 from worker.output.chat_parser.nested import NestedReader, Part
+from worker.output.chat_parser.reasoning_marks import Thoughts
 from worker.output.chat_parser.sink import Parsed, Sink
 from worker.output.chat_parser.tagged import TaggedReader, Types
 from worker.output.chat_parser.thought_reader import Spaces, ThoughtReader
-from worker.output.chat_parser.thoughts import Thoughts
 from worker.output.chat_parser.tool_format import ToolFormat
 
 
@@ -59,7 +59,7 @@ _MAX_SPACE = 64
 """More space than this is not held back for what may follow it: models can write it for ever."""
 
 
-class _State(Enum):
+class _ParserState(Enum):
     START = auto()
     THOUGHTS = auto()
     CONTENT = auto()
@@ -82,7 +82,7 @@ class ChatParser:
         tools = expected.tools
         answer = JsonAnswer() if expected.is_json else None
         self._sink = Sink(tools.id_length if tools else 0, answer)
-        self._state = _State.START
+        self._state = _ParserState.START
         self._text = ""
         """Not decided yet."""
         self._raw: list[str] | None = [] if is_whole else None
@@ -129,11 +129,11 @@ class ChatParser:
         """Return what was held back in vain."""
         if self._thinking is not None:
             self._sink.reasoning(self._thinking.finish())
-        elif self._state is _State.BROKEN:
+        elif self._state is _ParserState.BROKEN:
             self._sink.arguments(self._text)
-        elif self._state is _State.BETWEEN:
+        elif self._state is _ParserState.BETWEEN:
             pass  # all that is held back here is space, or a part of the next call's marker
-        elif self._state is _State.CALL:
+        elif self._state is _ParserState.CALL:
             # What follows a call is no words: brackets, or half of the next call.
             assert self._reader is not None
             if not (self._sink.has_called or self._reader.has_committed):
@@ -171,7 +171,7 @@ class ChatParser:
             return True
         if self._first:
             self._leave_thoughts()
-        self._state = _State.CONTENT
+        self._state = _ParserState.CONTENT
         return True
 
     def _match_bare(self) -> tuple[Marker | None, int] | None:
@@ -195,7 +195,7 @@ class ChatParser:
         self._text = reader.rest
         if reader.is_over:
             self._leave_thoughts()
-            self._state = _State.START
+            self._state = _ParserState.START
         return reader.is_over
 
     def _read_content(self) -> bool:
@@ -227,7 +227,7 @@ class ChatParser:
             if reader.is_done:
                 self._text = self._text[i + 1 :]
                 self._held.clear()
-                self._state = _State.BETWEEN
+                self._state = _ParserState.BETWEEN
                 return True
         self._text = ""
         return False
@@ -235,11 +235,11 @@ class ChatParser:
     def _give_up(self, *, was_open: bool, was_writing: bool) -> None:
         """What was read is no call, or a broken one."""
         if was_writing:
-            self._state = _State.BROKEN
+            self._state = _ParserState.BROKEN
             return
         assert self._reader is not None
         self._put_back("".join(self._held) + (self._reader.unread if was_open else ""))
-        self._state = _State.CONTENT
+        self._state = _ParserState.CONTENT
 
     def _put_back(self, text: str) -> None:
         """What was held for a call is none."""
@@ -252,7 +252,7 @@ class ChatParser:
         self._text = self._text[at:]
         if marker is None:
             return False
-        self._state = _State.BETWEEN
+        self._state = _ParserState.BETWEEN
         return True
 
     def _read_between(self) -> bool:
@@ -265,20 +265,20 @@ class ChatParser:
             return False
         marker, end = found
         if marker is None:
-            self._state = _State.CONTENT
+            self._state = _ParserState.CONTENT
         elif marker.kind in (Kind.CLOSER, Kind.DROPPED):
             self._text = self._text[end:]
         else:
             self._enter(marker, end)
         return True
 
-    _STEPS: ClassVar[Mapping[_State, Callable[["ChatParser"], bool]]] = {
-        _State.START: _start,
-        _State.THOUGHTS: _think,
-        _State.CONTENT: _read_content,
-        _State.CALL: _read_call,
-        _State.BROKEN: _read_broken,
-        _State.BETWEEN: _read_between,
+    _STEPS: ClassVar[Mapping[_ParserState, Callable[["ChatParser"], bool]]] = {
+        _ParserState.START: _start,
+        _ParserState.THOUGHTS: _think,
+        _ParserState.CONTENT: _read_content,
+        _ParserState.CALL: _read_call,
+        _ParserState.BROKEN: _read_broken,
+        _ParserState.BETWEEN: _read_between,
     }
 
     # -------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class ChatParser:
             end = match_marker(marker, self._text, at)
             if isinstance(end, int):
                 return marker, end
-            if end is Match.PARTIAL:
+            if end is MarkerMatch.PARTIAL:
                 return None
         return None, 0
 
@@ -309,9 +309,9 @@ class ChatParser:
         if marker.kind is Kind.THOUGHTS:
             assert self._expected.thoughts is not None
             self._thinking = ThoughtReader(self._expected.thoughts)
-            self._state = _State.THOUGHTS
+            self._state = _ParserState.THOUGHTS
         else:
-            self._state = _State.CONTENT
+            self._state = _ParserState.CONTENT
 
     def _open_call(self, marker: Marker, end: int) -> None:
         tools = self._expected.tools
@@ -328,4 +328,4 @@ class ChatParser:
             self._reader = TaggedReader(tools.tagged, marker.name, mine, self._sink)
         else:
             self._reader = CallReader(tools, names, self._sink, name=marker.name, is_strict=is_bare)
-        self._state = _State.CALL
+        self._state = _ParserState.CALL

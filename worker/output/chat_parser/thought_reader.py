@@ -1,7 +1,7 @@
 """Reads thoughts as they come, up to the mark that ends them, without the space of the marks."""
 
 from worker.output.chat_parser.markers import Kind, Marker, find
-from worker.output.chat_parser.thoughts import Space, Thoughts
+from worker.output.chat_parser.reasoning_marks import CacheNamespace, Thoughts
 
 _WHITE = " \t\n\v\f\r"
 """What C takes for white space."""
@@ -12,7 +12,7 @@ _BLANK = " \t\n\r"
 class Spaces:
     """Drops the white space that belongs to a mark."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: CacheNamespace) -> None:
         self._left = space
 
     def eat(self, text: str) -> str:

@@ -11,12 +11,12 @@ from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Chat
 from worker.grammar.parameters import argument_types, whole_part
-from worker.grammar.tools import Shape, Tool, answer_grammar, call_grammar
+from worker.grammar.tools import Tool, ToolShape, answer_grammar, call_grammar
 from worker.output.chat_parser.formats import GENERIC, choose_format, markers
 from worker.output.chat_parser.nested import Part
 from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.reasoning_marks import Thoughts, listed_thoughts
 from worker.output.chat_parser.tagged import Types
-from worker.output.chat_parser.thoughts import Thoughts, listed_thoughts
 from worker.output.chat_parser.tool_format import NAME
 from worker.prompt.chat.generic import explain
 from worker.prompt.chat.history import Habits, adapt
@@ -45,7 +45,7 @@ class ChatPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rendered:
+class _RenderedPrompt:
     text: str
     prompt: str
     """Its end, which asks for an answer."""
@@ -105,7 +105,7 @@ class ConversationReader:
             begun=rendered.prompt,
         )
 
-    def _unparsed(self, chat: Chat, rendered: _Rendered) -> ChatPrompt:
+    def _unparsed(self, chat: Chat, rendered: _RenderedPrompt) -> ChatPrompt:
         """Let the answer be what the model writes, but for the white space that it begins with."""
         grammar, _ = self._grammar(chat, (), rendered.begun)
         continued = chat.continue_final_message
@@ -125,7 +125,7 @@ class ConversationReader:
 
     # ---- the prompt ---------------------------------------------------------------------------
 
-    def _render(self, chat: Chat, tools: Sequence[Tool]) -> _Rendered:
+    def _render(self, chat: Chat, tools: Sequence[Tool]) -> _RenderedPrompt:
         messages: Sequence[Mapping[str, Any]] = chat.messages
         last: Mapping[str, Any] = {}
         if chat.continue_final_message and messages:
@@ -142,7 +142,7 @@ class ConversationReader:
             variables = {"tools": tools, "functions": json.dumps(tools, indent=2)} | variables
         if not chat.add_generation_prompt and not chat.continue_final_message:
             text = self._template.render(messages, variables, add_generation_prompt=False)
-            return _Rendered(text, "", "")
+            return _RenderedPrompt(text, "", "")
         text = self._template.render(messages, variables)
         without = self._template.render(messages, variables, add_generation_prompt=False)
         prompt = text[common(text, without) :]
@@ -150,8 +150,10 @@ class ConversationReader:
             begun = self._continued(last, is_thought=_continues_thought(chat, last))
             mark = self.thoughts.open if self.thoughts else ""
             head = prompt.partition(mark)[0] if mark else prompt
-            return _Rendered(text[: len(text) - len(prompt)] + head + begun, head + begun, begun)
-        return _Rendered(text, prompt, self._begun(prompt))
+            return _RenderedPrompt(
+                text[: len(text) - len(prompt)] + head + begun, head + begun, begun
+            )
+        return _RenderedPrompt(text, prompt, self._begun(prompt))
 
     def _begun(self, prompt: str) -> str:
         """Find what of the answer the generation prompt holds: thoughts, or the mark of a call."""
@@ -183,14 +185,14 @@ class ConversationReader:
             return call_grammar(tools, shape), ()
         return self._lazy(tools, shape)
 
-    def _shape(self, chat: Chat, begun: str) -> Shape:
+    def _shape(self, chat: Chat, begun: str) -> ToolShape:
         """Say what the grammar has to allow around the calls."""
         thoughts = self.thoughts
         is_begun = bool(thoughts and thoughts.open and begun.startswith(thoughts.open))
         is_over = thoughts is not None and thoughts.close in begun
         if is_over or (chat.continue_final_message and not is_begun):
             thoughts = None
-        return Shape(
+        return ToolShape(
             tools=self.tools,
             is_parallel=self._is_parallel(chat),
             begun=begun if begun in self._heads and not chat.continue_final_message else "",
@@ -202,7 +204,7 @@ class ConversationReader:
             newlines=_newlines(self._template.source, [parts[0] for parts in self.tools.openers]),
         )
 
-    def _lazy(self, tools: Sequence[Tool], shape: Shape) -> tuple[str, tuple[str, ...]]:
+    def _lazy(self, tools: Sequence[Tool], shape: ToolShape) -> tuple[str, tuple[str, ...]]:
         """Only once a call begins, its grammar holds; where nothing marks a call, none does."""
         if self.tools.is_bare:
             return "", ()
@@ -247,7 +249,7 @@ def called_tools(chat: Chat) -> tuple[Tool, ...]:
 
 
 @functools.lru_cache(maxsize=32)
-def _schema_grammar(text: str, shape: Shape) -> str:
+def _schema_grammar(text: str, shape: ToolShape) -> str:
     return answer_grammar(_schema(text), shape, param="response_format")
 
 

@@ -57,7 +57,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return is_collecting or super().is_safe_attribute(obj, attr, value)
 
 
-class _Generation(jinja2.ext.Extension):
+class _GenerationBlock(jinja2.ext.Extension):
     """`{% generation %}` marks what a model is trained on; it says nothing here."""
 
     tags = {"generation"}  # noqa: RUF012  as Jinja declares it
@@ -75,7 +75,7 @@ class ChatTemplate:
         environment = _Sandbox(
             trim_blocks=True,
             lstrip_blocks=True,
-            extensions=[jinja2.ext.loopcontrols, _Generation],
+            extensions=[jinja2.ext.loopcontrols, _GenerationBlock],
             # As llama.cpp's: `messages[0].role` of no messages is undefined, not an error.
             undefined=_Nothing,
         )

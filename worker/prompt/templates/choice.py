@@ -9,7 +9,7 @@ from protocol.errors import ConfigError
 from worker.prompt.templates.detect import built_in
 from worker.prompt.templates.table import BUILT_IN
 
-log = logging.getLogger("supervisor")
+logger = logging.getLogger("supervisor")
 
 _ALIKE = 0.75
 """From this likeness on, a text is taken for a name that was written wrongly."""
@@ -42,5 +42,5 @@ def template_text(chosen: str) -> str:
     if "{{" in chosen or "{%" in chosen or chosen in BUILT_IN:
         return BUILT_IN.get(chosen, chosen)
     if near := difflib.get_close_matches(chosen, BUILT_IN, n=1, cutoff=_ALIKE):
-        log.warning("--chat-template %s says the same each time: was %s meant?", chosen, near[0])
+        logger.warning("--chat-template %s says the same each time: was %s meant?", chosen, near[0])
     return chosen

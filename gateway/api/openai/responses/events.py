@@ -21,7 +21,7 @@ from gateway.api.openai.responses.objects import (
     text_part,
     usage,
 )
-from gateway.api.reply import Outcome, error_event, whole_calls
+from gateway.api.reply import TaskOutcome, error_event, whole_calls
 from gateway.http.sse import named_event
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
@@ -80,7 +80,7 @@ class ResponsesReply:
 
     def done(self, index: int, message: Done) -> bytes:
         """Frame the ends of all items and the response as a whole."""
-        outcome = Outcome(
+        outcome = TaskOutcome(
             text="".join(self._texts),
             tokens=(),
             probs=tuple(self._probs),
@@ -112,7 +112,7 @@ class ResponsesReply:
         last = {"type": "response.failed", "response": response}
         return self._frame([*self._opening(), last]) + error_event(body)
 
-    def result(self, outcomes: Sequence[Outcome]) -> Any:
+    def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the `response` object."""
         (outcome,) = outcomes
         return self._whole(outcome, self._items(outcome))
@@ -168,7 +168,7 @@ class ResponsesReply:
         done = {"type": "response.output_item.done", "output_index": place["output_index"]}
         return [*events, done | {"item": item}]
 
-    def _items(self, outcome: Outcome) -> list[_Data]:
+    def _items(self, outcome: TaskOutcome) -> list[_Data]:
         items = []
         if outcome.reasoning:
             items.append(reasoning_item(self._ids, outcome.reasoning, "completed"))
@@ -177,7 +177,7 @@ class ResponsesReply:
             items.append(message_item(self._ids, (part,), "completed"))
         return items + [call_item(call, "completed") for call in outcome.tool_calls]
 
-    def _whole(self, outcome: Outcome, items: Sequence[_Data]) -> _Data:
+    def _whole(self, outcome: TaskOutcome, items: Sequence[_Data]) -> _Data:
         return self._response("completed") | {
             "completed_at": int(time.time()),
             "incomplete_details": incomplete_details(outcome.done),

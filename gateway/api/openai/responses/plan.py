@@ -9,7 +9,7 @@ from gateway.api.fields.options import read_int, read_n_top, read_object
 from gateway.api.openai import chat
 from gateway.api.openai.responses.events import ResponsesReply
 from gateway.api.openai.responses.inputs import read_input
-from gateway.api.reply import Plan
+from gateway.api.reply import RequestPlan
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.sampling import INT32_MAX
@@ -41,7 +41,7 @@ _REFUSED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 """Name -> (why it is not supported, whether a value that is not null asks for it)."""
 
 
-def plan(body: Mapping[str, Any], card: ModelCard) -> Plan:
+def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan a response; raises `InvalidRequest` naming the field."""
     converted = to_chat(body)
     with respelled(_SPELLINGS):

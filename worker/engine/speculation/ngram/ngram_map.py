@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import Wish
+from worker.engine.speculation.draft import DraftRequest
 
 MAX_VALUES = 4
 """Followers that are told apart for one key."""
@@ -50,7 +50,7 @@ class MapLookup:
         self.n_max = n_max
         self._histories: dict[int, _NgramHistory] = {}
 
-    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
         """Guess for each wish from its own tokens."""
         return [self._guess(wish) for wish in wishes]
 
@@ -60,7 +60,7 @@ class MapLookup:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _guess(self, wish: Wish) -> list[int]:
+    def _guess(self, wish: DraftRequest) -> list[int]:
         history = self._follow(wish)
         if len(history.tokens) < self._size:
             return []
@@ -89,7 +89,7 @@ class MapLookup:
             return None
         return next(at for at in places if tuple(tokens[at : at + self.n_max]) == value)
 
-    def _follow(self, wish: Wish) -> _NgramHistory:
+    def _follow(self, wish: DraftRequest) -> _NgramHistory:
         """Take the text as it is now, and judge the last guess by it."""
         history = self._histories.setdefault(wish.slot, _NgramHistory())
         n_known = len(history.tokens)

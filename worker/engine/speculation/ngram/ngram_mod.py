@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence
 
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import Wish
+from worker.engine.speculation.draft import DraftRequest
 
 N_PLACES = 4 << 20
 """16 MiB, as llama.cpp has it."""
@@ -29,7 +29,7 @@ class ModLookup:
         self._known: dict[int, list[int]] = {}
         """What was noted of each slot's text."""
 
-    def draft(self, wishes: Sequence[Wish]) -> list[list[int]]:
+    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
         """Guess for each wish from all texts."""
         for wish in wishes:
             self._note(wish)
@@ -44,7 +44,7 @@ class ModLookup:
     def _place(self, tokens: Sequence[int]) -> int:
         return hash(tuple(tokens)) % len(self._places)
 
-    def _note(self, wish: Wish) -> None:
+    def _note(self, wish: DraftRequest) -> None:
         known = self._known.setdefault(wish.slot, [])
         if common_prefix(known, wish.tokens) < len(known):
             known.clear()
@@ -58,7 +58,7 @@ class ModLookup:
             self._n_used += self._places[place] == _EMPTY
             self._places[place] = known[at]
 
-    def _guess(self, wish: Wish) -> list[int]:
+    def _guess(self, wish: DraftRequest) -> list[int]:
         if len(wish.tokens) < self._n_match:
             return []
         window = list(wish.tokens[-self._n_match :])

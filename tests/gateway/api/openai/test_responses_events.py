@@ -1,0 +1,194 @@
+"""Answers of /v1/responses: order and shape of the events, the object, failures."""
+
+import json
+from typing import Any
+
+from gateway.api.openai.responses.events import ResponsesReply
+from gateway.api.reply import TaskOutcome
+from protocol.wire.messages import Delta, Done, Finish, Progress, ToolCallDelta
+from protocol.wire.sampling import SamplingParams
+from tests.gateway.cards import CARD, PROB, done
+
+CALL = ToolCallDelta(index=0, id="abc", name="get_weather", arguments="{")
+WHOLE_CALL = ToolCallDelta(index=0, id="abc", name="get_weather", arguments="{}")
+
+THINKING = [Delta(task_id=1, reasoning="Hm", n_predicted=1)]
+WRITING = [Delta(task_id=1, text="hi", n_predicted=2), Delta(task_id=1, text=" you", n_predicted=3)]
+CALLING = [
+    Delta(task_id=1, tool_calls=(CALL,), n_predicted=4),
+    Delta(task_id=1, tool_calls=(ToolCallDelta(index=0, arguments="}"),), n_predicted=5),
+]
+
+
+def _reply(n_top: int = -1) -> ResponsesReply:
+    return ResponsesReply(CARD, SamplingParams(), echo={"tools": []}, n_top=n_top)
+
+
+def _events(data: bytes) -> list[dict[str, Any]]:
+    events = []
+    for block in data.decode().strip().split("\n\n"):
+        name, payload = block.split("\n")
+        events.append(json.loads(payload.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    return events
+
+
+def _stream(*deltas: Delta, reply: ResponsesReply | None = None) -> list[dict[str, Any]]:
+    reply = reply or _reply()
+    frames = [reply.delta(0, delta) for delta in deltas]
+    return _events(b"".join([*frames, reply.done(0, done(finish=Finish.EOS)), reply.end()]))
+
+
+def _outcome(**fields: Any) -> TaskOutcome:
+    values: dict[str, Any] = {"text": "", "tokens": (), "probs": (), "done": done()}
+    return TaskOutcome(**(values | fields))
+
+
+def test_the_events_of_a_text_come_in_llama_servers_order() -> None:
+    events = _stream(*WRITING)
+    assert [event["type"] for event in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [event["sequence_number"] for event in events] == list(range(10))
+    assert events[6]["text"] == "hi you"
+
+
+def test_thoughts_text_and_calls_are_three_items() -> None:
+    events = _stream(*THINKING, *WRITING, *CALLING)
+    assert [event["type"].removeprefix("response.") for event in events[2:]] == [
+        "output_item.added",
+        "reasoning_text.delta",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.delta",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.delta",
+        "output_item.done",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.done",
+        "completed",
+    ]
+    added = [e for e in events if e["type"] == "response.output_item.added"]
+    assert [event["item"]["id"].split("_")[0] for event in added] == ["rs", "msg", "fc"]
+    assert [event["output_index"] for event in added] == [0, 1, 2]
+    whole = events[-1]["response"]
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "function_call"]
+    assert [item["id"] for item in whole["output"]] == [event["item"]["id"] for event in added]
+    assert whole["output"][2]["arguments"] == "{}"
+    assert whole["output"][2]["call_id"] == "call_abc"
+
+
+def test_ids_stay_the_same_over_the_stream() -> None:
+    events = _stream(*WRITING)
+    responses = [event["response"] for event in events if "response" in event]
+    assert len({response["id"] for response in responses}) == 1
+    assert responses[0]["id"].startswith("resp_")
+    items = {event["item_id"] for event in events if "item_id" in event}
+    assert items == {responses[-1]["output"][0]["id"]}
+
+
+def test_one_merged_delta_opens_each_item_in_turn() -> None:
+    merged = Delta(task_id=1, reasoning="Hm", text="hi", tool_calls=(WHOLE_CALL,), n_predicted=3)
+    whole = _stream(merged)[-1]["response"]
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "function_call"]
+    assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
+
+
+def test_an_answer_of_nothing_is_complete() -> None:
+    events = _stream()
+    assert [event["type"] for event in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.completed",
+    ]
+    assert events[-1]["response"]["output"] == []
+
+
+def test_progress_is_told_in_the_first_events() -> None:
+    reply = _reply()
+    message = Progress(task_id=1, total=9, cached=1, processed=5, time_ms=2.5)
+    first = _events(reply.progress(0, message))
+    second = _events(reply.progress(0, message))
+    assert [event["type"] for event in first] == ["response.created", "response.in_progress"]
+    assert [event["type"] for event in second] == ["response.in_progress"]
+    assert second[0]["prompt_progress"] == {"total": 9, "cache": 1, "processed": 5, "time_ms": 2}
+    assert "prompt_progress" not in first[0]
+
+
+def test_timings_stand_beside_the_last_event_of_a_delta_and_the_response() -> None:
+    timed = Delta(task_id=1, text="hi", n_predicted=1, timings=done().timings)
+    events = _stream(timed)
+    assert [event["type"] for event in events if "timings" in event] == [
+        "response.output_text.delta",
+        "response.completed",
+    ]
+
+
+def test_the_object_counts_tokens_and_says_whether_it_was_cut() -> None:
+    cut = _reply().result([_outcome(text="hi", done=done(finish=Finish.LIMIT))])
+    assert cut["status"] == "completed"
+    assert cut["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert cut["usage"] == {
+        "input_tokens": 4,
+        "output_tokens": 2,
+        "total_tokens": 6,
+        "input_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 3},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }
+    (item,) = cut["output"]
+    assert item["content"] == [
+        {"type": "output_text", "annotations": [], "logprobs": [], "text": "hi"}
+    ]
+    ended = _reply().result([_outcome(text="hi", done=done(finish=Finish.WORD))])
+    assert ended["incomplete_details"] is None
+    assert ended["completed_at"] >= ended["created_at"]
+
+
+def test_the_object_holds_the_items_of_the_stream() -> None:
+    outcome = _outcome(text="hi", reasoning="Hm", n_reasoning=1, tool_calls=(WHOLE_CALL,))
+    result = _reply().result([outcome])
+    assert [item["type"] for item in result["output"]] == ["reasoning", "message", "function_call"]
+    assert result["output"][0]["content"] == [{"text": "Hm", "type": "reasoning_text"}]
+    assert result["usage"]["output_tokens_details"] == {"reasoning_tokens": 1}
+
+
+def test_probabilities_of_half_a_character_come_with_the_other_half() -> None:
+    half = Delta(task_id=1, probs=(PROB,), n_predicted=1)
+    rest = Delta(task_id=1, text="é", probs=(PROB,), n_predicted=2)
+    events = _stream(half, rest, reply=_reply(n_top=1))
+    (delta,) = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [len(item["top_logprobs"]) for item in delta["logprobs"]] == [1, 1]
+    (item,) = events[-1]["response"]["output"]
+    assert len(item["content"][0]["logprobs"]) == 2
+
+
+def test_a_failure_is_openais_event_and_then_llama_servers() -> None:
+    reply = _reply()
+    reply.delta(0, WRITING[0])
+    body = {"error": {"code": 503, "message": "lost", "type": "unavailable_error"}}
+    first, second = reply.failed(body).decode().strip().split("\n\n")
+    assert first.startswith("event: response.failed\n")
+    failed = json.loads(first.split("data: ")[1])["response"]
+    assert (failed["status"], failed["error"]["message"]) == ("failed", "lost")
+    assert json.loads(second.removeprefix("data: ")) == body
+
+
+def test_a_stop_counts_as_whole_and_a_cut_does_not() -> None:
+    def details(message: Done) -> Any:
+        return _reply().result([_outcome(done=message)])["incomplete_details"]
+
+    assert details(done(finish=Finish.EOS)) is None
+    assert details(done(finish=Finish.NONE)) == {"reason": "max_output_tokens"}

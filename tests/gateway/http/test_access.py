@@ -1,0 +1,61 @@
+"""The outermost layer: our own faults, and what is no HTTP request."""
+
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from gateway.http.access import AccessMiddleware
+from gateway.metrics.metrics import Metrics
+from tests.gateway.http.test_sse import Sink
+
+
+def _scope(kind: str = "http") -> dict[str, Any]:
+    return {"type": kind, "method": "GET", "path": "/x", "headers": [], "client": None}
+
+
+async def _nothing() -> Message:
+    raise AssertionError("nobody reads")
+
+
+async def test_a_fault_of_ours_is_a_500_without_its_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise RuntimeError("secret")
+
+    sink, metrics = Sink(), Metrics()
+    await AccessMiddleware(broken, metrics)(_scope(), _nothing, sink)
+    assert sink.messages[0]["status"] == 500
+    assert b"secret" not in sink.body and b"server_error" in sink.body
+    assert "secret" in caplog.text
+    assert metrics.http_statuses["other", "5xx"] == 1
+
+
+async def test_a_fault_after_the_first_byte_leaves_the_body_broken() -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("secret")
+
+    sink = Sink()
+    await AccessMiddleware(broken, Metrics())(_scope(), _nothing, sink)
+    assert [message["type"] for message in sink.messages] == ["http.response.start"]
+
+
+async def test_websockets_are_closed() -> None:
+    async def unreached(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("not for us")
+
+    sink = Sink()
+    await AccessMiddleware(unreached, Metrics())(_scope("websocket"), _nothing, sink)
+    assert sink.messages == [{"type": "websocket.close", "code": 1008, "reason": ""}]
+
+
+async def test_the_lifespan_passes() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["type"])
+
+    await AccessMiddleware(app, Metrics())(_scope("lifespan"), _nothing, Sink())
+    assert seen == ["lifespan"]

@@ -1,0 +1,173 @@
+"""Request bodies: size, patience, depth, JSON."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Message
+
+from gateway.http import parsing
+from gateway.http.body import HELD, BodyBudget, BodyLimits, ClientGone, read_json
+from gateway.http.errors import RequestRefused
+from gateway.http.parsing import parse_object
+from protocol.config.limits import LimitsConfig
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+
+LIMITS = BodyLimits(max_bytes=16)
+MAX_DEPTH = LimitsConfig().depth
+
+
+class Parts:
+    """A `receive` that hands out these parts, then nothing."""
+
+    def __init__(self, *parts: bytes | None) -> None:
+        self._parts = list(parts)
+        self.n_read = 0
+
+    async def __call__(self) -> Message:
+        if not self._parts:
+            await asyncio.Event().wait()
+        part = self._parts.pop(0)
+        self.n_read += 1
+        if part is None:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": part, "more_body": part != b""}
+
+
+def _scope(length: int | None = None) -> dict[str, Any]:
+    headers = [] if length is None else [(b"content-length", str(length).encode())]
+    return {"type": "http", "headers": headers}
+
+
+async def test_a_body_comes_in_parts() -> None:
+    assert await read_json(_scope(), Parts(b'{"a"', b":1}", b""), LIMITS) == {"a": 1}
+
+
+async def test_a_body_over_the_limit_is_read_to_its_end_and_refused() -> None:
+    parts = Parts(b"x" * 10, b"x" * 10, b"x" * 10, b"")
+    with pytest.raises(RequestRefused) as caught:
+        await read_json(_scope(), parts, LIMITS)
+    assert caught.value.status == 413
+    assert parts.n_read == 4
+
+
+async def test_an_endless_body_is_cut() -> None:
+    parts = Parts(*[b"x" * 10] * 100)
+    with pytest.raises(RequestRefused):
+        await read_json(_scope(), parts, LIMITS)
+    assert parts.n_read == 4
+
+
+async def test_a_declared_giant_is_refused_unread() -> None:
+    parts = Parts(b"{}", b"")
+    with pytest.raises(RequestRefused):
+        await read_json(_scope(1000), parts, LIMITS)
+    assert parts.n_read == 0
+
+
+async def test_a_body_that_does_not_come_is_408() -> None:
+    limits = BodyLimits(max_bytes=16, patience_s=0.01)
+    with pytest.raises(RequestRefused) as caught:
+        await read_json(_scope(), Parts(b"{"), limits)
+    assert caught.value.status == 408
+
+
+async def test_a_client_that_leaves_is_not_answered() -> None:
+    with pytest.raises(ClientGone):
+        await read_json(_scope(), Parts(b"{", None), LIMITS)
+
+
+@pytest.mark.parametrize("depth", [1, MAX_DEPTH - 1])
+def test_depth_up_to_the_limit_passes(depth: int) -> None:
+    assert parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH, 1023, 100_000])
+def test_depth_beyond_the_limit_is_refused(depth: int) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
+
+
+def test_a_wide_body_is_not_a_deep_one() -> None:
+    assert len(parse_object(b'{"a":[' + b"{}," * 500 + b"{}]}")["a"]) == 501
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":"\\ud800"}',
+        b'{"\\udfff":1}',
+        b'{"a":"\xed\xa0\x80"}',
+        b'{"a":1e999}',
+        b'{"a":-1e999}',
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":' + b"9" * 400 + b"}",
+    ],
+)
+def test_what_no_message_could_hold_is_no_json(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="not valid JSON"):
+        parse_object(body)
+
+
+def test_the_last_of_equal_names_counts_and_nul_is_a_character() -> None:
+    assert parse_object(b'{"a":1,"a":"\\u0000"}') == {"a": "\0"}
+
+
+@pytest.mark.parametrize("item", [b"1,", b"{},", b"[],", b'"a":1,'])
+def test_the_values_of_a_body_have_a_bound(item: bytes) -> None:
+    limits = LimitsConfig(values=1000)
+    opening, closing = (b'{"x":[', b"1]}") if b":" not in item else (b"{", b'"b":1}')
+    assert parse_object(opening + item * 80 + closing, limits)
+    with pytest.raises(InvalidRequest, match="more than 1000 commas, brackets and names"):
+        parse_object(opening + item * 1000 + closing, limits)
+    assert parse_object(b'{"a":"' + b"x" * 5000 + b'"}', limits)
+
+
+STRINGS = st.lists(st.text(st.sampled_from('\\",:{[ax'), max_size=12), min_size=1, max_size=20)
+
+
+@given(STRINGS, st.integers(1, 7))
+def test_what_stands_in_strings_does_not_count(texts: list[str], size: int) -> None:
+    data = orjson.dumps({"a": texts})
+    n_marks = 12 + len(texts) - 1  # {, [, a name and the commas between
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parsing, "_SLICE", size)
+        parsing._check_values(data, n_marks)
+        with pytest.raises(InvalidRequest):
+            parsing._check_values(data, n_marks - 1)
+
+
+async def test_all_bodies_together_have_a_bound_and_one_alone_always_passes() -> None:
+    budget, limits = BodyBudget(10), BodyLimits(max_bytes=100)
+    held = [budget.open() for _ in range(3)]
+
+    async def read(one: int, size: int) -> Any:
+        body = b'{"a":"' + b"x" * size + b'"}'
+        return await read_json(_scope() | {HELD: held[one]}, Parts(body, b""), limits)
+
+    await read(0, 50)
+    with pytest.raises(TaskError) as caught:
+        await read(1, 0)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    held[0].release()
+    await read(1, 0)
+    held[1].release()
+    await read(2, 50)
+    held[2].release()
+    assert budget.n_bytes == 0
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_object_or_a_named_mistake(data: bytes) -> None:
+    try:
+        assert isinstance(parse_object(data), dict)
+    except InvalidRequest as error:
+        assert error.message.startswith("the request body")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_body() -> None:
+    assert parse_object(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}

@@ -1,0 +1,69 @@
+"""The table from failures to answers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.http.errors import ANSWERS, RequestRefused, refused_response, task_error_response
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        (ErrorCode.INVALID_REQUEST, 400, "invalid_request_error"),
+        (ErrorCode.CONTEXT_EXCEEDED, 400, "exceed_context_size_error"),
+        (ErrorCode.NOT_FOUND, 404, "not_found_error"),
+        (ErrorCode.NOT_SUPPORTED, 501, "not_supported_error"),
+        (ErrorCode.OVERLOADED, 429, "rate_limit_error"),
+        (ErrorCode.UNAVAILABLE, 503, "unavailable_error"),
+        (ErrorCode.INTERNAL, 500, "server_error"),
+    ],
+)
+def test_every_code_has_its_answer(code: ErrorCode, status: int, kind: str) -> None:
+    response = task_error_response(TaskError(code, "why"))
+    error = json.loads(bytes(response.body))["error"]
+    assert response.status_code == error["code"] == status
+    assert (error["type"], error["message"]) == (kind, "why")
+
+
+def test_the_table_is_complete() -> None:
+    assert set(ANSWERS) == set(ErrorCode)
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_a_failure_says_when_to_retry_or_that_it_is_no_use(code: ErrorCode) -> None:
+    headers = task_error_response(TaskError(code, "why")).headers
+    assert ("retry-after" in headers) != (headers.get("x-should-retry") == "false")
+
+
+@pytest.mark.parametrize(("wait_s", "header"), [(7, "7"), (0, "1"), (900, "120")])
+def test_retry_after_is_measured_and_bounded(wait_s: int, header: str) -> None:
+    error = TaskError(ErrorCode.OVERLOADED, "full", detail={"retry_after_s": wait_s})
+    assert task_error_response(error).headers["retry-after"] == header
+
+
+def _text(response: Any) -> str:
+    return bytes(response.body).decode()
+
+
+def test_handlers_say_code_first_and_middleware_last() -> None:
+    named = task_error_response(InvalidRequest("bad", param="top_k"))
+    assert _text(named) == (
+        '{"error":{"code":400,"message":"bad","type":"invalid_request_error","param":"top_k"}}'
+    )
+    refused = refused_response(RequestRefused(404, "File Not Found", "not_found_error"))
+    assert _text(refused) == (
+        '{"error":{"message":"File Not Found","type":"not_found_error","code":404}}'
+    )
+    assert named.headers["content-type"] == "application/json; charset=utf-8"
+
+
+def test_a_prompt_that_does_not_fit_tells_both_numbers() -> None:
+    detail = {"n_prompt_tokens": 701, "n_ctx": 512, "retry_after_s": 3}
+    response = task_error_response(TaskError(ErrorCode.CONTEXT_EXCEEDED, "long", detail=detail))
+    assert _text(response) == (
+        '{"error":{"code":400,"message":"long","type":"exceed_context_size_error",'
+        '"n_prompt_tokens":701,"n_ctx":512}}'
+    )

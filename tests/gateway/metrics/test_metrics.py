@@ -1,0 +1,255 @@
+"""What a scrape sees."""
+
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.metrics.counters import Histogram, StatsBook
+from gateway.metrics.metrics import Metrics, WorkerView
+from protocol.wire.facts import Stats
+
+LLAMACPP = """\
+# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed, excluding cached tokens
+# TYPE llamacpp:prompt_tokens_total counter
+llamacpp:prompt_tokens_total 67
+# HELP llamacpp:prompt_tokens_cached_total Number of prompt tokens reused from the cache
+# TYPE llamacpp:prompt_tokens_cached_total counter
+llamacpp:prompt_tokens_cached_total 3
+# HELP llamacpp:prompt_seconds_total Total time spent processing prompts
+# TYPE llamacpp:prompt_seconds_total counter
+llamacpp:prompt_seconds_total 0.5
+# HELP llamacpp:tokens_predicted_total Number of generation tokens processed
+# TYPE llamacpp:tokens_predicted_total counter
+llamacpp:tokens_predicted_total 40
+# HELP llamacpp:tokens_predicted_seconds_total Total time spent generating tokens
+# TYPE llamacpp:tokens_predicted_seconds_total counter
+llamacpp:tokens_predicted_seconds_total 2
+# HELP llamacpp:n_decode_total Total number of llama_decode() calls, excluding speculative \
+decoding and multimodal decoding
+# TYPE llamacpp:n_decode_total counter
+llamacpp:n_decode_total 20
+# HELP llamacpp:n_tokens_max Largest observed sequence length (prompt + generation)
+# TYPE llamacpp:n_tokens_max counter
+llamacpp:n_tokens_max 99
+# HELP llamacpp:spec_decode_num_draft_tokens_total Speculative: Total draft tokens generated
+# TYPE llamacpp:spec_decode_num_draft_tokens_total counter
+llamacpp:spec_decode_num_draft_tokens_total 0
+# HELP llamacpp:spec_decode_num_accepted_tokens_total Speculative: Total draft tokens accepted \
+by the target model
+# TYPE llamacpp:spec_decode_num_accepted_tokens_total counter
+llamacpp:spec_decode_num_accepted_tokens_total 0
+# HELP llamacpp:spec_decode_num_drafts_total Speculative: Total speculative decoding \
+verification steps
+# TYPE llamacpp:spec_decode_num_drafts_total counter
+llamacpp:spec_decode_num_drafts_total 0
+# HELP llamacpp:prompt_tokens_seconds Average prompt throughput in tokens/s
+# TYPE llamacpp:prompt_tokens_seconds gauge
+llamacpp:prompt_tokens_seconds 134
+# HELP llamacpp:predicted_tokens_seconds Average generation throughput in tokens/s
+# TYPE llamacpp:predicted_tokens_seconds gauge
+llamacpp:predicted_tokens_seconds 20
+# HELP llamacpp:requests_processing Number of requests processing
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 3
+# HELP llamacpp:requests_deferred Number of requests deferred
+# TYPE llamacpp:requests_deferred gauge
+llamacpp:requests_deferred 5
+# HELP llamacpp:n_busy_slots_per_decode Average number of busy slots per llama_decode() call
+# TYPE llamacpp:n_busy_slots_per_decode gauge
+llamacpp:n_busy_slots_per_decode 1.5
+# HELP llamacpp:kv_cache_usage_ratio KV-cache usage. 1 means 100 percent usage.
+# TYPE llamacpp:kv_cache_usage_ratio gauge
+llamacpp:kv_cache_usage_ratio 0.25
+# HELP llamacpp:kv_cache_tokens KV-cache tokens.
+# TYPE llamacpp:kv_cache_tokens gauge
+llamacpp:kv_cache_tokens 50
+"""
+
+
+class Pool:
+    """A pool of two workers, one of them loading."""
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        return (
+            WorkerView(name="a", model="m", state="ready", n_slots=4, n_busy=3),
+            WorkerView(name="b", model="m", state="loading", n_slots=0, n_busy=0),
+        )
+
+    def queue_depths(self) -> Mapping[str, int]:
+        return {"m": 5}
+
+
+def metrics() -> Metrics:
+    one = Metrics()
+    stats = Stats(
+        n_prompt=67,
+        n_cached=3,
+        prompt_s=0.5,
+        n_predicted=40,
+        predicted_s=2.0,
+        n_decode=20,
+        n_busy=30,
+        n_tokens_max=99,
+        n_kv_used=50,
+        n_kv=200,
+        decode_s=1.5,
+    )
+    one.beat("a", "m", 1, stats)
+    return one
+
+
+def samples(one: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Every sample by its name and the values of its labels in the order of their names."""
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(one.render(Pool()).decode())
+        for sample in family.samples
+    }
+
+
+def test_the_lines_of_llama_server_are_the_same_to_the_letter() -> None:
+    assert metrics().render(Pool()).decode().startswith(LLAMACPP)
+
+
+def test_throughput_covers_the_time_since_the_last_scrape() -> None:
+    one = metrics()
+    one.render(Pool())
+    one.beat("a", "m", 1, Stats(n_prompt=167, prompt_s=0.75, n_predicted=40, predicted_s=2.0))
+    second = samples(one)
+    assert second["llamacpp:prompt_tokens_seconds", ()] == 400
+    assert second["llamacpp:predicted_tokens_seconds", ()] == 0
+    assert second["llamacpp:prompt_tokens_total", ()] == 167
+
+
+def test_an_empty_pool_renders() -> None:
+    assert samples(Metrics())["llamacpp:n_busy_slots_per_decode", ()] == 0
+
+
+def test_the_work_of_dead_workers_is_kept() -> None:
+    book = StatsBook()
+    book.beat("a", "m", 1, Stats(n_predicted=10, n_tokens_max=7))
+    book.beat("a", "m", 1, Stats(n_predicted=15, n_tokens_max=7))
+    book.beat("a", "m", 2, Stats(n_predicted=4, n_tokens_max=3))
+    book.beat("b", "m", 3, Stats(n_predicted=1))
+    assert repr(book) == "<StatsBook n_prompt=0 n_predicted=20>"
+    assert book.totals()["n_tokens_max"] == 7
+    assert book.latest("a").n_predicted == 4
+
+
+def test_counters_that_go_back_within_a_start_are_not_believed() -> None:
+    book = StatsBook()
+    book.beat("a", "m", 1, Stats(n_predicted=10))
+    book.beat("a", "m", 1, Stats(n_predicted=8))
+    assert book.totals()["n_predicted"] == 10
+
+
+def test_guesses_are_counted_over_workers_and_positions() -> None:
+    one = metrics()
+    drafts = {"n_draft": 10, "n_draft_accepted": 6, "n_drafts": 4}
+    one.beat("a", "m", 1, Stats(**drafts, accepted_at=(3, 2, 1)))
+    one.beat("a", "m", 1, Stats(**drafts, accepted_at=(4, 2, 1)))
+    one.beat("b", "m", 1, Stats(n_draft=1, n_draft_accepted=1, n_drafts=1, accepted_at=(1,)))
+    found = samples(one)
+    assert found["llamacpp:spec_decode_num_draft_tokens_total", ()] == 11
+    assert found["llamacpp:spec_decode_num_accepted_tokens_total", ()] == 7
+    assert found["llamacpp:spec_decode_num_drafts_total", ()] == 5
+    per_position = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+    assert [found[per_position, (str(i),)] for i in range(3)] == [5, 2, 1]
+
+
+def test_positions_are_not_shown_until_somebody_guessed() -> None:
+    assert b"per_pos" not in metrics().render(Pool())
+
+
+def test_own_metrics_are_labelled_by_model_and_worker() -> None:
+    one = metrics()
+    one.task_ended("m", "eos")
+    one.worker_lost("a", "m")
+    one.dropped(2)
+    one.of_model("m").ttft.observe(0.03)
+    one.of_model("m").itl.observe(0.03)
+    one.of_model("m").queue.observe(0.03)
+    one.http_request("/v1/models", 200, 0.002)
+    one.http_request("/v1/models", 404, 0.002)
+    found = samples(one)
+    assert found["llamapool_tasks_total", ("eos", "m")] == 1
+    assert found["llamapool_worker_losses_total", ("m", "a")] == 1
+    assert found["llamapool_late_messages_total", ()] == 2
+    assert found["llamapool_time_to_first_token_seconds_bucket", ("0.02", "m")] == 0
+    assert found["llamapool_time_to_first_token_seconds_bucket", ("0.04", "m")] == 1
+    assert found["llamapool_time_to_first_token_seconds_count", ("m",)] == 1
+    assert found["llamapool_inter_token_latency_seconds_count", ("m",)] == 1
+    assert found["llamapool_queue_seconds_count", ("m",)] == 1
+    assert found["llamapool_http_requests_total", ("/v1/models", "2xx")] == 1
+    assert found["llamapool_http_requests_total", ("/v1/models", "4xx")] == 1
+    assert found["llamapool_http_request_seconds_count", ("/v1/models",)] == 2
+    assert found["llamapool_engine_decode_seconds_total", ("m", "a")] == 1.5
+    assert found["llamapool_workers", ("m", "loading")] == 1
+    assert found["llamapool_slots", ("m", "processing")] == 3
+    assert found["llamapool_slots", ("m", "idle")] == 1
+    assert found["llamapool_queue_tasks", ("m",)] == 5
+
+
+def test_every_counter_of_an_engine_is_shown_for_its_worker() -> None:
+    one = Metrics()
+    stats: dict[str, dict[str, float]] = {
+        "llamapool_engine_step_seconds_total": {"step_s": 1.0},
+        "llamapool_engine_decode_seconds_total": {"decode_s": 2.0},
+        "llamapool_engine_sample_seconds_total": {"sample_s": 3.0},
+        "llamapool_engine_gap_seconds_total": {"gap_s": 4.0},
+        "llamapool_engine_held_seconds_total": {"held_s": 4.5},
+        "llamapool_prompt_tokens_total": {"n_prompt": 5},
+        "llamapool_cached_tokens_total": {"n_cached": 6},
+        "llamapool_predicted_tokens_total": {"n_predicted": 7},
+        "llamapool_evicted_prompts_total": {"n_evicted": 8},
+        "llamapool_restored_tokens_total": {"n_restored": 9},
+        "llamapool_preempted_tasks_total": {"n_preempted": 10},
+        "llamapool_worker_faults_total": {"n_faults": 10.5},
+        "llamapool_cache_used_cells": {"n_kv_used": 11},
+        "llamapool_cache_cells": {"n_kv": 12},
+        "llamapool_cache_branches": {"n_branches": 13},
+        "llamapool_cache_host_bytes": {"n_host_bytes": 14},
+    }
+    one.beat("a", "m", 1, Stats(**{k: v for row in stats.values() for k, v in row.items()}))  # type: ignore[arg-type]
+    found = samples(one)
+    for name, row in stats.items():
+        assert [found[name, ("m", "a")]] == list(row.values()), name
+
+
+def test_counters_outlive_their_worker_and_the_state_of_its_cache_does_not() -> None:
+    one = Metrics()
+    one.beat("a", "m", 1, Stats(n_evicted=3, n_restored=20, n_preempted=1, n_kv_used=50, n_kv=64))
+    one.beat("a", "m", 2, Stats(n_evicted=2, n_kv_used=8, n_kv=64))
+    found = samples(one)
+    assert found["llamapool_evicted_prompts_total", ("m", "a")] == 5
+    assert found["llamapool_restored_tokens_total", ("m", "a")] == 20
+    assert found["llamapool_preempted_tasks_total", ("m", "a")] == 1
+    assert found["llamapool_cache_used_cells", ("m", "a")] == 8
+
+
+def test_the_longest_waits_for_the_main_thread_of_a_worker_are_counted() -> None:
+    one = Metrics()
+    for lag_s in (0.002, 0.02, 0.3):
+        one.beat("a", "m", 1, Stats(link_lag_s=lag_s))
+    found = samples(one)
+    name = "llamapool_link_loop_lag_seconds"
+    counts = [found[f"{name}_bucket", (le, "a")] for le in ("0.001", "0.0025", "0.25", "0.5")]
+    assert counts == [0, 1, 2, 3]
+    assert found[f"{name}_count", ("a",)] == 3
+
+
+def test_two_gateways_in_one_process_share_nothing() -> None:
+    one, other = Metrics(), Metrics()
+    one.task_ended("m", "eos")
+    assert ("llamapool_tasks_total", ("eos", "m")) not in samples(other)
+
+
+@pytest.mark.parametrize(("seconds", "bucket"), [(0.5, "1"), (1.0, "1"), (1.5, "2"), (9.0, "+Inf")])
+def test_a_duration_falls_into_the_bucket_that_holds_it(seconds: float, bucket: str) -> None:
+    histogram = Histogram((1.0, 2.0))
+    histogram.observe(seconds, 3)
+    counts = dict(histogram.buckets())
+    names = list(counts)
+    assert counts[bucket] == 3
+    assert all(counts[name] == 0 for name in names[: names.index(bucket)])

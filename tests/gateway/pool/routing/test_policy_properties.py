@@ -1,0 +1,147 @@
+"""The dispatcher's promises with prompts that are known here and there.
+
+Prompts may now be kept for the worker that knows them, or let others of their tenant go first; but
+not for long, never beside a free slot without a reason, and never for a worker that is gone.
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, multiple, precondition, rule
+
+from gateway.pool.actions import TaskSpec
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.routing.block_hashes import Prefix
+from gateway.pool.routing.policy import RoutingPolicy
+from protocol.errors import TaskError
+from protocol.wire.messages import Delta, Evicted
+from tests.gateway.pool.test_dispatcher_properties import QUEUE_SIZE, TIMEOUT_S, DispatcherMachine
+
+INDEX_BYTES = 4000
+TEXTS = ("", "aaaa", "aaaaaaaa", "aaaabbbb", "bbbbbb", "cc")
+LONGEST_S = TIMEOUT_S / 4
+"""For which a task is kept, or lets others go first."""
+
+
+class RoutedMachine(DispatcherMachine):
+    """The same pool, with prompts that have beginnings in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        router = RoutingPolicy(index_bytes=INDEX_BYTES)
+        self.pool = Dispatcher(queue_size=QUEUE_SIZE, queue_timeout_s=TIMEOUT_S, router=router)
+        self.passed_at: dict[int, float] = {}
+
+    @initialize(n_slots=st.integers(1, 2), n_prefetch=st.integers(0, 1))
+    def two_workers(self, n_slots: int, n_prefetch: int) -> None:
+        """Begin with a pool in which there is something to choose."""
+        for name in ("a", "b"):
+            self.hello(name, "m", n_slots, n_prefetch)
+        for worker in list(self.workers.values()):
+            self.open(worker)
+
+    def is_ahead(self, task_id: int, spec: TaskSpec) -> bool:
+        """Whether a task that was earlier has waited longer for it than it may."""
+        if not super().is_ahead(task_id, spec):
+            return False
+        other = self.specs[task_id]
+        if not other.prefix.blocks:  # it may only be kept for the worker of its session
+            return self.pool.kept(task_id) is None
+        since = self.passed_at.setdefault(task_id, self.now)
+        return self.now - since > 2 * LONGEST_S
+
+    @rule(
+        target=DispatcherMachine.tasks,
+        model=st.sampled_from("mmmmmmn"),
+        tenant=st.sampled_from("xy"),
+        texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4),
+        session=st.integers(0, 3),
+        pin=st.sampled_from((None, None, None, None, 0)),
+    )
+    def submit_prompts(
+        self, model: str, tenant: str, texts: list[str], session: int, pin: int | None
+    ) -> object:
+        ids = (self.submit_prompt(model, tenant, text, session, pin) for text in texts)
+        return multiple(*filter(None, ids))
+
+    def submit_prompt(
+        self, model: str, tenant: str, text: str, session: int, pin: int | None
+    ) -> int | None:
+        worker, slot = ("", -1) if pin is None else self.pool.slots.locate(model, pin)
+        self.n_ids += 1
+        blocks = tuple(hash((model, text[: i + 1])) for i in range(len(text)))
+        spec = TaskSpec(
+            task_id=self.n_ids,
+            model=model,
+            tenant=tenant,
+            n_tokens=1 + 2000 * len(text),
+            worker=worker,
+            slot=slot,
+            prefix=Prefix(blocks, len(text)),
+            session=session,
+        )
+        try:
+            actions = self.pool.submit(spec, self.now)
+        except TaskError:
+            return None
+        self.specs[spec.task_id] = spec
+        self.attempts[spec.task_id] = 0
+        self.waiting.add(spec.task_id)
+        self.perform(actions)
+        return spec.task_id
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.workers)
+    def leaves(self, data: st.DataObject) -> None:
+        """Seldom, or there would be nobody left to choose from."""
+        if data.draw(st.integers(0, 9)) == 7:
+            super().leaves(data)
+
+    @rule(data=st.data(), died=st.booleans())
+    @precondition(lambda self: self.workers)
+    def lost(self, data: st.DataObject, died: bool) -> None:
+        if data.draw(st.integers(0, 9)) > 7:
+            super().lost(data, died)
+
+    @rule(data=st.data(), seconds=st.floats(0, 5))
+    @precondition(lambda self: self.holding())
+    def prompt_read(self, data: st.DataObject, seconds: float) -> None:
+        worker, task_id, attempt = data.draw(st.sampled_from(self.holding()))
+        self.time_passes(seconds)
+        if (task_id, attempt) in worker.held:
+            delta = Delta(task_id=task_id, attempt=attempt)
+            if self.running.get(task_id) == (worker.key, attempt):
+                self.pool.prompt_read(worker.key, delta, self.now)
+                if not self.specs[task_id].is_whole:
+                    self.shown.add(task_id)
+
+    @rule(data=st.data(), task_id=st.integers(0, 30))
+    @precondition(lambda self: self.workers)
+    def evicted(self, data: st.DataObject, task_id: int) -> None:
+        key = data.draw(st.sampled_from(list(self.workers)))
+        self.pool.evicted(key, Evicted(tasks=(task_id, task_id + 1)))
+
+    @invariant()
+    def nobody_waits_beside_a_free_credit(self) -> None:
+        """Unless it is kept for a worker that is there, and not for too long."""
+        for task_id in self.waiting:
+            spec = self.specs[task_id]
+            owners = [w for w in self.pool.workers.values() if w.model == spec.model]
+            tried = self.tried[task_id]
+            if spec.worker or tried or not any(worker.has_credit for worker in owners):
+                continue
+            kept = self.pool.kept(task_id)
+            assert kept is not None, f"{task_id} waits without a reason"
+            assert kept.reserved_for in {worker.key for worker in owners}
+            assert kept.held_until <= self.now + LONGEST_S
+
+    @invariant()
+    def memory_is_bounded(self) -> None:
+        assert self.pool.router.n_bytes <= INDEX_BYTES
+
+    @invariant()
+    def only_workers_that_are_there_are_known(self) -> None:
+        assert self.pool.router.known <= self.pool.workers.keys()
+
+
+TestRouting = RoutedMachine.TestCase
+TestRouting.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

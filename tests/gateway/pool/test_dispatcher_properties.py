@@ -1,0 +1,350 @@
+"""Whatever happens in whatever order: no task is lost, ends twice or jumps its tenant's queue."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail, TaskSpec
+from gateway.pool.dispatcher import Dispatcher
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Delta, Done, Failed, Finish, Started
+
+QUEUE_SIZE = 4
+TIMEOUT_S = 10.0
+MODELS = ("m", "n")
+NAMES = ("a", "b", "c")
+
+
+@dataclass
+class SimWorker:
+    """What a worker really holds: the truth that the dispatcher's credits must match."""
+
+    key: str
+    name: str
+    model: str
+    n_slots: int
+    n_prefetch: int
+    is_ready: bool = False
+    is_leaving: bool = False
+    held: dict[tuple[int, int], bool] = field(default_factory=dict)
+    """Attempts without a terminal message, and whether each has started."""
+
+
+class DispatcherMachine(RuleBasedStateMachine):
+    tasks = Bundle("tasks")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = Dispatcher(queue_size=QUEUE_SIZE, queue_timeout_s=TIMEOUT_S)
+        self.now = 0.0
+        self.n_ids = 0
+        self.n_keys = 0
+        self.workers: dict[str, SimWorker] = {}
+        self.specs: dict[int, TaskSpec] = {}
+        self.waiting: set[int] = set()
+        self.running: dict[int, tuple[str, int]] = {}
+        self.attempts: dict[int, int] = {}
+        self.faults: Counter[int] = Counter()
+        self.tried: dict[int, set[str]] = defaultdict(set)
+        self.shown: set[int] = set()
+
+    # ---- what the pool is told to do ------------------------------------------------------
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Assign():
+                    self.assign(action)
+                case CancelTask(worker, task_id, attempt):
+                    assert (task_id, attempt) in self.workers[worker].held
+                    assert task_id not in self.specs
+                case Deliver(message):
+                    assert self.running.pop(message.task_id)[1] == message.attempt
+                    del self.specs[message.task_id]
+                case Fail(task_id, _):
+                    assert (task_id in self.waiting) != (task_id in self.running)
+                    self.waiting.discard(task_id)
+                    self.running.pop(task_id, None)
+                    del self.specs[task_id]
+
+    def assign(self, action: Assign) -> None:
+        spec, worker = self.specs[action.task_id], self.workers[action.worker]
+        assert action.task_id in self.waiting
+        assert action.attempt == self.attempts[action.task_id]
+        assert worker.is_ready
+        assert not worker.is_leaving
+        assert worker.model == spec.model
+        assert spec.worker in ("", worker.name)
+        if not spec.worker:
+            ahead = [other for other in self.waiting if self.is_ahead(other, spec)]
+            assert not ahead, f"{action} before {ahead}"
+        self.waiting.remove(action.task_id)
+        self.running[action.task_id] = (worker.key, action.attempt)
+        worker.held[action.task_id, action.attempt] = False
+        assert len(worker.held) <= worker.n_slots + worker.n_prefetch
+
+    def is_ahead(self, task_id: int, spec: TaskSpec) -> bool:
+        other = self.specs[task_id]
+        alike = (other.tenant, other.model, other.worker) == (spec.tenant, spec.model, "")
+        return alike and task_id < spec.task_id and not self.tried[task_id]
+
+    def holding(self) -> list[tuple[SimWorker, int, int]]:
+        return [(w, *lease) for w in self.workers.values() for lease in w.held]
+
+    # ---- what may happen ------------------------------------------------------------------
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        model=st.sampled_from(MODELS),
+        n_slots=st.integers(1, 2),
+        n_prefetch=st.integers(0, 1),
+    )
+    def hello(self, name: str, model: str, n_slots: int, n_prefetch: int) -> None:
+        if any(worker.name == name for worker in self.workers.values()):
+            return
+        self.n_keys += 1
+        key = f"{name}:{self.n_keys}"
+        self.workers[key] = SimWorker(key, name, model, n_slots, n_prefetch)
+        self.pool.worker_hello(key, name, model)
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(not w.is_ready for w in self.workers.values()))
+    def ready(self, data: st.DataObject) -> None:
+        loading = [worker for worker in self.workers.values() if not worker.is_ready]
+        self.open(data.draw(st.sampled_from(loading)))
+
+    def open(self, worker: SimWorker) -> None:
+        worker.is_ready = True
+        card = ModelCard(
+            name=worker.model,
+            path="",
+            n_slots=worker.n_slots,
+            n_prefetch=worker.n_prefetch,
+            n_ctx=1,
+            n_ctx_total=1,
+        )
+        self.perform(self.pool.worker_ready(worker.key, card, self.now))
+
+    @rule(data=st.data(), died=st.booleans())
+    @precondition(lambda self: self.workers)
+    def lost(self, data: st.DataObject, died: bool) -> None:
+        worker = data.draw(st.sampled_from(list(self.workers.values())))
+        actions = self.pool.worker_lost(worker.key, self.now, died=died)
+        del self.workers[worker.key]
+        failed = {action.task_id for action in actions if isinstance(action, Fail)}
+        for task_id, (key, _) in list(self.running.items()):
+            if key != worker.key:
+                continue
+            self.faults[task_id] += died
+            assert (task_id in failed) == (task_id in self.shown or self.faults[task_id] > 1)
+            if task_id not in failed:
+                self.moved(task_id)
+        self.perform(actions)
+
+    def moved(self, task_id: int) -> None:
+        """A task waits again, to begin anew with another worker."""
+        del self.running[task_id]
+        self.waiting.add(task_id)
+        self.attempts[task_id] += 1
+
+    @rule(data=st.data())
+    @precondition(
+        lambda self: any(started for w in self.workers.values() for started in w.held.values())
+    )
+    def read(self, data: st.DataObject) -> None:
+        """The first delta of a task comes: its client may see it."""
+        started = [(w, *lease) for w in self.workers.values() for lease in w.held if w.held[lease]]
+        worker, task_id, attempt = data.draw(st.sampled_from(started))
+        if self.running.get(task_id) == (worker.key, attempt):
+            self.pool.prompt_read(worker.key, Delta(task_id=task_id, attempt=attempt), self.now)
+            if not self.specs[task_id].is_whole:
+                self.shown.add(task_id)
+
+    @rule(
+        target=tasks,
+        model=st.sampled_from(MODELS),
+        tenant=st.sampled_from("xyz"),
+        n_tokens=st.integers(1, 50),
+        pin=st.sampled_from((None, None, None, 0, 1, 7)),
+        is_whole=st.booleans(),
+    )
+    def submit(
+        self, model: str, tenant: str, n_tokens: int, pin: int | None, is_whole: bool
+    ) -> object:
+        worker, slot = ("", -1) if pin is None else self.pool.slots.locate(model, pin)
+        self.n_ids += 1
+        spec = TaskSpec(
+            task_id=self.n_ids,
+            model=model,
+            tenant=tenant,
+            n_tokens=n_tokens,
+            worker=worker,
+            slot=slot,
+            is_whole=is_whole,
+        )
+        shares = self.shares(model)
+        try:
+            actions = self.pool.submit(spec, self.now)
+        except TaskError as error:
+            known = model in self.pool.models
+            assert error.code is (ErrorCode.OVERLOADED if known else ErrorCode.NOT_FOUND)
+            assert not known or shares.total() >= QUEUE_SIZE
+            # Nobody holds so much more of a full queue that there should have been room.
+            assert max(shares.values(), default=0) <= shares[tenant] + 1
+            return multiple()
+        displaced = [action.task_id for action in actions if isinstance(action, Fail)]
+        if displaced:
+            (last,) = displaced
+            longest = self.specs[last].tenant
+            assert shares.total() >= QUEUE_SIZE
+            assert shares[longest] == max(shares.values()) >= shares[tenant] + 2
+            assert last == max(i for i in self.waiting if self.is_of(i, model, longest))
+        self.specs[spec.task_id] = spec
+        self.attempts[spec.task_id] = 0
+        self.waiting.add(spec.task_id)
+        self.perform(actions)
+        if spec.task_id in self.waiting:
+            assert self.shares(model).total() <= max(QUEUE_SIZE, shares.total())
+        return spec.task_id
+
+    def is_of(self, task_id: int, model: str, tenant: str) -> bool:
+        spec = self.specs[task_id]
+        return spec.model == model and spec.tenant == tenant
+
+    def shares(self, model: str) -> Counter[str]:
+        """Count the waiting tasks of each tenant."""
+        waiting = (self.specs[task_id] for task_id in self.waiting)
+        return Counter(spec.tenant for spec in waiting if spec.model == model)
+
+    @rule(task_id=consumes(tasks))
+    def cancel(self, task_id: int) -> None:
+        live = self.specs.pop(task_id, None) is not None
+        self.waiting.discard(task_id)
+        where = self.running.pop(task_id, None)
+        actions = self.pool.cancel(task_id)
+        assert bool(actions) == (live and where is not None)
+        self.perform(actions)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.holding())
+    def started(self, data: st.DataObject) -> None:
+        worker, task_id, attempt = data.draw(st.sampled_from(self.holding()))
+        fresh = not worker.held[task_id, attempt]
+        n_running = sum(worker.held.values())
+        if fresh and n_running >= worker.n_slots:
+            return
+        worker.held[task_id, attempt] = True
+        message = Started(task_id=task_id, attempt=attempt, slot=n_running, n_prompt=7)
+        wanted = self.running.get(task_id) == (worker.key, attempt)
+        assert self.pool.started(worker.key, message, self.now) == (wanted and fresh)
+
+    @rule(data=st.data(), fails=st.booleans())
+    @precondition(lambda self: self.holding())
+    def ended(self, data: st.DataObject, fails: bool) -> None:
+        worker, task_id, attempt = data.draw(st.sampled_from(self.holding()))
+        self.end(worker, task_id, attempt, fails=fails)
+
+    def end(self, worker: SimWorker, task_id: int, attempt: int, *, fails: bool) -> None:
+        del worker.held[task_id, attempt]
+        message: Done | Failed = Done(
+            task_id=task_id, attempt=attempt, finish=Finish.EOS, n_predicted=5
+        )
+        if fails:
+            message = Failed(task_id=task_id, attempt=attempt, code=ErrorCode.INTERNAL, message="")
+            if self.running.get(task_id) == (worker.key, attempt):
+                self.failed(worker, task_id)
+        actions = self.pool.ended(worker.key, message, self.now)
+        if fails and self.faults[task_id] > 1:
+            assert not any(
+                isinstance(action, Assign) and action.task_id == task_id for action in actions
+            )
+        self.perform(actions)
+
+    def failed(self, worker: SimWorker, task_id: int) -> None:
+        """What nobody has seen goes to another worker, if there is one; but not to a third."""
+        self.faults[task_id] += 1
+        self.tried[task_id].add(worker.key)
+        spec = self.specs[task_id]
+        others = [
+            one
+            for one in self.workers.values()
+            if (one.model == spec.model and one.is_ready and not one.is_leaving)
+            and spec.worker in ("", one.name)
+            and one.key not in self.tried[task_id]
+        ]
+        if others and self.faults[task_id] < 2 and task_id not in self.shown:
+            self.moved(task_id)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.workers)
+    def leaves(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(list(self.workers.values())))
+        worker.is_leaving = True
+        self.pool.worker_leaves(worker.key)
+
+    @rule(data=st.data(), task_id=st.integers(0, 60), attempt=st.integers(0, 3))
+    @precondition(lambda self: self.workers)
+    def liar(self, data: st.DataObject, task_id: int, attempt: int) -> None:
+        """A terminal message for what the worker never had changes nothing."""
+        worker = data.draw(st.sampled_from(list(self.workers.values())))
+        if (task_id, attempt) not in worker.held:
+            message = Done(task_id=task_id, attempt=attempt, finish=Finish.EOS)
+            assert self.pool.ended(worker.key, message, self.now) == []
+
+    @rule(seconds=st.floats(0, 2 * TIMEOUT_S))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.perform(self.pool.expire(self.now))
+
+    # ---- what always holds ----------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        assert self.waiting | self.running.keys() == self.specs.keys()
+        assert self.pool.n_waiting == len(self.waiting)
+        assert self.pool.n_tasks == len(self.specs)
+
+    @invariant()
+    def credits_are_what_the_workers_hold(self) -> None:
+        for worker in self.workers.values():
+            assert self.pool.workers[worker.key].leases.keys() == worker.held.keys()
+
+    @invariant()
+    def nobody_waits_beside_a_free_credit(self) -> None:
+        plain = {
+            self.specs[i].model
+            for i in self.waiting
+            if not self.specs[i].worker and not self.tried[i]
+        }
+        assert not [w for w in self.pool.workers.values() if w.has_credit and w.model in plain], (
+            repr(self.pool)
+        )
+
+    def teardown(self) -> None:
+        for worker in list(self.workers.values()):
+            if not worker.is_ready:
+                self.open(worker)
+        while holding := self.holding():
+            self.end(*holding[0], fails=False)
+        self.now += 2 * TIMEOUT_S
+        self.perform(self.pool.expire(self.now))
+        assert not self.specs
+        n = len(self.workers)
+        assert repr(self.pool) == f"<Dispatcher workers={n} tasks=0 waiting=0 leases=0>"
+
+
+TestDispatcher = DispatcherMachine.TestCase
+TestDispatcher.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

@@ -1,0 +1,240 @@
+"""What the pool does when workers die, fall silent, talk nonsense or leave."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire import codec
+from protocol.wire import messages as m
+from tests.fakes.echo import FakeOptions
+from tests.fakes.worker import FakeWorker
+from tests.gateway.rig import SLOW, Rig, one_more, reach, text_of
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with Rig(tmp_path, heartbeat_s=0.1) as one:
+        yield one
+
+
+async def test_a_dead_worker_is_noticed_at_once_and_its_streams_fail(rig: Rig) -> None:
+    loop = asyncio.get_running_loop()
+    async with rig.workers(SLOW) as [fake]:
+        stream = rig.generate()
+        await fake.got(m.Generate)
+        await fake.step()
+        await reach(stream, m.Delta)
+        died_at = loop.time()
+        await fake.die()
+        with pytest.raises(TaskError, match="lost") as caught:
+            await stream.receive()
+        assert caught.value.code is ErrorCode.LOST
+        assert loop.time() - died_at < 0.5
+    assert rig.metrics.losses["w0", "fake"] == 1
+
+
+async def test_what_a_dead_worker_had_not_started_goes_to_another(rig: Rig) -> None:
+    one = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
+    async with rig.workers(one) as [doomed]:
+        stream = rig.generate("second life")
+        await doomed.got(m.Generate)
+        async with one_more(rig, "b"):
+            await doomed.die()
+            assert await text_of(stream) == "second life"
+            assert (stream.worker, stream.attempt) == ("b", 1)
+
+
+async def test_a_restarted_worker_keeps_its_slots_and_its_work_is_remembered(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(name="a"), FakeOptions(name="b")) as [first, _]:
+        await rig.generate("x y", id_slot=0).result()
+        await first.die()
+        await rig.until(1)
+        async with one_more(rig, "a"):
+            done = await rig.generate("x y", id_slot=1).result()
+            assert isinstance(done, m.Done)
+            assert done.slot == 1
+            await rig.pool.slots()
+    assert rig.metrics.stats.totals()["n_predicted"] == 4
+
+
+async def test_a_silent_worker_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.pool.connections._SILENT_MIN_S", 0.2)
+    async with rig.workers(SLOW) as [fake]:
+        stream = rig.generate()
+        await fake.got(m.Generate)
+        await fake.step()
+        fake.go_silent()
+        with pytest.raises(TaskError, match="lost"):
+            await text_of(stream)
+        assert rig.pool.health().n_workers == 0
+
+
+async def test_a_worker_that_was_given_up_is_told_to_connect_anew(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.pool.connections._SILENT_MIN_S", 0.2)
+    async with rig.workers(SLOW) as [fake]:
+        fake.go_silent()
+        await rig.until(0)
+        fake._silent = False
+        await rig.until(1)
+        assert fake.n_connections == 2
+
+
+async def test_a_worker_that_outlived_its_gateway_joins_the_next(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as first, first.workers(FakeOptions()) as [fake]:
+        await first.pool.close()
+        async with Rig(tmp_path) as second:
+            await second.until(1)
+            assert fake.n_connections == 2
+            assert second.metrics.n_late >= 1
+            assert await text_of(second.generate("welcome back")) == "welcome back"
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\xc1nonsense", codec.encode(99, [m.Ping()])], ids=["empty", "bytes", "gap"]
+)
+async def test_garbage_or_a_gap_ends_the_connection_and_nothing_else(
+    rig: Rig, garbage: bytes
+) -> None:
+    async with rig.workers(FakeOptions(name="a"), FakeOptions(name="b")) as [fake, _]:
+        await fake.send_raw(garbage)
+        await fake.until(lambda worker: worker.n_connections == 2)
+        await rig.until(2)
+        assert await text_of(rig.generate("still here")) == "still here"
+
+
+async def test_a_worker_of_another_wire_version_is_refused(rig: Rig) -> None:
+    async with FakeWorker(rig.endpoint, FakeOptions(name="old", wire_version=0)):
+        await rig.logged("worker=old refused=wire_version theirs=0")
+        assert rig.pool.health().n_workers == 0
+
+
+async def test_a_worker_that_is_busy_and_stands_still_is_given_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It beats, so nothing but its step tells: its tasks are handled as if it had died."""
+    monkeypatch.setattr("gateway.pool.connections._STALL_MORE_S", 0.2)
+    one = FakeOptions(name="a", n_slots=1, n_prefetch=1, free_running=False, stall_s=0.1)
+    async with rig.workers(one) as [stuck]:
+        running = rig.generate("never ends")
+        await stuck.got(m.Generate)
+        await stuck.step()
+        await reach(running, m.Delta)
+        waiting = rig.generate("second life")
+        async with one_more(rig, "b"):
+            with pytest.raises(TaskError, match="lost"):
+                await text_of(running)
+            assert await text_of(waiting) == "second life"
+    await rig.logged("worker=a model=fake lost reason=is stuck: busy in step 1")
+    assert rig.metrics.losses["a", "fake"] >= 1
+
+
+async def test_a_worker_that_is_busy_and_moves_is_kept(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.pool.connections._STALL_MORE_S", 0.2)
+    one = FakeOptions(name="a", n_slots=1, free_running=False, stall_s=0.1)
+    async with rig.workers(one) as [slow]:
+        stream = rig.generate("a b c d e f g h")
+        await slow.got(m.Generate)
+        for _ in range(8):
+            await slow.step()
+            await reach(stream, m.Delta)
+            await slow.beaten(2)
+        assert rig.pool.health().n_workers == 1
+
+
+async def test_a_broken_worker_counts_as_a_loss_and_what_it_never_began_goes_to_another(
+    rig: Rig,
+) -> None:
+    one = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
+    async with rig.workers(one) as [broken]:
+        stream = rig.generate("second life")
+        await broken.got(m.Generate)
+        async with one_more(rig, "b"):
+            await broken.leave("llama.cpp failed to compute", is_failure=True)
+            assert await text_of(stream) == "second life"
+    await rig.logged("worker=a model=fake lost reason=said bye: llama.cpp failed to compute")
+    assert rig.metrics.losses["a", "fake"] == 1
+
+
+async def test_a_worker_that_says_bye_is_no_loss(rig: Rig) -> None:
+    async with rig.workers(FakeOptions()) as [fake]:
+        await fake.leave()
+        await rig.until(0)
+    assert not rig.metrics.losses
+
+
+async def test_a_draining_worker_finishes_and_gets_nothing_new(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(name="a", free_running=False)) as [old]:
+        stream = rig.generate("last words")
+        await old.got(m.Generate)
+        await old.send(m.Draining())
+        await rig.until(0)
+        async with one_more(rig, "b"):
+            other = rig.generate("x")
+            assert await text_of(other) == "x"
+            assert other.worker == "b"
+            assert [report.id for report, _ in await rig.pool.slots()] == [0, 1, 2, 3]
+            await old.step(3)
+            assert await text_of(stream) == "last words"
+
+
+async def test_a_worker_that_leaves_because_it_failed_is_a_loss(rig: Rig) -> None:
+    async with rig.workers(FakeOptions()) as [fake]:
+        await fake.leave("failed", is_failure=True)
+        await rig.until(0)
+    assert rig.metrics.losses["w0", "fake"] == 1
+    assert "worker=w0 model=fake lost reason=said bye: failed" in rig.waiter.lines
+
+
+async def test_what_a_broken_worker_fails_unseen_another_answers(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(name="a", free_running=False)) as [broken]:
+        broken.engine.fail_next = m.Failed(task_id=0, code=ErrorCode.INTERNAL, message="no memory")
+        stream = rig.generate("second try")
+        await broken.got(m.Generate)
+        async with one_more(rig, "b"):
+            await broken.step()
+            assert await text_of(stream) == "second try"
+            assert (stream.worker, stream.attempt) == ("b", 1)
+
+
+async def test_late_messages_are_dropped_and_counted(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(free_running=False)) as [fake]:
+        stream = rig.generate()
+        await fake.got(m.Generate)
+        await fake.step()
+        await reach(stream, m.Delta)
+        stream.close()
+        await fake.got(m.Cancel)
+        await fake.step()
+        assert rig.metrics.n_late == 0  # what ends a cancelled task is no surprise
+        await fake.send(
+            m.Delta(task_id=stream.task_id, text="late"),
+            m.Done(task_id=stream.task_id, finish=m.Finish.EOS),
+        )
+        answer = await rig.pool.submit(m.Tokenize(task_id=0, content="x"), model="fake").result()
+        assert isinstance(answer, m.Tokenized)
+        assert rig.metrics.n_late == 2
+        assert repr(rig.pool).endswith("tasks=0 waiting=0 leases=0>>")
+
+
+async def test_slots_of_a_mute_worker_are_told_by_the_gateway(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.pool.pool._INSPECT_LIMIT_S", 0.05)
+    async with rig.workers(SLOW) as [fake]:
+        stream = rig.generate()
+        await fake.got(m.Generate)
+        await fake.step()
+        await reach(stream, m.Started)
+        fake.go_silent()
+        reports = [report for report, _ in await rig.pool.slots()]
+        assert [(one.id, one.is_processing, one.task_id) for one in reports] == [
+            (0, True, stream.task_id),
+            (1, False, -1),
+        ]

@@ -1,0 +1,78 @@
+"""Two workers of one name: the one that lives keeps it, the one that died leaves it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.workers import rivals
+from gateway.workers.rivals import Rivals
+from protocol.wire import messages as m
+from tests.fakes.echo import FakeOptions
+from tests.fakes.worker import FakeWorker
+from tests.gateway.rig import Rig, text_of
+
+QUICK = 0.1
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    monkeypatch.setattr("gateway.pool.connections._REST_S", QUICK)
+    async with Rig(tmp_path, heartbeat_s=QUICK) as one:
+        yield one
+
+
+async def test_a_second_worker_of_a_name_is_refused_and_the_first_goes_on(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(name="a", free_running=False)) as [first]:
+        stream = rig.generate("goes on")
+        await first.got(m.Generate)
+        async with FakeWorker(rig.endpoint, FakeOptions(name="a")) as second:
+            await second.got(m.Refused)
+            assert not any(isinstance(one, m.Welcome) for one in second.received)
+            await first.step(3)
+            assert await text_of(stream) == "goes on"
+            done = rig.waiter.lines[-1]
+            assert (first.n_connections, second.n_connections) == (1, 1)
+    lines = "\n".join(rig.waiter.lines)
+    assert "worker=a refused=name" in lines
+    assert not any("lost" in line for line in rig.waiter.lines[: rig.waiter.lines.index(done)])
+
+
+async def test_the_successor_of_a_worker_that_hangs_gets_its_name(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(name="a")) as [first]:
+        first.go_silent()
+        async with FakeWorker(rig.endpoint, FakeOptions(name="a")) as second:
+            await second.got(m.Opened)
+            await rig.generate("x y").result()
+            assert any(isinstance(one, m.Generate) for one in second.received)
+
+
+async def test_the_successor_of_a_killed_worker_need_not_wait(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(name="a")) as [first]:
+        await first.die()
+        async with asyncio.timeout(2.5), FakeWorker(rig.endpoint, FakeOptions(name="a")) as second:
+            await second.got(m.Opened)
+
+
+async def test_a_worker_that_dials_anew_is_no_rival_of_itself(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(name="a")) as [first]:
+        await first.reconnect()
+        await rig.holds(lambda: sum("joined" in line for line in rig.waiter.lines) == 2)
+        await rig.until(1)
+    assert not any("waits" in line for line in rig.waiter.lines)
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals, "_MAX_RIVALS", 2)
+    monkeypatch.setattr(rivals, "_MAX_FRAMES", 3)
+    waiting = Rivals(1.0)
+    out = [waiting.wait(str(i).encode(), "a", b"hello", 0.0) for i in range(4)]
+    assert [one.identity if one else None for one in out] == [None, None, b"0", b"1"]
+    assert all(waiting.hear(b"2", b"x") for _ in range(9))
+    assert not waiting.hear(b"0", b"x")
+    assert waiting.refused("a", 0.5) == waiting.refused("b", 2.0) == []
+    heir = waiting.heir("a")
+    assert heir is not None and (heir.identity, len(heir.frames)) == (b"2", 3)
+    assert [one.identity for one in waiting.refused("a", 1.5)] == [b"3"]
+    assert waiting.heir("a") is None and not waiting

@@ -1,0 +1,213 @@
+"""The mailbox of one task."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from gateway.api.reply import ResponseFormatter
+from gateway.http.event_stream import EventStream
+from gateway.http.sse import event
+from gateway.metrics.counters import ModelLatencies
+from gateway.pool.stream import TaskStream, merge
+from gateway.routes.generate import pump
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire.facts import Timings, TokenProb
+from protocol.wire.messages import Delta, Done, Failed, Finish, Generate, Message, Started
+from protocol.wire.sampling import SamplingParams
+
+
+def stream(closed: list[TaskStream] | None = None) -> TaskStream:
+    return TaskStream(
+        Generate(task_id=1, prompt="x", params=SamplingParams()),
+        model="m",
+        now=10.0,
+        latencies=ModelLatencies(),
+        on_close=(closed if closed is not None else []).append,
+    )
+
+
+def delta(text: str, n: int) -> Delta:
+    return Delta(task_id=1, text=text, tokens=(n,), n_predicted=n)
+
+
+DONE = Done(task_id=1, finish=Finish.EOS)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_many_deltas_that_nobody_fetched_are_merged(is_over: bool) -> None:
+    one, text = stream(), "abcdefghi"
+    for n, letter in enumerate(text, start=1):
+        one.push_delta(delta(letter, n), 11.0)
+    if is_over:
+        one.push(DONE)
+    tokens = tuple(range(1, 10))
+    assert await one.receive() == Delta(task_id=1, text=text, tokens=tokens, n_predicted=9)
+    one.push(DONE)
+    assert await one.receive() is DONE
+    assert not one.has_mail
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_few_deltas_that_came_together_are_fetched_one_by_one(is_over: bool) -> None:
+    one = stream()
+    for n, letter in enumerate("abc", start=1):
+        one.push_delta(delta(letter, n), 11.0)
+    if is_over:
+        one.push(DONE)
+    got = [await one.receive() for _ in range(3)]
+    assert got == [delta("a", 1), delta("b", 2), delta("c", 3)]
+    assert one.has_mail == is_over
+    one.push(DONE)
+    assert await one.receive() is DONE
+
+
+async def test_a_delta_is_never_merged_across_another_message() -> None:
+    one = stream()
+    started = Started(task_id=1, slot=0, n_prompt=1)
+    one.push(started)
+    one.push_delta(delta("a", 1), 11.0)
+    one.push(started)
+    one.push_delta(delta("b", 2), 11.0)
+    got = [await one.receive() for _ in range(4)]
+    assert got == [started, delta("a", 1), started, delta("b", 2)]
+
+
+def test_merging_keeps_probabilities_and_the_last_timings() -> None:
+    prob = TokenProb(id=1, piece=b"a", p=-0.5)
+    timings = Timings(predicted_n=1)
+    merged = merge(
+        [
+            Delta(task_id=1, text="a", probs=(prob,), n_predicted=1, timings=timings),
+            Delta(task_id=1, text="b", probs=(prob,), n_predicted=2),
+        ]
+    )
+    assert merged == Delta(task_id=1, text="ab", probs=(prob, prob), n_predicted=2, timings=timings)
+
+
+def test_a_slow_reader_costs_the_memory_of_its_text() -> None:
+    one = stream()
+    for n in range(10_000):
+        one.push_delta(delta("x", n), 11.0)
+    assert len(one._deltas) < 100
+
+
+async def test_a_waiting_reader_is_woken() -> None:
+    one = stream()
+    reader: asyncio.Task[Message] = asyncio.create_task(one.receive())
+    await asyncio.sleep(0)
+    one.push_delta(delta("a", 1), 11.0)
+    assert await reader == delta("a", 1)
+
+
+async def test_result_skips_to_the_terminal_message() -> None:
+    one = stream()
+    one.push(Started(task_id=1, slot=0, n_prompt=1))
+    one.push_delta(delta("a", 1), 11.0)
+    one.push(DONE)
+    assert await one.result() is DONE
+
+
+async def test_a_failure_is_raised_after_what_came_before_it() -> None:
+    one = stream()
+    one.push_delta(delta("a", 1), 11.0)
+    one.push(
+        Failed(
+            task_id=1,
+            code=ErrorCode.CONTEXT_EXCEEDED,
+            message="too long",
+            param="prompt",
+            detail={"n_ctx": 8},
+        )
+    )
+    assert await one.receive() == delta("a", 1)
+    with pytest.raises(TaskError, match="too long") as caught:
+        await one.receive()
+    error = caught.value
+    assert (error.code, error.param, error.detail) == (
+        ErrorCode.CONTEXT_EXCEEDED,
+        "prompt",
+        {"n_ctx": 8},
+    )
+
+
+async def test_an_error_wakes_the_reader() -> None:
+    one = stream()
+    reader = asyncio.create_task(one.receive())
+    await asyncio.sleep(0)
+    one.fail(TaskError(ErrorCode.UNAVAILABLE, "worker lost"))
+    with pytest.raises(TaskError, match="worker lost"):
+        await reader
+
+
+def test_close_tells_the_pool_once() -> None:
+    closed: list[TaskStream] = []
+    one = stream(closed)
+    one.close()
+    one.close()
+    assert closed == [one]
+    assert repr(one) == "<TaskStream 1 closed at queue n_predicted=0>"
+
+
+def test_close_after_the_end_tells_nobody() -> None:
+    closed: list[TaskStream] = []
+    one = stream(closed)
+    one.push(DONE)
+    one.close()
+    assert closed == []
+
+
+async def test_close_keeps_nothing() -> None:
+    one = stream()
+    one.push(Started(task_id=1, slot=0, n_prompt=1))
+    one.push_delta(delta("a", 1), 11.0)
+    one.close()
+    one.push(DONE)
+    assert one._mail == []
+    with pytest.raises(AssertionError):
+        await one.receive()
+
+
+def test_times_are_measured_from_the_submission() -> None:
+    one = stream()
+    assert (one.queued_s, one.ttft_s, one.itl_s) == (0.0, 0.0, 0.0)
+    one.assigned("w0:1", 0, 10.5)
+    one.push_delta(delta("a", 1), 11.0)
+    one.push_delta(delta("b", 2), 11.25)
+    one.push_delta(delta("c", 3), 11.5)
+    assert (one.queued_s, one.ttft_s, one.itl_s) == (0.5, 1.0, 0.25)
+    assert repr(one.latencies.itl) == "<Histogram n=2 total_s=0.500>"
+
+
+class Frames:
+    """Stands for the client's events: what was written, and for the words of an API."""
+
+    def __init__(self, *, is_read_by_chunk: bool = True) -> None:
+        self.written: list[bytes] = []
+        self.is_read_by_chunk = is_read_by_chunk
+
+    async def write(self, frame: bytes) -> None:
+        self.written.append(frame)
+
+    def delta(self, _: int, message: Delta) -> bytes:
+        return event(message.text.encode())
+
+    def done(self, *_: object) -> bytes:
+        return b"end"
+
+
+@pytest.mark.parametrize("is_read_by_chunk", [True, False])
+async def test_tokens_that_came_together_are_written_one_by_one(is_read_by_chunk: bool) -> None:
+    one, frames = stream(), Frames(is_read_by_chunk=is_read_by_chunk)
+    one.push_delta(delta("a", 1), 11.0)
+    one.push_delta(delta("b", 2), 11.0)
+    one.push(DONE)
+    pumping = asyncio.create_task(
+        pump(0, one, cast(ResponseFormatter, frames), cast(EventStream, frames))
+    )
+    await asyncio.sleep(0)
+    assert frames.written == (
+        [event(b"a")] if is_read_by_chunk else [event(b"a"), event(b"b"), b"end"]
+    )
+    await pumping
+    assert frames.written == [event(b"a"), event(b"b"), b"end"]

@@ -1,0 +1,151 @@
+"""What one task does costs that task: the others' messages, slots and loops go on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from gateway.pool.connections import WorkerConnections
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.pool import Pool
+from gateway.pool.stream import TaskStream
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
+from tests.fakes.echo import FakeOptions
+from tests.gateway.rig import SLOW, Rig, reach, text_of
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with Rig(tmp_path, heartbeat_s=0.1) as rig:
+        yield rig
+
+
+def hostile(rig: Rig) -> TaskStream:
+    """Submit a task that msgpack cannot write, past the readers that would refuse it."""
+    params = SamplingParams(logit_bias=((2**64, 1.0),))
+    task = m.Generate(task_id=0, prompt="x", params=params)
+    return rig.pool.submit(task, model="fake")
+
+
+async def test_a_task_that_cannot_be_sent_fails_and_returns_its_slot(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(n_slots=2)):
+        for _ in range(5):  # more often than there are slots
+            before, bad, after = rig.generate("a b"), hostile(rig), rig.generate("c d")
+            with pytest.raises(TaskError) as caught:
+                await bad.result()
+            assert caught.value.code is ErrorCode.INVALID_REQUEST
+            assert [await text_of(one) for one in (before, after)] == ["a b", "c d"]
+        assert rig.pool.health().slots_idle == 2
+
+
+async def test_a_message_that_cannot_be_read_ends_its_own_task(rig: Rig) -> None:
+    async with rig.workers(SLOW) as [fake]:
+        bad, good = rig.generate("a b"), rig.generate("c d")
+        await fake.got(m.Generate, 2)
+        broken = [0, [["delta", {"task_id": bad.task_id, "tokens": [True]}]]]
+        broken[0] = fake._sent
+        await fake.send_raw(msgpack.packb(broken))
+        with pytest.raises(TaskError) as caught:
+            await bad.result()
+        assert caught.value.code is ErrorCode.INTERNAL
+        await fake.got(m.Cancel)
+        reading = asyncio.create_task(text_of(good))
+        while not reading.done():
+            await fake.step()
+            await asyncio.sleep(0)
+        assert await reading == "c d"
+        assert rig.metrics.faults[("message",)] == 1
+
+
+async def test_an_exception_at_one_message_leaves_the_others_of_its_frame(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = TaskStream.push_delta
+    async with rig.workers(FakeOptions(n_slots=2)):
+        bad = rig.generate("a b")
+
+        def pushes(stream: TaskStream, delta: m.Delta, now: float) -> None:
+            if stream is bad:
+                raise RuntimeError("a fault of ours")
+            push(stream, delta, now)
+
+        monkeypatch.setattr(TaskStream, "push_delta", pushes)
+        good = rig.generate("c d")
+        with pytest.raises(TaskError) as caught:
+            await bad.result()
+        assert caught.value.code is ErrorCode.INTERNAL
+        assert await text_of(good) == "c d"
+        assert any(f"task={bad.task_id}" in line for line in rig.waiter.lines)
+        await rig.pool.drained()
+        again = [rig.generate("e"), rig.generate("f")]
+        assert [await text_of(one) for one in again] == ["e", "f"]
+
+
+async def test_an_action_that_raises_gives_its_credit_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = WorkerConnections.post
+    async with rig.workers(FakeOptions(n_slots=1)):
+
+        def posts(peers: WorkerConnections, key: str, message: m.Message) -> None:
+            if isinstance(message, m.Generate) and message.prompt == "bad":
+                raise RuntimeError("a fault of ours")
+            post(peers, key, message)
+
+        monkeypatch.setattr(WorkerConnections, "post", posts)
+        for _ in range(3):
+            with pytest.raises(TaskError):
+                await rig.generate("bad").result()
+        assert await text_of(rig.generate("c d")) == "c d"
+
+
+async def test_the_clock_goes_on_after_an_exception(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expire(dispatcher: Dispatcher, now: float) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(Dispatcher, "expire", expire)
+    async with rig.workers(FakeOptions()):
+        await rig.holds(lambda: rig.metrics.faults[("tick",)] >= 2)
+        assert await text_of(rig.generate("c d")) == "c d"
+
+
+async def test_a_frame_that_breaks_its_reader_leaves_the_next_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.workers(SLOW) as [fake]:
+        hear, broken = WorkerConnections._hear, [True]
+
+        def hears(peers: WorkerConnections, identity: bytes, data: bytes) -> None:
+            hear(peers, identity, data)
+            if broken.pop() if broken else False:
+                raise RuntimeError("a fault of ours")
+
+        monkeypatch.setattr(WorkerConnections, "_hear", hears)
+        stream = rig.generate("a b")
+        await fake.got(m.Generate)
+        await fake.step(4)
+        await reach(stream, m.Done)
+        assert rig.metrics.faults[("frame",)] == 1
+
+
+async def test_a_part_of_the_metrics_that_raises_leaves_the_others(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def queue_depths(pool: Pool) -> dict[str, int]:
+        depths.append(1)
+        if len(depths) > 1:  # the first is asked for llama-server's own lines
+            raise RuntimeError("a fault of ours")
+        return {}
+
+    depths: list[int] = []
+    monkeypatch.setattr(Pool, "queue_depths", queue_depths)
+    async with rig.workers(FakeOptions()):
+        text = rig.metrics.render(rig.pool).decode()
+    assert "llamapool_gateway_loop_lag_seconds" in text
+    assert 'llamapool_gateway_faults_total{place="metrics"} 1.0' in text

@@ -1,0 +1,147 @@
+"""One prompt, read once: sharing between slots, on the fake backend."""
+
+from collections.abc import Sequence
+
+from tests.worker.engines import Rig
+from worker.engine.backend import BatchRow, DecodeFailed
+from worker.engine.cache.cache import MIN_SHARED
+from worker.engine.slot import SlotState
+
+PREFIX = "You are a careful assistant who answers in one short sentence. "
+
+
+def books_agree(rig: Rig) -> bool:
+    return all(slot.tokens == rig.backend._cells.get(slot.id, []) for slot in rig.engine.slots)
+
+
+def test_choices_of_one_prompt_read_it_once() -> None:
+    rig = Rig(n_slots=4, n_batch=32)
+    tasks = [rig.submit(PREFIX, seed=i, temperature=1.0) for i in range(4)]
+    rig.finish()
+    alone = Rig()
+    alone.submit(PREFIX, seed=2, temperature=1.0)
+    alone.finish()
+    n = len(PREFIX) + 1
+    assert [rig.done(task).n_cached for task in tasks] == [0, n, n, n]
+    assert rig.engine.heartbeat().stats.n_prompt == n
+    assert rig.engine.heartbeat().stats.n_cached == 3 * n
+    assert rig.text(tasks[2]) == alone.text(1)
+    assert len({rig.text(task) for task in tasks}) == 4
+
+
+def test_choices_start_from_the_same_step() -> None:
+    rig = Rig(n_slots=4, n_batch=32)
+    for i in range(4):
+        rig.submit(PREFIX, seed=i, temperature=1.0)
+    while not any(slot.state is SlotState.DECODE for slot in rig.engine.slots):
+        rig.turn()
+    assert all(slot.state is SlotState.DECODE for slot in rig.engine.slots)
+
+
+def test_tasks_with_one_beginning_read_it_once() -> None:
+    rig = Rig(n_slots=8, n_batch=32)
+    tasks = [rig.submit(f"{PREFIX}{i}{'!' * i}") for i in range(8)]
+    while rig.engine.n_busy or not rig.emitted:
+        rig.turn()
+        assert books_agree(rig)
+    assert rig.done(tasks[0]).n_cached == 0
+    assert all(rig.done(task).n_cached >= len(PREFIX) - 1 for task in tasks[1:])
+    for i in (0, 3, 7):
+        alone = Rig()
+        alone.submit(f"{PREFIX}{i}{'!' * i}")
+        alone.finish()
+        assert rig.text(tasks[i]) == alone.text(1)
+
+
+def test_a_prompt_is_taken_from_a_slot_that_is_busy_generating() -> None:
+    rig = Rig(n_slots=2)
+    first = rig.submit(PREFIX, n_predict=100)
+    while not rig.text(first):
+        rig.turn()
+    second = rig.submit(PREFIX + "And why?")
+    rig.finish()
+    assert rig.done(second).n_cached == len(PREFIX) + 1
+
+
+def test_a_prompt_is_taken_from_an_idle_slot_although_another_was_asked_for() -> None:
+    rig = Rig(n_slots=2)
+    rig.submit(PREFIX, slot=0)
+    rig.finish()
+    second = rig.submit(PREFIX + "And why?", slot=1)
+    rig.finish()
+    assert rig.done(second).n_cached == len(PREFIX) + 1
+
+
+def test_even_a_short_prompt_is_read_once_for_all_its_choices() -> None:
+    rig = Rig(n_slots=3)
+    tasks = [rig.submit("ab", seed=i, temperature=1.0) for i in range(3)]
+    rig.finish()
+    assert [rig.done(task).n_cached for task in tasks] == [0, 3, 3]
+
+
+def test_short_beginnings_are_not_worth_sharing() -> None:
+    rig = Rig(n_slots=2)
+    tasks = [rig.submit("a" * (MIN_SHARED - 2) + end) for end in ("xyz", "uvw")]
+    rig.finish()
+    assert [rig.done(task).n_cached for task in tasks] == [0, 0]
+
+
+def test_without_cache_prompt_nothing_is_shared() -> None:
+    rig = Rig(n_slots=2)
+    tasks = [rig.submit(PREFIX, cache_prompt=False) for _ in range(2)]
+    rig.finish()
+    assert [rig.done(task).n_cached for task in tasks] == [0, 0]
+
+
+def test_who_waits_for_a_cancelled_task_reads_on_from_where_it_came_to() -> None:
+    rig = Rig(n_slots=2, n_batch=32, n_ctx=512)
+    first = rig.submit(PREFIX * 4)
+    second = rig.submit(PREFIX * 4 + "?")
+    rig.turn()
+    rig.turn()
+    rig.cancel(first)
+    rig.finish()
+    assert 16 <= rig.done(second).n_cached < 4 * len(PREFIX)
+    assert books_agree(rig)
+
+
+def test_who_waits_for_a_failed_task_reads_by_itself() -> None:
+    rig = Rig(n_slots=2, n_batch=32)
+    tasks = [rig.submit(PREFIX * 2, n_predict=5) for _ in range(2)]
+    rig.turn()
+    decode = rig.backend.decode
+
+    def fail_once(rows: Sequence[BatchRow]) -> None:
+        rig.backend.decode = decode  # type: ignore[method-assign]
+        raise DecodeFailed("out of luck", fatal=False)
+
+    rig.backend.decode = fail_once  # type: ignore[method-assign]
+    rig.finish()
+    assert rig.failed(tasks[0]).message == "out of luck"
+    assert rig.done(tasks[1]).n_predicted == 5
+
+
+def test_a_shared_context_is_shifted_only_after_it_has_cells_of_its_own() -> None:
+    rig = Rig(n_slots=2, n_ctx=96, context_shift=True)
+    long = PREFIX + "x" * 25
+    tasks = [rig.submit(long + end, n_predict=200) for end in "ab"]
+    shifted: list[int] = []
+    shift, put = rig.backend.shift, rig.backend.states.put
+    own: set[int] = set()
+
+    def checked_shift(seq: int, start: int, end: int) -> None:
+        assert seq in own or end >= len(long), "moves cells that another slot holds"
+        shifted.append(seq)
+        shift(seq, start, end)
+
+    def noted_put(seq: int, state: bytes, n_tokens: int) -> bool:
+        own.add(seq)
+        return put(seq, state, n_tokens)
+
+    rig.backend.shift = checked_shift  # type: ignore[method-assign]
+    rig.backend.states.put = noted_put  # type: ignore[method-assign, assignment]
+    while rig.engine.n_busy or not rig.emitted:
+        rig.turn()
+        assert books_agree(rig)
+    assert own == {0, 1} == set(shifted)
+    assert [rig.done(task).n_predicted for task in tasks] == [200, 200]

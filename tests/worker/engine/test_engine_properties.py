@@ -1,0 +1,140 @@
+"""Whatever is submitted and cancelled in whatever order: one end each, and nothing left behind."""
+
+import random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from protocol.wire.messages import Delta, Started, TaskMessage, Terminal
+from tests.worker.engines import Rig
+from worker.engine.fake.backend import FakeSampler
+from worker.engine.scheduling.scheduler import StepBudget
+from worker.engine.slot import SlotState
+from worker.engine.speculation.lookup import PromptLookup
+
+
+class AnySpeed(StepBudget):
+    """Budgets of a machine whose speed changes all the time, but not from run to run."""
+
+    __slots__ = ("_random",)
+
+    def __init__(self, n_batch: int) -> None:
+        super().__init__(0.1, n_batch)
+        self._random = random.Random(n_batch)
+
+    def tokens(
+        self, n_decoding: int, n_cells: int = 0, n_waiting: int = 0, is_overdue: bool = False
+    ) -> int:
+        """Return anything that is possible."""
+        room = self.n_batch - n_decoding
+        return min(room, self._random.choice([1, 2, 15, 16, 17, 63, 64, 65, room, room]))
+
+    def is_late(self, n_left: int, waited_s: float) -> bool:
+        """Call some late."""
+        return self._random.random() < 0.2
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Drives one engine over the fake backend, whose asserts are part of the test."""
+
+    scale = 1
+    """By which prompts, contexts and batches are longer."""
+    is_gpu = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_open = FakeSampler.open_count
+        n_ctx, n_batch = 64 * self.scale, 32 * self.scale
+        self.rig = Rig(
+            n_slots=3, n_ctx=n_ctx, n_batch=n_batch, drafter=PromptLookup(1, 4), is_gpu=self.is_gpu
+        )
+        step = self.rig.engine._step
+        step._budget = step._planner._budget = AnySpeed(n_batch)
+        self.ids: list[int] = []
+
+    @rule(
+        n=st.integers(0, 60),
+        letter=st.sampled_from("ab"),
+        n_predict=st.sampled_from([-1, 0, 1, 5]),
+        slot=st.sampled_from([-1, -1, 0, 2]),
+        cached=st.booleans(),
+    )
+    def submit(self, n: int, letter: str, n_predict: int, slot: int, cached: bool) -> None:
+        """Add a task."""
+        self.ids.append(
+            self.rig.submit(
+                letter * n * self.scale, slot=slot, n_predict=n_predict, cache_prompt=cached
+            )
+        )
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """Cancel any task, ended or not."""
+        self.rig.cancel(data.draw(st.sampled_from(self.ids)))
+
+    @precondition(lambda self: self.rig.engine._has_work() or self.has_commands())
+    @rule()
+    def turn(self) -> None:
+        """Let the engine work."""
+        self.rig.turn()
+
+    def has_commands(self) -> bool:
+        """Tell whether the engine has not heard of something yet."""
+        return not self.rig.engine._commands.empty()
+
+    @invariant()
+    def slots_hold_what_the_backend_holds(self) -> None:
+        """The books of engine and backend agree."""
+        for slot in self.rig.engine.slots:
+            assert slot.tokens == self.rig.backend._cells.get(slot.id, [])
+            assert len(slot.tokens) <= slot.n_ctx
+            assert (slot.run is None) == (slot.state is SlotState.IDLE)
+
+    @invariant()
+    def messages_keep_their_order(self) -> None:
+        """Started first, at most one terminal, nothing after it."""
+        ended: set[int] = set()
+        started: set[int] = set()
+        for message in self.rig.emitted:
+            if isinstance(message, TaskMessage):
+                assert message.task_id not in ended
+                if isinstance(message, Started):
+                    started.add(message.task_id)
+                if isinstance(message, Delta):
+                    assert message.task_id in started
+                if isinstance(message, Terminal):
+                    ended.add(message.task_id)
+
+    def teardown(self) -> None:
+        """Everything ends, once."""
+        engine = self.rig.engine
+        if engine.n_busy or engine.n_waiting or not engine._commands.empty():
+            self.rig.finish()
+        assert all(self.rig.terminals(task_id) == 1 for task_id in self.ids)
+        assert FakeSampler.open_count == self.n_open
+
+
+class LargeMachine(EngineMachine):
+    """Batches of several tiles: prompts and decoding take turns."""
+
+    scale = 6
+
+
+class GpuMachine(LargeMachine):
+    """Both in one batch, whatever its size."""
+
+    is_gpu = True
+
+
+for machine in (EngineMachine, LargeMachine, GpuMachine):
+    machine.TestCase.settings = settings(
+        max_examples=60 // (1 + (machine.scale > 1)),
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+    )
+TestEngine = EngineMachine.TestCase
+TestLargeBatches = LargeMachine.TestCase
+TestGpu = GpuMachine.TestCase

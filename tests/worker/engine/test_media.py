@@ -1,0 +1,160 @@
+"""Images in prompts: placeholders, planning, reuse; the real libmtmd with a random projector."""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protocol.config.config import WorkerConfig
+from protocol.errors import InvalidRequest
+from protocol.wire.messages import Generate
+from protocol.wire.sampling import SamplingParams
+from tests.models.mmproj import N_PATCHES, write_mmproj
+from tests.worker.conftest import model_path
+from tests.worker.engines import Rig
+from worker.engine.backend import MediaEmbedding
+from worker.engine.fake.backend import FAKE_MARKER
+from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
+from worker.engine.task import EngineTask, Submit
+from worker.llama.backend import LlamaBackend
+from worker.prompt.prompt import PromptReader
+
+
+def png(width: int, height: int, shade: int = 100) -> bytes:
+    """Write a small picture by hand."""
+    rows = b"".join(
+        b"\0" + bytes(v for x in range(width) for v in (x * 6 % 256, y * 8 % 256, shade))
+        for y in range(height)
+    )
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def test_equal_content_has_equal_placeholders_and_other_content_others() -> None:
+    assert placeholders("a", 4) == placeholders("a", 4)
+    assert not set(placeholders("a", 4)) & set(placeholders("b", 4))
+    assert all(token < 0 for token in placeholders("a", 1000))
+
+
+def test_a_piece_is_reused_whole_or_not_at_all() -> None:
+    media = {5: MediaPiece(4, "a")}
+    assert [whole_pieces(media, n) for n in (4, 5, 6, 8, 9, 12)] == [4, 5, 5, 5, 9, 12]
+
+
+def test_text_is_read_up_to_the_next_piece() -> None:
+    media = {5: MediaPiece(4, "a")}
+    assert [text_until(media, start, 100) for start in (0, 4, 5, 9)] == [5, 1, 0, 100]
+
+
+def image_task(rig: Rig, text: str, image: bytes, n: int) -> EngineTask:
+    """A task with one image."""
+    tokens, media = rig.backend.read_media(text, [image])
+    return EngineTask(n, 0, tokens, SamplingParams(n_predict=4, temperature=0.0), media=media)
+
+
+def test_an_image_is_read_in_its_place_and_found_again() -> None:
+    rig = Rig(n_slots=1)
+    for n in (1, 2):
+        rig.engine.submit(Submit(image_task(rig, f"look {FAKE_MARKER} here", b"x", n)))
+        rig.finish()
+    other = image_task(rig, f"look {FAKE_MARKER} here", b"y", 3)
+    rig.engine.submit(Submit(other))
+    rig.finish()
+    assert rig.done(1).n_prompt == len("look  here") + 1 + 3
+    assert rig.started(2).n_cached == rig.done(1).n_prompt - 1
+    assert rig.started(3).n_cached == len("look ") + 1
+
+
+def test_streams_go_on_while_an_image_waits() -> None:
+    rig = Rig(n_slots=2)
+    talking = rig.submit("talk", n_predict=20)
+    rig.turn()
+    rig.engine.submit(Submit(image_task(rig, f"{FAKE_MARKER} and {FAKE_MARKER}"[:18], b"x", 50)))
+    rig.finish()
+    assert rig.done(talking).n_predicted == 20
+    assert rig.done(50).n_predicted == 4
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaBackend]:
+    """SmolLM2 with a random projector."""
+    path = write_mmproj(tmp_path_factory.mktemp("mmproj") / "mmproj.gguf", 576)
+    config = WorkerConfig(model=model_path(), mmproj=str(path), n_ctx=512, n_threads=2)
+    backend = LlamaBackend(config, lambda _fraction: None)
+    yield backend
+    backend.close()
+
+
+@pytest.mark.model
+def test_markers_become_pieces_of_the_right_size(seeing: LlamaBackend) -> None:
+    marker = seeing.card.media_marker
+    assert seeing.card.has_vision
+    assert not seeing.card.has_audio
+    tokens, media = seeing.read_media(f"Look {marker} at it", [png(40, 30)])
+    (start,) = media
+    assert media[start].n_pos == N_PATCHES
+    assert [token < 0 for token in tokens[start : start + N_PATCHES]] == [True] * N_PATCHES
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    "data", [b"", b"no picture", png(20, 20)[:60], b"\x89PNG\r\n\x1a\n" + b"\0" * 50]
+)
+def test_what_is_no_picture_is_refused(seeing: LlamaBackend, data: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="Failed to load image or audio file"):
+        seeing.read_media(f"a {seeing.card.media_marker} b", [data])
+
+
+@pytest.mark.model
+def test_a_picture_of_absurd_size_is_refused_before_its_pixels_are_read(
+    seeing: LlamaBackend,
+) -> None:
+    huge = bytearray(png(8, 8))
+    huge[16:24] = struct.pack(">II", 60_000, 60_000)
+    with pytest.raises(InvalidRequest):
+        seeing.read_media(f"a {seeing.card.media_marker} b", [bytes(huge)])
+
+
+@pytest.mark.model
+def test_markers_without_media_and_media_without_markers_are_refused(
+    seeing: LlamaBackend,
+) -> None:
+    reader = PromptReader(seeing, cuts_long=False)
+    message = Generate(task_id=1, prompt="no marker", params=SamplingParams(), media=(png(8, 8),))
+    with pytest.raises(InvalidRequest, match="0 media markers for 1 media"):
+        reader.task(message)
+
+
+@pytest.mark.model
+def test_embedding_in_pieces_is_embedding_at_once(tmp_path: Path) -> None:
+    write_mmproj(tmp_path / "mmproj.gguf", 576)
+    config = WorkerConfig(
+        model=model_path(),
+        mmproj=str(tmp_path / "mmproj.gguf"),
+        n_ctx=256,
+        n_ubatch=32,
+        embeddings=True,
+        flash_attn="off",
+    )
+    backend = LlamaBackend(config, lambda _fraction: None)
+    embedder = backend.embedder
+    assert embedder is not None and embedder.reads_media
+    tokens = backend.tokenize("The sea is blue and wide. ", add_special=True, parse_special=True)
+    at_once = np.frombuffer(embedder.embed([MediaEmbedding(0, 0, tokens, True, 2)])[0], np.float32)
+    in_pieces = np.frombuffer(embedder.embed_media(1, tokens, {}, 2), np.float32)
+    assert at_once @ in_pieces > 0.9999
+    marker = backend.card.media_marker
+    texts = [backend.read_media(f"Look {marker} at it", [png(40, 30, n)]) for n in (9, 99, 9)]
+    vectors = [np.frombuffer(embedder.embed_media(0, *text, 2), np.float32) for text in texts]
+    assert vectors[0] @ vectors[2] > 0.9999 > vectors[0] @ vectors[1]
+    backend.close()

@@ -1,0 +1,42 @@
+"""What the engine says leaves after each step, and none of it waits for more."""
+
+import itertools
+from collections.abc import Sequence
+
+from protocol.wire.messages import Delta, Done, Finish, Message
+from tests.worker.engines import Rig
+from worker.engine.outbox import MessageBuffer
+
+NEXT = Delta(task_id=1, n_predicted=2)
+
+
+def test_all_leave_at_once_if_there_is_more_than_text() -> None:
+    sent: list[tuple[Sequence[Message], float]] = []
+    box = MessageBuffer(lambda messages, due_s: sent.append((messages, due_s)))
+    box.append(NEXT)
+    box.send(5.0)
+    box += [NEXT, Done(task_id=1, finish=Finish.EOS)]
+    box.send(5.0)
+    box.send(5.0)
+    assert [(len(messages), due_s) for messages, due_s in sent] == [(1, 5.0), (2, 0.0)]
+    assert not box
+
+
+def test_each_token_is_a_delivery_of_its_own() -> None:
+    rig = Rig()
+    rig.submit("tell", n_predict=8)
+    rig.finish()
+    told = [sum(type(one) is Delta for one in messages) for messages in rig.steps]
+    assert [n for n in told if n] == [1] * 8
+
+
+def test_no_token_is_lost_when_a_task_is_cancelled() -> None:
+    rig = Rig()
+    task_id = rig.submit("tell", n_predict=100)
+    while rig.engine.counters.n_decode < 20:
+        rig.turn()
+    rig.cancel(task_id)
+    rig.turn()
+    numbers = [one.n_predicted for one in rig.of(task_id) if type(one) is Delta]
+    assert numbers == list(itertools.islice(itertools.count(1), 20))
+    assert rig.terminals(task_id) == 1

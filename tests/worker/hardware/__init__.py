@@ -1,1 +1,0 @@
-"""Where a model lies, and which devices a worker sees."""

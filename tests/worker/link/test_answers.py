@@ -1,0 +1,101 @@
+"""What the engine says of a chat, on its way out of the worker."""
+
+import pytest
+
+from protocol.config.config import WorkerConfig
+from protocol.errors import ErrorCode
+from protocol.wire.messages import Delta, Done, Failed, Finish, Heartbeat, Message, TaskMessage
+from protocol.wire.sampling import SamplingParams
+from tests.worker.chat_cases import HERMES, expect
+from worker.engine.backend import Vocabulary
+from worker.engine.fake.backend import FakeBackend
+from worker.engine.task import EngineTask
+from worker.link.answers import ChatParsers
+from worker.output.chat_parser.parser import ChatParser
+from worker.output.chat_parser.sink import Parsed
+from worker.prompt.prompt import parser_of, shown_tokens
+
+DONE = Done(task_id=1, attempt=0, finish=Finish.EOS, n_predicted=9)
+
+
+def answers(*ids: int) -> ChatParsers:
+    """Parsers of tasks with these ids."""
+    found = ChatParsers(fault)
+    for task_id in ids:
+        parser = parser_of(EngineTask(task_id, 0, [1], SamplingParams(), expected=expect("hermes")))
+        assert parser is not None
+        found.open((task_id, 0), parser)
+    return found
+
+
+def fault(message: TaskMessage, error: Exception) -> Failed:
+    """What ends a task whose parser failed."""
+    return Failed(task_id=message.task_id, code=ErrorCode.INTERNAL, message=repr(error))
+
+
+def delta(text: str, task_id: int = 1) -> Delta:
+    """A step's text."""
+    return Delta(task_id=task_id, text=text, tokens=(5,), n_predicted=3)
+
+
+def test_texts_of_chats_are_taken_apart_and_others_are_not() -> None:
+    found = answers(1)
+    chat, plain, beat = found.parse([delta(HERMES), delta(HERMES, 2), Heartbeat(step=1, busy=1)])
+    assert isinstance(chat, Delta) and isinstance(plain, Delta)
+    assert chat.text == "" and chat.tool_calls[0].name == "special_function"
+    assert (chat.tokens, chat.n_predicted) == ((5,), 3)
+    assert plain.text == HERMES and isinstance(beat, Heartbeat)
+
+
+def test_what_is_only_words_goes_on_as_it_came() -> None:
+    words = delta("just words ")
+    (told,) = answers(1).parse([words])
+    assert told is words
+
+
+def test_what_was_held_back_goes_out_before_the_end() -> None:
+    found = answers(1)
+    (held,) = found.parse([delta("a <tool_")])
+    assert isinstance(held, Delta) and held.text == "a "
+    rest, end = found.parse([DONE])
+    assert rest == Delta(task_id=1, text="<tool_", n_predicted=9)
+    assert end == DONE
+    assert found.parse([delta("b")]) == [delta("b")]
+
+
+def test_a_failed_task_says_nothing_more() -> None:
+    found = answers(1)
+    found.parse([delta("a <tool_")])
+    failed = Failed(task_id=1, code=ErrorCode.INTERNAL, message="x")
+    assert found.parse([failed]) == [failed]
+
+
+def test_parsers_are_forgotten_with_their_gateway() -> None:
+    found = answers(1, 2)
+    found.clear()
+    assert found.parse([delta(HERMES)]) == [delta(HERMES)]
+
+
+def test_a_parser_that_fails_ends_its_task_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = ChatParser.feed
+
+    def fail(parser: ChatParser, text: str) -> Parsed:
+        if text == "bad":
+            raise RecursionError
+        return feed(parser, text)
+
+    monkeypatch.setattr(ChatParser, "feed", fail)
+    found = answers(1, 2)
+    said: list[Message] = [delta("good"), delta("bad"), delta("more"), DONE, delta("words", 2)]
+    failed = Failed(task_id=1, code=ErrorCode.INTERNAL, message="RecursionError()")
+    assert found.parse(said) == [delta("good"), failed, delta("words", 2)]
+    assert found.parse([delta("words", 2)]) == [delta("words", 2)]
+
+
+def test_control_tokens_in_markers_are_shown() -> None:
+    backend = FakeBackend(WorkerConfig(backend="fake"))
+    plain, special = list(backend.vocabulary.pieces), list(backend.vocabulary.special_pieces)
+    plain[7], special[7] = b"", b"\x07"
+    plain[8], special[8] = b"", b"\x08"
+    backend.vocabulary = Vocabulary(plain, special, backend.vocabulary.is_eog, add_bos=True)
+    assert shown_tokens(backend, ["<a\x07>"]) == {7}

@@ -1,0 +1,169 @@
+"""Tools of templates that write each argument in its own tags: history, grammar, answers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.worker.output.test_chat_parse import parse
+from tests.worker.prompt.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
+from tests.worker.served import Served
+from worker.grammar.gbnf.parser import parse as parse_grammar
+from worker.grammar.parameters import argument_types
+from worker.output.chat_parser.formats import FORMATS, GENERIC, choose_format
+
+_MESSAGES = r"""{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for message in messages %}{{- '[' + message.role + ']' + message.content + '\n' }}
+{%- for call in message.tool_calls or [] %}
+{{- OPEN }}
+{%- for key, value in call.function.arguments | items %}{{- ARGUMENT }}{% endfor %}
+{{- CLOSE }}
+{%- endfor %}{%- endfor %}{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"""
+
+
+def template(begin: str, argument: str, close: str) -> str:
+    """A template that writes calls in some way."""
+    text = _MESSAGES.replace("OPEN", begin).replace("CLOSE", close)
+    return text.replace("ARGUMENT", argument)
+
+
+TEMPLATES = {
+    "qwen3-coder": template(
+        r"'<tool_call>\n<function=' + call.function.name + '>\n'",
+        r"'<parameter=' + key + '>\n' + value + '\n</parameter>\n'",
+        r"'</function>\n</tool_call>\n'",
+    ),
+    "seed-oss": template(
+        r"'<seed:tool_call>\n<function=' + call.function.name + '>\n'",
+        r"'<parameter=' + key + '>' + value + '</parameter>\n'",
+        r"'</function>\n</seed:tool_call>\n'",
+    ),
+    "glm-4.5": template(
+        r"'<tool_call>' + call.function.name + '\n'",
+        r"'<arg_key>' + key + '</arg_key>\n<arg_value>' + value + '</arg_value>\n'",
+        r"'</tool_call>\n'",
+    ),
+    "minimax-m2": template(
+        r"""'<minimax:tool_call>\n<invoke name="' + call.function.name + '">\n'""",
+        r"""'<parameter name="' + key + '">' + value + '</parameter>\n'""",
+        r"'</invoke>\n</minimax:tool_call>\n'",
+    ),
+}
+TEMPLATES["qwen3.5"] = TEMPLATES["qwen3-coder"] + r"{#- '<think>\n' '</think>\n\n' #}"
+NAMES = sorted(TEMPLATES)
+
+ORDER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "note": {"type": "string"},
+        "amount": {"type": "integer", "minimum": 1, "maximum": 99},
+        "size": {"enum": ["S", "L"]},
+        "gift": {"$ref": "#/$defs/gift"},
+        "days": {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2},
+        "to": {"type": ["string", "null"]},
+    },
+    "required": ["amount", "size", "gift"],
+    "$defs": {"gift": {"type": "boolean"}},
+}
+ORDER_TOOL = {"type": "function", "function": {"name": "order", "parameters": ORDER}}
+
+
+def test_all_formats_are_here() -> None:
+    assert {row.name for row in FORMATS if row.tagged} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_template_is_told_by_its_tags(name: str) -> None:
+    assert choose_format(TEMPLATES[name]).name == name
+
+
+def test_tags_on_one_line_are_another_format() -> None:
+    source = "tools '<tool_call><function=' ~ tool_call.name ~ '>' <parameter="
+    assert choose_format(source) is GENERIC
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_earlier_calls_are_taken_apart_for_the_template(name: str) -> None:
+    prompt = read(TEMPLATES[name], USER, CALLED, RESULT, tools=(WEATHER,))
+    assert "get_weather" in prompt.text and "Rome" in prompt.text
+    row = choose_format(TEMPLATES[name])
+    assert row.tagged is not None and row.tagged.close in prompt.text
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("choice", ["auto", "required", "function:order"])
+def test_there_is_a_grammar(name: str, choice: str) -> None:
+    prompt = read(TEMPLATES[name], tools=(ORDER_TOOL, TIME), tool_choice=choice)
+    parse_grammar(prompt.grammar)
+    assert bool(prompt.triggers) == (choice == "auto")
+
+
+def test_the_grammar_waits_for_any_beginning_of_a_call() -> None:
+    prompt = read(TEMPLATES["qwen3-coder"], tools=(WEATHER, TIME))
+    assert prompt.triggers == ("<tool_call>", "<function=get_weather>", "<function=get_time>")
+    assert read(TEMPLATES["qwen3.5"], tools=(WEATHER,)).triggers == ("<tool_call>",)
+
+
+def test_required_arguments_come_in_any_order() -> None:
+    grammar = read(TEMPLATES["qwen3.5"], tools=(ORDER_TOOL,), tool_choice="required").grammar
+    assert (
+        "tool-order-args-7 ::= tool-order-arg-amount tool-order-args-6 |"
+        " tool-order-arg-size tool-order-args-5 | tool-order-arg-gift tool-order-args-3\n"
+    ) in grammar
+    assert 'tool-order-arg-size ::= "<parameter=size>" "\\n" ("S" | "L")' in grammar
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({}, {"string", "number", "boolean", "null", "array", "object"}),
+        ({"type": "integer"}, {"number"}),
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"anyOf": [{"type": "array"}, {"properties": {}}]}, {"array", "object"}),
+        ({"enum": ["a", 1, None]}, {"string", "number", "null"}),
+        ({"const": True}, {"boolean"}),
+        ({"$ref": "#/$defs/x"}, {"string"}),
+        ({"allOf": [{"type": "string"}, {}]}, {"string"}),
+        ({"prefixItems": [{}]}, {"array"}),
+        ({"type": "boolean"}, {"boolean"}),
+    ],
+)
+def test_the_schema_says_which_types_an_argument_has(
+    schema: dict[str, Any], types: set[str]
+) -> None:
+    parameters = {"properties": {"a": schema}, "$defs": {"x": {"type": "string"}}}
+    assert argument_types({"name": "f", "parameters": parameters}) == {"a": types}
+
+
+@pytest.mark.parametrize("parameters", [None, {}, {"type": "string"}])
+def test_a_tool_may_take_nothing(parameters: Any) -> None:
+    assert argument_types({"name": "f", "parameters": parameters}) == {}
+
+
+def bounded() -> dict[str, Any]:
+    """The tool without what a hot model need not end: free text, and what may be said again."""
+    properties = {key: ORDER["properties"][key] for key in ("amount", "size", "gift", "days")}
+    parameters = {**ORDER, "properties": properties, "required": list(properties)}
+    function = {"name": "order", "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["glm-4.5", "qwen3-coder"])
+def test_hot_samples_are_calls_that_fit_the_schema(served: Served, name: str) -> None:
+    prompt = read(
+        TEMPLATES[name],
+        tools=(bounded(),),
+        tool_choice="required",
+        parallel_tool_calls=False,
+    )
+    assert prompt.expected is not None
+    # Rounding decides what a seed gives, but the grammar bounds every call: about 300 characters.
+    hot = {"temperature": 1.5, "top_k": 0, "top_p": 1, "n_predict": 400}
+    for answer in served.ask_all(["Order:", "x"], grammar=prompt.grammar, seed=1, **hot):
+        content, _, ((_, text),) = parse(prompt.expected, list(answer.text))
+        assert not content
+        order = json.loads(text)
+        assert 1 <= order["amount"] <= 99 and order["size"] in "SL"
+        assert isinstance(order["gift"], bool)
+        assert len(order["days"]) <= 2 and set(order["days"]) <= {1, 2}

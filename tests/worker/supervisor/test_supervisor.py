@@ -1,0 +1,290 @@
+"""The supervisor over scripted children: real processes and signals, no model, no gateway."""
+
+import json
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.process import Process, marked, python
+
+DRIVER = textwrap.dedent(
+    """
+    import json, os, sys
+    from pathlib import Path
+    from protocol.process import logs
+    from protocol.process.notify import Notifier
+    from protocol.process.parent_death import PARENT_VARIABLE
+    from worker.supervisor.launch import Launch
+    from worker.supervisor.restart_policy import Policy
+    from worker.supervisor.supervisor import Settings, Supervisor
+    from worker.supervisor.terminal import stderr_console
+
+    plan = json.loads(sys.argv[1])
+    console = stderr_console(sys.stderr)
+    logs.configure("supervisor", stream=console)
+    env = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+    os.makedirs(plan["scratch"], exist_ok=True)
+    launches = [
+        Launch(name=name, argv=(plan["python"].get(name, sys.executable), "-c", plan["child"],
+                                kind, plan["scratch"]),
+               env=env, model="" if name == "gateway" else "m",
+               watchdog_s=plan["watchdog_s"])
+        for name, kind in plan["children"].items()
+    ]
+    settings = Settings(launches=launches, runtime_dir=Path(plan["scratch"]),
+                        drain_timeout_s=plan["drain_timeout_s"],
+                        policy=Policy(**plan["policy"]))
+    sys.exit(Supervisor(settings, console, Notifier.from_environ()).run())
+    """
+)
+
+CHILD = textwrap.dedent(
+    """
+    import os, signal, sys, time
+    from pathlib import Path
+    from protocol.process.notify import Notifier
+    from protocol.process.parent_death import die_with_parent
+
+    die_with_parent()
+    kind, scratch = sys.argv[1], Path(sys.argv[2])
+    tell = Notifier.from_environ()
+    once = scratch / f"{kind}.once"
+    first = not once.exists()
+    once.touch()
+    if kind == "config":
+        tell.send(X_REASON="the model is broken")
+        sys.exit(78)
+    if kind == "drained-once" and first:
+        tell.send(READY=1, X_URL="http://127.0.0.1:1")
+        sys.exit(0)
+    if kind == "forger":
+        print("2026-11-22T10:00:00.000Z ERROR supervisor forged", file=sys.stderr, flush=True)
+    if kind == "logger":
+        os.write(int(os.environ["LLAMAPOOL_LOG_FD"]), b"a line of its log\\n")
+    if kind == "crash" or (kind == "crash-once" and first):
+        print("last words", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGABRT)
+    if kind == "illegal":
+        os.kill(os.getpid(), signal.SIGILL)
+    def leave(*_):
+        print(f"{kind} leaves", file=sys.stderr, flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, (lambda *_: None) if kind == "stubborn" else leave)
+    tell.progress(0.5)
+    if kind != "loads-for-ever":
+        tell.send(READY=1, X_URL="http://127.0.0.1:1")
+    beat_s = 60 if kind == "stuck-once" and first else 0.05
+    while True:
+        time.sleep(beat_s)
+        tell.watchdog()
+    """
+)
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Run a supervisor over children of the given kinds."""
+    running: list[Process] = []
+
+    def begin(*workers: str, gateway: str = "plain", **plan: Any) -> Process:
+        children = {"gateway": gateway}
+        children |= {f"w{i}": kind for i, kind in enumerate(workers, 1)}
+        plan = {
+            "child": CHILD,
+            "children": children,
+            "scratch": str(tmp_path),
+            "watchdog_s": 30,
+            "drain_timeout_s": 5,
+            "policy": {"first_delay_s": 0.05},
+            "python": {},
+            **plan,
+        }
+        process = Process(python("-c", DRIVER, json.dumps(plan)))
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        process.close()
+
+
+def test_says_where_it_is_once_everybody_is_ready(start: Start) -> None:
+    process = start("plain", "plain")
+    match = process.wait_for(r"ready url=(\S+) models=m workers=2")
+    assert match[1] == "http://127.0.0.1:1"
+
+
+def test_sigterm_ends_the_gateway_first_and_leaves_nobody(start: Start) -> None:
+    process = start("plain", "plain", gateway="gate")
+    process.wait_for("ready url=")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert process.survivors() == []
+    ends = [line for line in process.lines if line.endswith(" leaves")]
+    assert ends[0].endswith("gateway said: gate leaves")
+
+
+def test_second_signal_ends_at_once_with_1(start: Start) -> None:
+    process = start("plain", gateway="stubborn", drain_timeout_s=600)
+    process.wait_for("ready url=")
+    process.signal(signal.SIGINT)
+    process.wait_for("draining signal=SIGINT")
+    process.signal(signal.SIGINT)
+    assert process.wait(5) == 1
+    assert process.survivors() == []
+
+
+def test_crashed_worker_comes_back_and_its_last_words_are_told(start: Start) -> None:
+    process = start("crash-once")
+    process.wait_for("WARNING supervisor w1 said: last words")
+    process.wait_for(r"w1 died cause='aborted' again_in_s=0\.1")
+    process.wait_for("w1 is ready")
+    process.wait_for("ready url=")
+
+
+def test_illegal_instruction_tells_how_to_rebuild(start: Start) -> None:
+    process = start("illegal", "plain", policy={"max_deaths": 1})
+    assert "GGML_NATIVE=OFF" in process.wait_for("w1 is quarantined").string
+
+
+def test_silent_worker_is_killed_and_replaced(start: Start) -> None:
+    process = start("stuck-once", watchdog_s=1.0)
+    process.wait_for(r"w1 makes no progress")
+    process.wait_for(r"w1 died cause='stuck: no progress'")
+    process.wait_for(r"w1 is ready")
+
+
+def test_crash_loop_ends_in_quarantine_and_69(start: Start) -> None:
+    process = start("crash", policy={"first_delay_s": 0.01, "max_deaths": 3})
+    assert process.wait() == 69
+    assert process.text.count(" died cause=") == 2
+    assert "w1 is quarantined" in process.text
+    assert process.survivors() == []
+
+
+def test_quarantined_worker_leaves_the_others_alone(start: Start) -> None:
+    process = start("crash", "plain", policy={"first_delay_s": 0.01, "max_deaths": 2})
+    process.wait_for("w1 is quarantined cause='aborted' again_in_s=600")
+    assert process.popen.poll() is None
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+def test_quarantine_ends_and_the_worker_is_tried_again(start: Start) -> None:
+    policy = {"first_delay_s": 0.01, "max_deaths": 1, "quarantine_s": 0.2}
+    process = start("crash-once", "plain", policy=policy)
+    process.wait_for("w1 is quarantined")
+    process.wait_for("w1 is ready")
+
+
+def test_a_process_that_cannot_be_started_has_died_like_any_other(
+    start: Start, tmp_path: Path
+) -> None:
+    """Fault H11: a missing interpreter, or a fork that failed, ended the supervisor and all."""
+    process = start("plain", "plain", python={"w1": str(tmp_path / "missing")})
+    process.wait_for(r"w1 died cause=.cannot be started: .*No such file.* again_in_s=0\.1")
+    process.wait_for("w2 is ready")
+    (tmp_path / "missing").symlink_to(sys.executable)
+    process.wait_for("w1 is ready")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert process.survivors() == []
+
+
+def test_a_drain_by_hand_is_no_death(start: Start) -> None:
+    process = start("drained-once", policy={"first_delay_s": 0.01, "max_deaths": 1})
+    process.wait_for("INFO supervisor w1 was drained")
+    process.wait_for("w1 is ready")
+    assert "w1 died" not in process.text and "w1 is quarantined" not in process.text
+
+
+def test_what_is_written_beside_the_log_is_quoted(start: Start) -> None:
+    process = start("forger", "logger")
+    process.wait_for("WARNING supervisor w1 said: 2026-11-22T10:00:00.000Z ERROR supervisor forged")
+    process.wait_for("^a line of its log$")
+
+
+def test_worker_that_cannot_be_configured_is_not_tried_again(start: Start) -> None:
+    process = start("config")
+    assert process.wait() == 78
+    assert process.text.count("the model is broken") == 1
+    assert "w1 is given up cause='the model is broken'" in process.text
+
+
+def test_gateway_that_cannot_be_configured_stops_everything(start: Start) -> None:
+    process = start("plain", "loads-for-ever", gateway="config")
+    assert process.wait() == 78
+    assert process.survivors() == []
+
+
+def test_dead_gateway_is_replaced_and_workers_stay(start: Start) -> None:
+    process = start("plain", gateway="crash-once")
+    process.wait_for("gateway died")
+    process.wait_for("gateway is ready")
+    assert "w1 died" not in process.text
+
+
+def test_sigterm_while_loading_ends_soon(start: Start) -> None:
+    process = start("loads-for-ever")
+    process.wait_for("gateway is ready")
+    process.signal(signal.SIGTERM)
+    assert process.wait(3) == 0
+    assert process.survivors() == []
+
+
+def test_drain_that_takes_too_long_ends_with_1(start: Start) -> None:
+    process = start("plain", gateway="stubborn", drain_timeout_s=-9.8)
+    process.wait_for("ready url=")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 1
+    assert "not gone in time: gateway" in process.text
+    assert process.survivors() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PDEATHSIG is Linux's")
+def test_kill_9_of_the_supervisor_leaves_nobody(start: Start) -> None:
+    process = start("plain", "plain")
+    process.wait_for("ready url=")
+    assert len(marked(process.mark)) == 4
+    process.signal(signal.SIGKILL)
+    process.wait()
+    assert process.survivors() == []
+
+
+def test_reports_reach_systemd(start: Start, tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(tmp_path / "systemd.sock"))
+        sock.settimeout(10)
+        plan = json.dumps(
+            {
+                "child": CHILD,
+                "children": {"gateway": "plain", "w1": "plain", "w2": "loads-for-ever"},
+                "scratch": str(tmp_path),
+                "watchdog_s": 30,
+                "drain_timeout_s": 5,
+                "policy": {},
+                "python": {},
+            }
+        )
+        env = {"NOTIFY_SOCKET": str(tmp_path / "systemd.sock"), "WATCHDOG_USEC": "200000"}
+        process = Process(python("-c", DRIVER, plan), env)
+        try:
+            seen = ""
+            while not ("READY=1" in seen and "WATCHDOG=1" in seen):
+                seen += sock.recv(4096).decode() + "\n"
+            assert "STATUS=running, 1 of 2 workers ready" in seen
+            process.signal(signal.SIGTERM)
+            while "STOPPING=1" not in seen:
+                seen += sock.recv(4096).decode() + "\n"
+            assert process.wait() == 0
+        finally:
+            process.close()

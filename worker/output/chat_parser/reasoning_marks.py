@@ -1,0 +1,188 @@
+"""What there is to know of one way of writing thoughts: marks, and the space around them.
+
+llama-server keeps the space inside thoughts but for what its parsers take as part of a mark. For
+most models that is what the template writes there (`worker.prompt.chat.thinking` finds it out);
+models with a parser of their own in llama.cpp (common/parsers/) have a row here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+CacheNamespace = str | None
+"""White space that belongs to the mark before it: each of these characters, or None: any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thoughts:
+    """What stands around a model's thoughts."""
+
+    open: str = ""
+    """Empty: they begin at once."""
+    loose_opens: tuple[str, ...] = ()
+    """How some models begin them instead."""
+    close: str = ""
+    """Empty: there are none, but the space before an answer is none of it."""
+    after_open: CacheNamespace = ""
+    after_close: CacheNamespace = ""
+    skips_lead: bool = False
+    """The space before them is dropped."""
+    ends: tuple[str, ...] = ()
+    """Texts that end them too, and belong to what follows."""
+    call_inside: bool = False
+    """A call that begins inside is held to its grammar: the thoughts end with its first mark."""
+    may_only_end: bool = False
+    """An answer without any may begin with the mark that ends them."""
+    is_anywhere: bool = False
+    """They may come more than once, not only first."""
+    begin: str = ""
+    """How the template begins thoughts, where that is more than `open` and its space."""
+    finish: str = ""
+    """How the template ends them."""
+    answer: str = ""
+    """The mark that an answer begins with where the grammar must say it."""
+    fence: bool | None = None
+    """An answer in JSON must stand in a fence (true), must not (false), or as it likes."""
+    forced: str = ""
+    """How they are ended by force; empty: by `close`."""
+
+    @property
+    def written(self) -> tuple[str, str]:
+        """Return the marks as the template writes them."""
+        begin = self.begin or self.open + (self.after_open or "")
+        return begin, self.finish or self.close + (self.after_close or "")
+
+    @property
+    def last_words(self) -> tuple[str, ...]:
+        """Return all texts that end thoughts, first the one to end them by force with."""
+        found = (self.forced, self.close, *(self.ends if self.call_inside else ()))
+        return tuple(dict.fromkeys(text for text in found if text))
+
+    @property
+    def skips_space(self) -> bool:
+        """An answer without thoughts begins with its first letter."""
+        return self.skips_lead or self.after_close is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtRow:
+    """A row of the table: texts that the template must and must not contain."""
+
+    marks: tuple[str, ...]
+    absent: tuple[str, ...] = ()
+    thoughts: Thoughts
+
+
+def _think(
+    *,
+    after_open: CacheNamespace = "",
+    after_close: CacheNamespace = "",
+    ends: tuple[str, ...] = (),
+    fence: bool = False,
+) -> Thoughts:
+    return Thoughts(
+        open="<think>",
+        close="</think>",
+        after_open=after_open,
+        after_close=after_close,
+        ends=ends,
+        fence=fence,
+    )
+
+
+_QWEN = Thoughts(
+    open="<think>",
+    close="</think>",
+    after_open=None,
+    after_close=None,
+    ends=("<tool_call>",),
+    call_inside=True,
+    begin="<think>\n",
+    finish="\n</think>\n\n",
+    forced="\n</think>",
+    fence=False,
+)
+_QWEN_MARKS = ("<tool_call>", "<function=", "<parameter=")
+_ON_ONE_LINE = "'<tool_call><function=' ~ tool_call.name ~ '>'"
+_COHERE = ("<|START_THINKING|>", "<|END_THINKING|>")
+
+_ANALYSIS = "<|channel|>analysis<|message|>"
+
+CHANNELS = Thoughts(
+    open=_ANALYSIS,
+    loose_opens=(
+        f"<|channel|>commentary{_ANALYSIS}",
+        f"<|channel|>commentary to=assistant{_ANALYSIS}",
+    ),
+    close="<|end|>",
+    is_anywhere=True,
+    answer="<|channel|>final<|message|>",
+    fence=False,
+    finish="<|end|><|start|>assistant<|channel|>final<|message|>",
+)
+
+THOUGHTS: Sequence[ThoughtRow] = (
+    ThoughtRow(
+        marks=("[SYSTEM_PROMPT]", "[TOOL_CALLS]", "[ARGS]"),
+        absent=("[CALL_ID]",),
+        thoughts=Thoughts(open="[THINK]", close="[/THINK]", after_close=None, fence=True),
+    ),
+    ThoughtRow(marks=("<|channel|>",), thoughts=CHANNELS),
+    ThoughtRow(
+        marks=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+        thoughts=_think(ends=("<|tool_calls_section_begin|>", "<|tool_call_begin|>")),
+    ),
+    ThoughtRow(
+        marks=("<role>ASSISTANT</role>", "<arg_key>"),
+        thoughts=replace(_think(ends=("<tool_call>",)), call_inside=True),
+    ),
+    ThoughtRow(
+        marks=("<|open|>", "<|close|>", "<|end_of_msg|>"),
+        thoughts=Thoughts(open="<|open|>think<|sep|>", close="<|close|>think<|sep|>"),
+    ),
+    ThoughtRow(
+        marks=("<|START_TEXT|>", "<|START_ACTION|>"),
+        thoughts=Thoughts(
+            open=_COHERE[0],
+            close=_COHERE[1],
+            ends=("<|START_TEXT|>", "<|START_ACTION|>"),
+            answer="<|START_TEXT|>",
+            fence=False,
+        ),
+    ),
+    ThoughtRow(marks=("List of tools: [", "<think>"), thoughts=_think()),
+    ThoughtRow(
+        marks=("]<]minimax[>[", "<tool_call>", "<invoke name="),
+        thoughts=Thoughts(
+            open="<mm:think>",
+            close="</mm:think>",
+            after_open=None,
+            may_only_end=True,
+            fence=True,
+        ),
+    ),
+    ThoughtRow(marks=("dsml_token", "DSML"), thoughts=_think(fence=True)),
+    ThoughtRow(
+        marks=("'<|tool_call>call:'",),
+        thoughts=Thoughts(
+            open="<|channel>thought", close="<channel|>", after_open=None, fence=True
+        ),
+    ),
+    ThoughtRow(
+        marks=("Tool usage guidelines:", '<function name="', '<param name="'),
+        thoughts=_think(after_open=None, after_close=None),
+    ),
+    ThoughtRow(marks=("<think>", *_QWEN_MARKS), absent=(_ON_ONE_LINE,), thoughts=_QWEN),
+    ThoughtRow(
+        marks=_QWEN_MARKS, absent=(_ON_ONE_LINE,), thoughts=Thoughts(skips_lead=True, fence=False)
+    ),
+)
+"""The first row whose marks are all in the template is taken; without one, it is rendered."""
+
+
+def listed_thoughts(template: str) -> Thoughts | None:
+    """Find the row of a template, if it has one."""
+    for row in THOUGHTS:
+        is_here = all(mark in template for mark in row.marks)
+        if is_here and not any(mark in template for mark in row.absent):
+            return row.thoughts
+    return None
