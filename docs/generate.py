@@ -105,16 +105,16 @@ def _unused(title: str, text: str, rows: Iterable[Unused]) -> list[str]:
 
 
 def compatibility() -> str:
-    """What works of the surface that clients know, from `docs/compatibility.toml`."""
+    """What works of the surface that clients know, from `docs/using/compatibility.toml`."""
     sys.path.append(str(DOCS.parent))  # the tests are not installed
     from tests.parity.report import compared
 
-    table = tomllib.loads((DOCS / "compatibility.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads((DOCS / "using" / "compatibility.toml").read_text(encoding="utf-8"))
     counts = Counter(row[0] for rows in table.values() for row in rows.values())
     total = ", ".join(f"{n} {state}" for state, n in counts.most_common())
     lines = [
         "# Compatibility\n",
-        "<!-- written by docs/generate.py from docs/compatibility.toml -->\n",
+        "<!-- written by docs/generate.py from docs/using/compatibility.toml -->\n",
         "What of the surface of llama-server (2023 to today), api_like_OAI.py, OpenAI and Anthropic"
         " works here, and the test that proves it. *Ignored* is taken without effect, with a"
         " warning where it matters; *refused* is a clear error; *missing* is not there yet.\n",
@@ -130,7 +130,7 @@ def compatibility() -> str:
 
 def operations() -> str:
     """The page of operations as it is, with its table of limits written anew."""
-    text = (DOCS / "operations.md").read_text(encoding="utf-8")
+    text = (DOCS / "running" / "operations.md").read_text(encoding="utf-8")
     begin, end = "<!-- limits: written by docs/generate.py -->\n", "<!-- end of limits -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
@@ -155,7 +155,11 @@ def _fields_text() -> str:
                 found.setdefault(row, []).append(kind)
     lines = ["| name | stands for |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in DESCRIPTIONS.items()]
-    lines += ["", "Fields of requests; those of sampling are in [sampling](sampling.md).", ""]
+    lines += [
+        "",
+        "Fields of requests; those of sampling are in [sampling](../using/sampling.md).",
+        "",
+    ]
     lines += ["| field | at most | of |", "|---|---|---|"]
     lines += [
         f"| `{field}` | {bound} | {_kinds(kinds)} |" for (field, bound), kinds in found.items()
@@ -191,11 +195,11 @@ def _kinds(kinds: list[str]) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "sampling.md": sampling,
-    "configuration.md": configuration,
-    "options.md": options,
-    "compatibility.md": compatibility,
-    "operations.md": operations,
+    "using/sampling.md": sampling,
+    "running/configuration.md": configuration,
+    "using/options.md": options,
+    "using/compatibility.md": compatibility,
+    "running/operations.md": operations,
 }
 
 

@@ -4,5 +4,6 @@ python -m benchmarks.compare --llama-server PATH [--model FILE] [--workload NAME
 python -m benchmarks.compare --report FILE
 
 Each workload of each round gets a fresh server, ours first, then llama-server's, and so on, so that
-a machine that grows slower in the meantime is slow for both. docs/performance.md has the method.
+a machine that grows slower in the meantime is slow for both.
+docs/running/performance.md has the method.
 """

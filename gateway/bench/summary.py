@@ -1,6 +1,7 @@
 """From transcripts to figures, defined as aiperf and `vllm bench serve` define them.
 
-See docs/benchmarking.md for the definitions; `table.py` shows them, `as_dict` is their JSON.
+The definitions are in docs/building/benchmarking.md. `table.py` prints the figures, `as_dict`
+returns them as JSON.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Every generation and sampling field of a request, declared once.
 
-Validation, aliases, wire, `/props`, `docs/sampling.md` and the `[worker.sampling]` table of a
+Validation, aliases, wire, `/props`, `docs/using/sampling.md` and the `[worker.sampling]` table of a
 configuration are all read from this table. Defaults are llama-server's of today; where the seeds
 and llama-server disagree the reason stands beside the field. `stage` says who consumes a field.
 """

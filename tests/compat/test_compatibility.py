@@ -1,4 +1,4 @@
-"""docs/compatibility.toml says the truth: every row has a test that exists, nothing is left out."""
+"""docs/using/compatibility.toml: every row has a test that exists, and nothing is left out."""
 
 import ast
 import tomllib
@@ -22,7 +22,7 @@ from tests.compat.seed_options import API_LIKE_OAI, FOREIGN, SERVER
 
 ROOT = Path(__file__).parents[2]
 TABLE: dict[str, dict[str, list[str]]] = tomllib.loads(
-    (ROOT / "docs" / "compatibility.toml").read_text()
+    (ROOT / "docs" / "using" / "compatibility.toml").read_text()
 )
 STATES = {"works", "ignored", "refused", "missing"}
 OURS = {

@@ -1,4 +1,4 @@
-"""What the comparison with llama-server found, as a section of docs/compatibility.md.
+"""What the comparison with llama-server found, as a section of docs/using/compatibility.md.
 
 It needs no server: `test_parity.py` fails unless every case is equal or decided as told here.
 """

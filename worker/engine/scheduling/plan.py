@@ -3,7 +3,8 @@
 On a GPU both go into one batch, for the weights are read once for all rows. On a CPU that holds for
 small batches only. From a tile of rows on, its attention computes tile by tile, each against every
 cell that any of its rows may see, so that seven single rows beside a piece of a prompt cost twice
-what they cost in a batch of their own (docs/performance.md): then prompts and decoding take turns.
+what they cost in a batch of their own (docs/running/performance.md): then prompts and decoding
+take turns.
 """
 
 import time

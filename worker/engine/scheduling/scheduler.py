@@ -38,7 +38,7 @@ MIN_CHUNK = 16
 """Fewer rows use the device so badly that waiting would be no slower."""
 TILE = 64
 """The attention of CPUs computes so many rows at once; smaller chunks are read 1.1 to 1.6 times
-slower (measured, docs/performance.md)."""
+slower (measured, docs/running/performance.md)."""
 NEARLY = 40
 """Behind 1,000 tokens 40 rows take as long as a whole tile: between the two nothing is won."""
 ENOUGH = TILE // 2
