@@ -65,6 +65,18 @@ class ResponseFormatter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseOptions:
+    """How the client wants its OpenAI answer, beside the sampling."""
+
+    include_usage: bool = False
+    verbose: bool = False
+    n_top: int = 0
+    """Rivals shown for each token; -1 is no log probabilities at all."""
+    names_functions: bool = False
+    """Calls are written as `function_call`, in OpenAI's shape of 2023."""
+
+
 def error_event(body: Mapping[str, Any]) -> bytes:
     """Frame an error in the middle of a stream, as OpenAI's clients read it."""
     return event(orjson.dumps(body))

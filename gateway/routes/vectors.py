@@ -6,7 +6,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.llamacpp.embedding import EmbeddingPlan, native_answer, plan_embeddings
+from gateway.api.fields.embedding import EmbeddingPlan, plan_embeddings
+from gateway.api.llamacpp.embedding import native_answer
 from gateway.api.llamacpp.rerank import RerankPlan, plan_rerank, rerank_answer
 from gateway.api.openai.embeddings import embeddings_answer
 from gateway.http.body import in_thread

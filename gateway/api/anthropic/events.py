@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import orjson
 
-from gateway.api.openai.usage import identity
 from gateway.api.reply import TaskOutcome
+from gateway.api.results.answer import identity
 from gateway.http.sse import named_event
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Finish, Progress, Started, ToolCallDelta

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from protocol.errors import InvalidRequest
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.wire.facts import ModelCard
 from protocol.wire.sampling import INT32_MAX
 
 Prompt = str | tuple[int | str, ...]
@@ -45,6 +46,14 @@ def mixed(value: list[Any], n_vocab: int, *, key: str) -> tuple[int | str, ...]:
     if tokens and not (min(tokens) >= 0 and max(tokens) < limit):
         raise InvalidRequest("Prompt contains invalid tokens", param=key)
     return tuple(value)
+
+
+def check_infill(card: ModelCard) -> None:
+    """Refuse a model that has no tokens for a gap, in llama-server's words."""
+    if card.fim_missing:
+        named = "".join(f"{name} token is missing. " for name in card.fim_missing)
+        message = f"Infill is not supported by this model: {named}"
+        raise TaskError(ErrorCode.NOT_SUPPORTED, message)
 
 
 def _one(value: Any, n_vocab: int) -> Prompt:

@@ -6,12 +6,12 @@ from typing import Any
 from gateway.api.fields.media import refuse_media
 from gateway.api.fields.options import read_ping_interval
 from gateway.api.fields.params import read_params
-from gateway.api.fields.prompt import Prompt, mixed
+from gateway.api.fields.prompt import Prompt, check_infill, mixed
 from gateway.api.fields.structured import read_json_schema
 from gateway.api.llamacpp.results import CompletionReply
 from gateway.api.reply import RequestPlan, fan_out
 from gateway.api.unsupported import refuse_unsupported
-from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Generate, Infill
 
@@ -42,14 +42,6 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
         stream=params.stream,
         ping_interval_s=read_ping_interval(body),
     )
-
-
-def check_infill(card: ModelCard) -> None:
-    """Refuse a model that has no tokens for a gap, in llama-server's words."""
-    if card.fim_missing:
-        named = "".join(f"{name} token is missing. " for name in card.fim_missing)
-        message = f"Infill is not supported by this model: {named}"
-        raise TaskError(ErrorCode.NOT_SUPPORTED, message)
 
 
 def _text(body: Mapping[str, Any], key: str, card: ModelCard) -> Prompt:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.api.llamacpp.settings import float32
+from gateway.api.results.settings import float32
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.side_tasks import LoraAdapter

@@ -1,86 +1,17 @@
-"""The answers of /completion: the final object, stream chunks, projection.
+"""The answers of /completion and /infill: stream chunks and the object in one piece."""
 
-Both eras at once: today's keys in today's order, and the keys of 2023 and 2024 beside them
-(`slot_id`, `stopped_*`, `multimodal`, the settings that are gone).
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import orjson
 
-from gateway.api.fields.figures import completion_probabilities, progress_fields, timings
-from gateway.api.llamacpp.settings import legacy_settings, settings
 from gateway.api.reply import TaskOutcome
+from gateway.api.results.completion import completion
+from gateway.api.results.figures import completion_probabilities, progress_fields, timings
 from gateway.http.sse import event
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Delta, Done, Finish, Progress, Started
+from protocol.wire.messages import Delta, Done, Progress, Started
 from protocol.wire.sampling import SamplingParams
-
-
-def completion(
-    card: ModelCard, params: SamplingParams, index: int, outcome: TaskOutcome
-) -> dict[str, Any]:
-    """Return the final object of one choice."""
-    done = outcome.done
-    params = replace(
-        params,
-        logit_bias=done.biases,
-        stop=done.stops or params.stop,
-        backend_sampling=done.backend_sampling,
-    )
-    result = {
-        "index": index,
-        "content": outcome.text,
-        "tokens": outcome.tokens if params.return_tokens else (),
-        "id_slot": done.slot,
-        "slot_id": done.slot,
-        "stop": True,
-        "model": card.name,
-        "tokens_predicted": done.n_predicted,
-        "tokens_evaluated": done.n_prompt,
-        "generation_settings": settings(params)
-        | legacy_settings(params, n_ctx=card.n_ctx, model=card.name),
-        "prompt": done.prompt,
-        "has_new_line": done.has_new_line,
-        "truncated": done.truncated,
-        "stop_type": _STOP_TYPES[done.finish],
-        "stopping_word": done.stopping_word,
-        "tokens_cached": done.n_past,
-        "timings": timings(done.timings),
-        "stopped_eos": done.finish is Finish.EOS,
-        "stopped_word": done.finish is Finish.WORD,
-        "stopped_limit": done.finish is Finish.LIMIT,
-    }
-    if outcome.probs:
-        result["completion_probabilities"] = completion_probabilities(
-            outcome.probs, post=params.post_sampling_probs, n_top=params.n_probs
-        )
-    return project(result, params.response_fields) if params.response_fields else result
-
-
-_STOP_TYPES: Mapping[Finish, str] = {
-    Finish.EOS: "eos",
-    Finish.WORD: "word",
-    Finish.LIMIT: "limit",
-    Finish.CANCELLED: "none",
-    Finish.NONE: "none",
-}
-
-
-def project(result: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """Keep only the named fields; `a/b` reaches into objects and stays the key; others drop."""
-    kept = {}
-    for path in paths:
-        value: Any = result
-        for key in path.split("/"):
-            if not isinstance(value, Mapping) or key not in value:
-                break
-            value = value[key]
-        else:
-            kept[path] = value
-    return kept
 
 
 class CompletionReply:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.api.llamacpp.settings import legacy_settings, metric_settings, settings
+from gateway.api.results.settings import legacy_settings, metric_settings, settings
 from protocol.wire.facts import ModelCard, SlotReport, SystemPrompt
 from protocol.wire.messages import Finish
 from protocol.wire.sampling import SamplingParams

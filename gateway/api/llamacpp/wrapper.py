@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import orjson
 
-from gateway.api.openai.usage import FINISH_REASONS
 from gateway.api.reply import RequestPlan, TaskOutcome
+from gateway.api.results.answer import FINISH_REASONS
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Delta, Done, Generate, Progress, Started
 

@@ -19,8 +19,7 @@ from gateway.api.openai.reasoning import (
     refuse_marks,
 )
 from gateway.api.openai.tools import check_tools, read_tool_choice, read_tools
-from gateway.api.openai.usage import Wishes
-from gateway.api.reply import RequestPlan, fan_out
+from gateway.api.reply import RequestPlan, ResponseOptions, fan_out
 from gateway.api.unsupported import refuse_unsupported
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
@@ -67,13 +66,13 @@ def _plan(
         tells_prompt=is_verbose,
     )
     tasks, each = fan_out([task], params)
-    wishes = Wishes(
+    options = ResponseOptions(
         include_usage=read_flag(read_object(body, "stream_options"), "include_usage"),
         verbose=is_verbose,
         n_top=n_top if n_top is not None else params.n_probs or -1,
         names_functions=names_functions,
     )
-    reply = ChatReply(card, each, wishes)
+    reply = ChatReply(card, each, options)
     return RequestPlan(
         tasks=tasks,
         reply=reply,

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 import orjson
 
-from gateway.api.fields.figures import progress_fields, timings, total
-from gateway.api.llamacpp.results import completion
 from gateway.api.openai.functions import function_call, function_call_piece
-from gateway.api.openai.usage import Wishes, finish_reason, identity, log_probs, usage
-from gateway.api.reply import TaskOutcome
+from gateway.api.openai.usage import finish_reason, log_probs, usage
+from gateway.api.reply import ResponseOptions, TaskOutcome
+from gateway.api.results.answer import identity
+from gateway.api.results.completion import completion
+from gateway.api.results.figures import progress_fields, timings, total
 from gateway.http.sse import DONE
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
@@ -27,10 +28,12 @@ class ChatReply:
 
     is_read_by_chunk: ClassVar[bool] = False
 
-    def __init__(self, card: ModelCard, params: Sequence[SamplingParams], wishes: Wishes) -> None:
+    def __init__(
+        self, card: ModelCard, params: Sequence[SamplingParams], options: ResponseOptions
+    ) -> None:
         self._card = card
         self._params = params
-        self._wishes = wishes
+        self._options = options
         self._identity = identity(card)
         self._tail = _tail(self._identity)
         self._heads = [
@@ -65,7 +68,7 @@ class ChatReply:
             return role
         *before, last = added
         before = [role, *(self._chunk(index, piece) for piece in before)]
-        if self._wishes.n_top < 0 and message.timings is None:
+        if self._options.n_top < 0 and message.timings is None:
             return b"".join((*before, self._heads[index], last, b"}]", self._tail, b"}\n\n"))
         extra = b""
         if message.timings is not None:
@@ -86,12 +89,12 @@ class ChatReply:
         return added
 
     def _call(self, call: ToolCallDelta) -> bytes:
-        if self._wishes.names_functions:
+        if self._options.names_functions:
             return b'{"function_call":' + orjson.dumps(function_call_piece(call)) + b"}"
         return b'{"tool_calls":[' + orjson.dumps(tool_call_piece(call)) + b"]}"
 
     def _reason(self, done: Done, *, has_calls: bool) -> str:
-        calls = "function_call" if self._wishes.names_functions else "tool_calls"
+        calls = "function_call" if self._options.names_functions else "tool_calls"
         return finish_reason(done.finish, has_calls=has_calls, calls=calls)
 
     def _role(self, index: int) -> bytes:
@@ -101,10 +104,10 @@ class ChatReply:
     def _log_probs(self, index: int, probs: tuple[TokenProb, ...]) -> bytes:
         """Give also the tokens whose text came only now: those of a completed character."""
         probs = self._held[index] + probs
-        if not probs or self._wishes.n_top < 0:
+        if not probs or self._options.n_top < 0:
             return b""
         self._held[index] = ()
-        return b',"logprobs":' + orjson.dumps(log_probs(probs, self._params[index], self._wishes))
+        return b',"logprobs":' + orjson.dumps(log_probs(probs, self._params[index], self._options))
 
     def _chunk(self, index: int, delta: bytes, choice: bytes = b"", extra: bytes = b"") -> bytes:
         parts = (self._heads[index], delta, choice, b"}]", self._tail, extra, b"}\n\n")
@@ -117,9 +120,9 @@ class ChatReply:
         reason = self._reason(message, has_calls=self._has_calls[index]).encode()
         head = b'data: {"choices":[{"finish_reason":"%b","index":%d,"delta":{}' % (reason, index)
         extra = b""
-        if not self._wishes.include_usage:
+        if not self._options.include_usage:
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
-        if self._wishes.verbose:
+        if self._options.verbose:
             outcome = TaskOutcome(text="", tokens=(), probs=(), done=message)
             native = completion(self._card, self._params[index], index, outcome)
             extra += b',"__verbose":' + orjson.dumps(native)
@@ -128,7 +131,7 @@ class ChatReply:
 
     def end(self) -> bytes:
         """Frame the usage if asked for, and the end."""
-        if not self._wishes.include_usage:
+        if not self._options.include_usage:
             return DONE
         return usage_chunk(self._tail, _in_order(self._dones), self._params[0].n) + DONE
 
@@ -144,7 +147,7 @@ class ChatReply:
             "usage": usage(dones, self._params[0].n),
             "id": self._identity.id,
         }
-        if self._wishes.verbose:
+        if self._options.verbose:
             result["__verbose"] = completion(self._card, self._params[0], 0, outcomes[0])
         result["timings"] = timings(total(dones))
         return result
@@ -153,7 +156,7 @@ class ChatReply:
         message: dict[str, Any] = {"role": "assistant", "content": outcome.text}
         if outcome.reasoning:
             message["reasoning_content"] = outcome.reasoning
-        if outcome.tool_calls and self._wishes.names_functions:
+        if outcome.tool_calls and self._options.names_functions:
             message["content"] = outcome.text or None
             message["function_call"] = function_call(outcome.tool_calls[0])
         elif outcome.tool_calls:
@@ -163,8 +166,8 @@ class ChatReply:
             "index": index,
             "message": message,
         }
-        if self._wishes.n_top >= 0:
-            choice["logprobs"] = log_probs(outcome.probs, self._params[index], self._wishes)
+        if self._options.n_top >= 0:
+            choice["logprobs"] = log_probs(outcome.probs, self._params[index], self._options)
         return choice
 
 

@@ -14,12 +14,10 @@ from gateway.api.fields.options import (
     wrong_type,
 )
 from gateway.api.fields.params import read_params
-from gateway.api.fields.prompt import Prompt, read_prompts
+from gateway.api.fields.prompt import Prompt, check_infill, read_prompts
 from gateway.api.fields.structured import read_json_schema
-from gateway.api.llamacpp.infill import check_infill
 from gateway.api.openai.text_chunks import TextReply
-from gateway.api.openai.usage import Wishes
-from gateway.api.reply import RequestPlan, fan_out
+from gateway.api.reply import RequestPlan, ResponseOptions, fan_out
 from gateway.api.unsupported import refuse_unsupported
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
@@ -45,7 +43,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     wanted = [replace(first, prompt=prompt, media=media) for prompt, media in placed]
     if suffix := _read_suffix(body, card):
         wanted = [_with_gap(task, suffix) for task in wanted]
-    wishes = Wishes(
+    options = ResponseOptions(
         include_usage=read_flag(read_object(body, "stream_options"), "include_usage"),
         verbose=read_flag(body, "verbose"),
         n_top=n_top if n_top is not None else params.n_probs or -1,
@@ -55,7 +53,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     tasks, each = fan_out(wanted, params)
     return RequestPlan(
         tasks=tasks,
-        reply=TextReply(card, each, wishes, _echoes(body, prompts, params.n)),
+        reply=TextReply(card, each, options, _echoes(body, prompts, params.n)),
         stream=params.stream,
         ping_interval_s=read_ping_interval(body),
     )

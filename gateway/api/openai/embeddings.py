@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from gateway.api.llamacpp.embedding import EmbeddingPlan, vector_json
+from gateway.api.fields.embedding import EmbeddingPlan
+from gateway.api.results.vectors import vector_json
 from protocol.wire.side_tasks import Embedded
 
 

@@ -5,18 +5,12 @@ from typing import Any, ClassVar
 
 import orjson
 
-from gateway.api.fields.figures import progress_fields, timings, total
-from gateway.api.llamacpp.results import completion
 from gateway.api.openai.chunks import usage_chunk
-from gateway.api.openai.usage import (
-    FINISH_REASONS,
-    Identity,
-    Wishes,
-    identity,
-    legacy_log_probs,
-    usage,
-)
-from gateway.api.reply import TaskOutcome
+from gateway.api.openai.usage import legacy_log_probs, usage
+from gateway.api.reply import ResponseOptions, TaskOutcome
+from gateway.api.results.answer import FINISH_REASONS, Identity, identity
+from gateway.api.results.completion import completion
+from gateway.api.results.figures import progress_fields, timings, total
 from gateway.http.sse import DONE
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started
@@ -36,12 +30,12 @@ class TextReply:
         self,
         card: ModelCard,
         params: Sequence[SamplingParams],
-        wishes: Wishes,
+        options: ResponseOptions,
         echoes: Sequence[str | None],
     ) -> None:
         self._card = card
         self._params = params
-        self._wishes = wishes
+        self._options = options
         self._echoes = echoes
         self._unsaid = list(echoes)
         self._identity = identity(card)
@@ -66,7 +60,7 @@ class TextReply:
         if message.timings is not None:
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
         probs = b"null"
-        if self._wishes.n_top >= 0 and (message.probs or message.prompt):
+        if self._options.n_top >= 0 and (message.probs or message.prompt):
             probs = self._log_probs(index, message.probs, message.prompt)
         return self._chunk(index, orjson.dumps(said), probs, extra)
 
@@ -79,7 +73,7 @@ class TextReply:
     ) -> bytes:
         offset = self._offsets[index]
         fields = legacy_log_probs(
-            probs, self._params[index], self._wishes, offset=offset, prompt=prompt
+            probs, self._params[index], self._options, offset=offset, prompt=prompt
         )
         self._offsets[index] = offset + sum(map(len, fields["tokens"]))
         return orjson.dumps(fields)
@@ -97,10 +91,10 @@ class TextReply:
         self._dones[index] = message
         reason = FINISH_REASONS[message.finish].encode()
         counted, extra = b"", b""
-        if not self._wishes.include_usage:
+        if not self._options.include_usage:
             counted = b',"usage":' + orjson.dumps(usage([message], 1))
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
-        if self._wishes.verbose:
+        if self._options.verbose:
             outcome = TaskOutcome(text="", tokens=(), probs=(), done=message)
             native = completion(self._card, self._params[index], index, outcome)
             extra += b',"__verbose":' + orjson.dumps(native)
@@ -111,7 +105,7 @@ class TextReply:
 
     def end(self) -> bytes:
         """Frame the usage if asked for, and the end."""
-        if not self._wishes.include_usage:
+        if not self._options.include_usage:
             return DONE
         dones = [done for _, done in sorted(self._dones.items())]
         return usage_chunk(self._tail + self._id, dones, self._params[0].n) + DONE
@@ -128,7 +122,7 @@ class TextReply:
             "usage": usage(dones, self._params[0].n),
             "id": self._identity.id,
         }
-        if self._wishes.verbose:
+        if self._options.verbose:
             result["__verbose"] = completion(self._card, self._params[0], 0, outcomes[0])
         result["timings"] = timings(total(dones))
         return result
@@ -136,9 +130,9 @@ class TextReply:
     def _choice(self, index: int, outcome: TaskOutcome) -> dict[str, Any]:
         params = self._params[index]
         probs = None
-        if self._wishes.n_top >= 0:
+        if self._options.n_top >= 0:
             probs = legacy_log_probs(
-                outcome.probs, params, self._wishes, offset=0, prompt=outcome.prompt
+                outcome.probs, params, self._options, offset=0, prompt=outcome.prompt
             )
         return {
             "text": _echo(self._echoes[index], outcome.prompt) + outcome.text,

@@ -1,63 +1,21 @@
-"""What the three OpenAI answers share: identity, usage, finish reasons, log probabilities."""
+"""Usage, finish reason and log probabilities of chat and text completions."""
 
 import math
-import time
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from gateway.api.fields.figures import text, token_probs
-from protocol.wire.facts import ModelCard, TokenProb
+from gateway.api.reply import ResponseOptions
+from gateway.api.results.answer import FINISH_REASONS
+from gateway.api.results.figures import text, token_probs
+from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Done, Finish
 from protocol.wire.sampling import SamplingParams
-
-FINISH_REASONS: Mapping[Finish, str] = {
-    Finish.EOS: "stop",
-    Finish.WORD: "stop",
-    Finish.LIMIT: "length",
-    Finish.CANCELLED: "length",
-    Finish.NONE: "length",
-}
-"""llama-server says `length` to everything that is neither a stop word nor the model's own end."""
 
 
 def finish_reason(finish: Finish, *, has_calls: bool, calls: str = "tool_calls") -> str:
     """Return OpenAI's reason; an answer that was cut off is `length` even with calls."""
     reason = FINISH_REASONS[finish]
     return calls if has_calls and reason == "stop" else reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What every chunk of an answer repeats."""
-
-    id: str
-    created: int
-    model: str
-    fingerprint: str
-
-
-def identity(card: ModelCard) -> Identity:
-    """Draw the identity of one answer."""
-    return Identity(
-        id=f"chatcmpl-{uuid.uuid4().hex}",
-        created=int(time.time()),
-        model=card.name,
-        fingerprint=card.build,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """How the client wants its OpenAI answer, beside the sampling."""
-
-    include_usage: bool = False
-    verbose: bool = False
-    n_top: int = 0
-    """Rivals shown for each token; -1 is no log probabilities at all."""
-    names_functions: bool = False
-    """Calls are written as `function_call`, in OpenAI's shape of 2023."""
 
 
 def usage(dones: Sequence[Done], n: int) -> dict[str, Any]:
@@ -72,16 +30,18 @@ def usage(dones: Sequence[Done], n: int) -> dict[str, Any]:
     }
 
 
-def log_probs(probs: Sequence[TokenProb], params: SamplingParams, wishes: Wishes) -> dict[str, Any]:
+def log_probs(
+    probs: Sequence[TokenProb], params: SamplingParams, options: ResponseOptions
+) -> dict[str, Any]:
     """Return `logprobs` of a chat choice."""
-    content = token_probs(probs, post=params.post_sampling_probs, n_top=wishes.n_top)
+    content = token_probs(probs, post=params.post_sampling_probs, n_top=options.n_top)
     return {"content": content}
 
 
 def legacy_log_probs(
     probs: Sequence[TokenProb],
     params: SamplingParams,
-    wishes: Wishes,
+    options: ResponseOptions,
     *,
     offset: int,
     prompt: Sequence[TokenProb] = (),
@@ -96,13 +56,13 @@ def legacy_log_probs(
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
-    return log_probs(probs, params, wishes) | {
+    return log_probs(probs, params, options) | {
         "tokens": tokens,
         "token_logprobs": [_finite(one.p) for one in told],
         "top_logprobs": [
             None
             if math.isnan(one.p)
-            else {text(piece): _finite(p) for _, piece, p in one.top[: wishes.n_top]}
+            else {text(piece): _finite(p) for _, piece, p in one.top[: options.n_top]}
             for one in told
         ],
         "text_offset": offsets,

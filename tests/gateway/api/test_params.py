@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.api.fields.params import read_params
-from gateway.api.llamacpp.settings import legacy_settings, settings
 from gateway.api.openai.chat import plan
+from gateway.api.results.settings import legacy_settings, settings
 from protocol.errors import InvalidRequest
 from protocol.wire.sampling import SamplingParams
 from tests.gateway.cards import CARD

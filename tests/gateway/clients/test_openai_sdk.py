@@ -62,25 +62,25 @@ async def test_text_completion_and_echo(sdk: openai.AsyncOpenAI) -> None:
 async def test_a_prompt_is_judged_as_evaluation_harnesses_ask(
     lenient: openai.AsyncOpenAI, max_tokens: int
 ) -> None:
-    wishes: Any = {"prompt": "one two", "echo": True, "logprobs": 1, "max_tokens": max_tokens}
-    whole = (await lenient.completions.create(model="any", **wishes)).choices[0]
+    options: Any = {"prompt": "one two", "echo": True, "logprobs": 1, "max_tokens": max_tokens}
+    whole = (await lenient.completions.create(model="any", **options)).choices[0]
     assert whole.text == "one two" + "one two"[: 3 if max_tokens == 1 else 7]
     assert whole.logprobs is not None and whole.logprobs.tokens == ["one", " two"]
     assert whole.logprobs.token_logprobs == [None, -0.5]
     assert whole.logprobs.top_logprobs == [None, {" two": -0.5}]
     assert whole.logprobs.text_offset == [0, 3]
-    stream = await lenient.completions.create(model="any", stream=True, **wishes)
+    stream = await lenient.completions.create(model="any", stream=True, **options)
     chunks = [chunk.choices[0] async for chunk in stream if chunk.choices]
     assert "".join(chunk.text for chunk in chunks) == whole.text
     assert [c.logprobs.tokens for c in chunks if c.logprobs] == [["one", " two"]]
 
 
 async def test_a_prompt_in_tokens_is_repeated_as_text(lenient: openai.AsyncOpenAI) -> None:
-    wishes: Any = {"prompt": [1, 2], "echo": True, "max_tokens": 1}
-    whole = await lenient.completions.create(model="any", **wishes)
+    options: Any = {"prompt": [1, 2], "echo": True, "max_tokens": 1}
+    whole = await lenient.completions.create(model="any", **options)
     assert whole.choices[0].text == " t1 t2 t1"
     assert whole.choices[0].logprobs is None
-    stream = await lenient.completions.create(model="any", stream=True, **wishes)
+    stream = await lenient.completions.create(model="any", stream=True, **options)
     assert "".join([c.choices[0].text async for c in stream if c.choices]) == " t1 t2 t1"
 
 

@@ -148,8 +148,8 @@ async def test_embeddings(tmp_path: Path) -> None:
             base_url=f"{gateway.url}/v1", api_key="x", _strict_response_validation=True
         ) as sdk:
             for content in ("a", ["a", "b"], [1, 2], [[1], [2]]):
-                wishes: Any = {"input": content, "encoding_format": "float"}
-                assert (await sdk.embeddings.create(model="any", **wishes)).data
+                options: Any = {"input": content, "encoding_format": "float"}
+                assert (await sdk.embeddings.create(model="any", **options)).data
 
 
 @pytest.mark.parametrize("script", [None, SCRIPT], ids=["echo", "tools"])

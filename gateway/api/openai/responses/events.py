@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import orjson
 
-from gateway.api.fields.figures import progress_fields, timings, token_probs
 from gateway.api.openai.responses.objects import (
     Ids,
     call_id,
@@ -22,6 +21,7 @@ from gateway.api.openai.responses.objects import (
     usage,
 )
 from gateway.api.reply import TaskOutcome, error_event, whole_calls
+from gateway.api.results.figures import progress_fields, timings, token_probs
 from gateway.http.sse import named_event
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta

@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.api.llamacpp.embedding import EmbeddingPlan, native_answer, plan_embeddings
+from gateway.api.fields.embedding import EmbeddingPlan, plan_embeddings
+from gateway.api.llamacpp.embedding import native_answer
 from gateway.api.openai.embeddings import embeddings_answer
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.side_tasks import Embedded

@@ -8,23 +8,22 @@ from hypothesis import strategies as st
 
 from gateway.api.openai.chunks import ChatReply
 from gateway.api.openai.text_chunks import TextReply
-from gateway.api.openai.usage import Wishes
-from gateway.api.reply import TaskOutcome
+from gateway.api.reply import ResponseOptions, TaskOutcome
 from protocol.wire.facts import Timings
 from protocol.wire.messages import Delta, Finish, Progress
 from tests.gateway.cards import CARD, PROB, done, params
 
 CHUNK_KEYS = ["choices", "created", "id", "model", "system_fingerprint", "object"]
-PLAIN = Wishes(n_top=-1)
-USAGE = Wishes(n_top=-1, include_usage=True)
+PLAIN = ResponseOptions(n_top=-1)
+USAGE = ResponseOptions(n_top=-1, include_usage=True)
 
 
-def _chat(wishes: Wishes = PLAIN, n: int = 1, **fields: Any) -> ChatReply:
-    return ChatReply(CARD, [params(n=n, **fields)] * n, wishes)
+def _chat(options: ResponseOptions = PLAIN, n: int = 1, **fields: Any) -> ChatReply:
+    return ChatReply(CARD, [params(n=n, **fields)] * n, options)
 
 
-def _text(wishes: Wishes = PLAIN, echoes: Any = (None,), n: int = 1) -> TextReply:
-    return TextReply(CARD, [params(n=n)] * len(echoes), wishes, echoes)
+def _text(options: ResponseOptions = PLAIN, echoes: Any = (None,), n: int = 1) -> TextReply:
+    return TextReply(CARD, [params(n=n)] * len(echoes), options, echoes)
 
 
 def _frames(data: bytes) -> list[Any]:
@@ -106,7 +105,7 @@ def test_progress_is_a_role_chunk_of_its_own() -> None:
 
 
 def test_log_probabilities_wait_for_the_text_of_their_token() -> None:
-    reply = _chat(Wishes(n_top=1), n_probs=1)
+    reply = _chat(ResponseOptions(n_top=1), n_probs=1)
     _frames(reply.delta(0, _delta("", probs=(PROB,))))
     (chunk,) = _frames(reply.delta(0, _delta("é", probs=(PROB,))))
     content = chunk["choices"][0]["logprobs"]["content"]
@@ -116,7 +115,7 @@ def test_log_probabilities_wait_for_the_text_of_their_token() -> None:
 
 
 def test_log_probabilities_that_never_got_text_come_at_the_end() -> None:
-    reply = _chat(Wishes(n_top=0), n_probs=1)
+    reply = _chat(ResponseOptions(n_top=0), n_probs=1)
     reply.delta(0, _delta("", probs=(PROB,)))
     (end,) = _frames(reply.done(0, done()))
     assert end["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
@@ -142,12 +141,12 @@ def test_the_chat_object_has_llama_servers_shape() -> None:
 
 
 def test_logprobs_are_in_the_choice_only_when_asked_for() -> None:
-    wanted = _chat(Wishes(n_top=2), n_probs=2).result([_outcome(probs=(PROB,))])
+    wanted = _chat(ResponseOptions(n_top=2), n_probs=2).result([_outcome(probs=(PROB,))])
     assert len(wanted["choices"][0]["logprobs"]["content"]) == 1
 
 
 def test_verbose_adds_the_native_object() -> None:
-    verbose = Wishes(n_top=-1, verbose=True)
+    verbose = ResponseOptions(n_top=-1, verbose=True)
     assert _chat(verbose).result([_outcome()])["__verbose"]["tokens_cached"] == 5
     end = _frames(_chat(verbose).done(0, done()))[-1]
     assert end["__verbose"]["stop"] is True
@@ -184,7 +183,7 @@ def test_echo_is_said_once_even_without_text() -> None:
 
 
 def test_text_log_probabilities_have_both_shapes() -> None:
-    reply = _text(Wishes(n_top=1))
+    reply = _text(ResponseOptions(n_top=1))
     _frames(reply.delta(0, _delta(" a", probs=(PROB,))))
     (chunk,) = _frames(reply.delta(0, _delta(" a", probs=(PROB,))))
     shown = chunk["choices"][0]["logprobs"]
@@ -214,7 +213,7 @@ def test_text_progress_and_timings_ride_along() -> None:
 
 
 def test_verbose_text_adds_the_native_object() -> None:
-    verbose = Wishes(n_top=1, verbose=True)
+    verbose = ResponseOptions(n_top=1, verbose=True)
     (end,) = _frames(_text(verbose).done(0, done()))
     assert end["__verbose"]["id_slot"] == 1
     result = _text(verbose).result([_outcome(probs=(PROB,))])

@@ -9,8 +9,7 @@ from gateway.api.anthropic import messages
 from gateway.api.openai.chat import plan
 from gateway.api.openai.chunks import ChatReply
 from gateway.api.openai.responses import plan as responses
-from gateway.api.openai.usage import Wishes
-from gateway.api.reply import TaskOutcome
+from gateway.api.reply import ResponseOptions, TaskOutcome
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Chat, Delta, Finish, ToolCallDelta
 from tests.gateway.cards import CARD, done, params
@@ -28,7 +27,7 @@ def _chat(**fields: Any) -> Chat:
 
 
 def _reply() -> ChatReply:
-    return ChatReply(CARD, (params(),), Wishes(n_top=-1, names_functions=True))
+    return ChatReply(CARD, (params(),), ResponseOptions(n_top=-1, names_functions=True))
 
 
 def test_functions_become_tools_of_which_one_is_called() -> None:

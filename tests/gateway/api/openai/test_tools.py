@@ -7,8 +7,7 @@ import pytest
 
 from gateway.api.openai.chat import plan
 from gateway.api.openai.chunks import ChatReply
-from gateway.api.openai.usage import Wishes
-from gateway.api.reply import TaskOutcome
+from gateway.api.reply import ResponseOptions, TaskOutcome
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Chat, Delta, Finish, ToolCallDelta
 from tests.gateway.cards import CARD, done, params
@@ -178,7 +177,7 @@ def test_the_prompt_may_end_without_the_assistants_turn() -> None:
 
 
 def _reply() -> ChatReply:
-    return ChatReply(CARD, [params()], Wishes(n_top=-1))
+    return ChatReply(CARD, [params()], ResponseOptions(n_top=-1))
 
 
 def _frames(data: bytes) -> list[Any]:

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from gateway.api.fields.figures import timings, token_probs, total
-from gateway.api.llamacpp.settings import float32, legacy_settings, metric_settings, settings
+from gateway.api.results.figures import timings, token_probs, total
+from gateway.api.results.settings import float32, legacy_settings, metric_settings, settings
 from protocol.wire.facts import Timings, TokenProb
 from protocol.wire.sampling import SamplingParams
 from tests.gateway.cards import done, params

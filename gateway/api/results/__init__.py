@@ -1,0 +1,4 @@
+"""JSON values that the answers of several dialects hold.
+
+Imported by the dialects; imports none of them.
+"""
