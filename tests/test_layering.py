@@ -17,7 +17,9 @@ ENGINE = {
     "protocol.errors",
     "worker.engine",
 }
-TEXT = {
+TEXT = {"worker.output.generation", "worker.output.response_buffer"}
+"""Where an answer ends: the engine decides that, and knows nothing of what an answer means."""
+OUTPUT = {
     "protocol.wire.messages",
     "protocol.wire.facts",
     "protocol.wire.sampling",
@@ -56,11 +58,9 @@ RULES: dict[str, set[str]] = {
     "worker": {"protocol", "worker", "zmq", "click"},
     "worker/prompt/chat": {"protocol", "worker", "jinja2"},
     "worker/engine": ENGINE | TEXT,
-    "worker/engine/fake/backend.py": ENGINE
-    | TEXT
-    | {"protocol.config"},  # its delays are configured
+    "worker/engine/fake/backend.py": ENGINE | {"protocol.config"},  # its delays are configured
     "worker/engine/fake/embedding.py": ENGINE | {"protocol.config"},
-    "worker/output": TEXT,
+    "worker/output": OUTPUT,
     "worker/llama": {"protocol", "worker", "llama_cpp", "numpy"},
     "worker/grammar/gbnf": {"worker.grammar.gbnf", "numpy"},
     # The supervisor must start at once and outlive everybody.
@@ -147,3 +147,5 @@ def test_the_rules_would_catch_a_breach() -> None:
     foreign = [module for module in imports(tree) if not is_allowed(module, RULES["protocol"])]
     assert foreign == ["zmq.asyncio", "worker.link"]
     assert not is_allowed("protocol.wire.codec", ENGINE)
+    for parser in ("worker.output.chat_parser.parser", "worker.grammar.tools"):
+        assert not is_allowed(parser, RULES["worker/engine"])

@@ -152,7 +152,6 @@ def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
         spec_slots=config.spec_slots,
         host_bytes=host_bytes(config.cache_ram),
         self_extend=self_extend(config, backend),
-        anticipates=bool(config.anticipate),
         shows_texts=_is_debugged(os.environ),
         stall_s=config.stall_s,
     )

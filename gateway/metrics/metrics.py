@@ -141,7 +141,6 @@ _PER_WORKER = (
     ("llamapool_engine_decode_seconds", "Time in llama_decode.", "decode_s"),
     ("llamapool_engine_sample_seconds", "Time in sampling.", "sample_s"),
     ("llamapool_engine_gap_seconds", "Time between the decode calls of steps.", "gap_s"),
-    ("llamapool_engine_held_seconds", "Time that steps waited for likely tasks.", "held_s"),
     ("llamapool_prompt_tokens", "Prompt tokens processed, cached ones excluded.", "n_prompt"),
     ("llamapool_cached_tokens", "Prompt tokens reused from the cache.", "n_cached"),
     ("llamapool_predicted_tokens", "Tokens generated.", "n_predicted"),

@@ -104,8 +104,6 @@ class Stats:
     """Wall time of all steps; 1 - (decode_s + sample_s) / step_s is Python's share."""
     gap_s: float = 0.0
     """Wall time between two decode calls of consecutive steps, sampling included."""
-    held_s: float = 0.0
-    """Wall time that steps were held up for tasks that were likely to come at once."""
     n_evicted: int = 0
     """Texts that left the prefix cache."""
     n_restored: int = 0

@@ -45,7 +45,7 @@ class DeskRig:
         self.desk = EmbeddingBatcher(self.backend, embedder, self.engine, self.target_s)
         self._ids = itertools.count(1)
 
-    def _emit(self, messages: Sequence[Message], due_s: float) -> None:
+    def _emit(self, messages: Sequence[Message]) -> None:
         self.emitted += messages
 
     def embed(self, *inputs: str | tuple[int | str, ...], normalize: int = 2) -> int:

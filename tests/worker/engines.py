@@ -32,14 +32,11 @@ class Rig:
     drafter: Drafter | None = None
     spec_slots: int = 8
     self_extend: SelfExtend | None = None
-    anticipates: bool = False
     shows_texts: bool = False
     step_ms: float = 0.0
     lora: tuple[str, ...] = ()
     emitted: list[Message] = field(default_factory=list)
     steps: list[Sequence[Message]] = field(default_factory=list)
-    dues: list[float] = field(default_factory=list)
-    """When each of the steps may leave."""
 
     def __post_init__(self) -> None:
         config = WorkerConfig(
@@ -63,7 +60,6 @@ class Rig:
                 context_shift=self.context_shift,
                 spec_slots=self.spec_slots,
                 self_extend=self.self_extend,
-                anticipates=self.anticipates,
                 shows_texts=self.shows_texts,
             ),
             self._emit,
@@ -71,10 +67,9 @@ class Rig:
         )
         self._ids = itertools.count(1)
 
-    def _emit(self, messages: Sequence[Message], due_s: float) -> None:
+    def _emit(self, messages: Sequence[Message]) -> None:
         self.emitted += messages
         self.steps.append(messages)
-        self.dues.append(due_s)
 
     def task(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> EngineTask:
         """Make a task as the link would."""

@@ -50,7 +50,7 @@ class Served:
         self.backend = backend
         self._emitted: queue.SimpleQueue[Sequence[Message]] = queue.SimpleQueue()
         config = EngineConfig(n_slots=backend.card.n_slots, n_ctx=backend.card.n_ctx, spec_slots=2)
-        self.engine = Engine(backend, config, lambda said, _: self._emitted.put(said), drafter)
+        self.engine = Engine(backend, config, self._emitted.put, drafter)
         self._ids = itertools.count(1)
 
     def ask(self, prompt: str | list[int], **params: Any) -> Answer:

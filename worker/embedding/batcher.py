@@ -17,7 +17,7 @@ from worker.embedding.inputs import InputReader, MediaInput
 from worker.embedding.job import EmbeddingInput, EmbeddingJob, answer_of
 from worker.engine.backend import Backend, CacheFull, DecodeFailed, Embedder, MediaEmbedding
 from worker.engine.engine import Engine
-from worker.engine.scheduling.scheduler import StepBudget
+from worker.engine.scheduling.budget import StepBudget
 from worker.engine.task import EngineJob
 
 MAX_WAITING = 32768

@@ -28,6 +28,10 @@ class BatchRow(NamedTuple):
     is_probed: bool = False
     """The logits of each token are needed: they tell how likely the next one was."""
 
+    def without_guesses(self) -> "BatchRow":
+        """Return the row without the guesses of a draft."""
+        return self._replace(tokens=self.tokens[:1], is_draft=False) if self.is_draft else self
+
 
 class Regroup(NamedTuple):
     """One rearrangement of the positions of a sequence (self-extend)."""
@@ -189,9 +193,6 @@ class Backend(Protocol):
     is_gpu: bool
     prefill_token_s: float
     """First guess at the time to read one prompt token, from the warm-up; 0 if unknown."""
-    cell_share: float
-    """What a cell that a row must not see costs that row all the same, in prompt tokens, as far as
-    the shape of the model says; 0 if that is unknown."""
 
     @property
     def embedder(self) -> Embedder | None:

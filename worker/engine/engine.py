@@ -6,7 +6,6 @@ through `submit`, and each step's messages go out in one call of `emit`.
 
 import logging
 import queue
-import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -15,17 +14,17 @@ from protocol.wire.messages import Done, Evicted, Finish, Heartbeat, Inspected
 from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend, Vocabulary
 from worker.engine.cache.cache import PrefixCache
-from worker.engine.cache.eviction import EvictionPolicy
 from worker.engine.cache.host_cache import HostCache
 from worker.engine.calls import EngineJobs
 from worker.engine.media import without_placeholders
 from worker.engine.outbox import Emit, MessageBuffer
 from worker.engine.scheduling.admission import Admission
-from worker.engine.scheduling.arrivals import ArrivalPredictor
-from worker.engine.scheduling.scheduler import StepBudget
+from worker.engine.scheduling.budget import StepBudget
+from worker.engine.scheduling.cpu.alternating import AlternatingPolicy
+from worker.engine.scheduling.policy import DefaultPolicy, StepPolicy
 from worker.engine.self_extend import SelfExtend
-from worker.engine.slot import CacheNamespace, Slot, SlotState, SlotTask
-from worker.engine.speculation.draft import Drafter
+from worker.engine.slot import CacheNamespace, Slot, SlotTask
+from worker.engine.speculation.draft import Drafter, Speculator
 from worker.engine.stats import Counters
 from worker.engine.step import Step, StepRules
 from worker.engine.task import (
@@ -58,12 +57,18 @@ class EngineConfig:
     host_bytes: int = 0
     """Host memory for prompts that leave the context; below 0 is no limit."""
     self_extend: SelfExtend | None = None
-    anticipates: bool = False
-    """Wait a moment for the next task of a client whose last one has just ended."""
     shows_texts: bool = False
     """Tell what clients wrote in the reports of slots."""
     stall_s: float = 10.0
     """No piece of work is taken for stuck before this."""
+
+
+def choose_policy(backend: Backend, config: EngineConfig, drafter: Drafter | None) -> StepPolicy:
+    """Return what decides the steps: the default, or what suits a CPU better."""
+    n_guesses = max(0, backend.n_outputs - config.n_slots)
+    speculator = Speculator(drafter, n_slots=config.spec_slots, n_rows=n_guesses)
+    default = DefaultPolicy(backend, speculator, config.self_extend)
+    return default if backend.is_gpu else AlternatingPolicy(default)
 
 
 class Engine:
@@ -76,27 +81,20 @@ class Engine:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[EngineTask] = deque()
         self._outbox = MessageBuffer(emit)
-        self._n_admitted = self._n_accepted = self._n_busy = 0
-        self._anticipation = ArrivalPredictor(config.anticipates)
+        self._n_admitted = self._n_busy = 0
         self._stopping = False
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
         self.counters = Counters(n_kv=backend.card.n_ctx_total)
         extends = config.self_extend is not None
         host = HostCache(config.host_bytes) if config.host_bytes and not extends else None
         self.cache = PrefixCache(backend, self.slots, self.counters, is_on=not extends, host=host)
-        self.rent = EvictionPolicy(backend, self.cache, host)
         self._admission = Admission(
-            self.rent, config.n_ctx, self.counters.n_kv, config.similarity, cuts=not extends
+            self.cache, config.n_ctx, config.similarity, cuts=not extends, is_gpu=backend.is_gpu
         )
-        budget = self._budget = StepBudget(
-            config.step_target_s,
-            backend.n_batch,
-            token_s=backend.prefill_token_s,
-            cell_share=backend.cell_share,
-            takes_turns=not backend.is_gpu,
-        )
-        rules = StepRules(config.context_shift, drafter, config.self_extend, config.spec_slots)
-        self._step = Step(backend, self.rent, budget, rules, self._flush)
+        budget = StepBudget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
+        policy = choose_policy(backend, config, drafter)
+        rules = StepRules(policy, budget, config.context_shift, config.self_extend)
+        self._step = Step(backend, self.cache, rules, self._flush)
         self._drafter = drafter
         self._shows_texts = config.shows_texts
         self._results = self._step.results
@@ -169,8 +167,6 @@ class Engine:
         interpreter, which this one holds until then. All of it is watched, but the waiting.
         """
         self._take_commands()
-        if self._anticipation.is_on:
-            self._anticipate()
         if self._calls:
             self._do_calls()
         if self._waiting:
@@ -187,45 +183,9 @@ class Engine:
     def _take_commands(self) -> None:
         if not self._has_work():
             self._step.pause()
-            self._anticipation.rest()
             self._obey(self._commands.get())
         while not self._commands.empty():
             self._obey(self._commands.get_nowait())
-
-    def _anticipate(self) -> None:
-        """Wait for tasks that follow those that ended, if they are likely to come at once."""
-        self._anticipation.came(self._n_accepted)
-        self._n_accepted = 0
-        if wait_s := self._patience_s():
-            self._flush()
-            self._step.pause()
-            start = time.monotonic()
-            self._wait(start + wait_s)
-            self._anticipation.waited(self._n_accepted)
-            self._n_accepted = 0
-            self.counters.held_s += time.monotonic() - start
-
-    def _wait(self, until_s: float) -> None:
-        """Take commands as they come, until as many tasks have come as are missing."""
-        n_missing = self._anticipation.n_missing
-        while self._n_accepted < n_missing and not (self._calls or self._stopping):
-            try:
-                self._obey(self._commands.get(timeout=max(0.0, until_s - time.monotonic())))
-            except queue.Empty:
-                return
-
-    def _patience_s(self) -> float:
-        """Return how long to wait; not where a step would read prompts, or other work is due."""
-        if not self._anticipation.n_missing:  # nearly always: this is asked at each step
-            return 0.0
-        if self._waiting or self._calls or self._stopping or not self.n_busy or self._is_reading():
-            return 0.0
-        step_s = self._budget.decode.predict(self.n_busy, self.counters.n_kv_used)
-        return self._anticipation.wait_s(step_s)
-
-    def _is_reading(self) -> bool:
-        """Tell whether a step would read prompts, and take long."""
-        return any(slot.state is SlotState.PREFILL for slot in self.slots)
 
     def _has_work(self) -> bool:
         """Tell whether a turn has anything to do without a new command."""
@@ -273,7 +233,6 @@ class Engine:
 
     def _accept(self, *tasks: EngineTask) -> None:
         self._waiting += [task for task in tasks if task.prompt]
-        self._n_accepted += len(tasks)
         # An empty prompt on a model without BOS: llama-server answers with nothing, and so do we.
         self._outbox += [
             Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.NONE)
@@ -346,7 +305,6 @@ class Engine:
         return choose_scales(task.params.lora, self.scales), task.salt
 
     def _release_finished(self) -> None:
-        self._anticipation.ended(len(self._results.finished))
         for slot in self._results.finished:
             self._release(slot)
         self._results.finished.clear()
@@ -389,7 +347,7 @@ class Engine:
     def _flush(self) -> None:
         if lost := self.cache.take_lost():
             self._outbox.append(Evicted(tasks=lost))
-        self._outbox.send(self._step.due_s)
+        self._outbox.send()
 
     def __repr__(self) -> str:
         return f"<Engine busy={self.n_busy}/{len(self.slots)} waiting={self.n_waiting}>"

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from protocol.wire.messages import Delta, Message
+from protocol.wire.messages import Message
 
-Emit = Callable[[Sequence[Message], float], None]
-"""Takes messages, and when they may leave (monotonic); 0 is at once, with all before them."""
+Emit = Callable[[Sequence[Message]], None]
+"""Takes messages that leave at once."""
 
 
 class MessageBuffer(list[Message]):
@@ -15,12 +15,9 @@ class MessageBuffer(list[Message]):
         super().__init__()
         self._emit = emit
 
-    def send(self, due_s: float) -> None:
-        """Let all of them leave at `due_s`; at once, if there is more than further text."""
-        if not self:
-            return
-        messages = list(self)
-        self.clear()
-        if due_s and not all(type(message) is Delta for message in messages):
-            due_s = 0.0
-        self._emit(messages, due_s)
+    def send(self) -> None:
+        """Let all of them leave."""
+        if self:
+            messages = list(self)
+            self.clear()
+            self._emit(messages)

@@ -109,8 +109,6 @@ class Slot:
     run: SlotTask | None = None
     last_used: int = 0
     """Number of its last use: the least is the least recently used."""
-    used_at: int = 0
-    """The rows computed by all up to that use."""
     salt: str = ""
     """Namespace of what its tokens may be used for."""
     scales: Scales = ()

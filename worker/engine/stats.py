@@ -77,7 +77,6 @@ class Counters:
     sample_s: float = 0.0
     step_s: float = 0.0
     gap_s: float = 0.0
-    held_s: float = 0.0
     n_evicted: int = 0
     n_restored: int = 0
     n_preempted: int = 0

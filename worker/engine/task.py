@@ -8,7 +8,6 @@ from protocol.wire.messages import Failed, Terminal
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import Sampler
 from worker.engine.media import Media
-from worker.output.chat_parser.parser import Expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,8 @@ class EngineTask:
     """The prompt was too long and was cut in the middle."""
     media: Media = field(default_factory=dict)
     """Images and sounds in the prompt."""
-    expected: Expected | None = None
-    """What the answer of a chat may hold beside words."""
+    tells_tokens: bool = False
+    """Each token is told in a message of its own, even if the answer is not streamed."""
     shown: frozenset[int] = frozenset()
     """Control tokens whose text is part of the answer."""
     triggers: tuple[str, ...] = ()
@@ -42,12 +41,8 @@ class EngineTask:
 
     @property
     def is_held(self) -> bool:
-        """The answer leaves in one piece: nothing but its end is waited for.
-
-        Thoughts are told token by token all the same, for the tokens of a thought are counted.
-        """
-        has_thoughts = self.expected is not None and self.expected.thoughts is not None
-        return not (self.params.stream or self.params.timings_per_token or has_thoughts)
+        """The answer leaves in one piece: nothing but its end is waited for."""
+        return not (self.params.stream or self.params.timings_per_token or self.tells_tokens)
 
     @property
     def key(self) -> tuple[int, int]:

@@ -77,8 +77,6 @@ class Placement:
     """A list as in `0-3,8`, or `all`."""
     numa: str
     poll: int
-    anticipates: bool
-    """Steps may wait for tasks: what brings them in would take its time from a step anyway."""
     why: str
     reads: bool = False
     """The weights are read into memory of its own, instead of mapping the file."""
@@ -127,7 +125,6 @@ def _placement(
         cpus=where.cpus,
         numa=where.numa,
         poll=poll,
-        anticipates=_anticipates(host, worker, max(threads), n_all),
         why=f"threads: {given}; place: {where.why}; waiting: {waits}",
     )
 
@@ -143,17 +140,6 @@ def _poll(worker: WorkerConfig, n_all: int, n_cores: int) -> tuple[int, str]:
     if n_all > n_cores:
         return 0, f"asleep, because {n_all} threads share {n_cores} cores"
     return CHOSEN_POLL, "awake for microseconds, for every thread has a core"
-
-
-def _anticipates(host: Host, worker: WorkerConfig, n_threads: int, n_all: int) -> bool:
-    """Tell whether threads that wait for each other take all cores, and nobody else computes.
-
-    Two workers with a thread each lose a sixth of their requests by waiting: neither's step is
-    held up by what runs on the other's core.
-    """
-    if worker.anticipate is not None:
-        return worker.anticipate
-    return not uses_gpu(host, worker) and 1 < n_threads == n_all >= host.n_cores
 
 
 def _against(host: Host, worker: WorkerConfig, where: _Where) -> str:
@@ -175,7 +161,6 @@ def describe(names: Sequence[str], placements: Sequence[Placement]) -> list[str]
     return [
         f"workers={','.join(group)} threads={one.n_threads} threads_batch={one.n_threads_batch} "
         f"cpus={one.cpus} numa={one.numa} poll={one.poll} "
-        f"anticipate={'yes' if one.anticipates else 'no'} "
         f"weights={'read' if one.reads else 'mapped'} ({one.why})"
         for one, group in same.items()
     ]

@@ -153,14 +153,13 @@ class Link:
 
     def _deal(self, until: float) -> bool:
         """Deal with what comes; tell whether the engine alone spoke, and will go on speaking."""
-        due_s = self._outlet.due_s
-        timeout_s = max(0.0, min(until, due_s) - time.monotonic())
+        timeout_s = max(0.0, until - time.monotonic())
         ready: dict[Any, int] = dict(zmq.zmq_poll(self._sources, math.ceil(timeout_s * 1e3)))
         start = time.monotonic()
         if self._connection.monitor_fd in ready and self._connection.was_dropped():
             self._reconnect("the gateway hung up")
         said: list[Message] = []
-        if self._outlet.fd in ready or due_s < math.inf:
+        if self._outlet.fd in ready:
             said = self._outlet.take()
             self._forward(said)
             if self.preparation.has_results:

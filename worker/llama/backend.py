@@ -38,10 +38,6 @@ logger = logging.getLogger(__name__)
 
 _NO_CELLS, _INVALID = 1, -1
 _WARMUP_TOKENS = 32
-_CELL_CHECK = 35.0
-"""A row looks at the mask of every cell in use, once a head and layer: that takes as long as this
-many parameters do of a prompt token (0.2 us a cell with 270 heads, 2.8 ms a token with 135 million
-parameters, on 2 cores)."""
 
 
 class LlamaBackend:
@@ -60,7 +56,6 @@ class LlamaBackend:
         self.n_outputs = self._loaded.n_outputs
         self.is_gpu = self._loaded.is_gpu
         self.prefill_token_s = 0.0
-        self.cell_share = 0.0 if self.is_gpu else _cell_share(self._loaded.model)
         self.adapters: Adapters = self._loaded.adapters
         self.states: SequenceState = LlamaStates(self._context, config)
         self._batch = Batch(self.n_batch)
@@ -307,11 +302,6 @@ def _of_chats(config: WorkerConfig, model: Any) -> dict[str, Any]:
         "parses_chats": not config.skip_chat_parsing,
         "prefill_assistant": config.prefill_assistant,
     }
-
-
-def _cell_share(model: Any) -> float:
-    n_heads = int(lib.llama_model_n_layer(model)) * int(lib.llama_model_n_head(model))
-    return _CELL_CHECK * n_heads / max(1, int(lib.llama_model_n_params(model)))
 
 
 def _text(value: Any) -> str:

@@ -24,7 +24,7 @@ from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend, Sampler
 from worker.engine.media import without_placeholders
 from worker.engine.task import EngineTask
-from worker.output.chat_parser.parser import ChatParser
+from worker.output.chat_parser.parser import ChatParser, Expected
 from worker.prompt.chat.built_in import BuiltInReader
 from worker.prompt.chat.conversation import ChatPrompt, ConversationReader
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
@@ -70,8 +70,8 @@ class PromptReader:
         """Do all of a task that needs no engine; raises `TaskError` for what cannot be done."""
         match message:
             case Generate():
-                task = self.task(message)
-                parser = parser_of(task)
+                task, expected = self._read(message)
+                parser = parser_of(expected, is_whole=not task.params.stream)
                 return Prepared(replace(task, sampler=self._sampler_of(task)), parser)
             case Render():
                 return self.render(message)
@@ -136,6 +136,10 @@ class PromptReader:
 
     def task(self, message: Generate) -> EngineTask:
         """Tokenize a generation; raises `TaskError` for what cannot be run."""
+        return self._read(message)[0]
+
+    def _read(self, message: Generate) -> tuple[EngineTask, Expected | None]:
+        """Return a generation's task, and what its answer may hold if that is to be parsed."""
         check_scales(message.params.lora or (), self._card.n_lora)
         message = with_grammar(self._system.adapt(message))
         if not self._card.can_generate:
@@ -188,11 +192,16 @@ class PromptReader:
         adds = leads and vocabulary.add_bos and not self._system
         return adds and tokens[:1] == [vocabulary.special.bos]
 
-    def _answered(self, task: EngineTask, chat: ChatPrompt | None) -> EngineTask:
-        """Say how a chat's answer is to be taken apart."""
+    def _answered(
+        self, task: EngineTask, chat: ChatPrompt | None
+    ) -> tuple[EngineTask, Expected | None]:
+        """Add what a chat's parser needs of the engine."""
         if chat is None or chat.expected is None:
-            return task
-        return replace(task, expected=chat.expected, shown=self._shown, triggers=chat.triggers)
+            return task, None
+        # The tokens of a thought are counted one by one, streamed or not.
+        counts = chat.expected.thoughts is not None
+        task = replace(task, shown=self._shown, triggers=chat.triggers, tells_tokens=counts)
+        return task, chat.expected
 
     def _plain_tokens(self, message: Generate) -> list[int]:
         """Read a prompt that is no chat."""
@@ -297,11 +306,9 @@ def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:
     )
 
 
-def parser_of(task: EngineTask) -> ChatParser | None:
-    """Make the parser of a task's answer; it has read what the client began of that already."""
-    if task.expected is None:
-        return None
-    return ChatParser(task.expected, is_whole=not task.params.stream)
+def parser_of(expected: Expected | None, *, is_whole: bool) -> ChatParser | None:
+    """Make the parser of an answer; it has read what the client began of that already."""
+    return None if expected is None else ChatParser(expected, is_whole=is_whole)
 
 
 def shown_tokens(backend: Backend, markers: Sequence[str]) -> frozenset[int]:

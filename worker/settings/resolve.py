@@ -99,7 +99,6 @@ def _placed(worker: WorkerConfig, where: Placement) -> WorkerConfig:
         cpus=where.cpus,
         numa=where.numa,
         poll=where.poll,
-        anticipate=where.anticipates,
         use_mmap=not where.reads,
     )
 

@@ -84,6 +84,7 @@ FOREIGN: tuple[Unused, ...] = (
 )
 """Options of other programs of llama.cpp: one warning names all that were given."""
 
+_IDLE = "is not needed: where idle prompts slow down others, they move to --cache-ram"
 _CACHE = "is not needed: prompts stay in the cache until their cells are wanted"
 
 _VIDEO = "is not used: videos are not taken, for a program would have to run on what clients send"
@@ -110,8 +111,8 @@ IDLE: tuple[Unused, ...] = (
     unused("--cfg-scale", "never was in llama-server", 1, harmless=("1", "1.0")),
     unused("--llama-api", "is not needed: the models are here", 1),
     unused("--cache-reuse", "is not there; it changes no answer", 1, harmless=("0",)),
-    unused("--cache-idle-slots", _CACHE),
-    unused("--no-cache-idle-slots", _CACHE, harmless=("*",)),
+    unused("--cache-idle-slots", _IDLE),
+    unused("--no-cache-idle-slots", _IDLE, harmless=("*",)),
     unused("-ctxcp --ctx-checkpoints --swa-checkpoints", _CACHE, 1),
     unused("-cms --checkpoint-min-step", _CACHE, 1, env="CHECKPOINT_MIN_SPACING_NT"),
 )

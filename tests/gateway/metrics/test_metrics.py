@@ -198,7 +198,6 @@ def test_every_counter_of_an_engine_is_shown_for_its_worker() -> None:
         "llamapool_engine_decode_seconds_total": {"decode_s": 2.0},
         "llamapool_engine_sample_seconds_total": {"sample_s": 3.0},
         "llamapool_engine_gap_seconds_total": {"gap_s": 4.0},
-        "llamapool_engine_held_seconds_total": {"held_s": 4.5},
         "llamapool_prompt_tokens_total": {"n_prompt": 5},
         "llamapool_cached_tokens_total": {"n_cached": 6},
         "llamapool_predicted_tokens_total": {"n_predicted": 7},

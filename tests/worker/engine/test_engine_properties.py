@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from protocol.wire.messages import Delta, Started, TaskMessage, Terminal
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeSampler
-from worker.engine.scheduling.scheduler import StepBudget
+from worker.engine.scheduling.budget import StepBudget
 from worker.engine.slot import SlotState
 from worker.engine.speculation.lookup import PromptLookup
 
@@ -23,16 +23,10 @@ class AnySpeed(StepBudget):
         super().__init__(0.1, n_batch)
         self._random = random.Random(n_batch)
 
-    def tokens(
-        self, n_decoding: int, n_cells: int = 0, n_waiting: int = 0, is_overdue: bool = False
-    ) -> int:
+    def tokens(self, n_decoding: int, *, is_streaming: bool = True) -> int:
         """Return anything that is possible."""
         room = self.n_batch - n_decoding
         return min(room, self._random.choice([1, 2, 15, 16, 17, 63, 64, 65, room, room]))
-
-    def is_late(self, n_left: int, waited_s: float) -> bool:
-        """Call some late."""
-        return self._random.random() < 0.2
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -49,8 +43,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.rig = Rig(
             n_slots=3, n_ctx=n_ctx, n_batch=n_batch, drafter=PromptLookup(1, 4), is_gpu=self.is_gpu
         )
-        step = self.rig.engine._step
-        step._budget = step._planner._budget = AnySpeed(n_batch)
+        self.rig.engine._step._budget = AnySpeed(n_batch)
         self.ids: list[int] = []
 
     @rule(
@@ -117,7 +110,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 class LargeMachine(EngineMachine):
-    """Batches of several tiles: prompts and decoding take turns."""
+    """Batches of several tiles: prompts and decoding alternate."""
 
     scale = 6
 

@@ -10,15 +10,15 @@ from worker.engine.outbox import MessageBuffer
 NEXT = Delta(task_id=1, n_predicted=2)
 
 
-def test_all_leave_at_once_if_there_is_more_than_text() -> None:
-    sent: list[tuple[Sequence[Message], float]] = []
-    box = MessageBuffer(lambda messages, due_s: sent.append((messages, due_s)))
+def test_all_leave_in_their_order_and_once() -> None:
+    sent: list[Sequence[Message]] = []
+    box = MessageBuffer(sent.append)
     box.append(NEXT)
-    box.send(5.0)
+    box.send()
     box += [NEXT, Done(task_id=1, finish=Finish.EOS)]
-    box.send(5.0)
-    box.send(5.0)
-    assert [(len(messages), due_s) for messages, due_s in sent] == [(1, 5.0), (2, 0.0)]
+    box.send()
+    box.send()
+    assert [len(messages) for messages in sent] == [1, 2]
     assert not box
 
 

@@ -66,18 +66,6 @@ def test_threads_wait_awake_only_while_each_has_a_core() -> None:
     assert [one.poll for one in placed(flat(4), *alike(2, n_threads=4, poll=7))] == [7, 7]
 
 
-def test_steps_wait_for_tasks_where_one_worker_computes_on_all_cores() -> None:
-    assert [one.anticipates for one in placed(flat(4), *alike(1))] == [True]
-    assert [one.anticipates for one in placed(flat(4), *alike(2))] == [False, False]
-    assert [one.anticipates for one in placed(flat(2), *alike(2, n_threads=2))] == [False, False]
-    assert [one.anticipates for one in placed(flat(1), *alike(1))] == [False]
-    assert [one.anticipates for one in placed(flat(4), *alike(1, n_threads=3))] == [False]
-    assert [one.anticipates for one in placed(flat(4), *alike(1, devices="0"))] == [False]
-    for said in (True, False):
-        found = placed(flat(4), *alike(1, n_threads=3 + said, anticipate=said))
-        assert [one.anticipates for one in found] == [said]
-
-
 def test_on_one_node_nobody_is_pinned() -> None:
     for one in placed(flat(8), *alike(2)):
         assert (one.cpus, one.numa) == ("all", "none")
@@ -175,7 +163,7 @@ def test_workers_that_got_the_same_are_told_in_one_line() -> None:
     assert len(describe(names, place(flat(6), alike(3), {}))) == 1
     lines = describe(names, place(nodes(2, 4), alike(3), {}))
     assert [line.partition(" ")[0] for line in lines] == ["workers=a,c", "workers=b"]
-    assert "threads=2 threads_batch=2 cpus=0-3 numa=none poll=50 anticipate=no " in lines[0]
+    assert "threads=2 threads_batch=2 cpus=0-3 numa=none poll=50 " in lines[0]
 
 
 def test_a_machine_says_what_it_is() -> None:

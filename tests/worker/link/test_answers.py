@@ -5,11 +5,9 @@ import pytest
 from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode
 from protocol.wire.messages import Delta, Done, Failed, Finish, Heartbeat, Message, TaskMessage
-from protocol.wire.sampling import SamplingParams
 from tests.worker.chat_cases import HERMES, expect
 from worker.engine.backend import Vocabulary
 from worker.engine.fake.backend import FakeBackend
-from worker.engine.task import EngineTask
 from worker.link.answers import ChatParsers
 from worker.output.chat_parser.parser import ChatParser
 from worker.output.chat_parser.sink import Parsed
@@ -22,7 +20,7 @@ def answers(*ids: int) -> ChatParsers:
     """Parsers of tasks with these ids."""
     found = ChatParsers(fault)
     for task_id in ids:
-        parser = parser_of(EngineTask(task_id, 0, [1], SamplingParams(), expected=expect("hermes")))
+        parser = parser_of(expect("hermes"), is_whole=False)
         assert parser is not None
         found.open((task_id, 0), parser)
     return found

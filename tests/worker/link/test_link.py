@@ -1,6 +1,5 @@
 """The link between a ROUTER in the test and an engine over the fake backend."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,17 +34,6 @@ def test_slots_are_open_once_the_gateway_says_so(pair: Pair) -> None:
     pair.gateway.send(m.Opened(), m.Tokenize(task_id=1, content="x"))
     pair.until(m.Tokenized)
     assert pair.link.is_open
-
-
-def test_what_is_held_leaves_when_it_is_due_without_a_wake_up(pair: Pair) -> None:
-    pair.attach()
-    pair.until(m.Ready)
-    pair.outlet.put([m.Evicted(tasks=(7,))], time.monotonic() + 0.02)
-    deadline = time.monotonic() + 10
-    while not pair.gateway.of(m.Evicted):
-        assert time.monotonic() < deadline
-        pair.link.turn()
-        pair.gateway.poll()
 
 
 def test_a_task_goes_through_and_carries_the_counters(pair: Pair) -> None:

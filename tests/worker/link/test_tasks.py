@@ -98,14 +98,14 @@ class Held:
     def __init__(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Event()
         self.released = threading.Event()
-        task = PromptReader.task
+        prepare = PromptReader.prepare
 
         def held(reader: PromptReader, message: m.Generate) -> Any:
             self.begun.set()
             assert self.released.wait(10)
-            return task(reader, message)
+            return prepare(reader, message)
 
-        monkeypatch.setattr(PromptReader, "task", held)
+        monkeypatch.setattr(PromptReader, "prepare", held)
         self.pair = pair
 
     def wait(self) -> None:

@@ -4,8 +4,7 @@ Slots compute; what they leave stays. A slot that takes a task that has nothing 
 holds gives its sequence to a *branch*: a sequence number beyond the slots', to which the cells are
 copied (in a unified cache that costs nothing). Slots and branches are indexed in one radix tree for
 each space, so that a prompt finds its longest computed beginning whoever computed it. Idle
-sequences go when cells or numbers are needed, the least recently used first; which others go is
-decided in `rent.py`.
+sequences go when cells or numbers are needed, the least recently used first.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from worker.engine.backend import Backend
-from worker.engine.cache.host_cache import HostCache
+from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
 from worker.engine.cache.radix import NOTHING, RadixMatch, RadixTree
 from worker.engine.slot import CacheNamespace, Slot, SlotState
 from worker.engine.stats import Counters
@@ -52,8 +51,6 @@ class CachedBranch:
     space: CacheNamespace
     last_task_id: int
     last_used: int
-    used_at: int
-    """The rows computed up to its last use: see `rent.py`."""
 
 
 Idle = CachedBranch | Slot
@@ -82,8 +79,6 @@ class PrefixCache:
         self._trees: dict[CacheNamespace, RadixTree] = {}
         self._spaces: dict[int, CacheNamespace] = {}
         self._n_uses = 0
-        self.n_rows = 0
-        """Rows so far that looked at all cells in use."""
         self._lost: list[int] = []
 
     # ---- the index ----------------------------------------------------------------------------
@@ -173,10 +168,10 @@ class PrefixCache:
         forgotten.clear()
         return lost
 
-    def keep(self, slot: Slot, n: int, *, is_moved: bool = False) -> None:
+    def keep(self, slot: Slot, n: int, *, to_host: bool = False) -> None:
         """Save what an idle slot holds beyond its first `n` tokens, which it is about to forget.
 
-        It stays as a branch, unless it is to be moved to the host's memory.
+        It stays as a branch, or goes to the host's memory.
         """
         if not slot.tokens:
             return
@@ -190,23 +185,17 @@ class PrefixCache:
         has_absorbed = is_wanted and self._absorb(slot)
         own = min(self.own(slot.id), len(slot.tokens) - n)
         is_worth_it = has_absorbed or (is_wanted and own >= MIN_KEPT)
-        if is_moved or not is_worth_it or not (self._free or self._free_number()):
+        if to_host or not is_worth_it or not (self._free or self._free_number()):
             self._lose(slot)
             return
         seq, space = self._free.pop(), self._spaces[slot.id]
         self._backend.copy(slot.id, seq, 0, len(slot.tokens))
         tokens = list(slot.tokens)
-        branch = CachedBranch(seq, tokens, space, slot.last_task_id, slot.last_used, slot.used_at)
+        branch = CachedBranch(seq, tokens, space, slot.last_task_id, slot.last_used)
         self._branches[seq] = branch
         self._spaces[seq] = space
         self._trees[space].extend(seq, tokens)
         slot.n_shared = len(tokens)
-
-    def give_away(self, slot: Slot) -> None:
-        """Tell that what an idle slot holds is about to go, and keep nothing of it."""
-        if not self.is_on or self.own(slot.id) >= MIN_SHARED:
-            self.counters.n_evicted += 1
-            self._lost.append(slot.last_task_id)
 
     def take(self, slot: Slot, source: Source, prompt: Sequence[int]) -> int:
         """Let a slot hold the first `source.n` tokens of its prompt; return how many are new."""
@@ -226,9 +215,7 @@ class PrefixCache:
         if entry is None or entry.n < n_least:
             return 0
         self.cut(slot, 0)
-        with self._host.copying():
-            is_back = self._backend.states.put(slot.id, entry.state, entry.n_tokens)
-        if not is_back:
+        if not self._backend.states.put(slot.id, entry.state, entry.n_tokens):
             self.cut(slot, 0)
             return 0
         slot.tokens += prompt[: entry.n]
@@ -253,9 +240,25 @@ class PrefixCache:
         self.let_go(oldest)
         return True
 
+    def move_idle(self, slot: Slot, space: CacheNamespace, prompt: Sequence[int]) -> None:
+        """Move what is idle and of no use to a slot's new task to the host's memory.
+
+        On a CPU each row of a batch looks at all cells in use, whoever's they are. llama-server
+        does the same (`--cache-idle-slots`).
+        """
+        if self._host is None or not self.is_on:
+            return
+        found = self.holders(space, prompt)
+        needed = found.keys if found.n >= MIN_SHARED else frozenset()
+        for old in self.idle():
+            is_apart = old is not slot and old.id not in needed
+            is_large = is_apart and self.own(old.id) >= MIN_TOKENS
+            if is_large and self._put_aside(old, {old.last_task_id}):
+                self.counters.n_evicted += 1
+                self._remove(old)
+
     def leave(self, slot: Slot) -> None:
         """Index all that a slot holds, whose task has ended."""
-        slot.used_at = self.n_rows
         self.note(slot)
 
     # -------------------------------------------------------------------------------------------
@@ -271,12 +274,12 @@ class PrefixCache:
     def _use(self, source: Source) -> None:
         used = self._branches.get(source.seq)
         if used is not None:
-            used.last_used, used.used_at = self.tick(), self.n_rows
+            used.last_used = self.tick()
             return
         slot = self.slots[source.seq]
         slot.n_shared = max(slot.n_shared, source.n)
         if slot.state is SlotState.IDLE:
-            slot.last_used, slot.used_at = self.tick(), self.n_rows
+            slot.last_used = self.tick()
 
     def _free_number(self) -> bool:
         """Forget the branch that was used least recently."""
@@ -294,6 +297,9 @@ class PrefixCache:
     def let_go(self, old: Idle) -> None:
         """Forget an idle sequence, or move it to the host's memory."""
         self._lose(old)
+        self._remove(old)
+
+    def _remove(self, old: Idle) -> None:
         if isinstance(old, Slot):
             self._clear(old)
         else:

@@ -4,10 +4,8 @@ What leaves the context is kept here, bounded in bytes, the least recently used 
 is a whole sequence; a prompt that begins like it takes the copy and forgets what is too much.
 """
 
-import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,12 +50,6 @@ class HostCache:
         self._n_made = 0
         self._n_uses = 0
         self.n_bytes = 0
-        self.token_s = 20e-6
-        """What copying a token takes, measured; a guess before the first."""
-        self.copying_s = 0.0
-        """What all copies, to here and back, have taken."""
-        self.token_bytes = 0.0
-        """Size of a token's copy, by the last one."""
 
     def put(
         self,
@@ -79,11 +71,7 @@ class HostCache:
             for key in match.keys:
                 self._add_tasks(self._copies[key], tasks)
             return True
-        before_s = self.copying_s
-        with self.copying():
-            state = copy()
-        self.token_s += 0.2 * ((self.copying_s - before_s) / len(tokens) - self.token_s)
-        self.token_bytes = len(state) / len(tokens)
+        state = copy()
         if not self._make_room(len(state)):
             return False
         tree = self._trees.setdefault(space, tree)  # new, or emptied by making room
@@ -98,20 +86,6 @@ class HostCache:
                 # The new copy begins with all of it.
                 self._add_tasks(self._copies[key], self._drop(other))
         return True
-
-    @contextmanager
-    def copying(self) -> Iterator[None]:
-        """Count the time of a copy, which says nothing of what computing takes."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.copying_s += time.perf_counter() - start
-
-    def takes(self, n_tokens: int) -> bool:
-        """Tell whether so long a text is kept, as far as is known."""
-        is_small = 0 <= self._n_bytes_max < n_tokens * self.token_bytes
-        return n_tokens >= MIN_TOKENS and not is_small
 
     def find(
         self, space: Hashable, prompt: Sequence[int], n_most: int, *, whole: bool = False

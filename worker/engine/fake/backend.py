@@ -104,7 +104,6 @@ class FakeBackend:
         self.n_outputs = config.n_slots * (1 + FAKE_DRAFT)
         self.is_gpu = False
         self.prefill_token_s = 0.0
-        self.cell_share = 2e-5
         self.adapters = FakeAdapters(config.lora, scale=not config.lora_init_without_apply)
         self.states = FakeStates(self._cells, config.model)
         self.vocabulary = _vocabulary()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from worker.engine.cache.eviction import SHORT, EvictionPolicy
+from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.prefix import choose_slot, reusable
 from worker.engine.media import whole_pieces
 from worker.engine.slot import CacheNamespace, Slot, SlotState
@@ -16,16 +16,16 @@ class Admission:
     """Decides by the slots and the cache; the engine thread's alone."""
 
     def __init__(
-        self, rent: EvictionPolicy, n_ctx: int, n_cells: int, similarity: float, *, cuts: bool
+        self, cache: PrefixCache, n_ctx: int, similarity: float, *, cuts: bool, is_gpu: bool
     ) -> None:
         """`n_ctx` is a slot's context; without `cuts` a slot's tokens cannot be kept in part."""
-        self._cache = rent.cache
-        self._rent = rent
-        self._slots: Sequence[Slot] = rent.cache.slots
-        self._n_cells = n_cells
-        self._is_scarce = len(self._slots) * n_ctx > n_cells
+        self._cache = cache
+        self._slots: Sequence[Slot] = cache.slots
+        self._n_cells = cache.counters.n_kv
+        self._is_scarce = len(self._slots) * n_ctx > self._n_cells
         self._similarity = similarity
         self._cuts = cuts
+        self._is_gpu = is_gpu
 
     def choose(self, task: EngineTask, space: CacheNamespace) -> Slot | None:
         """Return the idle slot for a task, or None as long as it has to wait."""
@@ -50,9 +50,8 @@ class Admission:
         self, slot: Slot, task: EngineTask, space: CacheNamespace, *, is_alone: bool = False
     ) -> int:
         """Let a slot forget what is of no use to a task; return how many tokens it keeps."""
-        makes_way = is_alone and len(task.prompt) < SHORT
-        if makes_way:
-            self._rent.make_way(slot, task, space)
+        if not self._is_gpu:
+            self._cache.move_idle(slot, space, task.prompt)
         n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
         n_cached = whole_pieces(task.media, n_cached)
         if slot.space != space or not self._cuts:
@@ -60,12 +59,8 @@ class Admission:
         if n_cached < len(slot.tokens):
             # The same prompt once more: its answer goes to the cells of the one before, as in
             # llama-server. Behind them the kernels of a CPU would round it otherwise.
-            is_again = is_alone and self._rent.is_dear and n_cached == len(task.prompt) - 1
-            is_quick = (makes_way or is_again) and self._rent.is_quick(slot)
-            if is_again and not is_quick:
-                self._cache.give_away(slot)
-            else:
-                self._cache.keep(slot, n_cached, is_moved=is_quick)
+            is_again = is_alone and not self._is_gpu and n_cached == len(task.prompt) - 1
+            self._cache.keep(slot, n_cached, to_host=is_again)
         n_cached = self._cache.cut(slot, n_cached)
         if n_cached == 0:
             slot.n_saved = slot.group_start = 0

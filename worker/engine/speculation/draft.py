@@ -90,11 +90,12 @@ class Speculator:
         self._n_rows = n_rows
         """Most guesses of one step."""
 
-    def rows(self, slots: Sequence[Slot]) -> list[BatchRow]:
-        """Return one row for each decoding slot."""
-        if not self.most(len(slots)):
+    def rows(self, slots: Sequence[Slot], n_free: int) -> list[BatchRow]:
+        """Return one row for each decoding slot; the batch takes `n_free` tokens beside these."""
+        n_guesses = min(self.most(len(slots)), n_free)
+        if n_guesses <= 0:
             return [BatchRow(slot.id, slot.n_pos, (slot.active.pending,), True) for slot in slots]
-        guesses = self._guesses(slots)
+        guesses = self._guesses(slots, n_guesses)
         return [self._row(slot, guesses.get(slot.id, [])) for slot in slots]
 
     def most(self, n_slots: int) -> int:
@@ -107,7 +108,7 @@ class Speculator:
         tokens = (slot.active.pending, *guess)
         return BatchRow(slot.id, slot.n_pos, tokens, True, is_draft=bool(guess))
 
-    def _guesses(self, slots: Sequence[Slot]) -> dict[int, list[int]]:
+    def _guesses(self, slots: Sequence[Slot], n_rows: int) -> dict[int, list[int]]:
         drafter = self._drafter
         able = [slot for slot in slots if not slot.active.task.media]
         if drafter is None or not able:
@@ -121,7 +122,7 @@ class Speculator:
         ]
         wishes = [
             _wish(slot, share)
-            for slot, share in zip(able, share_rows(room, self._n_rows), strict=True)
+            for slot, share in zip(able, share_rows(room, n_rows), strict=True)
             if share
         ]
         guesses = drafter.draft(wishes)

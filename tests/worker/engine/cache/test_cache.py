@@ -7,10 +7,9 @@ import pytest
 from protocol.wire.messages import Evicted
 from tests.worker.engines import Rig
 from worker.engine.cache.cache import MIN_KEPT, n_sequences
-from worker.engine.cache.eviction import MIN_IDLE
 from worker.engine.cache.host_cache import MAX_TASKS, HostCache
 from worker.engine.cache.states import State
-from worker.engine.scheduling.scheduler import StepBudget
+from worker.engine.scheduling.budget import StepBudget
 
 ANNA = "Anna has a red kite that she flies over the hill behind her house every day. "
 BERT = "Bert drives a bus through the city, and knows each of the people on it. "
@@ -68,125 +67,50 @@ def test_tenants_do_not_wait_for_each_others_prompts() -> None:
     assert [rig.done(task).n_cached for task in tasks] == [0, 0]
 
 
-def test_an_idle_text_goes_when_it_has_cost_as_much_as_reading_it_again() -> None:
-    rig = Rig(n_slots=1, n_ctx=1024)
-    ask(rig, ANNA)
-    ask(rig, "z" * 100)
-    cache = rig.engine.cache
-    cell_s, token_s = 1e-6, 2e-3
-    rig.engine.rent.expire(0, cell_s, token_s)
-    rig.engine.rent.expire(900, cell_s, token_s)
-    assert cache.n_branches == 1, "900 rows and those of the second text cost 1 ms a token"
-    rig.engine.rent.expire(1100, 0.0, token_s)
-    assert cache.n_branches == 1, "nobody knows what a cell costs"
-    rig.engine.rent.expire(0, cell_s, token_s)
-    assert cache.n_branches == 0
+def test_idle_texts_move_to_the_hosts_memory_when_another_task_begins() -> None:
+    rig = Rig(n_slots=2, n_ctx=1024, host_bytes=100_000)
+    for text in (ANNA, BERT, "z" * 100):
+        ask(rig, text)
+    assert rig.engine.cache.n_cells <= len("z" * 100) + 20
+    assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
+    assert lost(rig) == []
 
 
-def test_an_idle_text_goes_to_the_hosts_memory_much_sooner() -> None:
-    rig = Rig(n_slots=1, n_ctx=1024, host_bytes=100_000)
-    ask(rig, ANNA)
-    ask(rig, "z" * 100)
-    cache = rig.engine.cache
-    rig.engine.rent.expire(MIN_IDLE + 1, 1e-6, 1e-3)
-    assert (cache.n_branches, cache.n_host_bytes > 0) == (0, True)
-    assert ask(rig, ANNA) == len(ANNA)
+def test_what_a_task_has_a_use_for_stays_where_it_is() -> None:
+    rig = Rig(n_slots=2, n_ctx=1024, host_bytes=100_000)
+    ask(rig, ANNA + "One.", slot=0)
+    assert ask(rig, ANNA + "Two.", slot=1) == len(ANNA) + 1
+    assert rig.engine.cache.n_host_bytes == 0
 
 
-def test_texts_make_way_for_a_task_that_is_alone_and_come_back_when_they_are_wanted() -> None:
+@pytest.mark.parametrize("settings", [{"is_gpu": True}, {"host_bytes": 0}, {"host_bytes": 1}])
+def test_idle_texts_stay_on_a_gpu_and_where_the_host_has_no_room(settings: dict[str, int]) -> None:
+    rig = Rig(n_slots=2, n_ctx=1024, **{"host_bytes": 100_000} | settings)  # type: ignore[arg-type]
+    for text in (ANNA, BERT, "z" * 100):
+        ask(rig, text)
+    assert rig.engine.cache.n_cells > len(ANNA + BERT) + 100
+    assert (rig.engine.cache.n_host_bytes, lost(rig)) == (0, [])
+
+
+def test_copies_before_a_batch_are_no_cost_of_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_s = 0.2
+    learnt: list[float] = []
     rig = Rig(n_slots=2, n_ctx=1024, host_bytes=100_000)
     for text in (ANNA, BERT):
         ask(rig, text)
-    assert ask(rig, "z" * 100) == 0
-    assert rig.engine.cache.n_cells <= len(BERT) + 100 + 20, "Anna's cells are free"
-    assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
-    assert lost(rig) == []
-
-
-def three_idle_texts(token_s: float) -> Rig:
-    """Anna's, Bert's and one of 300 tokens, each of which takes so long to be copied."""
-    rig = Rig(n_slots=3, n_ctx=1024, host_bytes=1_000_000)
-    rig.backend.cell_share = 0.0  # nobody makes way
-    for text in (ANNA, BERT, "z" * 300):
-        ask(rig, text)
-    assert rig.engine.cache._host is not None
-    rig.engine.cache._host.token_s = token_s
-    assert rig.engine.cache.n_cells > len(ANNA + BERT) + 300
-    return rig
-
-
-def test_idle_texts_make_way_for_prompts_that_would_look_at_them() -> None:
-    rig = three_idle_texts(token_s=20e-6)
-    cache = rig.engine.cache
-    n_before, cache.n_rows = cache.n_cells, 0
-    rig.engine.rent.clear_way(1000, 1e-7)
-    assert cache.n_cells == n_before, "on a GPU"
-    rig.backend.cell_share = 1e-4
-    rig.engine.rent.clear_way(100, 1e-7)
-    assert cache.n_cells == n_before, "100 rows that look at a cell cost less than moving it"
-    rig.engine.rent.clear_way(1000, 1e-7)
-    assert cache.n_cells < MIN_KEPT
-    assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
-    assert lost(rig) == []
-
-
-def test_a_text_that_the_hosts_memory_cannot_take_does_not_make_way() -> None:
-    rig = three_idle_texts(token_s=20e-6)
-    cache, host = rig.engine.cache, rig.engine.cache._host
-    assert host is not None
-    rig.backend.cell_share = 1e-4
-    state = rig.backend.states.copy(max(range(3), key=lambda seq: len(cache.slots[seq].tokens)))
-    host.token_bytes, host._n_bytes_max = len(state) / 300, len(state) - 1
-    n_before = cache.n_cells
-    rig.engine.rent.clear_way(100_000, 1e-6)
-    assert 300 <= cache.n_cells < n_before, "one of the small ones went"
-    assert lost(rig) == []
-
-
-def test_copies_that_a_step_waits_for_are_no_cost_of_reading(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    copy_s = 0.2
-    learnt: list[float] = []
-    rig = three_idle_texts(token_s=20e-6)
-    rig.backend.cell_share = 1e-4
     states, put = rig.backend.states, rig.backend.states.put
 
     def slow_put(seq: int, state: State, n: int) -> bool:
         time.sleep(copy_s)
         return put(seq, state, n)
 
-    monkeypatch.setattr(StepBudget, "observe", lambda self, d, p, s, c: learnt.append(s))
-    rig.engine.rent.clear_way(100_000, 1e-6)
+    monkeypatch.setattr(StepBudget, "observe", lambda self, d, p, s: learnt.append(s))
     monkeypatch.setattr(states, "put", slow_put)
-    assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
+    ask(rig, BERT + "x" * 80, slot=0)
+    ask(rig, ANNA + "And then?")
+    assert rig.engine.counters.n_restored
     assert learnt and max(learnt) < copy_s
     assert rig.engine.counters.step_s >= copy_s, "the step took as long as it took"
-
-
-def test_no_step_waits_long_for_texts_that_make_way() -> None:
-    rig = three_idle_texts(token_s=1e-3)
-    cache = rig.engine.cache
-    rig.backend.cell_share = 1e-4
-    rig.engine.rent.clear_way(100_000, 1e-6)
-    n_left = cache.n_cells
-    assert n_left < 300 + len(ANNA + BERT), "one text of 80 ms"
-    assert n_left >= 300, "300 ms"
-
-
-def test_texts_stay_beside_company_and_long_tasks_or_where_cells_are_cheap_or_copies_dear() -> None:
-    for settings in ({"slot": 0}, {"long": 600}, {"copy_s": 1.0}, {"cell_share": 0.0}):
-        rig = Rig(n_slots=2, n_ctx=1024, host_bytes=100_000)
-        ask(rig, ANNA)
-        if "slot" in settings:
-            rig.submit("y" * 100, n_predict=-1)
-        host = rig.engine.cache._host
-        assert host is not None
-        host.token_s = settings.get("copy_s", host.token_s)
-        rig.backend.cell_share = settings.get("cell_share", rig.backend.cell_share)
-        rig.submit("z" * int(settings.get("long", 100)))
-        rig.turn()
-        assert host.n_bytes == 0, settings
 
 
 def test_a_slot_that_is_emptied_is_told_to_the_gateway() -> None:

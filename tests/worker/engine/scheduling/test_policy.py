@@ -1,0 +1,214 @@
+"""Which rows a step computes: decoding slots first, then prompts within the budget."""
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.wire.sampling import SamplingParams
+from tests.worker.engines import Rig
+from worker.engine.backend import BatchRow
+from worker.engine.fake.backend import FakeSampler
+from worker.engine.scheduling.budget import StepBudget
+from worker.engine.scheduling.cpu.alternating import TILE
+from worker.engine.scheduling.policy import DefaultPolicy, reading_order
+from worker.engine.slot import Slot, SlotTask
+from worker.engine.speculation.draft import Speculator
+from worker.engine.speculation.lookup import PromptLookup
+from worker.engine.task import EngineTask
+
+NOW_S = 1000.0
+
+
+def rig_of(
+    prompt: int, beside: int = 3, *, turns: int = 40, n_predict: int = -1, **settings: object
+) -> tuple[Rig, list[Sequence[BatchRow]]]:
+    """Let a prompt of so many tokens come while others decode; return the batches from then on."""
+    settings = {"n_slots": 4, "n_ctx": 4096, "n_batch": 512} | settings
+    rig = Rig(**settings)  # type: ignore[arg-type]
+    for letter in "xyz"[:beside]:
+        rig.submit(letter, n_predict=n_predict)
+    if beside:
+        rig.turn()
+    batches: list[Sequence[BatchRow]] = []
+    decode = rig.backend.decode
+
+    def watched(rows: Sequence[BatchRow]) -> None:
+        batches.append(rows)
+        decode(rows)
+
+    rig.backend.decode = watched  # type: ignore[method-assign]
+    rig.submit("p" * (prompt - 1), n_predict=2)  # a BOS comes before it
+    for _ in range(turns):
+        if rig.engine.n_busy or not batches:
+            rig.turn()
+    return rig, batches
+
+
+def prompts(rows: Sequence[BatchRow]) -> int:
+    return sum(len(row.tokens) for row in rows if row.seq == 3 and len(row.tokens) > 1)
+
+
+@pytest.fixture
+def budget(monkeypatch: pytest.MonkeyPatch) -> int:
+    """What a step may read of prompts, whatever the steps take here."""
+    monkeypatch.setattr(StepBudget, "tokens", lambda *_, **__: 100)
+    return 100
+
+
+# ---- the default ----------------------------------------------------------------------------
+
+
+def test_decoding_slots_and_prompts_are_one_batch_on_a_gpu(budget: int) -> None:
+    _, batches = rig_of(250, is_gpu=True)
+    assert [prompts(batch) for batch in batches[:4]] == [100, 100, 50, 0]
+    assert all(len(batch) == 4 for batch in batches[:3])
+
+
+def test_guesses_take_what_room_prompts_leave_in_the_batch() -> None:
+    prompt = 6 * TILE
+    _, batches = rig_of(prompt, n_batch=TILE, is_gpu=True, drafter=PromptLookup(1, 48))
+    for batch in batches:
+        assert any(row.seq < 3 for row in batch), "decoding never waits"
+    assert sum(map(prompts, batches)) == prompt
+
+
+def test_guesses_and_prompts_fit_into_the_batch() -> None:
+    rig, batches = rig_of(100, n_batch=32, is_gpu=True, drafter=PromptLookup(1, 4))
+    assert all(sum(len(row.tokens) for row in batch) <= 32 for batch in batches)
+    assert sum(map(prompts, batches)) == 100
+    assert rig.engine.counters.n_draft > 0
+
+
+def test_who_is_not_streamed_to_waits_for_longer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def tokens(_self: StepBudget, n_decoding: int, *, is_streaming: bool) -> int:
+        asked.append(is_streaming)
+        return 50 + n_decoding
+
+    monkeypatch.setattr(StepBudget, "tokens", tokens)
+    rig = Rig(is_gpu=True)
+    rig.submit("one", stream=False, n_predict=30)
+    rig.turn()
+    rig.submit("a" * 70)
+    rig.turn()
+    assert asked == [False, False]
+    rig.finish()
+    rig.submit("two", n_predict=30)
+    rig.turn()
+    rig.submit("b" * 70)
+    rig.turn()
+    assert asked[-1]
+
+
+# ---- prompts --------------------------------------------------------------------------------
+
+READING = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 100)), min_size=1, max_size=8)
+"""Length of a prompt, and seconds since its task began."""
+
+
+def reading(prompts: Sequence[tuple[int, float]]) -> list[Slot]:
+    """Slots that read prompts of so many tokens, begun so many seconds ago."""
+    slots = []
+    for i, (n, ago_s) in enumerate(prompts):
+        slot = Slot(i, 8192)
+        task = EngineTask(i, 0, [7] * n, SamplingParams())
+        slot.begin(SlotTask.of(task, FakeSampler(task.params), 0, order=i))
+        slot.active.started_s = NOW_S - ago_s
+        slot.active.is_undecided = False
+        slots.append(slot)
+    return slots
+
+
+@pytest.fixture
+def policy() -> DefaultPolicy:
+    """The default, without guesses, over eight slots."""
+    backend = Rig(n_slots=8, n_batch=4096).backend
+    return DefaultPolicy(backend, Speculator(None, n_slots=0, n_rows=0))
+
+
+def chunks(policy: DefaultPolicy, slots: Sequence[Slot], n: int, token_s: float) -> dict[int, int]:
+    budget = StepBudget(1.0, 4096, token_s=token_s, idle_target_s=n * token_s)
+    return {row.seq: len(row.tokens) for row in policy.plan(slots, budget)}
+
+
+def test_a_short_prompt_passes_a_long_one_and_takes_what_it_needs(policy: DefaultPolicy) -> None:
+    slots = reading([(900, 0.5), (20, 0.0), (5000, 0.7)])
+    assert chunks(policy, slots, 100, 0.01) == {1: 20, 0: 80}
+
+
+def test_nobody_passes_who_has_waited_as_long_as_reading_takes() -> None:
+    assert [slot.id for slot in reading_order(reading([(900, 8.7), (20, 0.0)]), 0.01)] == [1, 0]
+    assert [slot.id for slot in reading_order(reading([(900, 9.0), (20, 0.0)]), 0.01)] == [0, 1]
+
+
+def test_of_equal_prompts_one_is_read_after_the_other(policy: DefaultPolicy) -> None:
+    slots = reading([(160, 1.0)] * 3)
+    assert chunks(policy, slots, 100, 0.01) == {0: 100}
+    slots[0].tokens += [7] * 100
+    assert chunks(policy, slots, 100, 0.01) == {0: 60, 1: 40}
+
+
+@given(found=READING, n=st.integers(16, 4096))
+def test_chunks_fit_the_budget_and_the_prompts(found: list[tuple[int, int]], n: int) -> None:
+    policy = DefaultPolicy(
+        Rig(n_slots=8, n_batch=4096).backend, Speculator(None, n_slots=0, n_rows=0)
+    )
+    slots = reading(found)
+    read = chunks(policy, slots, n, 0.01)
+    total = sum(length for length, _ in found)
+    assert min(n, total) - 2 * len(found) <= sum(read.values()) <= n
+    for slot in slots:
+        n_chunk, n_left = read.get(slot.id, 0), slot.n_prompt_left
+        assert n_chunk <= n_left
+        assert n_chunk != 1 or n_left == 1, "one row is computed by other kernels"
+        assert not n_chunk or n_left - n_chunk != 1, "one row would be left"
+
+
+@given(found=READING, n=st.integers(16, 4096))
+def test_nobody_reads_before_who_comes_first_has_all(found: list[tuple[int, int]], n: int) -> None:
+    policy = DefaultPolicy(
+        Rig(n_slots=8, n_batch=4096).backend, Speculator(None, n_slots=0, n_rows=0)
+    )
+    slots = reading(found)
+    read = chunks(policy, slots, n, 0.01)
+    for first, second in itertools.pairwise(reading_order(slots, 0.01)):
+        if read.get(second.id, 0) > 2:
+            assert read.get(first.id, 0) >= first.n_prompt_left - 1
+
+
+# ---- on a CPU -------------------------------------------------------------------------------
+
+
+def test_a_small_step_is_one_batch_on_a_cpu_too() -> None:
+    _, batches = rig_of(TILE - 4)
+    assert [len(batch) for batch in batches[:2]] == [4, 4]
+    assert prompts(batches[0]) == TILE - 4
+
+
+@pytest.mark.parametrize("n", [100, 5 * TILE, 4 * TILE + 30, 4 * TILE + 44])
+def test_prompts_and_decoding_slots_alternate_on_a_cpu(n: int, budget: int) -> None:
+    _, batches = rig_of(n)
+    assert sum(map(prompts, batches)) == n
+    for batch in batches:
+        assert sum(len(row.tokens) for row in batch) < TILE or not 0 < prompts(batch) < sum(
+            len(row.tokens) for row in batch
+        )
+    for first, second in itertools.pairwise(batches):
+        assert {0, 1, 2} <= {row.seq for row in (*first, *second)}, "nobody waits for two steps"
+
+
+def test_a_prompt_is_read_step_by_step_where_nobody_decodes(budget: int) -> None:
+    _, batches = rig_of(250, beside=0)
+    assert [sum(len(row.tokens) for row in batch) for batch in batches[:3]] == [100, 100, 50]
+
+
+def test_who_is_cancelled_between_a_prompt_and_its_turn_ends_the_turn(budget: int) -> None:
+    rig, batches = rig_of(250, beside=1, turns=1)
+    assert prompts(batches[0]) == 0 and len(batches[0]) == 1
+    rig.cancel(1)
+    rig.finish()
+    assert rig.terminals(1) == rig.terminals(2) == 1

@@ -1,0 +1,66 @@
+"""How many prompt tokens the next step may read, from the measured speed of earlier steps. Pure."""
+
+from dataclasses import dataclass
+
+FIRST_CHUNK = 64
+"""Prompt tokens of a step before any speed is known. Source: four times `LEAST_CHUNK`, so that the
+first measurement is not of a tiny batch."""
+LEAST_CHUNK = 16
+"""Least prompt tokens of a step. Source: smaller batches use a device so badly that a prompt would
+take longer in all (docs/engine.md, figures)."""
+WEIGHT = 0.3
+"""Share of a new measurement in a moving average, without unit. Source: a change of speed is known
+to 97 % after ten steps, and one slow step does not halve the next chunk."""
+
+
+@dataclass(slots=True)
+class StepBudget:
+    """Turns a time limit for a step into a number of prompt tokens.
+
+    While anybody streams, a step should take no longer than `target_s`, so that the gap between two
+    tokens of a stream is at most that. Otherwise it may take `idle_target_s`, which bounds how long
+    a cancel or a new task waits. All times are in seconds.
+    """
+
+    target_s: float
+    n_batch: int
+    token_s: float = 0.0
+    """Time to read one prompt token, a moving average; 0 if unknown."""
+    idle_target_s: float = 0.5
+    decode_s: float = 0.0
+    """Time of a step that only decodes, a moving average over steps of `n_rows` rows."""
+    n_rows: int = 0
+
+    def tokens(self, n_decoding: int, *, is_streaming: bool = True) -> int:
+        """Return how many prompt tokens to read beside `n_decoding` rows."""
+        room = self.n_batch - n_decoding
+        if self.token_s <= 0.0:
+            return min(room, FIRST_CHUNK)
+        limit_s = self.target_s if n_decoding and is_streaming else self.idle_target_s
+        n = (limit_s - self.predict(n_decoding)) / self.token_s
+        return min(room, max(LEAST_CHUNK, int(min(n, room))))
+
+    def predict(self, n_decoding: int) -> float:
+        """Return what decoding `n_decoding` rows takes at most.
+
+        Fewer rows than last take as long, for the weights are read all the same; more take longer
+        in proportion at worst.
+        """
+        if not n_decoding or not self.n_rows:
+            return 0.0
+        return self.decode_s * max(1.0, n_decoding / self.n_rows)
+
+    def observe(self, n_decoding: int, n_prompt: int, elapsed_s: float) -> None:
+        """Learn from a step that took `elapsed_s`."""
+        if n_prompt == 0:
+            same = n_decoding == self.n_rows
+            self.decode_s = _average(self.decode_s if same else 0.0, elapsed_s)
+            self.n_rows = n_decoding
+            return
+        spent_s = elapsed_s - self.predict(n_decoding)
+        if n_prompt >= LEAST_CHUNK // 2 and spent_s > 0.0:
+            self.token_s = _average(self.token_s, spent_s / n_prompt)
+
+
+def _average(known: float, value: float) -> float:
+    return value if known <= 0.0 else known + WEIGHT * (value - known)

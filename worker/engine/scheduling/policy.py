@@ -1,0 +1,121 @@
+"""What the next step computes: one row of each decoding slot, then pieces of prompts.
+
+`StepPolicy.plan` alone decides that; `Step` carries it out and changes nothing of it, unless the
+cache is full. Another policy is a class with a `plan`, chosen in `choose_policy`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from worker.engine.backend import Backend, BatchRow
+from worker.engine.media import text_until
+from worker.engine.prompt_logprobs import is_probed, rooms
+from worker.engine.scheduling.budget import StepBudget
+from worker.engine.self_extend import SelfExtend
+from worker.engine.slot import Slot, SlotState
+from worker.engine.speculation.draft import Speculator
+
+
+class StepPolicy(Protocol):
+    """Decides what a step computes; it may remember what the last step was."""
+
+    def plan(self, slots: Sequence[Slot], budget: StepBudget) -> list[BatchRow]:
+        """Return the rows of the next step, at most one a slot.
+
+        `slots` are the busy ones that may take part. None at all means that each of them waits for
+        what another one reads.
+        """
+
+
+class DefaultPolicy:
+    """Decodes every slot in each step and fills the step's time with prompts, in one batch."""
+
+    def __init__(
+        self, backend: Backend, speculator: Speculator, extend: SelfExtend | None = None
+    ) -> None:
+        self._n_batch = backend.n_batch
+        self._n_outputs = backend.n_outputs
+        self._n_slots = backend.card.n_slots
+        self._speculator = speculator
+        self._extend = extend
+
+    def plan(self, slots: Sequence[Slot], budget: StepBudget) -> list[BatchRow]:
+        """Return the decoding slots' rows, then prompts in the order of `reading_order`."""
+        decoding = [slot for slot in slots if slot.state is SlotState.DECODE]
+        if len(decoding) == len(slots):
+            return self.decode(decoding)
+        prompts = self.read(slots, decoding, budget)
+        return self.decode(decoding, beside=prompts) + prompts
+
+    def decode(self, decoding: Sequence[Slot], beside: Sequence[BatchRow] = ()) -> list[BatchRow]:
+        """Return one row a slot, with guesses as far as the batch has room beside the prompts."""
+        n_free = self._n_batch - len(decoding) - n_tokens(beside)
+        return self._speculator.rows(decoding, n_free)
+
+    def read(
+        self, slots: Sequence[Slot], decoding: Sequence[Slot], budget: StepBudget
+    ) -> list[BatchRow]:
+        """Return pieces of prompts, as many as may be read while `decoding` wait or compute too."""
+        is_streaming = any(slot.active.unsaid is None for slot in decoding)
+        n = budget.tokens(len(decoding), is_streaming=is_streaming)
+        wanted = self._wanted(reading_order(slots, budget.token_s), len(decoding))
+        rows: list[BatchRow] = []
+        for slot, n_left in wanted:
+            if n_chunk := _without_single(min(n, n_left), n_left):
+                rows.append(prompt_row(slot, n_chunk))
+                n -= n_chunk
+        return rows or [prompt_row(slot, 1) for slot, _ in wanted[:1]]
+
+    def _wanted(self, reading: Sequence[Slot], n_decoding: int) -> list[tuple[Slot, int]]:
+        """Return the slots that can read now, and how much each can."""
+        found = [(slot, n) for slot in reading if (n := self._n_ready(slot))]
+        n_spare = self._n_outputs - self._n_slots - self._speculator.most(n_decoding)
+        spare = rooms([slot for slot, _ in found], n_spare)
+        return [(slot, min(n, spare.get(slot.id, n))) for slot, n in found]
+
+    def _n_ready(self, slot: Slot) -> int:
+        """Count the prompt tokens that may be read at once: up to an image, or what has room."""
+        n_text = text_until(slot.active.task.media, len(slot.tokens), slot.n_prompt_left)
+        return n_text if self._extend is None else min(n_text, self._extend.room(slot))
+
+
+def reading_order(slots: Sequence[Slot], token_s: float) -> list[Slot]:
+    """Return the slots that read prompts, the one that would be done first if it were alone first.
+
+    So a short prompt passes a long one, but not for ever: who has waited as long as its reading
+    takes is passed by nobody who comes later.
+    """
+    reading = [
+        slot for slot in slots if slot.state is SlotState.PREFILL and not slot.active.is_undecided
+    ]
+    return sorted(
+        reading,
+        key=lambda slot: (
+            slot.active.started_s + slot.active.n_to_read * token_s,
+            slot.active.order,
+        ),
+    )
+
+
+def prompt_row(slot: Slot, n: int) -> BatchRow:
+    """Return the next `n` tokens of a slot's prompt."""
+    run, start = slot.active, len(slot.tokens)
+    wants_logits = start + n == len(run.reading) and not run.is_resumed
+    tokens = run.reading[start : start + n]
+    return BatchRow(slot.id, slot.n_pos, tokens, wants_logits, is_probed=is_probed(slot))
+
+
+def n_tokens(rows: Sequence[BatchRow]) -> int:
+    """Count the tokens of some rows."""
+    return sum(len(row.tokens) for row in rows)
+
+
+def _without_single(n: int, n_left: int) -> int:
+    """Cut a prompt so that no token is read alone, unless it is the only one.
+
+    llama.cpp has other kernels for one row, which round differently: the text that follows would
+    depend on where the budget happened to cut.
+    """
+    if n and n_left - n == 1:
+        n -= 1
+    return 0 if n == 1 < n_left else n

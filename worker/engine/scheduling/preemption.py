@@ -1,0 +1,81 @@
+"""Who gives cells up when the cache is full, and when who gave them up goes on."""
+
+import logging
+from collections.abc import Sequence
+
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire.messages import Message
+from worker.engine.backend import BatchRow
+from worker.engine.cache.cache import PrefixCache
+from worker.engine.results import SampleProcessor
+from worker.engine.scheduling.policy import prompt_row
+from worker.engine.slot import Slot, SlotState
+
+logger = logging.getLogger(__name__)
+
+LEAST_HALVED = 16
+"""Prompt tokens up to which a chunk is not made smaller. Source: fewer free so few cells that each
+try costs more than it frees."""
+
+
+class Preemption:
+    """Finds cells for a batch that found none; the engine thread's alone.
+
+    A preempted task keeps its slot, sampler and text, and reads all that it had again later.
+    """
+
+    def __init__(self, cache: PrefixCache, results: SampleProcessor, *, can_resume: bool) -> None:
+        """Without `can_resume` a task that does not fit fails."""
+        self._cache = cache
+        self._slots = cache.slots
+        self._results = results
+        self._can_resume = can_resume
+
+    def make_room(self, rows: list[BatchRow], messages: list[Message]) -> list[BatchRow]:
+        """Free cells and return the rows to try next.
+
+        First an idle sequence goes, then guesses, then halves of prompts, then the newest task.
+        """
+        if self._cache.evict():
+            return rows
+        if any(row.is_draft for row in rows):
+            return [row.without_guesses() for row in rows]
+        if any(len(row.tokens) > LEAST_HALVED for row in rows):
+            return [self._halved(row) for row in rows]
+        busy = running(self._slots)
+        newest = max(busy, key=lambda slot: slot.active.order)
+        if len(busy) > 1 and self._can_resume:
+            self._preempt(newest)
+        else:
+            error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
+            self._results.fail(newest, error, messages)
+        return [row for row in rows if row.seq != newest.id]
+
+    def resume(self) -> None:
+        """Let the oldest preempted task go on, if all that it had fits, or nobody else runs."""
+        preempted = [slot for slot in self._slots if slot.run is not None and slot.run.is_preempted]
+        if not preempted:
+            return
+        slot = min(preempted, key=lambda one: one.active.order)
+        n_free = self._cache.counters.n_kv - self._cache.n_cells + self._cache.n_evictable
+        if n_free >= len(slot.active.reading) + LEAST_HALVED or not running(self._slots):
+            slot.active.is_preempted, slot.active.is_undecided = False, True
+            slot.active.n_recovered = 0
+
+    def _halved(self, row: BatchRow) -> BatchRow:
+        n = len(row.tokens)
+        return row if n == 1 else prompt_row(self._slots[row.seq], (n + 1) // 2)
+
+    def _preempt(self, slot: Slot) -> None:
+        run = slot.active
+        if slot.state is SlotState.DECODE:
+            run.reading = list(slot.tokens)
+        logger.info("preempted task=%d n_past=%d", run.task.task_id, len(slot.tokens))
+        self._cache.give_up(slot)
+        slot.preempt()
+        self._cache.counters.n_preempted += 1
+
+
+def running(slots: Sequence[Slot]) -> list[Slot]:
+    """Return the slots whose tasks take part in steps."""
+    return [slot for slot in slots if (run := slot.run) is not None and not run.is_preempted]
