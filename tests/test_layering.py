@@ -44,11 +44,6 @@ RULES: dict[str, set[str]] = {
     "gateway/api/results": {"protocol", "orjson", "gateway.api.results", "gateway.api.reply"},
     **{f"gateway/api/{name}": DIALECT | {f"gateway.api.{name}"} for name in DIALECTS},
     "gateway/api/openai/responses": DIALECT | {"gateway.api.openai.responses"},
-    # These two still build OpenAI's chat body and plan that.
-    **dict.fromkeys(
-        ("gateway/api/openai/responses/plan.py", "gateway/api/anthropic/messages.py"),
-        DIALECT | {"gateway.api.openai", "gateway.api.anthropic"},
-    ),
     "gateway/api/chat_request.py": DIALECT,
     "gateway/api/reply.py": {"protocol", "orjson", "gateway.api.fields", "gateway.http.sse"},
     "gateway/api/unsupported.py": {"protocol"},

@@ -104,10 +104,15 @@ class RequestPlan:
 def fan_out(
     prompts: Sequence[Generate], params: SamplingParams
 ) -> tuple[tuple[Generate, ...], tuple[SamplingParams, ...]]:
-    """Repeat each prompt `n` times; set seeds count up, so that the choices differ."""
-    variants = tuple(_seeded(params, i) for i in range(params.n))
-    tasks = tuple(replace(prompt, params=one) for prompt in prompts for one in variants)
+    """Repeat each prompt `n` times; returns the tasks and the parameters of each."""
+    choices = choices_of(params)
+    tasks = tuple(replace(prompt, params=one) for prompt in prompts for one in choices)
     return tasks, tuple(task.params for task in tasks)
+
+
+def choices_of(params: SamplingParams) -> tuple[SamplingParams, ...]:
+    """Return the parameters of each of `n` choices; set seeds count up, so that they differ."""
+    return tuple(_seeded(params, i) for i in range(params.n))
 
 
 def _seeded(params: SamplingParams, i: int) -> SamplingParams:

@@ -11,6 +11,7 @@ A field is honoured or refused. Three kinds of field never reach the sampler:
 """
 
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
@@ -18,7 +19,8 @@ from protocol.errors import ErrorCode, InvalidRequest, TaskError
 _Test = Callable[[Any], bool]
 
 
-def _other_than(*harmless: Any) -> _Test:
+def other_than(*harmless: Any) -> _Test:
+    """Return the test for a value that is none of these."""
     return lambda value: value not in harmless
 
 
@@ -26,20 +28,26 @@ def _not_empty(value: Any) -> bool:
     return bool(value)
 
 
-REFUSED: Mapping[str, tuple[str, _Test]] = {
-    "functions": ("function calls are", _not_empty),
-    "function_call": ("function calls are", _other_than("none", "auto")),
-    "grammar_lazy": ("lazy grammars are", _not_empty),
-    "grammar_triggers": ("lazy grammars are", _not_empty),
-    "preserved_tokens": ("lazy grammars are", _not_empty),
-    "modalities": ("anything but text is", _other_than(["text"], [])),
-    "system_prompt": ("a shared system prompt beside a conversation is", _not_empty),
-    "web_search_options": ("web search is", _other_than()),
-    "chat_template": ("a template in the request is", _not_empty),
-    "chat_parser": ("choosing the chat parser is", _not_empty),
-    "parse_tool_calls": ("choosing the chat parser is", _other_than(True)),
+Refusal = tuple[str, _Test]
+"""What is wrong with the field, and whether a value that is not null asks for it."""
+
+REFUSED: Mapping[str, Refusal] = {
+    "functions": ("function calls are not supported yet", _not_empty),
+    "function_call": ("function calls are not supported yet", other_than("none", "auto")),
+    "grammar_lazy": ("lazy grammars are not supported yet", _not_empty),
+    "grammar_triggers": ("lazy grammars are not supported yet", _not_empty),
+    "preserved_tokens": ("lazy grammars are not supported yet", _not_empty),
+    "modalities": ("anything but text is not supported yet", other_than(["text"], [])),
+    "system_prompt": (
+        "a shared system prompt beside a conversation is not supported yet",
+        _not_empty,
+    ),
+    "web_search_options": ("web search is not supported yet", other_than()),
+    "chat_template": ("a template in the request is not supported yet", _not_empty),
+    "chat_parser": ("choosing the chat parser is not supported yet", _not_empty),
+    "parse_tool_calls": ("choosing the chat parser is not supported yet", other_than(True)),
 }
-"""Name -> (what is not supported, whether a value that is not null asks for it)."""
+"""The fields that every endpoint refuses, but where one reads them or has words of its own."""
 
 HARMLESS: Mapping[str, str] = {
     "metadata": "labels for a dashboard",
@@ -57,16 +65,20 @@ HARMLESS: Mapping[str, str] = {
 }
 
 
-def refuse_unsupported(body: Mapping[str, Any], *, besides: Collection[str] = ()) -> None:
+def refuse_unsupported(
+    body: Mapping[str, Any],
+    *,
+    besides: Collection[str] = (),
+    own: Mapping[str, Refusal] = MappingProxyType({}),
+) -> None:
     """Raise `InvalidRequest` for the first field that asks for what is not there yet.
 
-    `besides` are the fields that this endpoint reads, though others do not.
+    `besides` are fields of the table that this endpoint reads, `own` those that it refuses itself.
     """
     for key, value in body.items():
-        row = REFUSED.get(key) if key not in besides else None
-        if row is None or value is None or not row[1](value):
-            continue
-        raise InvalidRequest(f"Field '{key}': {row[0]} not supported yet", param=key)
+        row = own.get(key) or REFUSED.get(key)
+        if row is not None and key not in besides and value is not None and row[1](value):
+            raise InvalidRequest(f"Field '{key}': {row[0]}", param=key)
 
 
 ENDPOINTS: Mapping[str, tuple[tuple[str, ...], str]] = {

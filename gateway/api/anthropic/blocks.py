@@ -1,7 +1,7 @@
-"""The `system` and `messages` of Anthropic's API: content blocks, turned into chat messages.
+"""The `system` and `messages` of Anthropic's API, read as the messages of a chat.
 
-Blocks become the messages that llama-server makes of them. What stands in one message of the user
-keeps its order, so that the result of a tool follows the call and not the words after it.
+Content blocks become the messages that llama-server makes of them. The result of a tool is a
+message of its own; the blocks of one message keep their order.
 """
 
 import re
@@ -10,24 +10,25 @@ from typing import Any
 
 import orjson
 
+from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part, tool_call
 from protocol.errors import InvalidRequest
 
-Message = dict[str, Any]
+Block = Mapping[str, Any]
 
 _BILLING = re.compile(r"(x-anthropic-billing-header:.*?cch=)[^;]{5};", re.DOTALL)
-"""A stamp of Anthropic's own client, new in each request: left in, no prefix would be cached."""
+"""A stamp of Anthropic's own client, new in each request: with it no prefix would be cached."""
 
 
-def read_system(value: Any) -> list[Message]:
-    """Read the system prompt: a text, or blocks of text that follow each other."""
+def read_system(value: Any) -> list[ChatMessage]:
+    """Read the system prompt: a text, or blocks of text, which are joined without a separator."""
     if value is None:
         return []
     if isinstance(value, str):
-        return [{"role": "system", "content": _without_stamp(value)}]
+        return [ChatMessage(role="system", content=_without_stamp(value))]
     if not isinstance(value, list):
         raise InvalidRequest("Field 'system': must be a string or an array", param="system")
     texts = [_system_text(block, f"system[{i}]") for i, block in enumerate(value)]
-    return [{"role": "system", "content": "".join(texts)}]
+    return [ChatMessage(role="system", content="".join(texts))]
 
 
 def _system_text(block: Any, path: str) -> str:
@@ -41,19 +42,19 @@ def _without_stamp(text: str) -> str:
     return _BILLING.sub(r"\1fffff;", text, count=1) if text.startswith("x-anthropic-") else text
 
 
-def read_messages(value: Any) -> list[Message]:
+def read_messages(value: Any, media: ChatMedia) -> list[ChatMessage]:
     """Read the conversation; none at all is allowed, as in llama-server."""
     if value is None:
         raise InvalidRequest("'messages' is required", param="messages")
     if not isinstance(value, list):
         raise InvalidRequest("Expected 'messages' to be an array", param="messages")
-    messages: list[Message] = []
+    messages: list[ChatMessage] = []
     for i, message in enumerate(value):
-        messages += _message(message, f"messages[{i}]")
+        messages += _message(message, f"messages[{i}]", media)
     return messages
 
 
-def _message(message: Any, path: str) -> list[Message]:
+def _message(message: Any, path: str, media: ChatMedia) -> list[ChatMessage]:
     if not isinstance(message, dict):
         raise InvalidRequest("All non-assistant messages must contain 'content'", param=path)
     role = _string(message, "role", path)
@@ -64,100 +65,111 @@ def _message(message: Any, path: str) -> list[Message]:
         text = "All non-assistant messages must contain 'content'"
         raise InvalidRequest(text, param=f"{path}.content")
     if isinstance(content, str):
-        return [{"role": role, "content": content}]
+        return [ChatMessage(role=role, content=content)]
     if not isinstance(content, list):
         text = "Expected 'content' to be a string or an array"
         raise InvalidRequest(text, param=f"{path}.content")
-    turn = _Turn(role)
+    blocks = _Blocks(role, media)
     for i, block in enumerate(content):
-        turn.add(block, f"{path}.content[{i}]")
-    return turn.messages
+        blocks.read(block, f"{path}.content[{i}]")
+    return blocks.messages
 
 
-class _Turn:
-    """One message of Anthropic's; the results of tools in it are messages of their own."""
+class _Blocks:
+    """The content blocks of one message of Anthropic's."""
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, media: ChatMedia) -> None:
         self._role = role
-        self.messages: list[Message] = []
+        self._media = media
+        self._parts: list[Part] = []
+        self.messages: list[ChatMessage] = []
 
-    def add(self, block: Any, path: str) -> None:
-        """Take in one block."""
+    def read(self, block: Any, path: str) -> None:
+        """Read one block."""
         kind = block.get("type") if isinstance(block, dict) else None
-        read = _BLOCKS.get(kind) if isinstance(kind, str) else None
+        read = _READERS.get(kind) if isinstance(kind, str) else None
         if read is None:
             message = f"Field '{path}.type': {kind or 'no type'} is not supported"
             raise InvalidRequest(message, param=f"{path}.type")
         read(self, block, path)
 
-    def _open(self) -> Message:
-        """Return the message that is being written: a result before it has ended the last one."""
-        if not self.messages or self.messages[-1]["role"] == "tool":
-            self.messages.append({"role": self._role, "content": []})
+    def _message(self) -> ChatMessage:
+        """Return the message that is being read; the result of a tool ends it."""
+        if not self.messages or self.messages[-1].role == "tool":
+            self._parts = []
+            self.messages.append(ChatMessage(role=self._role, content=self._parts))
         return self.messages[-1]
 
-    def text(self, block: Message, path: str) -> None:
-        part = {"type": "text", "text": _string(block, "text", path)}
-        self._open()["content"].append(part)
+    def text(self, block: Block, path: str) -> None:
+        part = self._media.text(_string(block, "text", path))
+        self._message()
+        self._parts.append(part)
 
-    def image(self, block: Message, path: str) -> None:
-        self._open()["content"].append(_image(block, path))
+    def image(self, block: Block, path: str) -> None:
+        part = _image(block, path, self._media)
+        self._message()
+        self._parts.append(part)
 
-    def thinking(self, block: Message, path: str) -> None:
-        message = self._open()
+    def thinking(self, block: Block, path: str) -> None:
+        extra = self._message().extra
         thought = _string(block, "thinking", path)
-        message["reasoning_content"] = message.get("reasoning_content", "") + thought
+        extra["reasoning_content"] = extra.get("reasoning_content", "") + thought
 
-    def redacted(self, block: Message, path: str) -> None:
-        """Thoughts that only Anthropic can read say nothing here."""
+    def redacted(self, block: Block, path: str) -> None:
+        """Skip reasoning that only Anthropic can read."""
 
-    def tool_use(self, block: Message, path: str) -> None:
+    def tool_use(self, block: Block, path: str) -> None:
         arguments = orjson.dumps(block.get("input") or {}).decode()
-        function = {"name": _string(block, "name", path), "arguments": arguments}
-        call = {"id": _string(block, "id", path), "type": "function", "function": function}
-        self._open().setdefault("tool_calls", []).append(call)
+        call = tool_call(_string(block, "name", path), arguments, _string(block, "id", path))
+        message = self._message()
+        if message.role == "assistant":
+            message.tool_calls.append(call)
 
-    def tool_result(self, block: Message, path: str) -> None:
-        tool_call_id = _string(block, "tool_use_id", path)
-        content = _result(block.get("content"), f"{path}.content")
-        self.messages.append({"role": "tool", "tool_call_id": tool_call_id, "content": content})
+    def tool_result(self, block: Block, path: str) -> None:
+        call_id = {"tool_call_id": _string(block, "tool_use_id", path)}
+        content = _result(block.get("content"), f"{path}.content", self._media)
+        self.messages.append(ChatMessage(role="tool", content=content, extra=call_id))
 
 
-_BLOCKS: Mapping[str, Callable[[_Turn, Message, str], None]] = {
-    "text": _Turn.text,
-    "image": _Turn.image,
-    "thinking": _Turn.thinking,
-    "redacted_thinking": _Turn.redacted,
-    "tool_use": _Turn.tool_use,
-    "tool_result": _Turn.tool_result,
+_READERS: Mapping[str, Callable[[_Blocks, Block, str], None]] = {
+    "text": _Blocks.text,
+    "image": _Blocks.image,
+    "thinking": _Blocks.thinking,
+    "redacted_thinking": _Blocks.redacted,
+    "tool_use": _Blocks.tool_use,
+    "tool_result": _Blocks.tool_result,
 }
 
 
-def _result(content: Any, path: str) -> str | list[dict[str, Any]]:
-    """Return what a tool gave: texts follow each other, as in llama-server."""
+def _result(content: Any, path: str, media: ChatMedia) -> str | list[Part]:
+    """Read what a tool returned; texts alone are joined without a separator, as in llama-server."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise InvalidRequest(f"Field '{path}': must be a string or an array", param=path)
-    parts = [_result_part(part, f"{path}[{i}]") for i, part in enumerate(content)]
-    if all(part["type"] == "text" for part in parts):
-        return "".join(part["text"] for part in parts)
-    return parts
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
+    if "image" not in kinds:
+        return "".join(_result_text(part, f"{path}[{i}]") for i, part in enumerate(content))
+    return [_result_part(part, f"{path}[{i}]", media) for i, part in enumerate(content)]
 
 
-def _result_part(part: Any, path: str) -> dict[str, Any]:
+def _result_part(part: Any, path: str, media: ChatMedia) -> Part:
+    if isinstance(part, dict) and part.get("type") == "image":
+        return _image(part, path, media)
+    return media.text(_result_text(part, path))
+
+
+def _result_text(part: Any, path: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "text":
-        return {"type": "text", "text": _string(part, "text", path)}
-    if kind == "image":
-        return _image(part, path)
+        return _string(part, "text", path)
     message = f"Field '{path}.type': {kind or 'no type'} is not supported"
     raise InvalidRequest(message, param=f"{path}.type")
 
 
-def _image(block: Message, path: str) -> dict[str, Any]:
+def _image(block: Block, path: str, media: ChatMedia) -> Part:
     path = f"{path}.source"
     source = block.get("source")
     if not isinstance(source, dict):
@@ -165,12 +177,11 @@ def _image(block: Message, path: str) -> dict[str, Any]:
     kind = source.get("type")
     if kind == "base64":
         media_type = source.get("media_type") or "image/jpeg"
-        url = f"data:{media_type};base64,{_string(source, 'data', path)}"
-    elif kind == "url":
-        url = _string(source, "url", path)
-    else:
-        raise InvalidRequest(f"Field '{path}.type': must be base64 or url", param=f"{path}.type")
-    return {"type": "image_url", "image_url": {"url": url}}
+        data = f"data:{media_type};base64,{_string(source, 'data', path)}"
+        return media.image(data, f"{path}.data")
+    if kind == "url":
+        return media.image(_string(source, "url", path), f"{path}.url")
+    raise InvalidRequest(f"Field '{path}.type': must be base64 or url", param=f"{path}.type")
 
 
 def _string(block: Mapping[str, Any], key: str, path: str) -> str:

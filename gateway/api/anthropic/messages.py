@@ -1,83 +1,80 @@
-"""The body of /v1/messages, turned into that of a chat and planned as one.
+"""The body of /v1/messages.
 
-Fields of llama-server that Anthropic does not know (`seed`, `min_p`, `grammar` …) mean the same as
-in a chat.
+Fields of llama-server that Anthropic does not know (`seed`, `min_p`, `grammar`, …) mean the same as
+in a chat completion.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.api.anthropic.blocks import read_messages, read_system
 from gateway.api.anthropic.events import MessagesReply, failure
-from gateway.api.fields.field_names import respelled
-from gateway.api.fields.options import read_int, read_object
-from gateway.api.openai import chat
+from gateway.api.chat_request import DialectFields, plan_chat, read_chat_request, read_log_probs
+from gateway.api.fields.chat.conversation import ChatMedia
+from gateway.api.fields.chat.reasoning import check_effort, read_effort
+from gateway.api.fields.chat.tools import (
+    Tool,
+    ToolUse,
+    read_choice_name,
+    read_choice_word,
+    read_function,
+)
+from gateway.api.fields.options import read_int, read_object, read_single_choice
+from gateway.api.fields.structured import read_response_format
 from gateway.api.reply import RequestPlan
+from gateway.api.unsupported import Refusal, other_than, refuse_unsupported
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.sampling import INT32_MAX
 
 _DEFAULT_BUDGET = 10000
-"""llama-server's, for thinking that is enabled without one."""
+"""llama-server's, in tokens, for thinking that is enabled without a budget."""
 _DEFAULT_MAX_TOKENS = 4096
 """llama-server's; Anthropic demands the field."""
 
-_OWN = frozenset(
-    {"system", "messages", "tools", "tool_choice", "stop_sequences", "thinking", "output_config"}
-)
-"""What is rewritten; every other field means the same as in a chat."""
-
-_SPELLINGS: Mapping[str, str] = {
-    "stop": "stop_sequences",
-    "reasoning_effort": "output_config.effort",
-    "response_format": "output_config.format",
+_REFUSED: Mapping[str, Refusal] = {
+    "mcp_servers": ("remote tools are not supported yet", bool),
+    "container": ("code execution is not supported yet", bool),
+    "functions": ("OpenAI's functions are not supported yet", bool),
+    "function_call": ("OpenAI's functions are not supported yet", other_than("auto", "none")),
 }
-"""A chat's field -> where it came from."""
-
-_REFUSED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "mcp_servers": ("remote tools are", bool),
-    "container": ("code execution is", bool),
-    "functions": ("OpenAI's functions are", bool),
-    "function_call": ("OpenAI's functions are", lambda value: value not in ("auto", "none")),
-}
-"""Name -> (what is not supported, whether a value that is not null asks for it)."""
-
-_SOURCE = "messages.content.source.url"
-"""What a link is called: blocks do not stay at their places, so which one it was is not known."""
 
 _CHOICES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan a message; raises `InvalidRequest` naming the field."""
-    converted = to_chat(body)
-    with respelled(_SPELLINGS):
-        planned = chat.plan(converted, card)
-    links = tuple(link._replace(param=_SOURCE) for link in planned.links)
-    return replace(planned, reply=MessagesReply(card), failure=failure, links=links)
+    refuse_unsupported(body, own=_REFUSED)
+    media = ChatMedia(card)
+    messages = [*read_system(body.get("system")), *read_messages(body.get("messages"), media)]
+    thinking = read_object(body, "thinking")
+    output = read_object(body, "output_config")
+    effort = check_effort(output.get("effort"), "output_config.effort")
+    own = DialectFields(
+        messages=tuple(messages),
+        media=media,
+        tools=_tool_use(body),
+        schema=_schema(body, output.get("format")),
+        effort=read_effort(body) if effort is None else effort,
+        template_variables=_template_variables(thinking),
+        sampling=_sampling(body, thinking),
+        n_top=read_log_probs(body),
+    )
+    request = read_chat_request(body, card, own)
+    return plan_chat(request, MessagesReply(card), failure=failure)
 
 
-def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of the chat that means the same."""
-    for key, (what, asks) in _REFUSED.items():
-        if body.get(key) is not None and asks(body[key]):
-            raise InvalidRequest(f"Field '{key}': {what} not supported yet", param=key)
-    converted = {key: value for key, value in body.items() if key not in _OWN | _REFUSED.keys()}
-    converted["messages"] = read_system(body.get("system")) + read_messages(body.get("messages"))
+def _sampling(body: Mapping[str, Any], thinking: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the fields of `SamplingParams` that Anthropic names or limits in its own way."""
     n_predict = read_int(body, "max_tokens", -1, INT32_MAX)
-    converted["max_tokens"] = _DEFAULT_MAX_TOKENS if n_predict is None else n_predict
+    fields: dict[str, Any] = {"max_tokens": _DEFAULT_MAX_TOKENS if n_predict is None else n_predict}
     if body.get("stop_sequences") is not None:
-        converted["stop"] = _stops(body["stop_sequences"])
-    tools = body.get("tools")
-    if tools is not None:
-        converted["tools"] = _tools(tools)
-    converted |= _choice(read_object(body, "tool_choice"))
-    converted |= _thinking(read_object(body, "thinking"), body)
-    converted |= _output(read_object(body, "output_config"))
-    for key in ("n", "n_cmpl"):
-        read_int(body, key, 1, 1)
-    return converted | {"n": 1}
+        fields["stop"] = _stops(body["stop_sequences"])
+    if thinking.get("type") in ("enabled", "disabled"):
+        budget = read_int(thinking, "budget_tokens", 0, INT32_MAX)
+        if thinking["type"] == "enabled":
+            fields["thinking_budget_tokens"] = _DEFAULT_BUDGET if budget is None else budget
+    return fields | {"n": read_single_choice(body)}
 
 
 def _stops(value: Any) -> list[str]:
@@ -87,13 +84,17 @@ def _stops(value: Any) -> list[str]:
     return value
 
 
-def _tools(tools: Any) -> list[dict[str, Any]]:
-    if not isinstance(tools, list):
+def _tool_use(body: Mapping[str, Any]) -> ToolUse:
+    value = body.get("tools")
+    if value is not None and not isinstance(value, list):
         raise InvalidRequest("Field 'tools': must be an array", param="tools")
-    return [_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
+    tools = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(value or ()))
+    choice = read_object(body, "tool_choice")
+    is_single = choice.get("disable_parallel_tool_use") is True
+    return ToolUse(tools, _choice(choice, tools), parallel=False if is_single else None)
 
 
-def _tool(tool: Any, path: str) -> dict[str, Any]:
+def _tool(tool: Any, path: str) -> Tool:
     if not isinstance(tool, dict):
         raise InvalidRequest(f"Field '{path}': must be an object", param=path)
     kind = tool.get("type")
@@ -109,51 +110,34 @@ def _tool(tool: Any, path: str) -> dict[str, Any]:
         "description": tool.get("description") or "",
         "parameters": tool["input_schema"],
     }
-    return {"type": "function", "function": function}
+    return read_function(function, path)
 
 
-def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+def _choice(choice: Mapping[str, Any], tools: Sequence[Tool]) -> str:
     if not choice:
-        return {}
+        return "auto"
     kind = choice.get("type")
-    fields: dict[str, Any] = {}
     if kind == "tool":
-        fields["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
-    elif isinstance(kind, str) and kind in _CHOICES:
-        fields["tool_choice"] = _CHOICES[kind]
-    else:
-        message = "Field 'tool_choice.type': must be one of auto, any, tool, none"
-        raise InvalidRequest(message, param="tool_choice.type")
-    if choice.get("disable_parallel_tool_use") is True:
-        fields["parallel_tool_calls"] = False
-    return fields
+        return read_choice_name(choice.get("name"), tools, choice, "tool_choice.name")
+    if isinstance(kind, str) and kind in _CHOICES:
+        return read_choice_word(_CHOICES[kind], tools)
+    message = "Field 'tool_choice.type': must be one of auto, any, tool, none"
+    raise InvalidRequest(message, param="tool_choice.type")
 
 
-def _thinking(thinking: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Set what the template is told of thinking; the request's own word for it wins."""
+def _template_variables(thinking: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the template is told of thinking; `chat_template_kwargs` takes precedence."""
     kind = thinking.get("type")
     if kind not in (None, "enabled", "disabled", "adaptive"):
         message = "Field 'thinking.type': must be one of enabled, disabled, adaptive"
         raise InvalidRequest(message, param="thinking.type")
-    if kind is None or kind == "adaptive":
-        return {}
-    kwargs = {"enable_thinking": kind == "enabled", **read_object(body, "chat_template_kwargs")}
-    fields: dict[str, Any] = {"chat_template_kwargs": kwargs}
-    budget = read_int(thinking, "budget_tokens", 0, INT32_MAX)
-    if kind == "enabled":
-        fields["thinking_budget_tokens"] = _DEFAULT_BUDGET if budget is None else budget
-    return fields
+    return {} if kind in (None, "adaptive") else {"enable_thinking": kind == "enabled"}
 
 
-def _output(output: Mapping[str, Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if output.get("effort") is not None:
-        fields["reasoning_effort"] = output["effort"]
-    form = output.get("format")
-    if form is not None:
-        if not isinstance(form, dict) or form.get("type") != "json_schema":
-            message = "Field 'output_config.format': only json_schema is supported"
-            raise InvalidRequest(message, param="output_config.format")
-        schema = {"name": "output", "schema": form.get("schema")}
-        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return fields
+def _schema(body: Mapping[str, Any], form: Any) -> str | None:
+    if form is None:
+        return read_response_format(body, read_object(body, "response_format"))
+    if not isinstance(form, dict) or form.get("type") != "json_schema":
+        message = "Field 'output_config.format': only json_schema is supported"
+        raise InvalidRequest(message, param="output_config.format")
+    return read_response_format(body, form, "output_config.format", is_flat=True)

@@ -1,4 +1,4 @@
-"""Small request fields that are neither sampling nor prompt: flags and the ping interval."""
+"""Readers of single values: a flag, an object, an integer, and small fields of all dialects."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def read_flag(body: Mapping[str, Any], key: str, default: bool = False) -> bool:
 
 
 def read_object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Read an object; null is absent is empty."""
+    """Read an object; null and absent are empty."""
     value = body.get(key)
     if value is None:
         return {}
@@ -30,7 +30,7 @@ def read_object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def read_int(body: Mapping[str, Any], key: str, low: int, high: int) -> int | None:
-    """Read an integer within limits, of a fraction the whole part; null is absent."""
+    """Read an integer within limits; a fraction is cut off; null is absent."""
     value = body.get(key)
     if value is None:
         return None
@@ -43,19 +43,26 @@ def read_int(body: Mapping[str, Any], key: str, low: int, high: int) -> int | No
     return value
 
 
+def read_single_choice(body: Mapping[str, Any]) -> int:
+    """Return 1, for an answer that has no choices; raises `InvalidRequest` if several are asked."""
+    for key in ("n", "n_cmpl"):
+        read_int(body, key, 1, 1)
+    return 1
+
+
 def read_ping_interval(body: Mapping[str, Any]) -> float | None:
-    """Read `sse_ping_interval` in seconds: -1 is never (0 here), absent is the server's (None)."""
+    """Read `sse_ping_interval` in seconds: 0 is never (-1 in the body), None the server's own."""
     value = read_int(body, "sse_ping_interval", -1, INT32_MAX)
     return None if value is None else float(max(value, 0))
 
 
 def read_n_top(body: Mapping[str, Any], key: str) -> int | None:
-    """Read how many rivals of each token are told; more than there may be are as many."""
+    """Read how many rivals of each token to tell, clamped to what is possible."""
     value = read_int(body, key, -(2**63), 2**64)
     return None if value is None else min(max(value, 0), MAX_PROBS)
 
 
 def wrong_type(key: str, wanted: str, value: Any) -> InvalidRequest:
-    """Say which type a field must have, in llama-server's words."""
+    """Build the complaint about a field's type, in llama-server's words."""
     message = f"Field '{key}': type must be {wanted}, but is {json_type(value)}"
     return InvalidRequest(message, param=key)

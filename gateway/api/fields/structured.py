@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from gateway.api.fields.options import read_object, wrong_type
+from gateway.api.fields.options import wrong_type
 from protocol.errors import InvalidRequest
 
 
@@ -24,26 +24,37 @@ def read_json_schema(body: Mapping[str, Any]) -> str | None:
     return _text(schema, "json_schema")
 
 
-def read_response_format(body: Mapping[str, Any]) -> str | None:
-    """Read the schema that a chat's answer must match, from `response_format` or `json_schema`."""
-    form = read_object(body, "response_format")
+def read_response_format(
+    body: Mapping[str, Any],
+    form: Mapping[str, Any],
+    path: str = "response_format",
+    *,
+    is_flat: bool = False,
+) -> str | None:
+    """Read the schema that a chat's answer must match, from the format at `path` or `json_schema`.
+
+    A flat format has `schema` beside its `type`; OpenAI's chat has an object in between.
+    """
     kind = form.get("type")
     if kind is None or kind in ("", "text"):
         return read_json_schema(body)
     if kind not in ("json_object", "json_schema"):
         message = f'response_format type must be one of "text" or "json_object", but got: {kind}'
-        raise InvalidRequest(message, param="response_format.type")
+        raise InvalidRequest(message, param=f"{path}.type")
     if body.get("grammar"):
-        message = "Cannot use both response_format and grammar"
-        raise InvalidRequest(message, param="response_format")
-    if kind == "json_object":
-        if form.get("schema") is None and body.get("json_schema"):
-            return read_json_schema(body)
-        return _text(_or_any(form.get("schema")), "response_format.schema")
-    wrapper = form.get("json_schema")
-    if wrapper is not None and not isinstance(wrapper, dict):
-        raise wrong_type("response_format.json_schema", "object", wrapper)
-    return _text(_or_any((wrapper or {}).get("schema")), "response_format.json_schema.schema")
+        raise InvalidRequest("Cannot use both response_format and grammar", param=path)
+    if kind == "json_object" and form.get("schema") is None and body.get("json_schema"):
+        return read_json_schema(body)
+    if kind == "json_schema" and not is_flat:
+        form, path = _read_inner(form, path), f"{path}.json_schema"
+    return _text(_or_any(form.get("schema")), f"{path}.schema")
+
+
+def _read_inner(form: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    inner = form.get("json_schema")
+    if inner is not None and not isinstance(inner, dict):
+        raise wrong_type(f"{path}.json_schema", "object", inner)
+    return inner or {}
 
 
 def _or_any(schema: Any) -> Any:

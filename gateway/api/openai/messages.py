@@ -1,44 +1,16 @@
-"""The `messages` of a chat: validated in llama-server's words, content flattened to text."""
+"""The `messages` of a chat completion, checked in llama-server's words."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.api.openai.parts import MARKER, join_parts
-from gateway.api.openai.tool_calls import read_calls
+from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part
+from gateway.api.openai.functions import EarlierCalls
+from gateway.api.openai.tools import read_calls
 from protocol.errors import InvalidRequest
 
-_MEDIA = frozenset({"input_video", "video_url", "file", "refusal"})
-
-
-def read_messages(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Read a list of messages; none at all is allowed, as in llama-server."""
-    messages = body.get("messages")
-    if messages is None:
-        raise InvalidRequest("'messages' is required", param="messages")
-    if not isinstance(messages, list):
-        raise InvalidRequest("Expected 'messages' to be an array", param="messages")
-    return tuple(_message(message, f"messages[{i}]") for i, message in enumerate(messages))
-
-
-def _message(message: Any, path: str) -> dict[str, Any]:
-    if not isinstance(message, dict):
-        raise InvalidRequest("All non-assistant messages must contain 'content'", param=path)
-    role = message.get("role")
-    if not isinstance(role, str):
-        raise InvalidRequest("Missing 'role' in message", param=f"{path}.role")
-    calls = read_calls(message, path) if role == "assistant" else []
-    if "content" not in message and not calls:
-        raise InvalidRequest(_MISSING[role == "assistant"], param=f"{path}.content")
-    for key in ("reasoning_content", "name", "tool_call_id"):
-        if not isinstance(message.get(key), str | None):
-            problem = f"Field '{path}.{key}': must be a string"
-            raise InvalidRequest(problem, param=f"{path}.{key}")
-    known = {key: value for key, value in message.items() if value is not None}
-    known["content"] = _content(message.get("content"), f"{path}.content")
-    # Templates ask whether there is a field, not whether it holds something.
-    known.pop("tool_calls", None)
-    return known | ({"tool_calls": calls} if calls else {})
-
+_OWN = frozenset({"role", "content", "tool_calls", "function_call"})
+"""What `ChatMessage` has fields for; the template reads all others as they came."""
+_UNSUPPORTED = ("input_video", "video_url", "file", "refusal")
 
 _MISSING = {
     False: "All non-assistant messages must contain 'content'",
@@ -46,31 +18,81 @@ _MISSING = {
 }
 
 
-def read_begun(body: Mapping[str, Any]) -> str:
-    """Return what an answer begins with that is gone on with: its parts stand further apart."""
-    index = len(body["messages"]) - 1
-    path = f"messages[{index}].content"
-    return _content(body["messages"][index].get("content"), path, between="\n\n")
+def read_messages(body: Mapping[str, Any], media: ChatMedia) -> tuple[ChatMessage, ...]:
+    """Read a list of messages; none at all is allowed, as in llama-server."""
+    messages = body.get("messages")
+    if messages is None:
+        raise InvalidRequest("'messages' is required", param="messages")
+    if not isinstance(messages, list):
+        raise InvalidRequest("Expected 'messages' to be an array", param="messages")
+    earlier = EarlierCalls()
+    return tuple(_message(message, i, earlier, media) for i, message in enumerate(messages))
 
 
-def _content(content: Any, path: str, *, between: str = "\n") -> str:
+def _message(message: Any, i: int, earlier: EarlierCalls, media: ChatMedia) -> ChatMessage:
+    path = f"messages[{i}]"
+    if not isinstance(message, dict):
+        raise InvalidRequest("All non-assistant messages must contain 'content'", param=path)
+    role, more, calls = message.get("role"), {}, []
+    if role == "function":
+        role, more = "tool", {"tool_call_id": earlier.read_result_id(message, i)}
+    elif message.get("function_call") is not None:
+        calls = [earlier.read_call(message, i)]
+    elif role == "assistant":
+        calls = read_calls(message, path)
+    if not isinstance(role, str):
+        raise InvalidRequest("Missing 'role' in message", param=f"{path}.role")
+    if "content" not in message and not calls:
+        raise InvalidRequest(_MISSING[role == "assistant"], param=f"{path}.content")
+    for key in ("reasoning_content", "name", "tool_call_id"):
+        if not isinstance(message.get(key), str | None):
+            problem = f"Field '{path}.{key}': must be a string"
+            raise InvalidRequest(problem, param=f"{path}.{key}")
+    extra = {key: value for key, value in message.items() if value is not None and key not in _OWN}
+    content = _content(message.get("content"), f"{path}.content", media)
+    return ChatMessage(role=role, content=content, extra=extra | more, tool_calls=calls)
+
+
+def _content(content: Any, path: str, media: ChatMedia) -> str | list[Part]:
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise InvalidRequest("Expected 'content' to be a string or an array", param=path)
-    return join_parts([_part(part, f"{path}[{i}]") for i, part in enumerate(content)], between)
+    return [_part(part, f"{path}[{i}]", media) for i, part in enumerate(content)]
 
 
-def _part(part: Any, path: str) -> tuple[str, str]:
+def _part(part: Any, path: str, media: ChatMedia) -> Part:
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind in ("text", MARKER):
-        text = part.get("text")
-        if isinstance(text, str):
-            return kind, text
+    if kind == "image_url":
+        return _image(part.get("image_url"), f"{path}.image_url", media)
+    if kind == "input_audio":
+        return _audio(part.get("input_audio"), f"{path}.input_audio", media)
+    if kind == "text":
+        if isinstance(part.get("text"), str):
+            return media.text(part["text"])
         raise InvalidRequest(f"Field '{path}.text': must be a string", param=f"{path}.text")
-    if kind in _MEDIA:
+    if kind in _UNSUPPORTED:
         message = f"Field '{path}.type': {kind} input is not supported yet"
         raise InvalidRequest(message, param=f"{path}.type")
     raise InvalidRequest("unsupported content[].type", param=f"{path}.type")
+
+
+def _image(value: Any, path: str, media: ChatMedia) -> Part:
+    media.require_images()
+    url = value.get("url") if isinstance(value, dict) else value
+    if not isinstance(url, str):
+        raise InvalidRequest(f"Field '{path}': must have a 'url'", param=path)
+    return media.image(url, f"{path}.url")
+
+
+def _audio(value: Any, path: str, media: ChatMedia) -> Part:
+    """Take in a sound; llama-server reads it from `url` too, where it needs no format."""
+    media.require_audio()
+    if isinstance(value, dict) and value.get("data") is None and value.get("url") is not None:
+        return media.audio(value["url"], f"{path}.url")
+    if not isinstance(value, dict) or value.get("format") not in ("wav", "mp3", "flac"):
+        message = f"Field '{path}.format': must be one of wav, mp3, flac"
+        raise InvalidRequest(message, param=path)
+    return media.audio(value.get("data"), f"{path}.data")

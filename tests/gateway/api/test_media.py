@@ -68,14 +68,14 @@ def test_a_named_image_of_a_response_is_called_as_its_client_does() -> None:
     part = {"type": "input_image", "image_url": "http://a.test/b.png"}
     body = {"input": [{"role": "user", "content": [part]}]}
     (link,) = plan_response(body, SEEING).links
-    assert link.param == "input[0].content[0].image_url.url"
+    assert link.param == "input[0].content[0].image_url"
 
 
 def test_a_named_image_of_anthropic_is_noted_too() -> None:
     source = {"type": "url", "url": "http://a.test/b.png"}
     body = {"max_tokens": 1, **chat({"type": "image", "source": source})}
     (link,) = plan_message(body, SEEING).links
-    assert (link.url, link.param) == (source["url"], "messages.content.source.url")
+    assert (link.url, link.param) == (source["url"], "messages[0].content[0].source.url")
 
 
 def test_image_data_takes_the_place_of_its_mark() -> None:

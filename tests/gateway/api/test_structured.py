@@ -65,7 +65,8 @@ def test_a_response_format_is_the_schema_of_the_chat(form: Any, schema: str | No
     ],
 )
 def test_a_schema_in_the_response_format_wins_over_json_schema(form: Any, schema: str) -> None:
-    assert read_response_format({"response_format": form, "json_schema": NULL}) == schema
+    body = {"response_format": form, "json_schema": NULL}
+    assert read_response_format(body, body["response_format"] or {}) == schema
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,15 @@
-"""The `input` of /v1/responses: its items, turned into the messages of a chat.
+"""The `input` of /v1/responses: its items, read as the messages of a chat.
 
-Items of one assistant turn (thoughts, text, calls) become one message, as in llama-server. What a
-message may hold is for `gateway.api.openai.messages` to say; here stands only what an item may be.
+The items of one assistant turn (reasoning, text, calls) become one message, as in llama-server.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part, tool_call
 from protocol.errors import InvalidRequest
 
-Message = dict[str, Any]
+Item = Mapping[str, Any]
 
 _ROLES: Mapping[str, str] = {
     "user": "user",
@@ -30,118 +30,136 @@ _TEXTS: Mapping[str, str] = {
 """Type of a part -> where its text stands."""
 
 
-def read_input(body: Mapping[str, Any]) -> list[Message]:
+def read_input(body: Mapping[str, Any], media: ChatMedia) -> tuple[ChatMessage, ...]:
     """Read `instructions` and `input`; raises `InvalidRequest` in llama-server's words."""
     value = body.get("input")
     if value is None:
         raise InvalidRequest("'input' is required", param="input")
-    messages = _instructions(body.get("instructions"))
+    conversation = _Conversation(_instructions(body.get("instructions")), media)
     if isinstance(value, str):
-        return [*messages, {"role": "user", "content": value}]
-    if not isinstance(value, list):
+        conversation.messages.append(ChatMessage(role="user", content=value))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            conversation.read(item, f"input[{i}]")
+    else:
         raise InvalidRequest("'input' must be a string or array of objects", param="input")
-    for i, item in enumerate(value):
-        _add(messages, item, f"input[{i}]")
-    return messages
+    return tuple(conversation.messages)
 
 
-def _instructions(value: Any) -> list[Message]:
+def _instructions(value: Any) -> list[ChatMessage]:
     if value is None:
         return []
     if not isinstance(value, str):
         raise InvalidRequest("Field 'instructions': must be a string", param="instructions")
-    return [{"role": "system", "content": value}]
+    return [ChatMessage(role="system", content=value)]
 
 
-def _add(messages: list[Message], item: Any, path: str) -> None:
-    kind = item.get("type") if isinstance(item, dict) else None
-    if isinstance(item, dict) and kind is None and "role" in item:
-        kind = "message"
-    read = _ITEMS.get(kind) if isinstance(kind, str) else None
-    if read is None:
-        raise InvalidRequest("Cannot determine type of 'item'", param=path)
-    read(messages, item, path)
+class _Conversation:
+    """The messages that the items read so far make."""
+
+    def __init__(self, messages: list[ChatMessage], media: ChatMedia) -> None:
+        self.messages = messages
+        self._media = media
+
+    def read(self, item: Any, path: str) -> None:
+        """Read one item."""
+        kind = item.get("type") if isinstance(item, dict) else None
+        if isinstance(item, dict) and kind is None and "role" in item:
+            kind = "message"
+        read = _READERS.get(kind) if isinstance(kind, str) else None
+        if read is None:
+            raise InvalidRequest("Cannot determine type of 'item'", param=path)
+        read(self, item, path)
+
+    def message(self, item: Item, path: str) -> None:
+        role = _ROLES.get(item["role"]) if isinstance(item.get("role"), str) else None
+        if role is None:
+            raise InvalidRequest("Cannot determine type of 'item'", param=f"{path}.role")
+        parts = _parts(item.get("content"), f"{path}.content", self._media)
+        if role == "assistant":
+            turn = self._turn()
+            turn.content = [*turn.content, *parts] if isinstance(turn.content, list) else parts
+        else:
+            self.messages.append(ChatMessage(role=role, content=parts))
+
+    def call(self, item: Item, path: str) -> None:
+        name, arguments = (_text(item, key, path) for key in ("name", "arguments"))
+        call = tool_call(name, arguments, _text(item, "call_id", path))
+        self._turn().tool_calls.append(call)
+
+    def output(self, item: Item, path: str) -> None:
+        call_id = {"tool_call_id": _text(item, "call_id", path)}
+        parts = _parts(item.get("output"), f"{path}.output", self._media)
+        self.messages.append(ChatMessage(role="tool", content=parts, extra=call_id))
+
+    def reasoning(self, item: Item, path: str) -> None:
+        """Read the reasoning, or else its summary; only OpenAI can read an encrypted one."""
+        key = "content" if item.get("content") else "summary"
+        texts = [] if item.get(key) is None else _reasoning_texts(item[key], f"{path}.{key}")
+        if texts:
+            extra = self._turn().extra
+            extra["reasoning_content"] = extra.get("reasoning_content", "") + "".join(texts)
+
+    def stored(self, item: Item, path: str) -> None:
+        message = f"Field '{path}': item_reference is not supported: no items are stored"
+        raise InvalidRequest(message, param=path)
+
+    def _turn(self) -> ChatMessage:
+        """Return the assistant's message at the end, or begin one."""
+        if not self.messages or self.messages[-1].role != "assistant":
+            self.messages.append(ChatMessage(role="assistant", content=[]))
+        return self.messages[-1]
 
 
-def _message(messages: list[Message], item: Message, path: str) -> None:
-    role = _ROLES.get(item["role"]) if isinstance(item.get("role"), str) else None
-    if role is None:
-        raise InvalidRequest("Cannot determine type of 'item'", param=f"{path}.role")
-    content = _parts(item.get("content"), f"{path}.content")
-    if role != "assistant":
-        messages.append({"role": role, "content": content})
-        return
-    turn = _turn(messages)
-    turn["content"] = [*turn["content"], *content]
-
-
-def _call(messages: list[Message], item: Message, path: str) -> None:
-    function = {key: _text(item, key, path) for key in ("name", "arguments")}
-    call = {"id": _text(item, "call_id", path), "type": "function", "function": function}
-    _turn(messages).setdefault("tool_calls", []).append(call)
-
-
-def _output(messages: list[Message], item: Message, path: str) -> None:
-    call_id = _text(item, "call_id", path)
-    content = _parts(item.get("output"), f"{path}.output")
-    messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
-
-
-def _reasoning(messages: list[Message], item: Message, path: str) -> None:
-    """Take the thoughts, or else their summary; encrypted ones are OpenAI's to read."""
-    parts: list[dict[str, Any]] = []
-    for key in ("content", "summary"):
-        if not parts and item.get(key) is not None:
-            parts = _parts(item[key], f"{path}.{key}")
-    if parts:
-        turn = _turn(messages)
-        thoughts = "".join(part["text"] for part in parts if "text" in part)
-        turn["reasoning_content"] = turn.get("reasoning_content", "") + thoughts
-
-
-def _stored(messages: list[Message], item: Message, path: str) -> None:
-    message = f"Field '{path}': item_reference is not supported: no items are stored"
-    raise InvalidRequest(message, param=path)
-
-
-_ITEMS: Mapping[str, Callable[[list[Message], Message, str], None]] = {
-    "message": _message,
-    "function_call": _call,
-    "function_call_output": _output,
-    "reasoning": _reasoning,
-    "item_reference": _stored,
+_READERS: Mapping[str, Callable[[_Conversation, Item, str], None]] = {
+    "message": _Conversation.message,
+    "function_call": _Conversation.call,
+    "function_call_output": _Conversation.output,
+    "reasoning": _Conversation.reasoning,
+    "item_reference": _Conversation.stored,
 }
 
 
-def _turn(messages: list[Message]) -> Message:
-    """Return the assistant's message at the end, or begin one."""
-    if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": []})
-    return messages[-1]
-
-
-def _parts(content: Any, path: str) -> list[dict[str, Any]]:
+def _parts(content: Any, path: str, media: ChatMedia) -> list[Part]:
     if isinstance(content, str):
-        return [{"type": "text", "text": content}]
+        return [media.text(content)]
     if not isinstance(content, list):
         raise InvalidRequest(f"Field '{path}': must be a string or an array", param=path)
-    return [_part(part, f"{path}[{i}]") for i, part in enumerate(content)]
+    return [_part(part, f"{path}[{i}]", media) for i, part in enumerate(content)]
 
 
-def _part(part: Any, path: str) -> dict[str, Any]:
+def _reasoning_texts(content: Any, path: str) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        raise InvalidRequest(f"Field '{path}': must be a string or an array", param=path)
+    return [_reasoning_text(part, f"{path}[{i}]") for i, part in enumerate(content)]
+
+
+def _reasoning_text(part: Any, path: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(kind, str) and kind in _TEXTS:
-        return {"type": "text", "text": _text(part, _TEXTS[kind], path)}
+        return _text(part, _TEXTS[kind], path)
+    raise _unsupported(kind, path)
+
+
+def _part(part: Any, path: str, media: ChatMedia) -> Part:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind in _TEXTS:
+        return media.text(_text(part, _TEXTS[kind], path))
     if kind == "input_image":
-        return {"type": "image_url", "image_url": {"url": _text(part, "image_url", path)}}
+        return media.image(_text(part, "image_url", path), f"{path}.image_url")
+    raise _unsupported(kind, path)
+
+
+def _unsupported(kind: Any, path: str) -> InvalidRequest:
+    message = "'type' must be one of 'input_text', 'input_image', or 'input_file'"
     if kind in ("input_file", "input_audio"):
         message = f"Field '{path}.type': {kind} is not supported yet"
-        raise InvalidRequest(message, param=f"{path}.type")
-    message = "'type' must be one of 'input_text', 'input_image', or 'input_file'"
-    raise InvalidRequest(message, param=f"{path}.type")
+    return InvalidRequest(message, param=f"{path}.type")
 
 
-def _text(item: Mapping[str, Any], key: str, path: str) -> str:
+def _text(item: Item, key: str, path: str) -> str:
     value = item.get(key)
     if not isinstance(value, str):
         raise InvalidRequest(f"Field '{path}.{key}': must be a string", param=f"{path}.{key}")

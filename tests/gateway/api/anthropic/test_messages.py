@@ -1,14 +1,19 @@
 """Bodies of /v1/messages: blocks become chat messages, fields those of a chat."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gateway.api.anthropic.blocks import read_messages, read_system
-from gateway.api.anthropic.messages import plan, to_chat
+from gateway.api.anthropic.messages import plan
+from gateway.api.fields.media_links import MediaLink
 from protocol.errors import InvalidRequest, TaskError
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Chat
 from tests.gateway.cards import CARD
 
+SEEING = replace(CARD, media_marker="<M>", has_vision=True)
+_ANEW = replace(CARD, prefill_assistant=False)
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"name": "f", "description": "does", "input_schema": {"type": "object"}}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
@@ -30,26 +35,40 @@ def _body(**fields: Any) -> dict[str, Any]:
     return {"messages": HI, **fields}
 
 
+def _chat(body: dict[str, Any], card: ModelCard = CARD) -> Chat:
+    (task,) = plan(body, card).tasks
+    assert task.chat is not None
+    return task.chat
+
+
+def _messages(*messages: Any, card: ModelCard = CARD) -> list[dict[str, Any]]:
+    return list(_chat({"messages": list(messages)}, card).messages)
+
+
+def _system(value: Any) -> list[dict[str, Any]]:
+    return list(_chat({"system": value, "messages": []}).messages)
+
+
 def test_system_blocks_follow_each_other() -> None:
-    assert read_system("a") == [{"role": "system", "content": "a"}]
-    assert read_system([_text("a"), _text("b")]) == [{"role": "system", "content": "ab"}]
-    assert read_system(None) == []
+    assert _system("a") == [{"role": "system", "content": "a"}]
+    assert _system([_text("a"), _text("b")]) == [{"role": "system", "content": "ab"}]
+    assert _system(None) == []
 
 
 def test_the_stamp_of_anthropics_own_client_does_not_spoil_the_cache() -> None:
     def prompt(stamp: str) -> Any:
-        return read_system(f"x-anthropic-billing-header: cc_version=2; cch={stamp};You are …")
+        return _system(f"x-anthropic-billing-header: cc_version=2; cch={stamp};You are …")
 
     assert prompt("a5145") == prompt("00000")
-    assert read_system("cch=a5145;")[0]["content"] == "cch=a5145;"
+    assert _system("cch=a5145;")[0]["content"] == "cch=a5145;"
 
 
 def test_an_assistants_blocks_are_one_message() -> None:
     blocks = [{"type": "thinking", "thinking": "Hm", "signature": ""}, _text("I look"), _use("1")]
-    assert read_messages([{"role": "assistant", "content": blocks}]) == [
+    assert _messages({"role": "assistant", "content": blocks}, card=_ANEW) == [
         {
             "role": "assistant",
-            "content": [_text("I look")],
+            "content": "I look",
             "reasoning_content": "Hm",
             "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
@@ -60,23 +79,24 @@ def test_an_assistants_blocks_are_one_message() -> None:
 
 def test_results_of_tools_are_messages_of_their_own_in_their_place() -> None:
     blocks = [_result("1", "4"), _result("2", [_text("a"), _text("b")]), _text("So?")]
-    assert read_messages([{"role": "user", "content": blocks}]) == [
+    assert _messages({"role": "user", "content": blocks}) == [
         {"role": "tool", "tool_call_id": "1", "content": "4"},
         {"role": "tool", "tool_call_id": "2", "content": "ab"},
-        {"role": "user", "content": [_text("So?")]},
+        {"role": "user", "content": "So?"},
     ]
 
 
-def test_images_are_passed_on_as_a_chat_has_them() -> None:
-    url = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+def test_images_stand_in_their_places() -> None:
     remote = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
-    (message,) = read_messages([{"role": "user", "content": [IMAGE, remote]}])
-    assert message["content"] == [
-        url,
-        {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
-    ]
-    (result,) = read_messages([{"role": "user", "content": [_result("1", [_text("a"), IMAGE])]}])
-    assert result["content"] == [_text("a"), url]
+    asked = {"role": "user", "content": [_text("a"), IMAGE, remote]}
+    answered = {"role": "user", "content": [_result("1", [_text("a"), IMAGE])]}
+    planned = plan({"messages": [asked, answered]}, SEEING)
+    (task,) = planned.tasks
+    assert task.chat is not None
+    assert [message["content"] for message in task.chat.messages] == ["a<M><M>", "a<M>"]
+    assert task.media == (b"\0", b"", b"\0")
+    (link,) = planned.links
+    assert link == MediaLink(1, "http://x/y.png", "messages[0].content[2].source.url", "image")
 
 
 def test_an_image_needs_a_model_that_sees() -> None:
@@ -85,8 +105,8 @@ def test_an_image_needs_a_model_that_sees() -> None:
 
 
 def test_an_assistant_without_content_says_nothing() -> None:
-    assert read_messages([{"role": "assistant"}, {"role": "assistant", "content": []}]) == []
-    assert read_messages([]) == []
+    assert _messages({"role": "assistant"}, {"role": "assistant", "content": []}) == []
+    assert _messages() == []
 
 
 @pytest.mark.parametrize(
@@ -166,7 +186,7 @@ def test_an_assistant_without_content_says_nothing() -> None:
         (
             _body(output_config={"effort": 3}),
             "output_config.effort",
-            "Field 'reasoning_effort': must be a string",
+            "Field 'output_config.effort': must be a string",
         ),
         (
             _body(tools=[TOOL | {"name": ""}]),
@@ -206,30 +226,23 @@ def test_labels_are_ignored() -> None:
 
 
 def test_tools_are_rewritten() -> None:
-    chat = to_chat(_body(tools=[TOOL]))
     function = {"name": "f", "description": "does", "parameters": {"type": "object"}}
-    assert chat["tools"] == [{"type": "function", "function": function}]
+    assert _chat(_body(tools=[TOOL])).tools == ({"type": "function", "function": function},)
 
 
 @pytest.mark.parametrize(
-    ("choice", "fields"),
+    ("choice", "meant", "parallel"),
     [
-        ({"type": "auto"}, {"tool_choice": "auto"}),
-        ({"type": "any"}, {"tool_choice": "required"}),
-        ({"type": "none"}, {"tool_choice": "none"}),
-        (
-            {"type": "tool", "name": "f"},
-            {"tool_choice": {"type": "function", "function": {"name": "f"}}},
-        ),
-        (
-            {"type": "auto", "disable_parallel_tool_use": True},
-            {"tool_choice": "auto", "parallel_tool_calls": False},
-        ),
+        ({"type": "auto"}, "auto", None),
+        ({"type": "any"}, "required", None),
+        ({"type": "none"}, "none", None),
+        ({"type": "tool", "name": "f"}, "function:f", None),
+        ({"type": "auto", "disable_parallel_tool_use": True}, "auto", False),
     ],
 )
-def test_the_choice_of_tools_is_rewritten(choice: Any, fields: dict[str, Any]) -> None:
-    chat = to_chat(_body(tools=[TOOL], tool_choice=choice))
-    assert {key: chat[key] for key in fields} == fields
+def test_the_choice_of_tools_is_rewritten(choice: Any, meant: str, parallel: bool | None) -> None:
+    chat = _chat(_body(tools=[TOOL], tool_choice=choice))
+    assert (chat.tool_choice, chat.parallel_tool_calls) == (meant, parallel)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +262,6 @@ def test_thinking_is_told_to_the_template(thinking: Any, kwargs: Any, budget: in
 
 def test_a_schema_and_an_effort_are_asked_for_as_a_chat_asks() -> None:
     form = {"type": "json_schema", "schema": {"type": "object"}}
-    chat = to_chat(_body(output_config={"effort": "low", "format": form}))
-    assert chat["reasoning_effort"] == "low"
-    assert chat["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    chat = _chat(_body(output_config={"effort": "low", "format": form}))
+    assert chat.kwargs == {"reasoning_effort": "low"}
+    assert chat.schema == '{"type":"object"}'

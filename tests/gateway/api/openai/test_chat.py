@@ -38,6 +38,10 @@ def _body(**fields: Any) -> dict[str, Any]:
             "unsupported content[].type",
         ),
         ({"messages": [{"role": "user", "content": ["a"]}]}, "unsupported content[].type"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": ["x"]}]}]},
+            "unsupported content[].type",
+        ),
         (_body(top_logprobs=2), "top_logprobs requires logprobs to be set to true"),
         (_body(logprobs=3), "Field 'logprobs': type must be boolean, but is number"),
         (_body(tool_choice="foo"), "Invalid tool_choice: foo"),

@@ -1,23 +1,33 @@
 """Bodies of /v1/responses: items become messages, fields those of a chat."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gateway.api.openai.responses.inputs import read_input
-from gateway.api.openai.responses.plan import plan, to_chat
+from gateway.api.openai.responses.plan import plan
 from protocol.errors import InvalidRequest, TaskError
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Chat
 from tests.gateway.cards import CARD
 
+SEEING = replace(CARD, media_marker="<M>", has_vision=True)
+_ANEW = replace(CARD, prefill_assistant=False)
 IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
 
 
-def _text(text: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": text}]
+def _chat(body: dict[str, Any], card: ModelCard = CARD) -> Chat:
+    (task,) = plan(body, card).tasks
+    assert task.chat is not None
+    return task.chat
+
+
+def _messages(body: dict[str, Any], card: ModelCard = CARD) -> list[dict[str, Any]]:
+    return list(_chat(body, card).messages)
 
 
 def test_a_string_is_what_the_user_says() -> None:
-    assert read_input({"input": "hi", "instructions": "Be brief."}) == [
+    assert _messages({"input": "hi", "instructions": "Be brief."}) == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "hi"},
     ]
@@ -41,23 +51,23 @@ def test_items_of_one_turn_are_one_message() -> None:
         {"type": "function_call_output", "call_id": "call_1", "output": "4"},
         {"type": "function_call_output", "call_id": "call_2", "output": [{**IMAGE}]},
     ]
-    assert read_input({"input": items}) == [
-        {"role": "system", "content": _text("Be brief.")},
-        {"role": "user", "content": _text("hi")},
+    assert _messages({"input": items}, SEEING) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hi"},
         {
             "role": "assistant",
-            "content": _text("I look"),
+            "content": "I look",
             "reasoning_content": "Hm",
             "tool_calls": [
                 {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
                 {"id": "call_2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
             ],
         },
-        {"role": "tool", "tool_call_id": "call_1", "content": _text("4")},
+        {"role": "tool", "tool_call_id": "call_1", "content": "4"},
         {
             "role": "tool",
             "tool_call_id": "call_2",
-            "content": [{"type": "image_url", "image_url": {"url": IMAGE["image_url"]}}],
+            "content": "<M>",
         },
     ]
 
@@ -69,9 +79,9 @@ def test_thoughts_without_content_are_their_summary_or_nothing() -> None:
         "encrypted_content": "x",
         "content": None,
     }
-    assert read_input({"input": [thoughts]}) == []
+    assert _messages({"input": [thoughts]}) == []
     summed_up = thoughts | {"summary": [{"type": "summary_text", "text": "Hm"}]}
-    assert read_input({"input": [summed_up]})[0]["reasoning_content"] == "Hm"
+    assert _messages({"input": [summed_up]}, _ANEW)[0]["reasoning_content"] == "Hm"
 
 
 @pytest.mark.parametrize(
@@ -132,6 +142,27 @@ def test_thoughts_without_content_are_their_summary_or_nothing() -> None:
             {"input": "a", "tools": [{"type": "function", "name": 3}]},
             "tools[0].name",
             "Failed to parse tools: the name must be a string of 1 to 256 printable characters",
+        ),
+        (
+            {"input": "a", "tools": [{"type": "web_search"}, {"type": "function"}]},
+            "tools[1].name",
+            "Failed to parse tools: the name must be a string of 1 to 256 printable characters",
+        ),
+        (
+            {"input": "a", "text": {"format": {"type": "json_schema", "schema": 3}}},
+            "text.format.schema",
+            "Field 'text.format.schema': JSON schema conversion failed:\n"
+            "JSON schema error at #: schema must be an object",
+        ),
+        (
+            {"input": "a", "max_tokens": "x"},
+            "max_tokens",
+            "Field 'max_tokens': type must be number, but is string",
+        ),
+        (
+            {"input": [{"type": "reasoning", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0].type",
+            "'type' must be one of 'input_text', 'input_image', or 'input_file'",
         ),
         ({"input": "a", "tools": [3]}, "tools[0]", "'tools' must be an array of objects"),
         (
@@ -194,34 +225,34 @@ def test_limits_and_sampling_reach_the_task() -> None:
 
 def test_functions_are_rewritten_and_other_tools_skipped() -> None:
     tools = [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {}}]
-    chat = to_chat({"input": "a", "tools": tools, "tool_choice": {"type": "function", "name": "f"}})
+    chat = _chat({"input": "a", "tools": tools, "tool_choice": {"type": "function", "name": "f"}})
     function = {"strict": True, "name": "f", "parameters": {}}
-    assert chat["tools"] == [{"type": "function", "function": function}]
-    assert chat["tool_choice"] == {"type": "function", "function": {"name": "f"}}
+    assert chat.tools == ({"type": "function", "function": function},)
+    assert chat.tool_choice == "function:f"
 
 
 def test_allowed_tools_leave_out_the_others() -> None:
     tools = [{"type": "function", "name": name} for name in "fg"]
     named = [{"type": "function", "name": "g"}]
     choice = {"type": "allowed_tools", "mode": "required", "tools": named}
-    chat = to_chat({"input": "a", "tools": tools, "tool_choice": choice})
-    assert [tool["function"]["name"] for tool in chat["tools"]] == ["g"]
-    assert chat["tool_choice"] == "required"
+    chat = _chat({"input": "a", "tools": tools, "tool_choice": choice})
+    assert [tool["function"]["name"] for tool in chat.tools] == ["g"]
+    assert chat.tool_choice == "required"
 
 
-def test_a_schema_is_asked_for_as_a_chat_asks() -> None:
+def test_a_format_has_its_schema_beside_its_type() -> None:
     form = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}
-    chat = to_chat({"input": "a", "text": {"format": form, "verbosity": "low"}})
-    schema = {"name": "x", "schema": {"type": "object"}, "strict": True}
-    assert chat["response_format"] == {"type": "json_schema", "json_schema": schema}
-    assert to_chat({"input": "a", "text": {"format": {"type": "text"}}})["response_format"] == {
-        "type": "text"
-    }
+    chat = _chat({"input": "a", "text": {"format": form, "verbosity": "low"}})
+    assert chat.schema == '{"type":"object"}'
+    plain = {"input": "a", "text": {"format": {"type": "text"}}}
+    assert _chat(plain | {"response_format": {"type": "json_object"}}).schema is None
 
 
 def test_effort_becomes_the_templates() -> None:
-    assert to_chat({"input": "a", "reasoning": {"effort": "low"}})["reasoning_effort"] == "low"
-    assert "reasoning_effort" not in to_chat({"input": "a", "reasoning": {"effort": None}})
+    assert _chat({"input": "a", "reasoning": {"effort": "low"}}).kwargs == {
+        "reasoning_effort": "low"
+    }
+    assert _chat({"input": "a", "reasoning": {"effort": None}}).kwargs is None
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""The fields of a chat about thoughts and about going on with the last message."""
+"""Fields of a chat about reasoning, and about continuing its last message."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gateway.api.fields.chat.conversation import ChatMessage
 from gateway.api.fields.options import read_flag, read_object, wrong_type
 from protocol.errors import InvalidRequest
+from protocol.wire.facts import ModelCard
 
 _MARKS = (
     "generation_prompt",
@@ -16,24 +18,25 @@ _FORMATS = ("none", "auto", "deepseek", "deepseek-legacy")
 
 
 class Continuation(NamedTuple):
-    """How the end of the prompt is written."""
+    """How the prompt ends."""
 
     add_generation_prompt: bool
     continues: bool
+    """The answer continues the last message."""
     thought: bool | None
-    """Go on with the message's thoughts; None is as the message has it."""
+    """It continues the message's reasoning; None is as the message has it."""
 
 
 def refuse_marks(body: Mapping[str, Any]) -> None:
-    """Refuse what only a plain prompt may say of thoughts: here the chat template does."""
+    """Refuse the marks of reasoning: in a chat its template says them."""
     for key in _MARKS:
         if body.get(key):
             message = f"Field '{key}': in a chat its template says it"
             raise InvalidRequest(message, param=key)
 
 
-def read_reasoning_format(body: Mapping[str, Any], default: str = "auto") -> str:
-    """Read whether thoughts are taken out of the text."""
+def read_reasoning_format(body: Mapping[str, Any], default: str) -> str:
+    """Read whether reasoning is separated from the text."""
     value = body.get("reasoning_format")
     if value is None:
         return default
@@ -44,19 +47,28 @@ def read_reasoning_format(body: Mapping[str, Any], default: str = "auto") -> str
     return value
 
 
+def read_effort(body: Mapping[str, Any]) -> str | None:
+    """Read OpenAI's `reasoning_effort`."""
+    return check_effort(body.get("reasoning_effort"), "reasoning_effort")
+
+
+def check_effort(value: Any, path: str) -> str | None:
+    """Return the effort that stands at `path`, or raise `InvalidRequest`."""
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"Field '{path}': must be a string", param=path)
+    return value
+
+
 def read_template_variables(
-    body: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    body: Mapping[str, Any], defaults: Mapping[str, Any], effort: str | None
 ) -> dict[str, Any]:
-    """Merge what the template will see: its own variables and OpenAI's `reasoning_effort`."""
-    kwargs = {**(defaults or {}), **read_object(body, "chat_template_kwargs")}
+    """Merge the template's variables: the defaults, those of the request, and its effort."""
+    kwargs = {**defaults, **read_object(body, "chat_template_kwargs")}
     thinking = kwargs.get("enable_thinking")
     if thinking is not None and not isinstance(thinking, bool):
         kind = "string" if isinstance(thinking, str) else type(thinking).__name__
         message = f'invalid type for "enable_thinking" (expected boolean, got {kind})'
         raise InvalidRequest(message, param="chat_template_kwargs.enable_thinking")
-    effort = body.get("reasoning_effort")
-    if effort is not None and not isinstance(effort, str):
-        raise InvalidRequest("Field 'reasoning_effort': must be a string", param="reasoning_effort")
     if effort == "none":
         kwargs.pop("reasoning_effort", None)
         kwargs["enable_thinking"] = False
@@ -66,11 +78,11 @@ def read_template_variables(
 
 
 def read_continuation(
-    body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], *, prefills: bool = True
+    body: Mapping[str, Any], messages: Sequence[ChatMessage], card: ModelCard, field: str
 ) -> Continuation:
-    """Settle whether the answer begins anew or goes on with an assistant's last message.
+    """Read whether the answer starts a new message or continues the assistant's last one.
 
-    `prefills` tells whether it goes on with one even if the request does not say so.
+    Some models continue it even if the request does not ask for that. `field` names the messages.
     """
     adds = read_flag(body, "add_generation_prompt", default=True)
     value = body.get("continue_final_message")
@@ -81,27 +93,26 @@ def read_continuation(
             'Field \'continue_final_message\': must be a boolean, "content" or "reasoning_content"'
         )
         raise InvalidRequest(message, param="continue_final_message")
-    last = messages[-1] if messages else {}
-    is_ours = last.get("role") == "assistant"
-    if not value and is_ours and prefills:
-        if len(messages) > 1 and messages[-2].get("role") == "assistant":
+    is_assistants = [message.role == "assistant" for message in messages[-2:]]
+    if not value and card.prefill_assistant and is_assistants[-1:] == [True]:
+        if all(is_assistants) and len(is_assistants) == 2:
             message = "Cannot have 2 or more assistant messages at the end of the list."
-            raise InvalidRequest(message, param="messages")
+            raise InvalidRequest(message, param=field)
         value, adds = True, False
     if not value:
         return Continuation(adds, continues=False, thought=None)
-    _check(last, adds=adds, is_ours=is_ours)
+    _check_continued(messages[-1] if messages else None, adds=adds)
     thought = None if value is True else value == "reasoning_content"
     return Continuation(add_generation_prompt=False, continues=True, thought=thought)
 
 
-def _check(last: Mapping[str, Any], *, adds: bool, is_ours: bool) -> None:
+def _check_continued(last: ChatMessage | None, *, adds: bool) -> None:
     if adds:
         message = "Cannot set both add_generation_prompt and continue_final_message to true."
         raise InvalidRequest(message, param="add_generation_prompt")
-    if not is_ours:
+    if last is None or last.role != "assistant":
         message = "Cannot continue: the last message is not the assistant's"
         raise InvalidRequest(message, param="continue_final_message")
-    if last.get("tool_calls"):
+    if last.tool_calls:
         message = "Cannot continue an assistant message that contains tool calls."
         raise InvalidRequest(message, param="continue_final_message")

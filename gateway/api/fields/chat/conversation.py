@@ -1,0 +1,112 @@
+"""The messages of a chat as its template reads them, and the images and sounds in them.
+
+A dialect's reader makes a `ChatMessage` of each of its messages. Texts in a list of parts are
+joined; an image or a sound becomes the model's marker, and its data goes to `ChatMedia`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gateway.api.fields.media import read_base64, require_audio, require_images
+from gateway.api.fields.media_links import MediaLink, is_link
+from protocol.errors import InvalidRequest
+from protocol.wire.facts import ModelCard
+
+
+class Part(NamedTuple):
+    """One part of a message's content."""
+
+    text: str
+    is_marker: bool = False
+    """The text is the marker that stands for an image or a sound."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ChatMessage:
+    """One message of a conversation."""
+
+    role: str
+    content: str | list[Part] = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Other fields for the template: `reasoning_content`, `tool_call_id`, `name`, unknown ones."""
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def for_template(self, between: str = "\n") -> dict[str, Any]:
+        """Return what the template reads. `tool_calls` is absent if there are none: templates ask
+        whether the field exists."""
+        content = self.content
+        text = content if isinstance(content, str) else join_parts(content, between)
+        message = {"role": self.role, "content": text, **self.extra}
+        return message | ({"tool_calls": self.tool_calls} if self.tool_calls else {})
+
+
+def tool_call(name: str, arguments: Any, call_id: str | None) -> dict[str, Any]:
+    """Return an earlier call as templates read it; empty arguments become `{}`."""
+    function = {"name": name, "arguments": arguments or "{}"}
+    call = {"type": "function", "function": function}
+    return call if call_id is None else {**call, "id": call_id}
+
+
+def join_parts(parts: Iterable[Part], between: str = "\n") -> str:
+    """Join texts by `between`; next to a marker stands nothing (llama.cpp's rule)."""
+    joined, after_marker = "", False
+    for part in parts:
+        if not part.is_marker and joined and not after_marker:
+            joined += between
+        joined += part.text
+        after_marker = part.is_marker
+    return joined
+
+
+class ChatMedia:
+    """The images and sounds of a conversation, in order."""
+
+    def __init__(self, card: ModelCard) -> None:
+        self._card = card
+        self._pieces: list[bytes] = []
+        self._links: list[MediaLink] = []
+
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """The data of each; empty where a link says where to fetch it."""
+        return self._pieces
+
+    @property
+    def links(self) -> Sequence[MediaLink]:
+        """What is still to be fetched."""
+        return self._links
+
+    def text(self, text: str) -> Part:
+        """Return a part of text, without markers of the client's: they stand for no image."""
+        marker = self._card.media_marker
+        return Part(text.replace(marker, "") if marker else text)
+
+    def require_images(self) -> None:
+        """Raise `TaskError` if the model takes no images."""
+        require_images(self._card)
+
+    def image(self, url: str, path: str) -> Part:
+        """Take in an image by its URL, which may be a data URL or base64; raises `TaskError`."""
+        self.require_images()
+        return self._add(url, path, "image")
+
+    def require_audio(self) -> None:
+        """Raise `TaskError` if the model takes no audio."""
+        require_audio(self._card)
+
+    def audio(self, value: Any, path: str) -> Part:
+        """Take in a sound: base64 or a URL; raises `TaskError`."""
+        self.require_audio()
+        return self._add(value, path, "audio")
+
+    def _add(self, value: Any, path: str, kind: str) -> Part:
+        if isinstance(value, str) and is_link(value):
+            self._links.append(MediaLink(len(self._pieces), value, path, kind))
+            self._pieces.append(b"")
+        elif isinstance(value, str) and "://" in value[:16]:
+            message = f"Field '{path}': must be a URL of http, https, file or data"
+            raise InvalidRequest(message, param=path)
+        else:
+            self._pieces.append(read_base64(value, path))
+        return Part(self._card.media_marker, is_marker=True)
