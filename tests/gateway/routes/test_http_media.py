@@ -81,7 +81,7 @@ async def test_images_are_fetched_at_once(tmp_path: Path) -> None:
                     }
                 ]
             },
-            "input[0].content[0].image_url.url",
+            "input[0].content[0].image_url",
         ),
     ],
 )
