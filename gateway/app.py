@@ -31,18 +31,17 @@ from gateway.models.leases import ModelLeaseMiddleware
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
 from gateway.routes.admin import Admin
-from gateway.routes.control import ChatControl
-from gateway.routes.counting import ANTHROPIC, OPENAI, Counting
+from gateway.routes.control import ChatControlEndpoint
 from gateway.routes.generate import GenerationEndpoint
-from gateway.routes.models import ModelEventStream, ModelOrders, ModelRemoval
-from gateway.routes.predictions import Predictions
-from gateway.routes.rendering import Rendering
+from gateway.routes.models import ModelEndpoints, ModelEventStream
+from gateway.routes.predictions import PredictionEndpoint
+from gateway.routes.prompts import PromptEndpoints
 from gateway.routes.service import Service
-from gateway.routes.slots import SlotActions
-from gateway.routes.tokens import Detokenization, Tokenization
-from gateway.routes.tuning import GlobalProps, LoraAdapters
+from gateway.routes.slots import SlotEndpoints
+from gateway.routes.tokens import TokenEndpoints
+from gateway.routes.tuning import TuningEndpoints
 from gateway.routes.unsupported import unsupported_routes
-from gateway.routes.vectors import Embedding, Reranking
+from gateway.routes.vectors import VectorEndpoints
 from gateway.routes.wrapped import WrappedGeneration
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
@@ -93,8 +92,8 @@ def _added(service: Service, routes: Sequence[Route]) -> list[Route]:
     """Return the routes that the configuration names; raises `ConfigError` if one is taken."""
     config, added = service.config, []
     if config.predict_route:
-        endpoint = Predictions(service, routes)
-        added.append(Route(config.predict_route, endpoint, methods=["POST"]))
+        endpoint = PredictionEndpoint(service, routes)
+        added.append(Route(config.predict_route, endpoint.predict, methods=["POST"]))
     if config.health_route:
         added.append(Route(config.health_route, Admin(service).health, methods=["GET"]))
     for route in added:
@@ -124,9 +123,7 @@ def _routes(service: Service) -> list[Route]:
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
         *(Route(path, endpoint, methods=["GET"]) for path, endpoint in _gets(service).items()),
-        Route(
-            "/models", AdminOnly(request_response(ModelRemoval(service).remove)), methods=["DELETE"]
-        ),
+        Route("/models", _for_admins(ModelEndpoints(service).remove), methods=["DELETE"]),
     ]
 
 
@@ -134,21 +131,21 @@ def _chats(service: Service) -> dict[str, _Endpoint]:
     """Return what takes a conversation, in the words of each API."""
     chatting = WrappedGeneration(service, chat.plan, "ChatCompletion")
     responding = GenerationEndpoint(service, responses.plan, "Response")
-    counting = Counting(service, responses.plan, "Response", OPENAI)
-    chat_counting = Counting(service, chat.plan, "ChatCompletion", OPENAI)
+    chats = PromptEndpoints(service, chat.plan, "ChatCompletion")
+    prompts = PromptEndpoints(service, responses.plan, "Response")
     return {
         "/v1/chat/completions": chatting,
         "/chat/completions": chatting,
-        "/v1/chat/completions/control": ChatControl(service),
-        "/v1/chat/completions/input_tokens": chat_counting,
-        "/chat/completions/input_tokens": chat_counting,
-        "/apply-template": Rendering(service, chat.plan, "ChatCompletion"),
+        "/v1/chat/completions/control": ChatControlEndpoint(service).control,
+        "/v1/chat/completions/input_tokens": chats.count_typed,
+        "/chat/completions/input_tokens": chats.count_typed,
+        "/apply-template": chats.render,
         "/v1/responses": responding,
         "/responses": responding,
-        "/v1/responses/input_tokens": counting,
-        "/responses/input_tokens": counting,
+        "/v1/responses/input_tokens": prompts.count_typed,
+        "/responses/input_tokens": prompts.count_typed,
         "/v1/messages": GenerationEndpoint(service, messages.plan, "Message"),
-        "/v1/messages/count_tokens": Counting(service, messages.plan, "Message", ANTHROPIC),
+        "/v1/messages/count_tokens": PromptEndpoints(service, messages.plan, "Message").count,
     }
 
 
@@ -164,20 +161,26 @@ def _generating(service: Service) -> dict[str, _Endpoint]:
 
 def _side(service: Service) -> dict[str, _Endpoint]:
     """Return what generates nothing."""
-    reranking = Reranking(service)
+    vectors, tokens = VectorEndpoints(service), TokenEndpoints(service)
+    tuning, models = TuningEndpoints(service), ModelEndpoints(service)
+    rerank_paths = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
     return {
-        "/v1/embeddings": Embedding(service),
-        "/embeddings": Embedding(service, native=True),
-        "/embedding": Embedding(service, native=True, object_of_one=True),
-        **dict.fromkeys(("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"), reranking),
-        "/tokenize": Tokenization(service),
-        "/detokenize": Detokenization(service),
-        "/slots/{id_slot}": AdminOnly(SlotActions(service)),
-        "/lora-adapters": AdminOnly(LoraAdapters(service, reads=False)),
-        "/props": AdminOnly(request_response(GlobalProps(service).set)),
-        "/models/load": AdminOnly(ModelOrders(service, loads=True)),
-        "/models/unload": AdminOnly(ModelOrders(service, loads=False)),
+        "/v1/embeddings": vectors.openai,
+        "/embeddings": vectors.native,
+        "/embedding": vectors.native_of_2024,
+        **dict.fromkeys(rerank_paths, vectors.rerank),
+        "/tokenize": tokens.tokenize,
+        "/detokenize": tokens.detokenize,
+        "/slots/{id_slot}": _for_admins(SlotEndpoints(service).act),
+        "/lora-adapters": _for_admins(tuning.set_adapters),
+        "/props": _for_admins(tuning.set_props),
+        "/models/load": _for_admins(models.load),
+        "/models/unload": _for_admins(models.unload),
     }
+
+
+def _for_admins(endpoint: _Endpoint) -> ASGIApp:
+    return AdminOnly(request_response(endpoint))
 
 
 def _gets(service: Service) -> dict[str, _Endpoint]:
@@ -192,7 +195,7 @@ def _gets(service: Service) -> dict[str, _Endpoint]:
         "/v1/models/{id:path}": admin.model,
         "/props": admin.props,
         "/slots": admin.slots,
-        "/lora-adapters": LoraAdapters(service, reads=True),
+        "/lora-adapters": TuningEndpoints(service).list_adapters,
         "/metrics": admin.metrics,
         "/models/sse": ModelEventStream(service),
     }

@@ -1,9 +1,10 @@
-"""POST /v1/chat/completions/control: what a client may do to an answer while it runs."""
+"""POST /v1/chat/completions/control: what a client can do to an answer while it runs."""
 
 import asyncio
 from typing import Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gateway.http.errors import json_response
 from gateway.routes.service import Service
@@ -15,24 +16,23 @@ _UNKNOWN = "no active completion for this id"
 _UNARMED = "reasoning control not enabled for this completion"
 
 
-class ChatControl:
-    """The endpoint; its one action ends the thoughts of an answer, as llama-server's does."""
+class ChatControlEndpoint:
+    """Its one action ends the reasoning of an answer, as llama-server's does."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        body = await self._service.read_plain(scope, receive, "ChatControl")
+    async def control(self, request: Request) -> Response:
+        """Do what the body asks for."""
+        body = await self._service.read_plain(request.scope, request.receive, "ChatControl")
         chat_id = _read_text(body, "id")
         if not chat_id:
             raise InvalidRequest("missing completion id", param="id")
         if _read_text(body, "action") != "reasoning_end":
             raise InvalidRequest("unknown control action", param="action")
-        answer = await self._end_thoughts(scope["tenant"], chat_id)
-        await json_response(answer)(scope, receive, send)
+        return json_response(await self._end_reasoning(request.scope["tenant"], chat_id))
 
-    async def _end_thoughts(self, tenant: str, chat_id: str) -> dict[str, Any]:
+    async def _end_reasoning(self, tenant: str, chat_id: str) -> dict[str, Any]:
         streams = self._service.live.find(tenant, chat_id)
         if not streams:
             return _failure(_UNKNOWN)

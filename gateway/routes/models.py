@@ -1,7 +1,4 @@
-"""What a server that chooses its models is told: load, unload, look again, tell me of changes."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Loading and unloading models, and the stream of their changes, where the server has a choice."""
 
 import orjson
 from starlette.requests import Request
@@ -20,40 +17,63 @@ from protocol.errors import ErrorCode, InvalidRequest, TaskError
 _SUCCESS = {"success": True}
 
 
-class ModelOrders:
-    """POST /models/load and POST /models/unload."""
+class ModelEndpoints:
+    """POST /models/load, POST /models/unload and DELETE /models."""
 
-    def __init__(self, service: Service, *, loads: bool) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._loads = loads
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        router = chosen_by(self._service, scope["path"])
-        name = _name(await self._service.read_plain(scope, receive, "ModelOrder"))
-        if self._loads:
-            await guarded(router.load(name), disconnected(receive))
-        else:
-            router.unload(name)
-        await json_response(_SUCCESS)(scope, receive, send)
+    async def load(self, request: Request) -> Response:
+        """Load a model; answers when it is ready."""
+        manager, name = await self._read(request)
+        await guarded(manager.load(name), disconnected(request.receive))
+        return json_response(_SUCCESS)
+
+    async def unload(self, request: Request) -> Response:
+        """Unload a model; answers at once."""
+        manager, name = await self._read(request)
+        manager.unload(name)
+        return json_response(_SUCCESS)
+
+    async def _read(self, request: Request) -> tuple[ModelManager, str]:
+        manager = chosen_by(self._service, request.scope["path"])
+        body = await self._service.read_plain(request.scope, request.receive, "ModelOrder")
+        name = body.get("model")
+        return manager, name if isinstance(name, str) else ""
+
+    async def remove(self, request: Request) -> Response:
+        """Refuse in llama-server's words: only downloads can be deleted, and there are none."""
+        manager = chosen_by(self._service, request.url.path)
+        name = request.query_params.get("model", "")
+        if not name:
+            raise InvalidRequest("model must be a non-empty string", param="model")
+        model = manager.book.named(name)
+        if model is None:
+            message = f"model name={name} is not found"
+            raise TaskError(ErrorCode.NOT_FOUND, message, param="model")
+        message = f"model name={model.name} is not removable (not from cache)"
+        raise InvalidRequest(message, param="model")
 
 
 class ModelEventStream:
-    """GET /models/sse: an event at every change of a model's state, without an end."""
+    """GET /models/sse: an endless stream with an event at every change of a model's state.
+
+    It writes its own frames, so it is an ASGI application.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Stream the events."""
         config = self._service.config
-        router = chosen_by(self._service, scope["path"])
+        manager = chosen_by(self._service, scope["path"])
         events = EventStream(
             send,
             config.ping_interval_s,
             min(config.limits.send_timeout_s, config.timeout_s),
         )
-        with router.news.listening() as mailbox:
+        with manager.news.listening() as mailbox:
             await events.open()
             await guarded(_pass_on(mailbox, events), disconnected(receive), events.keep_alive())
         await events.finish()
@@ -64,34 +84,9 @@ async def _pass_on(mailbox: Mailbox, events: EventStream) -> None:
         await events.write(event(orjson.dumps(news)))
 
 
-class ModelRemoval:
-    """DELETE /models: only downloads can be deleted, and there are none here."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    async def remove(self, request: Request) -> Response:
-        """Refuse in llama-server's words."""
-        router = chosen_by(self._service, request.url.path)
-        name = request.query_params.get("model", "")
-        if not name:
-            raise InvalidRequest("model must be a non-empty string", param="model")
-        model = router.book.named(name)
-        if model is None:
-            message = f"model name={name} is not found"
-            raise TaskError(ErrorCode.NOT_FOUND, message, param="model")
-        message = f"model name={model.name} is not removable (not from cache)"
-        raise InvalidRequest(message, param="model")
-
-
 def chosen_by(service: Service, path: str) -> ModelManager:
-    """Return the router; raises `TaskError` if this server's models are fixed."""
+    """Return the model manager; raises `TaskError` if this server's models are fixed."""
     if service.router is None:
         message = f"This server does not support {path}. Start it with `--models-dir`"
         raise TaskError(ErrorCode.NOT_SUPPORTED, f"{message} or `--models-preset`")
     return service.router
-
-
-def _name(body: Mapping[str, Any]) -> str:
-    name = body.get("model")
-    return name if isinstance(name, str) else ""

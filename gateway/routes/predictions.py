@@ -13,8 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
 from gateway.http.body import read_json
 from gateway.http.direct_write import CHUNKS
@@ -29,7 +31,7 @@ _FORMAT = "@requestFormat"
 
 
 def for_vertex(config: GatewayConfig, environ: Mapping[str, str]) -> GatewayConfig:
-    """Return the configuration that Vertex AI asks for, if it is there; raises `ConfigError`."""
+    """Return the configuration with what Vertex AI sets in `environ`; raises `ConfigError`."""
     if environ.get("AIP_MODE") != "PREDICTION":
         return config
     port = environ.get("AIP_HTTP_PORT") or "8080"
@@ -47,11 +49,11 @@ def _route(path: str) -> str:
     return path if not path or path.startswith("/") else f"/{path}"
 
 
-class Predictions:
+class PredictionEndpoint:
     """Answers `{"instances": [...]}` with `{"predictions": [...]}`, in their order."""
 
     def __init__(self, service: Service, routes: Sequence[Route]) -> None:
-        """Make the endpoint; the first of several `routes` of one name is meant by it."""
+        """Name the routes that instances can ask for; of one name the first route counts."""
         self._service = service
         self._routes: dict[str, Route] = {}
         for route in routes:
@@ -59,8 +61,9 @@ class Predictions:
                 self._routes.setdefault(route.path, route)
                 self._routes.setdefault(format_of(route.path), route)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+    async def predict(self, request: Request) -> Response:
+        """Answer all instances, which run at once."""
+        scope, receive = request.scope, request.receive
         body = await read_json(scope, receive, self._service.body_limits)
         instances = body.get("instances")
         if not isinstance(instances, list):
@@ -71,16 +74,16 @@ class Predictions:
             raise InvalidRequest(message, param="instances")
         answers = together(self._predict(one, scope) for one in instances)
         predictions = await guarded(answers, disconnected(receive))
-        await json_response({"predictions": predictions})(scope, receive, send)
+        return json_response({"predictions": predictions})
 
     async def _predict(self, instance: Any, scope: Scope) -> Any:
-        """Answer one instance; what is wrong with it is its own answer."""
+        """Answer one instance; an error is the answer to this instance alone."""
         answer = _PredictionAnswer()
         try:
             route, body = self._read(instance)
             inner = {**scope, "path": route.path, "raw_path": route.path.encode(), CHUNKS: None}
             inner["method"] = "POST" if "POST" in (route.methods or ()) else "GET"
-            await route.app(inner, _said(body), answer.send)
+            await route.app(inner, _receive_of(body), answer.send)
         except TaskError as error:
             return _value(bytes(task_error_response(error).body))
         except RequestRefused as error:
@@ -98,13 +101,13 @@ class Predictions:
             message = f"no handler registered for {_FORMAT}: {name}"
             raise InvalidRequest(message, param=_FORMAT)
         body = {key: value for key, value in instance.items() if key != _FORMAT}
-        if "stream" in body:  # there are no streams within an answer
+        if "stream" in body:  # an answer within an answer cannot be a stream
             body["stream"] = False
         return route, orjson.dumps(body)
 
 
 class _PredictionAnswer:
-    """Keeps the body of one inner answer."""
+    """The body of one inner answer."""
 
     def __init__(self) -> None:
         self.body = b""
@@ -124,8 +127,8 @@ def format_of(path: str) -> str:
     return words[0] + "".join(word[:1].upper() + word[1:] for word in words[1:])
 
 
-def _said(body: bytes) -> Receive:
-    """Return what receives this body, and then waits for ever: the outer request watches."""
+def _receive_of(body: bytes) -> Receive:
+    """Return a `receive` with this body that then never returns: the outer one sees disconnects."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from gateway.api.llamacpp.slots import (
     needs_filename,
@@ -20,15 +20,15 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire.side_tasks import SlotActed, SlotAction
 
 
-class SlotActions:
-    """The endpoint; slots have the numbers that GET /slots shows."""
+class SlotEndpoints:
+    """Acts on slots by the numbers that GET /slots shows."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        request = Request(scope)
+    async def act(self, request: Request) -> Response:
+        """Save, restore or erase one slot."""
+        scope, receive = request.scope, request.receive
         if not any(card.saves_slots for card in self._service.ready_cards()):
             raise not_started()
         slot_id = read_slot_id(request.path_params["id_slot"])
@@ -39,7 +39,7 @@ class SlotActions:
             filename = read_filename(body)
         origin = read_origin(scope, body)
         model = self._service.pool.model_of_slot(slot_id)
-        if model and self._service.router is not None:  # it must be loaded, and stay so meanwhile
+        if model and self._service.router is not None:  # keeps it loaded meanwhile
             await self._service.card(model, scope, receive)
         owner = scope.get("namespace", "")
         task = SlotAction(
@@ -47,10 +47,10 @@ class SlotActions:
         )
         stream = self._service.pool.act_on_slot(task, slot_id, tenant=scope["tenant"])
         acted = await answered(stream, receive, SlotActed)
-        await json_response(slot_acted(action, slot_id, filename, acted))(scope, receive, send)
+        return json_response(slot_acted(action, slot_id, filename, acted))
 
 
 def not_started() -> TaskError:
-    """Say what the server must be started with."""
+    """Build the refusal of a server that saves no slots."""
     message = "This server does not support slots action. Start it with `--slot-save-path`"
     return TaskError(ErrorCode.NOT_SUPPORTED, message)

@@ -1,7 +1,7 @@
 """POST /tokenize and /detokenize: answered by a worker, without a slot."""
 
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from gateway.api.llamacpp.tokens import detokenize_task, tokenize_task, tokenized
 from gateway.http.body import in_thread
@@ -11,40 +11,34 @@ from gateway.routes.service import Service
 from protocol.wire.messages import Detokenized, Tokenized
 
 _LONG = 4096
-"""Tokens that take longer to write as JSON than other streams should wait."""
+"""Above this many tokens, the answer is written in a thread: other streams would wait for it."""
 
 
-class Tokenization:
-    """POST /tokenize."""
+class TokenEndpoints:
+    """From text to tokens and back."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        asked = await self._service.read(scope, receive, "Tokenize")
+    async def tokenize(self, request: Request) -> Response:
+        """Answer with the tokens of a text."""
+        asked = await self._service.read(request.scope, request.receive, "Tokenize")
         task = await asked.in_thread(tokenize_task, asked.body, asked.card.n_vocab)
-        stream = self._service.pool.submit(task, model=asked.card.name, tenant=scope["tenant"])
-        result = await answered(stream, receive, Tokenized)
+        pool, tenant = self._service.pool, request.scope["tenant"]
+        stream = pool.submit(task, model=asked.card.name, tenant=tenant)
+        result = await answered(stream, request.receive, Tokenized)
         is_long = len(result.tokens) > _LONG
-        response = await in_thread(is_long, _respond, result, task.with_pieces)
-        await response(scope, receive, send)
+        return await in_thread(is_long, _tokenized, result, task.with_pieces)
 
-
-def _respond(result: Tokenized, with_pieces: bool) -> Response:
-    return json_response(tokenized(result, with_pieces=with_pieces))
-
-
-class Detokenization:
-    """POST /detokenize."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        asked = await self._service.read(scope, receive, "Detokenize")
+    async def detokenize(self, request: Request) -> Response:
+        """Answer with the text of tokens."""
+        asked = await self._service.read(request.scope, request.receive, "Detokenize")
         task = await asked.in_thread(detokenize_task, asked.body, asked.card.n_vocab)
-        stream = self._service.pool.submit(task, model=asked.card.name, tenant=scope["tenant"])
-        result = await answered(stream, receive, Detokenized)
-        await json_response({"content": result.content})(scope, receive, send)
+        pool, tenant = self._service.pool, request.scope["tenant"]
+        stream = pool.submit(task, model=asked.card.name, tenant=tenant)
+        result = await answered(stream, request.receive, Detokenized)
+        return json_response({"content": result.content})
+
+
+def _tokenized(result: Tokenized, with_pieces: bool) -> Response:
+    return json_response(tokenized(result, with_pieces=with_pieces))

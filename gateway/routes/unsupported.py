@@ -1,9 +1,10 @@
-"""The endpoints of llama-server that are not here yet: each says so."""
+"""The endpoints of llama-server that are not here yet: each answers that it is not supported."""
+
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from gateway.api.unsupported import ENDPOINTS, refuse_endpoint
 from gateway.http.errors import json_response
@@ -14,19 +15,17 @@ _DISABLED = ("/tools", "/cors-proxy")
 def unsupported_routes() -> list[Route]:
     """Return a route for each row of the table, and llama-server's 403 for what is off there."""
     refused = [
-        Route(path, _UnsupportedEndpoint(path, what), methods=list(methods))
+        Route(path, _refusal(path, what), methods=list(methods))
         for path, (methods, what) in ENDPOINTS.items()
     ]
     return refused + [Route(path, _disabled, methods=["GET", "POST"]) for path in _DISABLED]
 
 
-class _UnsupportedEndpoint:
-    def __init__(self, path: str, what: str) -> None:
-        self._path = path
-        self._what = what
+def _refusal(path: str, what: str) -> Callable[[Request], Awaitable[Response]]:
+    async def refuse(request: Request) -> Response:
+        raise refuse_endpoint(path, what)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise refuse_endpoint(self._path, self._what)
+    return refuse
 
 
 async def _disabled(request: Request) -> Response:

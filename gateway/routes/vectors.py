@@ -1,10 +1,11 @@
 """POST …/embeddings and …/rerank: answered by a worker, without a slot."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from gateway.api.fields.embedding import EmbeddingPlan, plan_embeddings
 from gateway.api.llamacpp.embedding import native_answer
@@ -18,57 +19,61 @@ from protocol.wire.facts import ModelCard
 from protocol.wire.side_tasks import Embedded, Reranked
 
 _LARGE = 256 * 1024
-"""Vectors that take longer to write as JSON than other streams should wait."""
+"""Bytes of vectors above which the answer is written in a thread: other streams would wait."""
+
+_Writer = Callable[[EmbeddingPlan, Embedded], Any]
 
 
-class Embedding:
-    """One of /v1/embeddings, /embeddings and /embedding."""
-
-    def __init__(
-        self, service: Service, *, native: bool = False, object_of_one: bool = False
-    ) -> None:
-        self._service = service
-        self._native = native
-        self._object_of_one = object_of_one
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        asked = await self._service.read(scope, receive, "Embedding")
-        card = asked.card
-        plan = await asked.in_thread(self._plan, asked.body, card)
-        stream = self._service.pool.submit(plan.task, model=card.name, tenant=scope["tenant"])
-        result = await answered(stream, receive, Embedded)
-        is_long = sum(map(len, result.vectors)) >= _LARGE
-        response = await in_thread(is_long, self._respond, plan, result)
-        await response(scope, receive, send)
-
-    def _plan(self, body: Mapping[str, Any], card: ModelCard) -> EmbeddingPlan:
-        return plan_embeddings(body, card, native=self._native)
-
-    def _respond(self, plan: EmbeddingPlan, result: Embedded) -> Response:
-        answer: Any = (
-            native_answer(plan, result, object_of_one=self._object_of_one)
-            if plan.is_native
-            else embeddings_answer(plan, result)
-        )
-        return json_response(answer)
-
-
-class Reranking:
-    """POST /rerank and its synonyms."""
+class VectorEndpoints:
+    """Embeddings in the shapes of three servers, and ranking."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        asked = await self._service.read(scope, receive, "Rerank")
-        card = asked.card
-        plan = await asked.in_thread(plan_rerank, asked.body, card)
-        stream = self._service.pool.submit(plan.task, model=card.name, tenant=scope["tenant"])
-        result = await answered(stream, receive, Reranked)
-        response = await asked.in_thread(_ranked, plan, result)
-        await response(scope, receive, send)
+    async def openai(self, request: Request) -> Response:
+        """Answer as OpenAI does, unless the text is in llama-server's `content`."""
+        return await self._embed(request, _write_openai, native=False)
+
+    async def native(self, request: Request) -> Response:
+        """Answer as llama-server does: an array."""
+        write = partial(native_answer, object_of_one=False)
+        return await self._embed(request, write, native=True)
+
+    async def native_of_2024(self, request: Request) -> Response:
+        """Answer as the server of 2024 did: one text gets an object."""
+        write = partial(native_answer, object_of_one=True)
+        return await self._embed(request, write, native=True)
+
+    async def _embed(self, request: Request, write: _Writer, *, native: bool) -> Response:
+        def read(body: Mapping[str, Any], card: ModelCard) -> EmbeddingPlan:
+            return plan_embeddings(body, card, native=native)
+
+        asked = await self._service.read(request.scope, request.receive, "Embedding")
+        plan = await asked.in_thread(read, asked.body, asked.card)
+        pool, tenant = self._service.pool, request.scope["tenant"]
+        stream = pool.submit(plan.task, model=asked.card.name, tenant=tenant)
+        result = await answered(stream, request.receive, Embedded)
+        is_long = sum(map(len, result.vectors)) >= _LARGE
+        return await in_thread(is_long, _embedded, write, plan, result)
+
+    async def rerank(self, request: Request) -> Response:
+        """Answer with documents, the best for a query first."""
+        asked = await self._service.read(request.scope, request.receive, "Rerank")
+        plan = await asked.in_thread(plan_rerank, asked.body, asked.card)
+        pool, tenant = self._service.pool, request.scope["tenant"]
+        stream = pool.submit(plan.task, model=asked.card.name, tenant=tenant)
+        result = await answered(stream, request.receive, Reranked)
+        return await asked.in_thread(_ranked, plan, result)
+
+
+def _write_openai(plan: EmbeddingPlan, result: Embedded) -> Any:
+    if plan.is_native:
+        return native_answer(plan, result, object_of_one=False)
+    return embeddings_answer(plan, result)
+
+
+def _embedded(write: _Writer, plan: EmbeddingPlan, result: Embedded) -> Response:
+    return json_response(write(plan, result))
 
 
 def _ranked(plan: RerankPlan, result: Reranked) -> Response:
