@@ -9,13 +9,13 @@ ROUTE_HEADERS = ("x-llamapool-worker", "x-llamapool-route", "x-llamapool-cached"
 
 def route_headers(streams: Sequence[TaskStream]) -> dict[str, str]:
     """Name the workers of all choices, why they went there, and the tokens found in the caches."""
-    sent = [stream for stream in streams if stream.worker]
+    sent = [stream.task for stream in streams if stream.task.worker_name]
     if not sent:
         return {}
-    workers = dict.fromkeys(_printable(stream.worker) for stream in sent)
-    branches = dict.fromkeys(stream.branch for stream in sent if stream.branch)
-    n_cached = sum(stream.n_cached for stream in sent)
-    values = (", ".join(workers), ", ".join(branches), str(n_cached))
+    workers = dict.fromkeys(_printable(task.worker_name) for task in sent)
+    reasons = dict.fromkeys(task.route for task in sent if task.route)
+    n_cached = sum(task.n_cached for task in sent)
+    values = (", ".join(workers), ", ".join(reasons), str(n_cached))
     return dict(zip(ROUTE_HEADERS, values, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The chats that are being answered, by their tenants and the ids that those know."""
+"""The chats that are being answered now, by tenant and the id that the client was told."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from gateway.pool.stream import TaskStream
 
 
 class LiveChats:
-    """Knows the streams of each answer from its first task to its last byte."""
+    """The streams of each answer, from its first task to its last byte."""
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str, str], Sequence[TaskStream]] = {}
@@ -17,7 +17,7 @@ class LiveChats:
 
     @contextmanager
     def holding(self, tenant: str, chat_id: str, streams: Sequence[TaskStream]) -> Iterator[None]:
-        """Know an answer for as long as it lasts; one without an id is nobody's to find."""
+        """Register an answer while the block runs. One without an id cannot be looked up."""
         if not chat_id:
             yield
             return
@@ -28,6 +28,6 @@ class LiveChats:
             del self._streams[tenant, chat_id]
 
     def find(self, tenant: str, chat_id: str) -> Sequence[TaskStream]:
-        """Return the streams of a tenant's answer that run now; none if it is not known."""
+        """Return the streams of a tenant's answer that workers have now; none if it is unknown."""
         found = self._streams.get((tenant, chat_id), ())
-        return [stream for stream in found if stream.is_open and stream.peer]
+        return [stream for stream in found if stream.is_open and stream.task.worker]

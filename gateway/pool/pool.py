@@ -12,13 +12,13 @@ from collections.abc import Mapping
 
 from gateway.metrics.metrics import Metrics, WorkerView
 from gateway.pool import status as overview
-from gateway.pool.actions import TaskSpec
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.model_settings import ModelSettings, Scales, system_order
 from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.routing.origin import Origin
 from gateway.pool.status import Health, ModelState
 from gateway.pool.stream import TaskStream
+from gateway.pool.task import TaskSpec
 from gateway.pool.task_transport import TaskTransport
 from gateway.pool.workers import Worker
 from protocol.config.config import GatewayConfig
@@ -147,7 +147,7 @@ class Pool:
 
     async def end_thoughts(self, stream: TaskStream) -> bool:
         """End the thoughts of a running task; false if it has just ended."""
-        worker = self._dispatcher.workers.get(stream.peer)
+        worker = self._dispatcher.workers.get(stream.task.worker)
         if worker is None:
             return False
         order = EndThoughts(task_id=0, target=stream.task_id)

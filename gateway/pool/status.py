@@ -111,7 +111,7 @@ def view(worker: Worker) -> WorkerView:
 
 def guess_slots(worker: Worker, base: int) -> tuple[SlotReport, ...]:
     """Report the slots of a worker that does not answer, from the credits taken."""
-    tasks = {slot: task_id for (task_id, _), slot in worker.leases.items() if slot >= 0}
+    tasks = worker.slots
     return tuple(
         SlotReport(id=base + i, is_processing=i in tasks, task_id=tasks.get(i, -1))
         for i in range(worker.n_slots)

@@ -1,84 +1,46 @@
-"""The receiving end of one task: a mailbox between the pool and one request.
+"""The mailbox of one task, between the pool and one request.
 
-It owns what has come for the task and not been fetched yet, and the times of the task. It knows
-nothing of sockets, workers' queues or HTTP. Many consecutive deltas are merged while nobody
-fetches, so a slow client costs the memory of its text and never holds up a worker.
+It owns the messages that have come for the task and were not fetched yet, and writes into the
+task's record what was delivered. It knows nothing of sockets, queues or HTTP. Many consecutive
+deltas are merged while nobody fetches, so a slow client costs the memory of its text and never
+holds up a worker.
 """
 
 import asyncio
 from collections.abc import Callable
 
 from gateway.metrics.counters import ModelLatencies
+from gateway.pool.task import Task
 from protocol.errors import TaskError
 from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Delta, Failed, Message, TaskMessage, Terminal
 
 _FEW = 8
-"""Up to this many pending deltas are fetched one by one; more are merged into one."""
+"""Up to this many pending deltas are returned one at a time; more are merged into one."""
 _COMPACT_AT = 64
-"""Pending deltas that are merged into one: an object per token would outweigh its text."""
+"""Pending deltas at which they are merged: an object per token takes more memory than its text."""
 
 
 class TaskStream:
     """One task as its request sees it. One reader; `close` may be called from anywhere."""
 
     __slots__ = (
-        "_closed",
-        "_deltas",
-        "_ended",
-        "_error",
-        "_mail",
-        "_on_close",
-        "_waiter",
-        "assigned_at",
-        "attempt",
-        "branch",
-        "first_at",
-        "last_at",
-        "latencies",
-        "model",
-        "n_cached",
-        "n_expected",
-        "n_predicted",
-        "n_prompt",
-        "peer",
-        "slot",
-        "submitted_at",
-        "task",
-        "task_id",
-        "worker",
+        *("_closed", "_deltas", "_ended", "_error", "_mail", "_on_close", "_waiter"),
+        *("latencies", "request", "task"),
     )
 
     def __init__(
         self,
-        task: TaskMessage,
+        task: Task,
+        request: TaskMessage,
         *,
-        model: str,
-        now: float,
         latencies: ModelLatencies,
         on_close: Callable[["TaskStream"], None],
     ) -> None:
         self.task = task
-        self.task_id = task.task_id
-        self.model = model
-        self.attempt = 0
-        self.peer = ""
-        """Key of the connection that runs the task; empty while it waits."""
-        self.worker = ""
-        self.slot = -1
-        self.branch = ""
-        """What decided where it went."""
-        self.n_expected = 0
-        """Tokens of the prompt that should be cached there."""
-        self.n_cached = 0
-        """Those that were."""
-        self.n_prompt = 0
-        self.n_predicted = 0
+        self.request = request
+        """What is sent to the worker."""
         self.latencies = latencies
-        self.submitted_at = now
-        self.assigned_at = 0.0
-        self.first_at = 0.0
-        self.last_at = 0.0
         self._on_close = on_close
         self._mail: list[Message] = []
         self._deltas: list[Delta] = []
@@ -89,23 +51,14 @@ class TaskStream:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "ended" if self._ended else "open"
-        where = self.worker or "queue"
-        return f"<TaskStream {self.task_id} {state} at {where} n_predicted={self.n_predicted}>"
+        task = self.task
+        where = task.worker_name or "queue"
+        return f"<TaskStream {task.task_id} {state} at {where} n_predicted={task.n_predicted}>"
 
     @property
-    def queued_s(self) -> float:
-        """Seconds from submission to the (last) assignment; 0 while the task waits."""
-        return max(0.0, self.assigned_at - self.submitted_at) if self.assigned_at else 0.0
-
-    @property
-    def ttft_s(self) -> float:
-        """Seconds from submission to the first delta; 0 before it."""
-        return self.first_at - self.submitted_at if self.first_at else 0.0
-
-    @property
-    def itl_s(self) -> float:
-        """Mean seconds between two tokens so far."""
-        return (self.last_at - self.first_at) / max(1, self.n_predicted - 1)
+    def task_id(self) -> int:
+        """Id of the task."""
+        return self.task.task_id
 
     @property
     def is_open(self) -> bool:
@@ -151,31 +104,22 @@ class TaskStream:
             self._on_close(self)
         self._wake()
 
-    def assigned(self, peer: str, attempt: int, now: float) -> None:
-        """Note that the task goes to a worker; only the first wait is the queue's."""
-        if not self.assigned_at:
-            self.latencies.queue.observe(now - self.submitted_at)
-        self.peer, self.attempt, self.assigned_at = peer, attempt, now
-        if attempt:  # it begins anew: what came of it was seen by nobody
-            self._deltas.clear()
-            self._mail.clear()
-            self.first_at = self.last_at = 0.0
-            self.n_predicted = 0
-
-    def is_at(self, peer: str, attempt: int) -> bool:
-        """Tell whether this attempt at this connection is the one that counts."""
-        return self.peer == peer and self.attempt == attempt
+    def restart(self) -> None:
+        """Drop what an earlier attempt has brought: no client has seen it."""
+        self._deltas.clear()
+        self._mail.clear()
 
     def push_delta(self, delta: Delta, now: float) -> None:
         """Add what one step gave; the hot path, called for every token of the pool."""
-        if self.first_at:
+        task = self.task
+        if task.first_at:
             n = len(delta.tokens) or 1
-            self.latencies.itl.observe((now - self.last_at) / n, n)
+            self.latencies.itl.observe((now - task.last_at) / n, n)
         else:
-            self.first_at = now
-            self.latencies.ttft.observe(now - self.submitted_at)
-        self.last_at = now
-        self.n_predicted = delta.n_predicted
+            task.first_at = now
+            self.latencies.ttft.observe(now - task.submitted_at)
+        task.last_at = now
+        task.n_predicted = delta.n_predicted
         pending = self._deltas
         pending.append(delta)
         waiter = self._waiter

@@ -1,96 +1,243 @@
-"""One live task as the dispatcher sees it: its state, and what becomes of it when a worker dies."""
+"""The record of one task: everything the pool knows of it, from its submission to its end.
+
+The dispatcher owns the records and alone changes their state. Queue, workers and routing keep task
+ids or references to a record, never copies of what stands in it; a stream is a record's mailbox.
+"""
 
 import math
+from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.pool.actions import TaskSpec
+from gateway.pool.routing.block_hashes import Prefix
 from protocol.errors import ErrorCode, TaskError
+from protocol.wire.messages import Started
 
 MAX_FAULTS = 2
-"""Workers that may die or fail under one task before it is taken for the cause."""
+"""Workers that may die or fail under one task before the task is taken for the cause."""
+
+
+class RouteReason(StrEnum):
+    """Why a task went to its worker."""
+
+    PREFIX = "prefix"
+    """The beginning of its prompt should be cached there."""
+    SESSION = "session"
+    """Its session was there last, and no worker is known to hold its prompt."""
+    SPREAD = "spread"
+    """Other workers hold its prompt or had its session, but were too busy."""
+    LOAD = "load"
+    """No worker is known to hold its prompt: the fastest by load."""
+    PINNED = "pinned"
+    """The request names a slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """What a request asks of the pool; it does not change."""
+
+    task_id: int
+    """Grows with every submission."""
+    model: str
+    tenant: str = ""
+    n_tokens: int = 1
+    """Guessed length of the prompt, until a worker has counted it."""
+    takes_credit: bool = True
+    """Whether it needs a slot."""
+    worker: str = ""
+    """Name of the only worker that may run it; empty for any."""
+    slot: int = -1
+    """That worker's own slot number; -1 for any."""
+    prefix: Prefix = Prefix()
+    session: int = 0
+    """Hash of the session that the request names, whose requests share a prompt; 0 is none."""
+    label: int = 0
+    """Hash of the user that the request names, a weaker hint of the same kind; 0 is none."""
+    is_whole: bool = False
+    """Whether the client sees nothing of the answer before all of it is there."""
+    is_bound: bool = False
+    """Whether it acts on what its worker holds now, so that no other worker can take it over."""
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether any worker may run it beside its slots."""
+        return not (self.takes_credit or self.worker)
+
+    @property
+    def is_special(self) -> bool:
+        """Whether it can go without a free credit, or to one worker only."""
+        return bool(self.worker) or not self.takes_credit
 
 
 class TaskState(StrEnum):
-    """Where a task is; one that ended or was cancelled is forgotten."""
+    """Where a task is."""
 
     WAITING = "waiting"
+    """In the queue."""
     ASSIGNED = "assigned"
+    """Sent to a worker that has not begun with it."""
     STARTED = "started"
+    """Its worker reads the prompt or writes the answer."""
+    CANCELLED = "cancelled"
+    """Nobody waits for it, but its worker has still to end it."""
+    ENDED = "ended"
 
 
 _NEXT: dict[TaskState, frozenset[TaskState]] = {
-    TaskState.WAITING: frozenset({TaskState.ASSIGNED}),
-    TaskState.ASSIGNED: frozenset({TaskState.STARTED, TaskState.WAITING}),
-    TaskState.STARTED: frozenset({TaskState.WAITING}),
+    TaskState.WAITING: frozenset({TaskState.ASSIGNED, TaskState.ENDED}),
+    TaskState.ASSIGNED: frozenset(
+        {TaskState.STARTED, TaskState.WAITING, TaskState.CANCELLED, TaskState.ENDED}
+    ),
+    TaskState.STARTED: frozenset({TaskState.WAITING, TaskState.CANCELLED, TaskState.ENDED}),
+    TaskState.CANCELLED: frozenset({TaskState.ENDED}),
+    TaskState.ENDED: frozenset(),
 }
 
 
-class PoolTask:
-    """A task between its submission and its end."""
+class Task:
+    """One task. It has at most one attempt at a time that a worker has not ended.
+
+    Each transition is one method; `_enter` refuses those that `_NEXT` does not name.
+    """
 
     __slots__ = (
-        "attempt",
-        "best_cached_worker",
-        "charged",
-        "deferred_until",
-        "held_until",
-        "is_patient",
-        "is_shown",
-        "n_faults",
-        "reserved_for",
-        "since",
-        "spec",
-        "state",
-        "tried",
-        "worker",
+        *("spec", "task_id", "state", "submitted_at", "waits_since"),
+        *("attempt", "worker", "worker_name", "slot", "route", "assigned_at", "started_at"),
+        *("n_prompt", "n_cached", "n_expected", "n_indexed", "n_unread"),
+        *("n_predicted", "first_at", "last_at", "is_shown"),
+        *("n_faults", "tried", "charged"),
+        *("can_be_reserved", "reserved_for", "reserved_until"),
+        *("best_cached_worker", "deferred_until"),
     )
 
-    def __init__(self, spec: TaskSpec, now: float, *, is_patient: bool = True) -> None:
+    def __init__(self, spec: TaskSpec, now: float) -> None:
         self.spec = spec
+        self.task_id = spec.task_id
         self.state = TaskState.WAITING
+        self.submitted_at = self.waits_since = now
         self.attempt = 0
-        self.worker = ""
-        """Key of the connection that has it; empty while it waits."""
+        self.worker_name = ""
+        """Of the worker that has it, or had it last."""
         self.n_faults = 0
         """Workers that died or failed under it."""
         self.tried: set[str] = set()
-        """Keys of those that failed it and live on: it goes to another while there is one."""
-        self.is_shown = False
-        """Whether its client may have seen a byte of the answer: then it cannot begin anew."""
-        self.since = now
-        """When it entered its state."""
+        """Keys of the workers that failed it and live on; others are preferred."""
         self.charged = 0.0
-        """Tokens counted for its tenant so far."""
-        self.is_patient = is_patient
-        """Whether it may wait for a better worker than the one that is free."""
+        """Tokens charged to its tenant so far."""
+        self.can_be_reserved = True
+        """Whether it may wait for a busy worker while another one is free."""
         self.reserved_for = ""
-        """Key of the busy worker for which it was kept once."""
-        self.held_until = 0.0
+        """Key of the busy worker that it waits, or has waited, for; a task does so once."""
+        self.reserved_until = 0.0
         self.best_cached_worker: str | None = None
-        """Key of the worker that knew most of its prompt when it began to wait."""
+        """Key of the worker with most of its prompt cached; empty is none, None not looked up."""
         self.deferred_until = math.inf
-        """When it stops to let others of its tenant go first; set as it does so first."""
+        """Until when later tasks of its tenant may go first; set when the first one does."""
+        self._reset()
+
+    def _reset(self) -> None:
+        """Clear what belongs to one attempt."""
+        self.worker = ""
+        """Key of the connection that has it; empty while it waits."""
+        self.slot = -1
+        """The worker's own number of the slot; -1 until it is known."""
+        self.route = ""
+        """Why it went to its worker (a `RouteReason`); empty while it waits."""
+        self.assigned_at = 0.0
+        self.started_at: float | None = None
+        self.n_prompt = 0
+        """Length of the prompt in tokens, as the worker counted it."""
+        self.n_cached = 0
+        """Tokens of the prompt that the worker found in its cache."""
+        self.n_expected = 0
+        """Tokens that should have been cached, by the index and its past hit ratio."""
+        self.n_indexed = 0.0
+        """Tokens that should have been cached, by the index alone."""
+        self.n_unread: float | None = None
+        """Prompt tokens that the worker must compute; None unless they are pending there."""
+        # What was delivered: written by its stream.
+        self.n_predicted = 0
+        """Tokens of the answer that have come."""
+        self.first_at = self.last_at = 0.0
+        """When the first and the last delta came."""
+        self.is_shown = False
+        """Whether the client may have seen a part of the answer: then it cannot begin anew."""
 
     def __repr__(self) -> str:
         where = self.worker or "queue"
-        return f"<PoolTask {self.spec.task_id} {self.state} at {where} attempt={self.attempt}>"
+        return f"<Task {self.task_id} {self.state} at {where} attempt={self.attempt}>"
 
-    def turn(self, state: TaskState, now: float) -> None:
-        """Change the state; only the transitions of the table are possible."""
-        assert state in _NEXT[self.state], f"{self!r} cannot become {state}"
-        self.state = state
-        self.since = now
+    @property
+    def has_started(self) -> bool:
+        """Whether the worker has begun with this attempt, cancelled or not."""
+        return self.started_at is not None
+
+    def is_at(self, worker: str, attempt: int) -> bool:
+        """Tell whether this attempt at the worker of this key is the one that counts."""
+        return self.worker == worker and self.attempt == attempt
 
     @property
     def may_move(self) -> bool:
         """Whether another worker may begin it anew."""
         return self.n_faults < MAX_FAULTS and not (self.is_shown or self.spec.is_bound)
 
+    @property
+    def queued_s(self) -> float:
+        """Seconds from submission to the latest assignment; 0 while the task waits."""
+        return max(0.0, self.assigned_at - self.submitted_at) if self.assigned_at else 0.0
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds from submission to the first delta; 0 before it."""
+        return self.first_at - self.submitted_at if self.first_at else 0.0
+
+    @property
+    def itl_s(self) -> float:
+        """Mean seconds between two tokens so far."""
+        return (self.last_at - self.first_at) / max(1, self.n_predicted - 1)
+
+    def assign(self, worker: str, name: str, route: RouteReason, now: float) -> None:
+        """Give it to the worker of this key and name."""
+        self._enter(TaskState.ASSIGNED)
+        self.worker, self.worker_name, self.slot = worker, name, self.spec.slot
+        self.route, self.assigned_at = route, now
+
+    def start(self, message: Started, now: float) -> None:
+        """Note that its worker has begun with it; a cancelled task stays cancelled."""
+        if self.state is not TaskState.CANCELLED:
+            self._enter(TaskState.STARTED)
+        self.started_at = now
+        self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
+        if self.slot < 0:
+            self.slot = message.slot
+
+    def show(self) -> None:
+        """Note that its client may have seen a part of the answer."""
+        self.is_shown = not self.spec.is_whole
+
+    def requeue(self, now: float) -> None:
+        """Let it begin anew; nothing of the last attempt stays."""
+        self._enter(TaskState.WAITING)
+        self.waits_since = now
+        self.attempt += 1
+        self._reset()
+
+    def cancel(self) -> None:
+        """Give it up while its worker has it."""
+        self._enter(TaskState.CANCELLED)
+
+    def end(self) -> None:
+        """Make it final."""
+        self._enter(TaskState.ENDED)
+
     def verdict(self, reason: str = "") -> TaskError:
-        """Say how the task ends now that its worker is lost or has failed and it may not move."""
+        """Return the error that ends it after its worker was lost or has failed."""
         if self.n_faults >= MAX_FAULTS:
             text = f"{self.n_faults} workers failed with this request; it is not tried again"
             return TaskError(ErrorCode.INTERNAL, f"{text}: {reason}" if reason else text)
-        # After a death the client is not to send again what may have caused it.
+        # After a death the client is not told to send again what may have caused it.
         code = ErrorCode.LOST if self.n_faults else ErrorCode.UNAVAILABLE
         return TaskError(code, "The worker was lost while it answered")
+
+    def _enter(self, state: TaskState) -> None:
+        assert state in _NEXT[self.state], f"{self!r} cannot become {state}"
+        self.state = state

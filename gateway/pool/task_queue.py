@@ -1,35 +1,37 @@
-"""The waiting room of the pool: a fair queue for each model, and a deadline for every task.
+"""The tasks that wait: a fair queue for each model, and a deadline for every task.
 
-Pure bookkeeping over submissions; who can take one is asked of the caller.
+Pure. It keeps ids in their order and references to their records; who takes one is not its concern.
 """
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
-from gateway.pool.actions import TaskSpec
+from gateway.pool.task import Task
 from gateway.pool.tenants.fair_queue import FairQueue
-
-Place = TypeVar("Place")
 
 
 class TaskQueue:
-    """Tasks that wait, by model."""
+    """Waiting tasks, by model."""
 
     def __init__(self, *, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._queues: dict[str, FairQueue] = {}
-        self._waiting: dict[int, tuple[TaskSpec, float]] = {}
+        self._tasks: dict[int, Task] = {}
         """In order of their deadlines, as all wait equally long."""
         self._n_special = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._tasks)
 
     def __repr__(self) -> str:
         return f"<TaskQueue {' '.join(f'{model}:{n}' for model, n in self.depths().items())}>"
 
     def __contains__(self, model: str) -> bool:
         return model in self._queues
+
+    @property
+    def ids(self) -> set[int]:
+        """Ids of all waiting tasks."""
+        return set(self._tasks)
 
     def depths(self) -> dict[str, int]:
         """Count the waiting tasks of every known model."""
@@ -39,18 +41,19 @@ class TaskQueue:
         """Count the waiting tasks of one model."""
         return len(self._queues[model])
 
-    def displaced_by(self, spec: TaskSpec) -> TaskSpec | None:
+    def displaced_by(self, task: Task) -> Task | None:
         """Find the task that gives its place in a full queue to this one; None if none has to.
 
         It is the newest of the tenant with most waiting tasks, if that tenant has at least two
-        more than the one that asks (longest queue drop): who waits alone may fill the queue, and
-        who comes late still gets an equal share of it.
+        more than this task's (longest queue drop): a tenant that waits alone may fill the queue,
+        and one that comes late still gets an equal share of it.
         """
-        shares = self._queues[spec.model].shares()
+        queue = self._queues[task.spec.model]
+        shares = queue.shares()
         longest = max(shares, key=lambda tenant: shares[tenant], default=None)
-        if longest is None or shares[longest] < shares.get(spec.tenant, 0) + 2:
+        if longest is None or shares[longest] < shares.get(task.spec.tenant, 0) + 2:
             return None
-        return self._waiting[self._queues[spec.model].newest(longest)][0]
+        return self._tasks[queue.newest(longest)]
 
     def open(self, model: str) -> None:
         """Make a model known: its tasks may wait from now on."""
@@ -61,60 +64,51 @@ class TaskQueue:
         if not self._queues.get(model):
             self._queues.pop(model, None)
 
-    def push(self, spec: TaskSpec, now: float) -> None:
-        """Let a task wait; one that comes back stands where it stood among its tenant's."""
-        self._queues[spec.model].push(spec.tenant, spec.task_id)
-        self._waiting[spec.task_id] = (spec, now + self.timeout_s)
-        self._n_special += spec.is_special
+    def push(self, task: Task) -> None:
+        """Add a task; one that comes back gets its old place among its tenant's."""
+        self._queues[task.spec.model].push(task.spec.tenant, task.task_id)
+        self._tasks[task.task_id] = task
+        self._n_special += task.spec.is_special
 
-    def remove(self, spec: TaskSpec) -> None:
-        """Take out a task that waits."""
-        self._queues[spec.model].remove(spec.tenant, spec.task_id)
-        self._drop(spec)
+    def remove(self, task: Task) -> None:
+        """Take out a task that waits no longer."""
+        self._queues[task.spec.model].remove(task.spec.tenant, task.task_id)
+        self._drop(task)
 
-    def pop(
-        self,
-        model: str,
-        *,
-        has_credit: bool,
-        place: Callable[[TaskSpec], Place | None],
-        defers: Callable[[TaskSpec], bool],
-    ) -> tuple[TaskSpec, Place] | None:
-        """Take the next task that has a place to go to; plain ones have none without a credit."""
+    def serve(self, task: Task) -> None:
+        """Take out a task because it is its tenant's turn."""
+        self._queues[task.spec.model].serve(task.spec.tenant, task.task_id)
+        self._drop(task)
+
+    def candidates(
+        self, model: str, *, has_credit: bool, defers: Callable[[Task], bool]
+    ) -> Iterator[Task]:
+        """List the tasks of a model in the order of service; only special ones without a credit.
+
+        The queue must not change between two of them.
+        """
         if not has_credit and not self._n_special:
-            return None
-        found: list[tuple[TaskSpec, Place]] = []
+            return
+        tasks = self._tasks
+        for task_id in self._queues[model].candidates(lambda i: has_credit and defers(tasks[i])):
+            if has_credit or tasks[task_id].spec.is_special:
+                yield tasks[task_id]
 
-        def eligible(task_id: int) -> bool:
-            spec = self._waiting[task_id][0]
-            where = place(spec) if has_credit or spec.is_special else None
-            if where is not None:
-                found.append((spec, where))
-            return where is not None
-
-        def is_deferred(task_id: int) -> bool:
-            return has_credit and defers(self._waiting[task_id][0])
-
-        if self._queues[model].pop(eligible, is_deferred) is None:
-            return None
-        self._drop(found[0][0])
-        return found[0]
-
-    def expired(self, now: float) -> list[TaskSpec]:
-        """Take out the tasks whose time is over."""
-        over: list[TaskSpec] = []
-        for spec, deadline in self._waiting.values():
-            if deadline > now:
+    def expired(self, now: float) -> list[Task]:
+        """Take out the tasks whose deadline has passed."""
+        over: list[Task] = []
+        for task in self._tasks.values():
+            if task.waits_since + self.timeout_s > now:
                 break
-            over.append(spec)
-        for spec in over:
-            self.remove(spec)
+            over.append(task)
+        for task in over:
+            self.remove(task)
         return over
 
-    def charge(self, spec: TaskSpec, tokens: float) -> None:
+    def charge(self, task: Task, tokens: float) -> None:
         """Count tokens that the task's tenant was served."""
-        self._queues[spec.model].charge(spec.tenant, tokens)
+        self._queues[task.spec.model].charge(task.spec.tenant, tokens)
 
-    def _drop(self, spec: TaskSpec) -> None:
-        del self._waiting[spec.task_id]
-        self._n_special -= spec.is_special
+    def _drop(self, task: Task) -> None:
+        del self._tasks[task.task_id]
+        self._n_special -= task.spec.is_special

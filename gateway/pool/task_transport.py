@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 from gateway.http.errors import BROKEN
 from gateway.metrics.metrics import Metrics
-from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail, TaskSpec
+from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
 from gateway.pool.connections import WorkerConnection, WorkerConnections
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDER_ID, ModelSettings
 from gateway.pool.stream import TaskStream
+from gateway.pool.task import TaskSpec
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
 from protocol.wire.facts import ModelCard
@@ -70,23 +71,16 @@ class TaskTransport:
         """Fail what waits for a model that was unloaded."""
         self._perform(self._dispatcher.abandon(model))
 
-    def submit(self, task: m.TaskMessage, spec: TaskSpec) -> TaskStream:
+    def submit(self, request: m.TaskMessage, spec: TaskSpec) -> TaskStream:
         """Open the stream of a task; raises `TaskError` if the dispatcher refuses it."""
-        now = self._now()
-        task = dataclasses.replace(task, task_id=spec.task_id)
-        stream = TaskStream(
-            task,
-            model=spec.model,
-            now=now,
+        actions = self._dispatcher.submit(spec, self._now())
+        stream = self._streams[spec.task_id] = TaskStream(
+            self._dispatcher.tasks[spec.task_id],
+            dataclasses.replace(request, task_id=spec.task_id),
             latencies=self._metrics.of_model(spec.model),
             on_close=self._abandon,
         )
-        self._streams[spec.task_id] = stream
-        try:
-            self._perform(self._dispatcher.submit(spec, now))
-        except TaskError:
-            del self._streams[spec.task_id]
-            raise
+        self._perform(actions)
         return stream
 
     def _abandon(self, stream: TaskStream) -> None:
@@ -138,52 +132,58 @@ class TaskTransport:
 
     def _send_task(self, action: Assign) -> None:
         stream = self._streams[action.task_id]
-        stream.worker = self._dispatcher.workers[action.worker].name
-        stream.assigned(action.worker, action.attempt, self._now())
-        task = dataclasses.replace(stream.task, attempt=action.attempt)
-        if isinstance(task, m.Generate):
-            task = dataclasses.replace(task, slot=action.slot)
-            stream.branch, stream.n_expected = action.branch, action.n_cached
-            self._metrics.routed(stream.model, action.branch)
-        self._peers.post(action.worker, task)
+        task = stream.task
+        if action.attempt:
+            stream.restart()
+        else:
+            stream.latencies.queue.observe(task.queued_s)
+        request = dataclasses.replace(stream.request, attempt=action.attempt)
+        if isinstance(request, m.Generate):
+            request = dataclasses.replace(request, slot=action.slot)
+            self._metrics.routed(task.spec.model, task.route)
+        self._peers.post(action.worker, request)
 
     def _deliver(self, message: m.Terminal) -> None:
         stream = self._streams[message.task_id]
-        base = self._dispatcher.slots.base(stream.worker)
+        slots, worker = self._dispatcher.slots, stream.task.worker_name
         finish = "ok"
         match message:
             case m.Done(slot=slot):
-                message = dataclasses.replace(message, slot=base + slot if slot >= 0 else -1)
+                message = dataclasses.replace(message, slot=slots.global_id(worker, slot))
                 finish = message.finish
             case m.Failed(code=code):
                 finish = code
-            case m.Inspected(slots=slots):
-                moved = tuple(dataclasses.replace(one, id=base + one.id) for one in slots)
-                message = dataclasses.replace(message, slots=moved)
+            case m.Inspected():
+                reports = (
+                    dataclasses.replace(one, id=slots.global_id(worker, one.id))
+                    for one in message.slots
+                )
+                message = dataclasses.replace(message, slots=tuple(reports))
         stream.push(message)
         self._end(stream, finish)
 
     def _end(self, stream: TaskStream, finish: str) -> None:
-        del self._streams[stream.task_id]
+        task = stream.task
+        del self._streams[task.task_id]
         if not self._streams:
             self._idle.set()
-        if not isinstance(stream.task, m.Generate):
+        if not isinstance(stream.request, m.Generate):
             return
-        self._metrics.task_ended(stream.model, finish)
+        self._metrics.task_ended(task.spec.model, finish)
         logger.info(
             "task=%d model=%s worker=%s slot=%d route=%s cached=%d tokens=%d+%d queue_ms=%.1f "
             "ttft_ms=%.1f itl_ms=%.2f finish=%s",
-            stream.task_id,
-            stream.model,
-            stream.worker or "-",
-            stream.slot,
-            stream.branch or "-",
-            stream.n_cached,
-            stream.n_prompt,
-            stream.n_predicted,
-            stream.queued_s * 1000,
-            stream.ttft_s * 1000,
-            stream.itl_s * 1000,
+            task.task_id,
+            task.spec.model,
+            task.worker_name or "-",
+            self._dispatcher.slots.global_id(task.worker_name, task.slot),
+            task.route or "-",
+            task.n_cached,
+            task.n_prompt,
+            task.n_predicted,
+            task.queued_s * 1000,
+            task.ttft_s * 1000,
+            task.itl_s * 1000,
             finish,
         )
 
@@ -215,10 +215,15 @@ class TaskTransport:
             try:
                 if type(message) is m.Delta:
                     stream = streams.get(message.task_id)
-                    if stream is None or stream.attempt != message.attempt or stream.peer != key:
+                    # `Task.is_at` without its call, for each token of the pool.
+                    if (
+                        stream is None
+                        or (task := stream.task).attempt != message.attempt
+                        or task.worker != key
+                    ):
                         self._drop(key, message)
                     else:
-                        if not stream.first_at:
+                        if not task.first_at:
                             self._dispatcher.prompt_read(key, message, now)
                         stream.push_delta(message, now)
                 else:
@@ -245,7 +250,7 @@ class TaskTransport:
 
     def _break_of(self, peer: WorkerConnection, task_id: int) -> None:
         stream = self._streams.get(task_id)
-        if stream is not None and stream.peer == peer.key:
+        if stream is not None and stream.task.worker == peer.key:
             self._break(task_id)
 
     def refused(self, peer: WorkerConnection, message: m.Message, error: TaskError) -> None:
@@ -269,7 +274,7 @@ class TaskTransport:
                 if isinstance(message, m.Failed):
                     logger.error("worker=%s order failed: %s", peer.name, message.message)
             case m.Terminal():
-                if not self._dispatcher.awaits(peer.key, message):
+                if self._dispatcher.find(peer.key, message) is None:
                     self._metrics.dropped(1)
                 self._perform(self._dispatcher.ended(peer.key, message, now))
             case m.Malformed():
@@ -302,21 +307,19 @@ class TaskTransport:
         logger.info("worker=%s model=%s slots=%d ready", peer.name, card.name, card.n_slots)
 
     def _advance(self, peer: WorkerConnection, message: m.Started | m.Progress, now: float) -> None:
-        stream = self._streams.get(message.task_id)
-        is_fresh = isinstance(message, m.Progress) or self._dispatcher.started(
-            peer.key, message, now
-        )
-        if stream is None or not is_fresh or not stream.is_at(peer.key, message.attempt):
+        if isinstance(message, m.Started):
+            is_wanted = self._dispatcher.started(peer.key, message, now)
+        else:
+            is_wanted = self._dispatcher.progressed(peer.key, message)
+        if not is_wanted:
             self._drop(peer.key, message)
             return
+        stream = self._streams[message.task_id]
         if isinstance(message, m.Started):
-            base = self._dispatcher.slots.base(peer.name)
-            message = dataclasses.replace(message, slot=base + message.slot)
-            stream.slot, stream.n_prompt = message.slot, message.n_prompt
-            stream.n_cached = message.n_cached
-            self._metrics.reused(stream.model, expected=stream.n_expected, found=message.n_cached)
-        else:
-            self._dispatcher.shown(message.task_id)
+            task = stream.task
+            slot = self._dispatcher.slots.global_id(peer.name, message.slot)
+            message = dataclasses.replace(message, slot=slot)
+            self._metrics.reused(task.spec.model, expected=task.n_expected, found=task.n_cached)
         stream.push(message)
 
     def _drop(self, key: str, message: m.TaskMessage) -> None:

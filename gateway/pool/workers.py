@@ -1,6 +1,6 @@
-"""Who can work: the connected workers with their credits, and the pool-wide slot numbers.
+"""The connected workers with their credits, and the slot ids of the whole pool.
 
-Pure bookkeeping for the dispatcher. A credit is a slot (or a place for a prefetched task) as the
+Pure bookkeeping of the dispatcher. A credit is a slot, or a place for a prefetched task, as the
 gateway counts it: taken when a task is assigned, returned by its terminal message and nothing else.
 """
 
@@ -8,20 +8,17 @@ import re
 from collections.abc import Iterable
 from enum import StrEnum
 
-from gateway.pool.task import PoolTask
+from gateway.pool.task import Task
 from protocol.wire.facts import ModelCard
-
-LeaseKey = tuple[int, int]
-"""Task id and attempt: a late terminal message returns the credit of its own attempt only."""
 
 
 class WorkerState(StrEnum):
-    """What a connected worker can do."""
+    """What a connected worker does."""
 
     LOADING = "loading"
     READY = "ready"
     LEAVING = "leaving"
-    """It drains: it finishes what it has and goes."""
+    """It drains: it finishes the tasks that it has and disconnects."""
 
 
 _NEXT: dict[WorkerState, frozenset[WorkerState]] = {
@@ -32,15 +29,16 @@ _NEXT: dict[WorkerState, frozenset[WorkerState]] = {
 
 
 _MIN_ASIDES = 16
-"""Tasks that need no slot and are sent to a worker at once; with more slots, four each."""
+_ASIDES_PER_SLOT = 4
+"""Tasks without a slot (tokenize, embeddings) that a worker may have: the larger of both."""
 
 
 class Worker:
     """One connection of one worker."""
 
     __slots__ = (
-        *("asides", "cancelled", "card", "is_sleeping", "key", "last_used", "leases"),
-        *("model", "name", "state", "tasks"),
+        *("card", "is_sleeping", "key", "last_used", "model", "n_asides", "n_leases"),
+        *("name", "state", "tasks"),
     )
 
     def __init__(self, key: str, name: str, model: str) -> None:
@@ -50,26 +48,25 @@ class Worker:
         self.state = WorkerState.LOADING
         self.card: ModelCard | None = None
         self.is_sleeping = False
-        """Its model is not loaded: the next task wakes it and waits."""
-        self.leases: dict[LeaseKey, int] = {}
-        """Credits taken, with the slot each runs in, -1 until that is known."""
-        self.asides: set[LeaseKey] = set()
-        """Tasks that need no slot and are not answered, whether or not somebody waits for them."""
-        self.tasks: dict[int, None] = {}
-        """Live tasks here, in order of assignment; those without a credit too."""
-        self.cancelled: dict[LeaseKey, PoolTask] = {}
-        """Given up and not ended yet: their terminal messages say what they cost."""
+        """Whether its model is unloaded: the next task loads it and waits."""
+        self.tasks: dict[int, Task] = {}
+        """What it has been sent and has not ended, in order of assignment."""
+        self.n_leases = 0
+        """Credits taken."""
+        self.n_asides = 0
+        """Tasks that need no slot; without those that the gateway sends to this very worker."""
         self.last_used = 0
+        """Number of the pool's latest assignment to it."""
 
     def __repr__(self) -> str:
         return (
             f"<Worker {self.name} {self.state} model={self.model} "
-            f"leases={len(self.leases)}/{self.n_slots}+{self.n_prefetch}>"
+            f"leases={self.n_leases}/{self.n_slots}+{self.n_prefetch}>"
         )
 
     @property
     def n_slots(self) -> int:
-        """Tasks that run here at once."""
+        """Tasks that it runs at once."""
         return self.card.n_slots if self.card is not None else 0
 
     @property
@@ -85,12 +82,12 @@ class Worker:
     @property
     def n_busy(self) -> int:
         """Slots in use as far as the gateway knows."""
-        return min(len(self.leases), self.n_slots)
+        return min(self.n_leases, self.n_slots)
 
     @property
     def n_ahead(self) -> int:
-        """Tasks that were sent ahead and wait here for a slot."""
-        return len(self.leases) - self.n_busy
+        """Tasks that were sent ahead and wait in the worker for a slot."""
+        return self.n_leases - self.n_busy
 
     @property
     def n_free(self) -> int:
@@ -100,34 +97,55 @@ class Worker:
     @property
     def has_credit(self) -> bool:
         """Whether one more task may be sent."""
-        return self.is_ready and len(self.leases) < self.n_slots + self.n_prefetch
+        return self.is_ready and self.n_leases < self.n_slots + self.n_prefetch
 
     @property
     def takes_aside(self) -> bool:
         """Whether one more task may be sent that needs no slot."""
-        return self.is_ready and len(self.asides) < max(_MIN_ASIDES, 4 * self.n_slots)
+        return self.is_ready and self.n_asides < max(_MIN_ASIDES, _ASIDES_PER_SLOT * self.n_slots)
+
+    @property
+    def slots(self) -> dict[int, int]:
+        """Slots that are known to be taken, with the id of the task in each."""
+        return {
+            task.slot: task.task_id
+            for task in self.tasks.values()
+            if task.spec.takes_credit and task.slot >= 0
+        }
 
     def can_run_in(self, slot: int) -> bool:
         """Whether this slot is free as far as is known; pinned tasks are not prefetched."""
-        return self.is_ready and self.n_free > 0 and slot not in self.leases.values()
+        return self.is_ready and self.n_free > 0 and slot not in self.slots
 
-    def turn(self, state: WorkerState) -> None:
-        """Change the state; only the transitions of the table are possible."""
+    def take(self, task: Task) -> None:
+        """Take the credit of a task that is assigned to it."""
+        self.tasks[task.task_id] = task
+        self.n_leases += task.spec.takes_credit
+        self.n_asides += task.spec.is_aside
+
+    def release(self, task: Task) -> None:
+        """Return the credit of a task that it has ended."""
+        del self.tasks[task.task_id]
+        self.n_leases -= task.spec.takes_credit
+        self.n_asides -= task.spec.is_aside
+
+    def become(self, state: WorkerState) -> None:
+        """Change the state; only the transitions of `_NEXT` are possible."""
         assert state in _NEXT[self.state], f"{self!r} cannot become {state}"
         self.state = state
 
 
-def least_asked(workers: Iterable[Worker]) -> Worker | None:
-    """Choose the worker for a task that needs no slot."""
+def least_busy(workers: Iterable[Worker]) -> Worker | None:
+    """Choose the worker for a task that needs no slot: one that is awake, with fewest tasks."""
     ready = [worker for worker in workers if worker.is_ready]
     return min(ready, key=lambda w: (w.is_sleeping, len(w.tasks), w.last_used), default=None)
 
 
 class SlotMap:
-    """Pool-wide slot ids: a range for each worker that ever was ready, in the order of their names.
+    """Slot ids of the pool: a range for each worker that ever was ready, in the order of names.
 
     They follow from the names alone, so that they are the same at every gateway and after every
-    restart, in whatever order the workers come.
+    restart, in whatever order the workers connect.
     """
 
     def __init__(self) -> None:
@@ -157,6 +175,10 @@ class SlotMap:
         """Return the id of the worker's slot 0."""
         return self._ranges[name].start
 
+    def global_id(self, name: str, slot: int) -> int:
+        """Return the id of a worker's own slot number; -1 for -1."""
+        return self._ranges[name].start + slot if slot >= 0 else -1
+
     def owner(self, slot_id: int) -> tuple[str, str, int] | None:
         """Find the worker of an id: its name, its model, and its own number of the slot."""
         for name, ids in self._ranges.items():
@@ -175,7 +197,7 @@ class SlotMap:
 
 
 def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Order names with numbers as people do: w-2 before w-10."""
+    """Return the sort key that puts w-2 before w-10."""
     parts = re.split(r"([0-9]+)", name)
     digits = [part.lstrip("0") for part in parts]
     ranks = [(len(digits[i]), digits[i]) if i % 2 else (-1, part) for i, part in enumerate(parts)]

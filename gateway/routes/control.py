@@ -36,7 +36,7 @@ class ChatControlEndpoint:
         streams = self._service.live.find(tenant, chat_id)
         if not streams:
             return _failure(_UNKNOWN)
-        tasks = [stream.task for stream in streams]
+        tasks = [stream.request for stream in streams]
         if not all(isinstance(one, Generate) and one.params.reasoning_control for one in tasks):
             return _failure(_UNARMED)
         asked = (self._service.pool.end_thoughts(stream) for stream in streams)

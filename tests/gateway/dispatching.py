@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from gateway.pool.actions import Action, Assign, Fail, TaskSpec
+from gateway.pool.actions import Action, Assign, Fail
 from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.task import TaskSpec
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Done, Failed, Finish, Started

@@ -10,9 +10,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.pool.actions import Action, Assign, Deliver, Fail, TaskSpec
+from gateway.pool.actions import Action, Assign, Deliver, Fail
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
+from gateway.pool.task import TaskSpec
 from protocol.wire.facts import ModelCard, Timings
 from protocol.wire.messages import Delta, Done, Evicted, Finish, Generate, Started
 from protocol.wire.sampling import SamplingParams
@@ -45,7 +46,6 @@ class Turn:
     stays: int = 0
     """Number of the conversation."""
     worker: str = ""
-    branch: str = ""
     n_cached: int = 0
     asked_at: float = 0.0
     first_at: float = 0.0
@@ -147,7 +147,7 @@ class Simulation:
             match action:
                 case Assign():
                     turn, worker = self.turns[action.task_id], self.workers[action.worker]
-                    turn.worker, turn.branch = action.worker, action.branch
+                    turn.worker = action.worker
                     self.loads[action.worker] += 1
                     worker.queue.append((action.task_id, action.attempt))
                     self._admit(worker)

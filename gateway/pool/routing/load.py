@@ -1,34 +1,34 @@
-"""How long a task would wait for its first token at a worker, from what was measured there.
+"""Seconds that a task would wait for its first token at a worker, from what was measured there.
 
-Pure arithmetic over the gateway's own clock: what was assigned, when its reading began (`Started`)
-and ended (the first delta). Seconds are comparable between workers of any speed, so that no ratio
-between cached tokens and busy slots has to be guessed.
+Pure arithmetic over the gateway's own clock: when a task was assigned, when the worker began to
+read its prompt (`Started`) and when it had read it (the first delta). Seconds compare workers of
+any speed, so no ratio between cached tokens and busy slots has to be guessed. What stands here as
+a number is only assumed until a worker of the model has been measured.
 """
 
-from dataclasses import dataclass
+from gateway.pool.task import Task
 
 _DECAY = 0.9
-"""Of older observations with each new one: the last dozen or so count."""
-_READ_PER_S = 500.0
-"""Prompt tokens a second before anything was measured: a small model on two CPU cores."""
-_WRITTEN_PER_S = 50.0
-_ANSWER = 128.0
-_SERVICE_S = 1.0
+"""Weight of all older observations with each new one: the mean is over the last ten or so."""
+_ASSUMED_PROMPT_PER_S = 500.0
+_ASSUMED_ANSWER_PER_S = 50.0
+_ASSUMED_ANSWER_TOKENS = 128.0
+_ASSUMED_SERVICE_S = 1.0
 _CROWDING = 0.02
-"""Share by which one more stream slows down those beside it: so much on a GPU, more on a CPU."""
-_MEASURABLE = 32
-"""Reading fewer tokens takes as long as a step, whatever their number."""
+"""Share by which each running stream makes the others of its worker slower; not measured."""
+_MIN_MEASURED_TOKENS = 32
+"""Reading fewer tokens takes one step, whatever their number, and shows no speed."""
 
 
 class Ratio:
-    """A mean of recent observations as one sum over another, between them and what others see."""
+    """A decaying mean, as one sum over another; with few observations it is near to its prior."""
 
     __slots__ = ("_over", "_prior", "_under", "_weight")
 
     def __init__(self, prior: "float | Ratio", weight: float) -> None:
         self._prior = prior
         self._weight = weight
-        """Of the prior, in units of what is divided by; it never decays."""
+        """Weight of the prior, in units of the divisor; it does not decay."""
         self._over = 0.0
         self._under = 0.0
 
@@ -50,96 +50,110 @@ class Ratio:
 
 
 class Throughput:
-    """How fast a worker is; one that was not measured yet is taken for what the model's others are.
+    """Measurements of one worker; until it has its own, those of the model's other workers count.
 
-    The pace of a model is one without a model.
+    `model` collects the observations of all workers of the model and has none itself.
     """
 
-    __slots__ = ("answer", "density", "reading", "service", "trust", "writing")
+    __slots__ = (
+        *("prompt_per_s", "answer_per_s", "answer_tokens", "service_s"),
+        *("length_ratio", "hit_ratio"),
+    )
 
     def __init__(self, model: "Throughput | None" = None) -> None:
+        # The first observation must count for the other workers as much as for its own.
         weight = 1.0 if model else 0.1
-        # The first that is measured must count for the others as much as for itself.
-        self.reading: Ratio = Ratio(model.reading if model else _READ_PER_S, 0.05 * weight)
+
+        def ratio(name: str, assumed: float, n: float) -> Ratio:
+            return Ratio(getattr(model, name) if model else assumed, n * weight)
+
+        self.prompt_per_s = ratio("prompt_per_s", _ASSUMED_PROMPT_PER_S, 0.05)
         """Prompt tokens a second, of all slots together."""
-        self.writing: Ratio = Ratio(model.writing if model else _WRITTEN_PER_S, 0.5 * weight)
+        self.answer_per_s = ratio("answer_per_s", _ASSUMED_ANSWER_PER_S, 0.5)
         """Tokens a second of one stream."""
-        self.answer: Ratio = Ratio(model.answer if model else _ANSWER, 1.0 * weight)
+        self.answer_tokens = ratio("answer_tokens", _ASSUMED_ANSWER_TOKENS, 1.0)
         """Tokens of an answer."""
-        self.service: Ratio = Ratio(model.service if model else _SERVICE_S, 1.0 * weight)
-        """Seconds in which a task has a slot."""
-        self.density: Ratio = Ratio(model.density if model else 1.0, 64.0 * weight)
-        """Tokens of a prompt, of those that were guessed from its length."""
-        self.trust: Ratio = Ratio(model.trust if model else 1.0, 256.0 * weight)
-        """Tokens that were reused, of those that should have been."""
+        self.service_s = ratio("service_s", _ASSUMED_SERVICE_S, 1.0)
+        """Seconds for which a task has a slot."""
+        self.length_ratio = ratio("length_ratio", 1.0, 64.0)
+        """Tokens of a prompt over those that were guessed from its text."""
+        self.hit_ratio = ratio("hit_ratio", 1.0, 256.0)
+        """Tokens that were found in the cache over those that should have been there."""
 
     def __repr__(self) -> str:
-        return f"<Throughput read={self.reading.value:.0f}/s write={self.writing.value:.0f}/s>"
-
-
-@dataclass(slots=True)
-class _Reading:
-    """A prompt that was assigned and is not read yet."""
-
-    n_tokens: float
-    """To be computed: what is cached is not counted."""
-    is_begun: bool = False
+        prompt, answer = self.prompt_per_s.value, self.answer_per_s.value
+        return f"<Throughput prompt={prompt:.0f}/s answer={answer:.0f}/s>"
 
 
 class PendingPrefill:
-    """What a worker still has to read, and how fast it does."""
+    """Prompt tokens that a worker has still to compute; each task's share is its `n_unread`."""
 
-    __slots__ = ("_mark", "_pace", "_prompts")
+    __slots__ = ("_n_reading", "_n_tokens", "_since", "_throughput", "n_prompts")
 
-    def __init__(self, pace: Throughput) -> None:
-        self._pace = pace
-        self._prompts: dict[tuple[int, int], _Reading] = {}
-        self._mark = 0.0
-        """Since when it reads what nothing has been heard of."""
+    def __init__(self, throughput: Throughput) -> None:
+        self._throughput = throughput
+        self.n_prompts = 0
+        self._n_reading = 0
+        """Prompts that the worker has begun to read."""
+        self._n_tokens = 0.0
+        self._since = 0.0
+        """When it began with what it reads now."""
 
     def __repr__(self) -> str:
-        return f"<PendingPrefill prompts={len(self._prompts)} {self._pace!r}>"
+        return f"<PendingPrefill prompts={self.n_prompts} {self._throughput!r}>"
 
-    def assigned(self, lease: tuple[int, int], n_tokens: float) -> None:
-        """Count a prompt that was sent."""
-        self._prompts[lease] = _Reading(n_tokens)
+    def assigned(self, task: Task, n_tokens: float) -> None:
+        """Count the tokens to compute of a task that goes to the worker."""
+        task.n_unread = n_tokens
+        self.n_prompts += 1
+        self._n_tokens += n_tokens
 
-    def begun(self, lease: tuple[int, int], n_tokens: int, now: float) -> None:
-        """Note that a prompt is being read, and what is really to be computed of it."""
-        prompt = self._prompts.get(lease)
-        if prompt is None:
+    def started(self, task: Task, now: float) -> None:
+        """Correct them as the worker begins with the prompt."""
+        if task.n_unread is None:
             return
-        if not any(one.is_begun for one in self._prompts.values()):
-            self._mark = now
-        prompt.n_tokens, prompt.is_begun = n_tokens, True
+        if not self._n_reading:
+            self._since = now
+        n_tokens = float(task.n_prompt - task.n_cached)
+        self._n_tokens += n_tokens - task.n_unread
+        self._n_reading += 1
+        task.n_unread = n_tokens
 
-    def read(self, lease: tuple[int, int], now: float) -> None:
+    def read(self, task: Task, now: float) -> None:
         """Note that a prompt has been read, and how long that took beside the others."""
-        prompt = self._prompts.pop(lease, None)
-        if prompt is None or not prompt.is_begun or prompt.n_tokens < _MEASURABLE:
+        n_tokens = task.n_unread
+        self.dropped(task)
+        if n_tokens is None or not task.has_started or n_tokens < _MIN_MEASURED_TOKENS:
             return
         # Of several that end together, the first brings the time and the others their tokens.
-        self._pace.reading.add(prompt.n_tokens, now - self._mark)
-        self._mark = now
+        self._throughput.prompt_per_s.add(n_tokens, now - self._since)
+        self._since = now
 
-    def dropped(self, lease: tuple[int, int]) -> None:
+    def dropped(self, task: Task) -> None:
         """Forget a prompt, read or not."""
-        self._prompts.pop(lease, None)
+        if task.n_unread is None:
+            return
+        self.n_prompts -= 1
+        self._n_reading -= task.has_started
+        # Nothing is left of rounding errors when there is nothing left to read.
+        self._n_tokens = self._n_tokens - task.n_unread if self.n_prompts else 0.0
+        task.n_unread = None
 
     def wait_s(self, now: float) -> float:
-        """Seconds until all that was assigned is read."""
-        if not self._prompts:
+        """Seconds until everything that was assigned is read."""
+        if not self.n_prompts:
             return 0.0
-        left_s = sum(one.n_tokens for one in self._prompts.values()) / self._pace.reading.value
-        is_reading = any(one.is_begun for one in self._prompts.values())
-        return max(0.0, left_s - (now - self._mark)) if is_reading else left_s
+        left_s = self._n_tokens / self._throughput.prompt_per_s.value
+        return max(0.0, left_s - (now - self._since)) if self._n_reading else left_s
 
 
-def slot_wait_s(pace: Throughput, n_slots: int, n_leases: int) -> float:
+def slot_wait_s(throughput: Throughput, n_slots: int, n_leases: int) -> float:
     """Seconds until one more task would get a slot."""
-    return max(0, n_leases - n_slots + 1) * pace.service.value / max(1, n_slots)
+    n_before = max(0, n_leases - n_slots + 1)
+    return n_before * throughput.service_s.value / max(1, n_slots)
 
 
-def crowding_s(pace: Throughput, n_busy: int) -> float:
-    """Seconds by which the streams beside it make an answer longer."""
-    return n_busy * _CROWDING * pace.answer.value / pace.writing.value
+def crowding_s(throughput: Throughput, n_busy: int) -> float:
+    """Seconds by which the worker's running streams make an answer longer."""
+    answer_s = throughput.answer_tokens.value / throughput.answer_per_s.value
+    return n_busy * _CROWDING * answer_s

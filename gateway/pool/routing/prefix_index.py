@@ -1,10 +1,10 @@
-"""What should be cached where: the prefixes that one worker holds, and the homes of sessions.
+"""What should be cached where: the prefixes that one worker holds, and where sessions were last.
 
 Pure bookkeeping. A prompt is known by the hashes of its blocks, each of which stands for all before
-it too (`fingerprint.py`); a worker's blocks form a tree, so a block is only known with all that
-lead to it. A task keeps its blocks alive until it is forgotten: by a notice of the worker, or as
-the oldest when the index has reached its bound. The worker's own count of reused tokens is the
-truth; this is what can be known before it is asked.
+it too (`block_hashes.py`); a worker's blocks form a tree, so a block is only known with all that
+lead to it. A task keeps its blocks in the index until it is forgotten: when the worker says that it
+has evicted them, or as the oldest when the index has reached its bound. It is a prediction; the
+worker itself counts what it reuses.
 """
 
 from collections import OrderedDict
@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 _BLOCK_BYTES = 180
 _TASK_BYTES = 220
-"""Bytes of an entry, dictionaries included; checked by the tests of this module."""
+"""Bytes of an entry with its share of the dictionaries, as the tests of this module measure it."""
 
 _MANY = 3
-"""Prompts that go on from one beginning: a system prompt rather than a conversation."""
+"""Prompts that continue from one block: from so many on it ends a shared system prompt."""
 
 
 class _Block:
-    """One block and how many want it: blocks behind it, and tasks that end with it."""
+    """One block, with the number of blocks that follow it and of tasks that end with it."""
 
     __slots__ = ("n_branches", "n_tasks", "name", "parent")
 
@@ -32,7 +32,7 @@ class _Block:
 
 
 class PrefixIndex:
-    """The prefixes of one worker's cache, as tasks have left them there."""
+    """The prefixes that tasks have left in one worker's cache."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -49,7 +49,7 @@ class PrefixIndex:
         return _BLOCK_BYTES * len(self._blocks) + _TASK_BYTES * len(self._tasks)
 
     def match(self, blocks: Sequence[int]) -> int:
-        """Count the leading blocks that are known, by halving: a known one has all before it."""
+        """Count the leading blocks that are known, by bisection: a known one has all before it."""
         known, unknown = 0, len(blocks) + 1
         while unknown - known > 1:
             middle = (known + unknown) // 2
@@ -60,7 +60,7 @@ class PrefixIndex:
         return known
 
     def add(self, task_id: int, blocks: Sequence[int]) -> None:
-        """Note that a task leaves these blocks; forget the oldest tasks beyond the bound."""
+        """Add the blocks that a task leaves; forget the oldest tasks beyond the bound."""
         self.forget(task_id)
         n_known = self.match(blocks)
         last = self._blocks[blocks[n_known - 1]] if n_known else None
@@ -80,7 +80,7 @@ class PrefixIndex:
             self._release(oldest)
 
     def shorten(self, task_id: int, blocks: Sequence[int]) -> None:
-        """Note that a task has left only these of its blocks."""
+        """Keep only these of a task's blocks."""
         if task_id in self._tasks:
             self.add(task_id, blocks)
 
@@ -96,7 +96,7 @@ class PrefixIndex:
         self._blocks.clear()
 
     def shared_prefix(self, blocks: Sequence[int], n_known: int) -> tuple[int, int]:
-        """Return how much of the known beginning several prompts go on from, and how many do."""
+        """Return how many of the known blocks several prompts share, and how many prompts do."""
         block = self._blocks[blocks[n_known - 1]] if n_known else None
         while block is not None:
             if block.n_branches >= _MANY:
@@ -124,37 +124,37 @@ class SessionPlacement(NamedTuple):
 
 
 class SessionMap:
-    """The homes of sessions, the longest unused forgotten first."""
+    """Where sessions were last; the one unused longest is forgotten first."""
 
     def __init__(self, max_sessions: int) -> None:
         self._max_sessions = max_sessions
-        self._homes: OrderedDict[int, SessionPlacement] = OrderedDict()
+        self._placements: OrderedDict[int, SessionPlacement] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<SessionMap {len(self._homes)}>"
+        return f"<SessionMap {len(self._placements)}>"
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return len(self._placements)
 
     @property
     def workers(self) -> set[str]:
-        """Keys of the workers that are a session's home."""
-        return {home.worker for home in self._homes.values()}
+        """Keys of the workers that had a session."""
+        return {one.worker for one in self._placements.values()}
 
-    def home(self, session: int) -> SessionPlacement | None:
-        """Find the home of a session; 0 is no session."""
-        return self._homes.get(session) if session else None
+    def find(self, session: int) -> SessionPlacement | None:
+        """Find where a session was last; 0 is no session."""
+        return self._placements.get(session) if session else None
 
-    def move(self, session: int, home: SessionPlacement) -> None:
+    def move(self, session: int, placement: SessionPlacement) -> None:
         """Note where a session is now."""
         if not session:
             return
-        self._homes[session] = home
-        self._homes.move_to_end(session)
-        if len(self._homes) > self._max_sessions:
-            self._homes.popitem(last=False)
+        self._placements[session] = placement
+        self._placements.move_to_end(session)
+        if len(self._placements) > self._max_sessions:
+            self._placements.popitem(last=False)
 
     def lost(self, worker: str) -> None:
         """Forget the sessions of a worker."""
-        for session in [key for key, home in self._homes.items() if home.worker == worker]:
-            del self._homes[session]
+        for session in [key for key, one in self._placements.items() if one.worker == worker]:
+            del self._placements[session]

@@ -1,46 +1,46 @@
 """What tasks cost their tenants: the currency of the fair queue is the computed token.
 
-Pure. A prompt is guessed when it is assigned and counted when it starts; the answer is added at the
-end; also of tasks that nobody waits for any more.
+Pure. A prompt is charged by its guessed length when it is assigned, corrected when the worker has
+counted it, and the answer is added at the end, also if its client has left.
 """
 
-from gateway.pool.task import PoolTask, TaskState
+from gateway.pool.task import Task
 from gateway.pool.task_queue import TaskQueue
-from protocol.wire.messages import Done, Failed, Finish, Started, Terminal
+from protocol.wire.messages import Done, Failed, Finish, Terminal
 
 CACHED_COST = 0.1
-"""Of a prompt's token that was found in a cache, beside one that had to be computed."""
+"""Cost of a prompt token that was found in a cache, in computed tokens."""
 
 
 class Charges:
-    """Counts what each task has cost so far."""
+    """Charges each task to its tenant in the queue."""
 
-    def __init__(self, backlog: TaskQueue) -> None:
-        self._backlog = backlog
+    def __init__(self, queue: TaskQueue) -> None:
+        self._queue = queue
 
-    def assigned(self, task: PoolTask) -> None:
+    def assigned(self, task: Task) -> None:
         """Charge the prompt by its guessed length."""
         self._add(task, task.spec.n_tokens)
 
-    def started(self, task: PoolTask, message: Started) -> None:
-        """Charge the prompt by what had to be computed of it."""
-        n_cached = min(message.n_cached, message.n_prompt)
-        self._add(task, message.n_prompt - (1 - CACHED_COST) * n_cached - task.charged)
+    def started(self, task: Task) -> None:
+        """Charge the prompt by what has to be computed of it."""
+        n_cached = min(task.n_cached, task.n_prompt)
+        self._add(task, task.n_prompt - (1 - CACHED_COST) * n_cached - task.charged)
 
-    def ended(self, task: PoolTask, message: Terminal) -> None:
-        """Charge the answer; a task that ends before it began has cost nothing."""
+    def ended(self, task: Task, message: Terminal) -> None:
+        """Charge the answer; a task that ends before it has started costs nothing."""
         if isinstance(message, Done):
             self._add(task, message.n_predicted)
             is_void = message.finish is Finish.CANCELLED
         else:
             is_void = isinstance(message, Failed)
-        if is_void and task.state is TaskState.ASSIGNED:
+        if is_void and not task.has_started:
             self.refund(task)
 
-    def refund(self, task: PoolTask) -> None:
+    def refund(self, task: Task) -> None:
         """Give everything back: the task begins anew, or never began."""
         self._add(task, -task.charged)
 
-    def _add(self, task: PoolTask, tokens: float) -> None:
+    def _add(self, task: Task, tokens: float) -> None:
         task.charged += tokens
-        self._backlog.charge(task.spec, tokens)
+        self._queue.charge(task, tokens)

@@ -1,13 +1,14 @@
 """The order in which waiting tasks are served: FIFO within a tenant, fair by tokens between them.
 
-Pure bookkeeping over task ids; it knows no workers and no clock. Each tenant has a counter of the
-tokens that it was served (virtual service); the waiting tenant with the least is next. One that
-comes back after a pause starts at the level of those who waited, so idling saves up nothing.
+Pure bookkeeping over task ids, without workers or a clock. Each tenant has a counter of the tokens
+that it was served (virtual service, as in the Virtual Token Counter of Sheng et al., OSDI 2024);
+the waiting tenant with the least is next. A tenant that comes back after a pause starts at the
+level of those who waited, so idling saves up nothing.
 """
 
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 MAX_IDLE = 4096
@@ -33,6 +34,7 @@ class FairQueue:
         self._idle: OrderedDict[str, float] = OrderedDict()
         """Levels of tenants without a waiting task, the one used longest ago first."""
         self._floor = 0.0
+        """Highest level at which a task was served."""
         self._n_waiting = 0
 
     def __len__(self) -> int:
@@ -64,23 +66,30 @@ class FairQueue:
         insort(line.ids, task_id)
         self._n_waiting += 1
 
-    def pop(
-        self, eligible: Callable[[int], bool], defers: Callable[[int], bool] = lambda _: False
-    ) -> int | None:
-        """Take the first eligible task of the tenant that was served least.
+    def candidates(self, defers: Callable[[int], bool]) -> Iterator[int]:
+        """Yield tasks in the order of service, the least served tenant's first.
 
-        One that defers lets the next few of its own tenant go before it, but goes if none does.
+        A task that defers comes after those of its own tenant that do not. The queue must not
+        change between two of them.
         """
-        for tenant, line in sorted(self._waiting.items(), key=lambda item: item[1].level):
-            task_id = _first(line.ids, eligible, defers)
-            if task_id is not None:
-                self._floor = max(self._floor, line.level)
-                self.remove(tenant, task_id)
-                return task_id
-        return None
+        for _, line in sorted(self._waiting.items(), key=lambda item: item[1].level):
+            deferred: list[int] = []
+            for task_id in line.ids:
+                if not defers(task_id):
+                    yield task_id
+                    continue
+                deferred.append(task_id)
+                if len(deferred) == _MAX_DEFERRED:
+                    break
+            yield from deferred
+
+    def serve(self, tenant: str, task_id: int) -> None:
+        """Take out a task that goes to a worker."""
+        self._floor = max(self._floor, self._waiting[tenant].level)
+        self.remove(tenant, task_id)
 
     def remove(self, tenant: str, task_id: int) -> None:
-        """Take out a task that waits."""
+        """Take out a task that waits no longer."""
         line = self._waiting[tenant]
         line.ids.remove(task_id)
         self._n_waiting -= 1
@@ -89,7 +98,7 @@ class FairQueue:
             self._rest(tenant, line.level)
 
     def charge(self, tenant: str, tokens: float) -> None:
-        """Count tokens that a tenant was served; negative gives some back."""
+        """Count tokens that a tenant was served; a negative number gives some back."""
         line = self._waiting.get(tenant)
         if line is not None:
             line.level += tokens
@@ -102,17 +111,3 @@ class FairQueue:
         self._idle.move_to_end(tenant)
         if len(self._idle) > MAX_IDLE:
             self._idle.popitem(last=False)
-
-
-def _first(
-    ids: Iterable[int], eligible: Callable[[int], bool], defers: Callable[[int], bool]
-) -> int | None:
-    deferred: list[int] = []
-    for task_id in ids:
-        if defers(task_id):
-            deferred.append(task_id)
-            if len(deferred) == _MAX_DEFERRED:
-                break
-        elif eligible(task_id):
-            return task_id
-    return next(filter(eligible, deferred), None)

@@ -87,7 +87,7 @@ def test_what_two_workers_failed_is_not_passed_on() -> None:
     failed = broken(1, attempt=1, code=ErrorCode.UNAVAILABLE)
     assert failures(pool.ended("b", failed, 2.0)) == {1: ErrorCode.INTERNAL}
     assert pool.n_tasks == 0
-    assert pool.workers["c"].leases == {}
+    assert pool.workers["c"].tasks == {}
 
 
 def test_the_only_workers_failure_is_handed_on() -> None:
@@ -108,7 +108,7 @@ def test_a_task_that_two_workers_died_with_is_not_passed_on() -> None:
     pool.submit(task(1), 0.0)
     assert places(pool.worker_lost("a", 1.0)) == [(1, "b")]
     assert failures(pool.worker_lost("b", 2.0)) == {1: ErrorCode.INTERNAL}
-    assert pool.workers["c"].leases == {}
+    assert pool.workers["c"].tasks == {}
 
 
 def test_a_worker_that_left_by_its_own_will_killed_nobody() -> None:

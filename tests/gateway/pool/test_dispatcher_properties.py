@@ -16,8 +16,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail, TaskSpec
+from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
 from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.task import TaskSpec, TaskState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Failed, Finish, Started
@@ -320,7 +321,27 @@ class DispatcherMachine(RuleBasedStateMachine):
     @invariant()
     def credits_are_what_the_workers_hold(self) -> None:
         for worker in self.workers.values():
-            assert self.pool.workers[worker.key].leases.keys() == worker.held.keys()
+            seen = self.pool.workers[worker.key]
+            assert {(task.task_id, task.attempt) for task in seen.tasks.values()} == set(
+                worker.held
+            )
+            assert (seen.n_leases, seen.n_asides) == (len(worker.held), 0)
+
+    @invariant()
+    def nothing_is_left_of_an_ended_task(self) -> None:
+        """Every table holds what waits or what a worker has, and each record says where it is."""
+        held = {task_id: worker for worker, task_id, _ in self.holding()}
+        assert self.pool.tasks.keys() == self.specs.keys() | held.keys()
+        assert self.pool.queue.ids == self.waiting
+        assert self.pool.deferral.ids <= self.waiting
+        for task_id, task in self.pool.tasks.items():
+            assert (task.state is TaskState.WAITING) == (task_id in self.waiting)
+            assert (task.state is TaskState.CANCELLED) == (task_id not in self.specs)
+            assert task.worker == (held[task_id].key if task_id in held else "")
+        for key, worker in self.pool.workers.items():
+            if worker.card is not None:
+                unread = [one for one in worker.tasks.values() if one.n_unread is not None]
+                assert self.pool.router.n_pending(key) == len(unread)
 
     @invariant()
     def nobody_waits_beside_a_free_credit(self) -> None:

@@ -90,9 +90,9 @@ def test_who_hangs_up_is_charged_for_what_was_generated() -> None:
         pool.submit(task(i, tenant=tenant, n_tokens=100), 0.0)
     assert pool.cancel(1) == [CancelTask("a", 1, 0)]
     gone = Done(task_id=1, finish=Finish.CANCELLED, n_predicted=5000)
-    assert pool.awaits("a", gone)
+    assert pool.find("a", gone)
     assert places(pool.ended("a", gone, 1.0)) == [(3, "a")]
-    assert not pool.awaits("a", gone)
+    assert not pool.find("a", gone)
 
 
 def test_who_hangs_up_before_it_began_pays_nothing() -> None:

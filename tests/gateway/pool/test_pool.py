@@ -36,7 +36,7 @@ async def test_many_tasks_share_the_workers_and_never_mix(rig: Rig) -> None:
         streams = [rig.generate(f"task {i} of ten") for i in range(10)]
         texts = await asyncio.gather(*map(text_of, streams))
         assert texts == [f"task {i} of ten" for i in range(10)]
-        assert {stream.worker for stream in streams} == {"a", "b"}
+        assert {stream.task.worker_name for stream in streams} == {"a", "b"}
 
 
 async def test_slot_numbers_are_pool_wide(rig: Rig) -> None:

@@ -44,7 +44,7 @@ async def test_what_a_dead_worker_had_not_started_goes_to_another(rig: Rig) -> N
         async with one_more(rig, "b"):
             await doomed.die()
             assert await text_of(stream) == "second life"
-            assert (stream.worker, stream.attempt) == ("b", 1)
+            assert (stream.task.worker_name, stream.task.attempt) == ("b", 1)
 
 
 async def test_a_restarted_worker_keeps_its_slots_and_its_work_is_remembered(rig: Rig) -> None:
@@ -178,7 +178,7 @@ async def test_a_draining_worker_finishes_and_gets_nothing_new(rig: Rig) -> None
         async with one_more(rig, "b"):
             other = rig.generate("x")
             assert await text_of(other) == "x"
-            assert other.worker == "b"
+            assert other.task.worker_name == "b"
             assert [report.id for report, _ in await rig.pool.slots()] == [0, 1, 2, 3]
             await old.step(3)
             assert await text_of(stream) == "last words"
@@ -200,7 +200,7 @@ async def test_what_a_broken_worker_fails_unseen_another_answers(rig: Rig) -> No
         async with one_more(rig, "b"):
             await broken.step()
             assert await text_of(stream) == "second try"
-            assert (stream.worker, stream.attempt) == ("b", 1)
+            assert (stream.task.worker_name, stream.task.attempt) == ("b", 1)
 
 
 async def test_late_messages_are_dropped_and_counted(rig: Rig) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.pool.actions import Assign, TaskSpec
+from gateway.pool.actions import Assign
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.status import ModelState, model_state
+from gateway.pool.task import TaskSpec
 from protocol.wire.messages import Heartbeat, Inspect
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker

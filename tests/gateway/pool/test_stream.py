@@ -10,6 +10,7 @@ from gateway.http.event_stream import EventStream
 from gateway.http.sse import event
 from gateway.metrics.counters import ModelLatencies
 from gateway.pool.stream import TaskStream, merge
+from gateway.pool.task import RouteReason, Task, TaskSpec
 from gateway.routes.generate import pump
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import Timings, TokenProb
@@ -19,9 +20,8 @@ from protocol.wire.sampling import SamplingParams
 
 def stream(closed: list[TaskStream] | None = None) -> TaskStream:
     return TaskStream(
+        Task(TaskSpec(task_id=1, model="m"), 10.0),
         Generate(task_id=1, prompt="x", params=SamplingParams()),
-        model="m",
-        now=10.0,
         latencies=ModelLatencies(),
         on_close=(closed if closed is not None else []).append,
     )
@@ -170,12 +170,13 @@ async def test_close_keeps_nothing() -> None:
 
 def test_times_are_measured_from_the_submission() -> None:
     one = stream()
-    assert (one.queued_s, one.ttft_s, one.itl_s) == (0.0, 0.0, 0.0)
-    one.assigned("w0:1", 0, 10.5)
+    task = one.task
+    assert (task.queued_s, task.ttft_s, task.itl_s) == (0.0, 0.0, 0.0)
+    task.assign("w0:1", "w0", RouteReason.LOAD, 10.5)
     one.push_delta(delta("a", 1), 11.0)
     one.push_delta(delta("b", 2), 11.25)
     one.push_delta(delta("c", 3), 11.5)
-    assert (one.queued_s, one.ttft_s, one.itl_s) == (0.5, 1.0, 0.25)
+    assert (task.queued_s, task.ttft_s, task.itl_s) == (0.5, 1.0, 0.25)
     assert repr(one.latencies.itl) == "<Histogram n=2 total_s=0.500>"
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.pool.actions import Action, Assign, RouteReason, TaskSpec
+from gateway.pool.actions import Action, Assign
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.routing.block_hashes import Prefix
+from gateway.pool.task import RouteReason, Task, TaskSpec
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Evicted, Failed, Finish, Started
@@ -33,7 +34,7 @@ class Pool:
     def __init__(self, *names: str, n_slots: int = 2, n_prefetch: int = 0) -> None:
         self.dispatcher = Dispatcher(queue_size=100, queue_timeout_s=60.0)
         self.now = 0.0
-        self.attempts: dict[int, Assign] = {}
+        self.tasks: dict[int, Task] = {}
         for name in names:
             self.join(name, n_slots, n_prefetch)
 
@@ -51,8 +52,9 @@ class Pool:
 
     def note(self, actions: Sequence[Action]) -> list[tuple[int, str, RouteReason]]:
         assigned = [action for action in actions if isinstance(action, Assign)]
-        self.attempts |= {one.task_id: one for one in assigned}
-        return [(one.task_id, one.worker, one.branch) for one in assigned]
+        tasks = [self.dispatcher.tasks[one.task_id] for one in assigned]
+        self.tasks |= {one.task_id: one for one in tasks}
+        return [(one.task_id, one.worker, RouteReason(one.route)) for one in tasks]
 
     def submit(self, spec: TaskSpec) -> list[tuple[int, str, RouteReason]]:
         return self.note(self.dispatcher.submit(spec, self.now))
@@ -60,8 +62,8 @@ class Pool:
     def start(self, spec: TaskSpec, n_cached: int = -1, read_s: float = 0.1) -> None:
         """Read a prompt, in this time; what should be cached is, unless it is said otherwise."""
         lease: dict[str, Any] = {"task_id": spec.task_id, "attempt": 0}
-        worker = self.attempts[spec.task_id].worker
-        n_cached = self.attempts[spec.task_id].n_cached if n_cached < 0 else n_cached
+        worker = self.tasks[spec.task_id].worker
+        n_cached = self.tasks[spec.task_id].n_expected if n_cached < 0 else n_cached
         n_prompt = max(spec.n_tokens, n_cached)
         message = Started(**lease, slot=0, n_prompt=n_prompt, n_cached=n_cached)
         self.dispatcher.started(worker, message, self.now)
@@ -77,15 +79,15 @@ class Pool:
             "n_past": spec.n_tokens + 10,
         }
         message = Done(**(values | fields))
-        worker = self.attempts[spec.task_id].worker
+        worker = self.tasks[spec.task_id].worker
         return self.note(self.dispatcher.ended(worker, message, self.now))
 
     def run(self, spec: TaskSpec, **started: Any) -> tuple[str, RouteReason]:
         """Run a task from its submission to its end; return where and why there."""
-        ((_, worker, branch),) = self.submit(spec)
+        ((_, worker, reason),) = self.submit(spec)
         self.start(spec, **started)
         self.end(spec)
-        return worker, branch
+        return worker, reason
 
 
 def test_a_prompt_goes_where_its_beginning_is() -> None:
@@ -100,8 +102,8 @@ def test_the_choice_says_how_much_should_be_cached() -> None:
     pool = Pool("a", "b")
     pool.run(task(1, "history"))
     pool.submit(task(2, "history and more"))
-    assert pool.attempts[1].n_cached == 0
-    assert pool.attempts[2].n_cached == pytest.approx(7 * 64, rel=0.05)
+    assert pool.tasks[1].n_expected == 0
+    assert pool.tasks[2].n_expected == pytest.approx(7 * 64, rel=0.05)
 
 
 def test_a_busy_worker_loses_to_one_that_reads_the_prompt_sooner() -> None:
@@ -136,7 +138,7 @@ def test_a_prompt_that_was_read_in_part_is_cached_in_part() -> None:
     pool.submit(spec)
     pool.end(spec, finish=Finish.CANCELLED, n_past=spec.n_tokens // 4)
     pool.submit(task(2, "x" * 100))
-    assert pool.attempts[2].n_cached == pytest.approx(25 * 64, rel=0.05)
+    assert pool.tasks[2].n_expected == pytest.approx(25 * 64, rel=0.05)
 
 
 def test_a_worker_that_is_gone_or_emptied_knows_nothing() -> None:
@@ -159,7 +161,7 @@ def test_a_worker_that_never_finds_what_it_should_have_is_not_believed() -> None
         pool.start(spec, n_cached=0)
         pool.end(spec)
     pool.submit(task(99, "history" + "x" * 5))
-    assert pool.attempts[99].n_cached < 64
+    assert pool.tasks[99].n_expected < 64
 
 
 def test_a_session_returns_to_its_worker_though_its_prompt_is_unknown() -> None:

@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, multiple, precondition, rule
 
-from gateway.pool.actions import TaskSpec
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.routing.policy import RoutingPolicy
+from gateway.pool.task import TaskSpec
 from protocol.errors import TaskError
 from protocol.wire.messages import Delta, Evicted
 from tests.gateway.pool.test_dispatcher_properties import QUEUE_SIZE, TIMEOUT_S, DispatcherMachine
@@ -45,7 +45,7 @@ class RoutedMachine(DispatcherMachine):
             return False
         other = self.specs[task_id]
         if not other.prefix.blocks:  # it may only be kept for the worker of its session
-            return self.pool.kept(task_id) is None
+            return task_id not in self.pool.deferral.ids
         since = self.passed_at.setdefault(task_id, self.now)
         return self.now - since > 2 * LONGEST_S
 
@@ -129,10 +129,10 @@ class RoutedMachine(DispatcherMachine):
             tried = self.tried[task_id]
             if spec.worker or tried or not any(worker.has_credit for worker in owners):
                 continue
-            kept = self.pool.kept(task_id)
-            assert kept is not None, f"{task_id} waits without a reason"
-            assert kept.reserved_for in {worker.key for worker in owners}
-            assert kept.held_until <= self.now + LONGEST_S
+            assert task_id in self.pool.deferral.ids, f"{task_id} waits without a reason"
+            task = self.pool.tasks[task_id]
+            assert task.reserved_for in {worker.key for worker in owners}
+            assert task.reserved_until <= self.now + LONGEST_S
 
     @invariant()
     def memory_is_bounded(self) -> None:

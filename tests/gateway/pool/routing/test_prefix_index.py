@@ -129,7 +129,7 @@ def test_sessions_are_bounded_and_forgotten_with_their_worker() -> None:
     for session, worker in ((1, "a"), (2, "b"), (3, "a")):
         one.move(session, SessionPlacement(worker, 5))
     one.move(0, SessionPlacement("a", 5))
-    assert [one.home(i) for i in range(4)] == [
+    assert [one.find(i) for i in range(4)] == [
         None,
         None,
         SessionPlacement("b", 5),
