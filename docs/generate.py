@@ -5,6 +5,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 import tomllib
 from collections import Counter
@@ -16,16 +17,20 @@ from gateway.api.fields.bounds import DESCRIPTIONS
 from gateway.api.fields.tables import BODIES, HEADERS, PATHS, QUERIES
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.config.limits import LimitsConfig
-from protocol.config.options.option import Unused
-from protocol.config.options.table import OPTIONS
+from protocol.config.options.gateway import GATEWAY_OPTIONS
+from protocol.config.options.option import Option, Unused
+from protocol.config.options.presets import PRESETS
+from protocol.config.options.sampling import SAMPLING_OPTIONS
+from protocol.config.options.speculation import SPECULATION_OPTIONS
 from protocol.config.options.unused import FOREIGN, IDLE, REFUSED
+from protocol.config.options.worker import WORKER_OPTIONS
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import FieldRow, describe, shape_of
-from protocol.wire.shapes import FieldShape, leaves
+from protocol.wire.shapes import FLOAT32_MAX, INT32_MAX, FieldShape, leaves
 
 DOCS = Path(__file__).parent
 
-NOTE = "<!-- written by docs/generate.py; change the table in the code instead -->\n"
+NOTE = "<!-- written by docs/generate.py: change the tables of the code, then run it -->\n"
 
 
 def sampling() -> str:
@@ -33,12 +38,18 @@ def sampling() -> str:
     lines = [
         "# Sampling and generation fields\n",
         NOTE,
-        "The fields of a request body, in llama-server's names. Unset and `null` take the default;"
-        " a wrong type or a value out of range is a 400 that names the field; where llama-server"
-        " clamps a number, skips an entry or cuts a fraction off, so does this server. The default"
-        " column"
-        " can be changed for a model in its `[worker.sampling]` table. Where `backend_sampling` is"
-        " honoured, and what it costs: [backend-sampling](backend-sampling.md).\n",
+        "Fields that control how text is generated, in the body of `/completion`,"
+        " `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, `/v1/messages` and"
+        " `/infill`. The names are those of llama-server; *also* lists further names.\n",
+        "```sh\ncurl http://127.0.0.1:8080/completion \\\n"
+        '    -d \'{"prompt": "Once", "n_predict": 16, "temperature": 0.2, "top_k": 20}\'\n```\n',
+        "- A field that is left out or `null` has its default. A default can be changed with a"
+        " [command-line option](options.md), or in the `[worker.sampling]` table of a model.\n"
+        "- A wrong type or a value out of range is a 400 that names the field. *Clamped* values are"
+        " moved to the nearest bound instead, as in llama-server.\n"
+        "- `n_ctx` among the limits is the context of a slot, `n_vocab` the size of the"
+        " vocabulary; other names are explained in [limits](../running/limits.md).\n"
+        "- Where `backend_sampling` has an effect: [back-end sampling](backend-sampling.md).\n",
         "| field | also | type | default | limits | meaning |",
         "|---|---|---|---|---|---|",
     ]
@@ -50,11 +61,19 @@ def configuration() -> str:
     lines = [
         "# Configuration file\n",
         NOTE,
-        "TOML (or JSON). An unknown key is an error that names its path."
-        " Without such a file llama.cpp's own `/etc/llama.cpp/config.ini` and"
-        " `~/.config/llama.cpp/config.ini` are read."
-        " Relative paths in a file are relative to its folder; those of the command line and the"
-        " environment are relative to the working directory.\n",
+        "A TOML file, or a JSON file with the same keys, describes a pool:"
+        " `llamapool serve --config pool.toml`.\n",
+        "```toml\n[gateway]\nport = 8080\nmetrics = true\n\n[[worker]]            # one table for"
+        ' each model\nmodel = "model.gguf"  # relative to this file\ncount = 2             # two'
+        " processes\nn_slots = 4\n\n[worker.sampling]     # defaults of request fields\n"
+        "temperature = 0.2\n```\n",
+        "- Command-line options take precedence over the file, and so do environment variables"
+        " ([options](../using/options.md)).\n"
+        "- An unknown key is an error that names its path and the nearest known key.\n"
+        "- Relative paths in the file are relative to its folder; those of the command line and"
+        " the environment are relative to the working directory.\n"
+        "- Without `--config`, llama.cpp's own `/etc/llama.cpp/config.ini` and"
+        " `~/.config/llama.cpp/config.ini` are read, if they exist.\n",
     ]
     sections: tuple[tuple[str, type], ...] = (
         ("Top level", PoolConfig),
@@ -79,21 +98,48 @@ def options() -> str:
     lines = [
         "# Command-line options of `llamapool serve`\n",
         NOTE,
-        "llama-server's names; underscores may stand for dashes. A flag beats its environment"
-        " variable, which beats the configuration file, which beats the default.\n",
-        "| option | environment | sets | default | meaning |",
-        "|---|---|---|---|---|",
+        "The names are those of llama-server. `llamapool serve --help` prints the same table.\n",
+        "- `-c N` takes an argument; `--metrics` alone turns something on, and the name after the"
+        " slash, `--no-metrics`, turns it off.\n"
+        "- Underscores may be written instead of dashes, and `--name=VALUE` instead of"
+        " `--name VALUE`.\n"
+        "- Each option has an environment variable. A flag takes precedence over its variable, the"
+        " variable over the [configuration file](../running/configuration.md), the file over the"
+        " default.\n"
+        "- *Key* is the name in that file: `worker.n_ctx` is `n_ctx` in a `[[worker]]` table,"
+        " `sampling.top_k` is `top_k` in `[worker.sampling]`.\n"
+        "- To see what a command line comes to: `llamapool config show --origin`, followed by the"
+        " same options.\n",
     ]
-    for option in OPTIONS:
-        flags = ", ".join(f"`{flag}`" for flag in (*option.flags, *option.off))
-        env = f"`{option.env}`" if option.env else ""
-        default = _value(option.row.default) if option.value is None else ""
-        text = _cell(option.text)
-        lines.append(f"| {flags} | {env} | `{option.field}` | {default} | {text} |")
-    lines += _unused("Without effect", "Taken; a warning says why where it matters.", IDLE)
-    lines += _unused("Refused", "What was asked could not be given: the start ends.", REFUSED)
-    lines += _unused("Of other programs", "Taken; one warning names all that were given.", FOREIGN)
+    for title, rows in _GROUPS_OF_OPTIONS.items():
+        lines += [f"## {title}\n", "| option | meaning | default | environment | key |"]
+        lines += ["|---|---|---|---|---|", *map(_option_line, rows), ""]
+    lines += _unused("Without effect", "Accepted; a warning says why where it matters.", IDLE)
+    lines += _unused("Refused", "`serve` does not start with one of these.", REFUSED)
+    lines += _unused("Of other programs", "Accepted; one warning names all of them.", FOREIGN)
     return "\n".join(lines) + "\n"
+
+
+_GROUPS_OF_OPTIONS = {
+    "Server, keys, models on demand, log": GATEWAY_OPTIONS,
+    "Model, devices, slots, cache, chat": WORKER_OPTIONS,
+    "Speculative decoding and self-extend": SPECULATION_OPTIONS,
+    "Defaults of request fields": SAMPLING_OPTIONS,
+    "Models with the options that suit them": PRESETS,
+}
+
+
+def _option_line(option: Option) -> str:
+    flags = ", ".join(f"`{flag}`" for flag in option.flags[:-1])
+    last = option.flags[-1] if option.is_switch else f"{option.flags[-1]} {option.metavar}"
+    flags = f"{flags}, `{_cell(last)}`" if flags else f"`{_cell(last)}`"
+    if option.off:
+        flags += " / " + ", ".join(f"`{flag}`" for flag in option.off)
+    env = f"`{option.env}`" if option.env else ""
+    return (
+        f"| {flags} | {_cell(option.text)} | {_cell(option.default_text)} | {env} |"
+        f" `{option.field}` |"
+    )
 
 
 def _unused(title: str, text: str, rows: Iterable[Unused]) -> list[str]:
@@ -128,19 +174,30 @@ def compatibility() -> str:
     return "\n".join([*lines, *compared()]) + "\n"
 
 
-def operations() -> str:
-    """The page of operations as it is, with its table of limits written anew."""
-    text = (DOCS / "running" / "operations.md").read_text(encoding="utf-8")
-    begin, end = "<!-- limits: written by docs/generate.py -->\n", "<!-- end of limits -->"
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
+def limits() -> str:
+    """Every bound of a request, and the keys that set them."""
     keys = ("max_body_mib", "timeout_s", "queue_size", "queue_timeout_s", "drain_timeout_s")
     rows = [row for row in describe(GatewayConfig) if row.name in keys]
-    lines = [f"| `[gateway]` {_config_line(row)[2:]}" for row in rows]
+    lines = [
+        "# Limits\n",
+        NOTE,
+        "Every number, text, list and depth of nesting that a client can send has an upper bound."
+        " Some bounds come from the model (its vocabulary, the context of a slot), the others are"
+        " keys of `[gateway.limits]` in the [configuration file](configuration.md):\n",
+        "```toml\n[gateway.limits]\nmessages = 512\nimages = 4\n```\n",
+        "- A value beyond its bound is a 400 that names the field; a body that is too large is a"
+        " 413.\n"
+        "- A prompt may be as long as the context of a slot; a longer one is a 400.\n"
+        "- When `connections` are open, the one that has been idle longest is closed for a new"
+        " one. If all have requests, the new one gets a 503. The default follows from the number of"
+        " files that the process may open (`ulimit -n`, `LimitNOFILE=` in a unit).\n",
+        "## Keys\n",
+        "| key | type | default | bounds | limits what |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [f"| `[gateway]` {_config_line(row)[2:]}" for row in rows]
     lines += [f"| `[gateway.limits]` {_config_line(row)[2:]}" for row in describe(LimitsConfig)]
-    head = ["| key | type | default | bounds | limits what |", "|---|---|---|---|---|"]
-    keys_text = "\n".join([*head, *lines])
-    return before + begin + keys_text + "\n\n" + _fields_text() + "\n" + end + after
+    return "\n".join([*lines, "", "## Request fields\n", _fields_text()]) + "\n"
 
 
 def _fields_text() -> str:
@@ -153,16 +210,17 @@ def _fields_text() -> str:
         for name, shape in table.items():
             for row in _bounds_in(shape, name or "(body)", written):
                 found.setdefault(row, []).append(kind)
-    lines = ["| name | stands for |", "|---|---|"]
+    lines = ["Names in the table:\n", "| name | stands for |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in DESCRIPTIONS.items()]
     lines += [
         "",
-        "Fields of requests; those of sampling are in [sampling](../using/sampling.md).",
+        "Fields of [sampling](../using/sampling.md) are on a page of their own.",
         "",
     ]
     lines += ["| field | at most | of |", "|---|---|---|"]
     lines += [
-        f"| `{field}` | {bound} | {_kinds(kinds)} |" for (field, bound), kinds in found.items()
+        f"| `{field}` | {_plain(bound)} | {_kinds(kinds)} |"
+        for (field, bound), kinds in found.items()
     ]
     return "\n".join(lines)
 
@@ -199,7 +257,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "running/configuration.md": configuration,
     "using/options.md": options,
     "using/compatibility.md": compatibility,
-    "running/operations.md": operations,
+    "running/limits.md": limits,
 }
 
 
@@ -249,7 +307,19 @@ def _value(value: Any) -> str:
 def _request_limits(row: FieldRow) -> str:
     if row.spec.choices:
         return _limits(row)
-    return "; ".join(f"{path}: {bound}" if path else bound for path, bound in leaves(shape_of(row)))
+    bounds = leaves(shape_of(row))
+    return "; ".join(
+        f"{path}: {_plain(bound)}" if path else _plain(bound) for path, bound in bounds
+    )
+
+
+def _plain(bound: str) -> str:
+    """Say in words what only means the range of a number type."""
+    words = {
+        f"{-FLOAT32_MAX} to {FLOAT32_MAX}, clamped": "any number",
+        f"{-(2**63)} to {2**64 - 1}": "64 bits",
+    }
+    return words.get(bound) or re.sub(rf" to ({INT32_MAX}|{2**63 - 1})\b", " or more", bound)
 
 
 def _limits(row: FieldRow) -> str:

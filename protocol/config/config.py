@@ -34,96 +34,169 @@ class LogConfig:
     """What every process of the pool writes to its log, and how."""
 
     verbosity: int = param(
-        3, "1 errors, 2 warnings, 3 (or 0) what happens, 4 and more everything.", low=0
+        3,
+        "What is logged: 1 errors, 2 warnings as well, 3 events as well, 4 and above debug "
+        "lines as well; 0 means 3.",
+        low=0,
     )
-    format: str = param("text", "Lines of text, or a JSON object each.", choices=("text", "json"))
-    file: str = param("", "File that gets the lines too; empty is none.")
-    colors: str = param("auto", "Colour levels on a terminal.", choices=("auto", "on", "off"))
-    prefix: bool = param(True, "Say level and part before the message.")
-    timestamps: bool = param(True, "Say the time before the message.")
-    access: bool = param(True, "One line a request.")
+    format: str = param(
+        "text",
+        "Form of a log line: `text`, or `json`, one JSON object a line.",
+        choices=("text", "json"),
+    )
+    file: str = param(
+        "", "File that log lines are appended to, besides standard error; empty: none."
+    )
+    colors: str = param(
+        "auto",
+        "Colour the level of a line: always (on), never (off), or only on a terminal (auto).",
+        choices=("auto", "on", "off"),
+    )
+    prefix: bool = param(True, "Write level and component before each message.")
+    timestamps: bool = param(True, "Write the time before each message.")
+    access: bool = param(True, "Write one line for each HTTP request.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
     """What the gateway listens to, whom it lets in, and how much it takes."""
 
-    host: str = param("127.0.0.1", "Addresses to listen on, by commas; a PATH.sock too.")
-    port: int = param(8080, "Port to listen on; 0 lets the system choose.", low=0, high=65535)
-    bind: tuple[str, ...] = param(
-        (), "ZeroMQ endpoints for workers; none is ipc in the runtime directory."
+    host: str = param(
+        "127.0.0.1",
+        "Addresses to listen on, separated by commas. A path that ends in .sock is a Unix socket.",
     )
-    api_key: tuple[str, ...] = param((), "Keys that may use the API; none lets everybody in.")
+    port: int = param(
+        8080, "TCP port to listen on; 0: the system chooses a free one.", low=0, high=65535
+    )
+    bind: tuple[str, ...] = param(
+        (),
+        "ZeroMQ endpoints that workers connect to; empty: one ipc socket in the runtime directory.",
+    )
+    api_key: tuple[str, ...] = param(
+        (),
+        "API keys, separated by commas; a request must carry one of them. Empty, with no key "
+        "file: no key is needed.",
+    )
     api_key_file: tuple[str, ...] = param(
-        (), "Files with one key a line, `admin` behind those of admins; # starts a comment."
+        (), "File of API keys, one a line; `KEY admin` marks an admin's key, `#` starts a comment."
     )
     api_key_admin: tuple[str, ...] = param(
-        (), "Keys that may also change the server for all; a key without others is such a one."
+        (),
+        "API keys, separated by commas, that may also change the server for all clients. A "
+        "single key is always an admin's.",
     )
-    require_key: bool = param(False, "Refuse to listen beyond this host without a key.")
+    require_key: bool = param(
+        False, "Refuse to start without a key if the server can be reached from other hosts."
+    )
     allowed_hosts: tuple[str, ...] = param(
         (),
-        "Names under which it may be asked for, * is any; empty is this host's own where only this"
-        " host reaches it and there is no key, else any.",
+        "Host names that a request may be addressed to, separated by commas; `*`: any. Empty: "
+        "this host's own names if only this host can connect and there is no key, else any.",
     )
     trusted_proxies: tuple[str, ...] = param(
-        (), "ADDRESS or NETWORK/BITS of proxies whose word on their clients' addresses is taken."
+        (),
+        "Proxies, as ADDRESS or NETWORK/BITS separated by commas, whose header names the "
+        "client's address.",
     )
     trusted_proxy_header: str = param(
         "x-forwarded-for",
-        "The header that they write; what clients send of the other is not looked at.",
+        "Header in which a trusted proxy writes the client's address; the other one is ignored.",
         choices=("x-forwarded-for", "forwarded"),
     )
     cache_isolation: str = param(
         "",
-        "Reuse cached prompts for the key they came with only; empty is so with two keys or more.",
+        "Who may reuse a cached prompt: `key`, only requests with the same API key; `none`, all"
+        " requests. Empty: `key` if there are two keys or more.",
         choices=("", "key", "none"),
     )
     timeout_s: float = param(
-        600.0, "Longest silence of a client, and the longest load of a model.", low=1
+        600.0,
+        "Seconds without data from or to a client before its connection is closed; also the "
+        "longest load of a model.",
+        low=1,
     )
-    queue_size: int = param(0, "Tasks that may wait; 0 is four a slot, at least 16.", low=0)
-    queue_timeout_s: float = param(60.0, "Longest wait for a slot.", low=0.1)
-    ping_interval_s: float = param(15.0, "Silence after which a stream gets a comment.", low=0.1)
-    max_body_mib: int = param(64, "Largest request body.", low=1, high=4096)
+    queue_size: int = param(
+        0,
+        "Tasks of one model that may wait for a slot; beyond it, 429. 0: four a slot, at least 16.",
+        low=0,
+    )
+    queue_timeout_s: float = param(
+        60.0, "Seconds that a task may wait for a slot; after that, 429.", low=0.1
+    )
+    ping_interval_s: float = param(
+        15.0,
+        "Seconds of silence after which a stream gets a comment line, so that proxies keep it "
+        "open; -1 or 0 as an option: never.",
+        low=0.1,
+    )
+    max_body_mib: int = param(64, "Largest request body, in MiB.", low=1, high=4096)
     limits: LimitsConfig = param(LimitsConfig(), "Bounds of a request.")
-    drain_timeout_s: float = param(600.0, "Time that running tasks get at shutdown.", low=0)
-    models_dir: str = param("", "Folder of models to load as requests ask for them.")
-    models_preset: str = param("", "INI file of such models and their options.")
-    models_max: int = param(4, "Most of them loaded at once; 0 is no limit.", low=-1)
-    models_autoload: bool = param(True, "Load a model when a request names it.")
-    control: str = param("", "Socket of the supervisor; `serve` sets it.")
-    heartbeat_s: float = param(1.0, "Interval of the workers' heartbeats.", low=0.05)
-    metrics: bool = param(False, "Serve GET /metrics.")
-    slots: bool = param(True, "Serve GET /slots.")
-    props: bool = param(False, "Serve POST /props.")
-    ssl_key_file: str = param("", "TLS private key (PEM).")
-    ssl_cert_file: str = param("", "TLS certificate (PEM).")
-    reuse_port: bool = param(False, "Let other processes listen on the same port.")
-    api_prefix: str = param("", "Path before every endpoint, without a slash at its end.")
-    predict_route: str = param("", "Path of Vertex AI's predictions; empty is none.")
-    health_route: str = param("", "One more path of GET /health; empty is none.")
-    verbose: bool = param(False, "Add `__verbose`, the native answer, to OpenAI's answers.")
-    ui: bool = param(True, "Serve the built-in page at /.")
-    ui_config: str = param("", "Settings that pages begin with, a JSON object; in /props.")
-    n_threads: int = param(
-        0, "Threads for work beside the event loop; 0 is chosen.", low=-1, high=512
+    drain_timeout_s: float = param(
+        600.0, "Seconds that running tasks have to finish at shutdown.", low=0
     )
-    static_path: str = param("", "Directory served at / instead of the built-in page.")
-    media_path: str = param("", "Folder of the files that file:// URLs may name; empty is none.")
+    models_dir: str = param(
+        "", "Folder of GGUF models that are loaded when a request names them; empty: none."
+    )
+    models_preset: str = param(
+        "", "INI file of models and their options, loaded when a request names them; empty: none."
+    )
+    models_max: int = param(4, "Largest number of such models loaded at once; 0: no limit.", low=-1)
+    models_autoload: bool = param(
+        True, "Load a model when a request names it; if off, only POST /models/load does."
+    )
+    control: str = param("", "Unix socket of the supervisor; `llamapool serve` sets it.")
+    heartbeat_s: float = param(1.0, "Seconds between two heartbeats of a worker.", low=0.05)
+    metrics: bool = param(False, "Serve Prometheus metrics at GET /metrics.")
+    slots: bool = param(True, "Serve the state of each slot at GET /slots.")
+    props: bool = param(False, "Serve POST /props.")
+    ssl_key_file: str = param("", "Private key for TLS (PEM file); empty: no TLS.")
+    ssl_cert_file: str = param("", "Certificate for TLS (PEM file); empty: no TLS.")
+    reuse_port: bool = param(False, "Let other processes listen on the same port (SO_REUSEPORT).")
+    api_prefix: str = param(
+        "", "Path before every endpoint, without a slash at its end; empty: none."
+    )
+    predict_route: str = param("", "Path of Vertex AI's predictions; empty: none.")
+    health_route: str = param("", "Second path of GET /health; empty: none.")
+    verbose: bool = param(
+        False, "Add `__verbose`, the native answer, to answers of the OpenAI API."
+    )
+    ui: bool = param(True, "Serve the built-in web page at /.")
+    ui_config: str = param(
+        "", "JSON object of settings that the web page starts with; also shown in /props."
+    )
+    n_threads: int = param(
+        0,
+        "Threads of the gateway for work beside its event loop; 0 or -1: chosen.",
+        low=-1,
+        high=512,
+    )
+    static_path: str = param(
+        "", "Folder served at / instead of the built-in web page; empty: the built-in page."
+    )
+    media_path: str = param(
+        "",
+        "Folder below which file:// URLs of images and sounds may point; empty: no file:// URL "
+        "is taken.",
+    )
     media_url_allow: tuple[str, ...] = param(
         (),
-        "Hosts that images and sounds may be fetched from: HOST, *.DOMAIN, *, or an ADDRESS or"
-        " NETWORK/BITS, which also allows addresses that are not public; :PORT behind it.",
+        "Hosts that images and sounds may be fetched from, separated by commas: HOST, *.DOMAIN,"
+        " `*`, or an ADDRESS or NETWORK/BITS, which also allows addresses that are not public; "
+        "each may end in :PORT. Empty: nothing is fetched.",
     )
     cors_origins: tuple[str, ...] = param(
-        ("*",), "Origins that pages may call from; * is any, localhost this host's."
+        ("*",),
+        "Origins whose web pages may read answers, separated by commas; `*`: any, `localhost`: "
+        "pages of this host.",
     )
     cors_methods: tuple[str, ...] = param(
-        ("GET", "POST", "DELETE", "OPTIONS"), "Methods that such pages may use."
+        ("GET", "POST", "DELETE", "OPTIONS"),
+        "Methods that such pages may use, separated by commas.",
     )
-    cors_headers: tuple[str, ...] = param(("*",), "Headers that such pages may send.")
-    cors_credentials: bool = param(True, "Let such pages send cookies and the like.")
+    cors_headers: tuple[str, ...] = param(
+        ("*",), "Headers that such pages may send, separated by commas; `*`: any."
+    )
+    cors_credentials: bool = param(True, "Let such pages send credentials, such as cookies.")
 
     @property
     def has_keys(self) -> bool:
@@ -137,9 +210,11 @@ class PoolConfig:
     """A whole pool."""
 
     gateway: GatewayConfig = param(GatewayConfig(), "The gateway.")
-    worker: tuple[WorkerConfig, ...] = param((), "The workers.")
+    worker: tuple[WorkerConfig, ...] = param((), "The workers, one table for each model.")
     log: LogConfig = param(LogConfig(), "The log.")
-    runtime_dir: str = param("", "Directory of sockets and the resolved configuration.")
+    runtime_dir: str = param(
+        "", "Folder of sockets and of the resolved configuration; empty: a new temporary folder."
+    )
 
 
 def load(path: Path) -> PoolConfig:

@@ -14,47 +14,66 @@ class LimitsConfig:
 
     connections: int = param(
         0,
-        "Open connections; 0 is as many as the process may open descriptors, less 128.",
+        "Open connections; 0: as many as the process may open files, less 128.",
         low=0,
         high=1_000_000,
     )
     head_s: float = param(
-        10.0, "Time for the head of a request, from its first byte; at most `timeout_s`.", low=0.1
+        10.0,
+        "Seconds for the request line and headers, from the first byte; never more than "
+        "`timeout_s`.",
+        low=0.1,
     )
-    headers: int = param(100, "Number of headers.", low=8, high=1000)
-    header_kib: int = param(32, "Size of all headers.", low=4, high=32)
+    headers: int = param(100, "Number of headers of a request.", low=8, high=1000)
+    header_kib: int = param(
+        32, "Size of all headers of a request together, in KiB.", low=4, high=32
+    )
     bodies_mib: int = param(
-        512, "Size of the bodies of all requests that are not answered.", low=1, high=1_000_000
+        512,
+        "Size of the bodies of all unanswered requests together, in MiB.",
+        low=1,
+        high=1_000_000,
     )
     body_patience_s: float = param(
-        30.0, "Time for a body, and a second more for each MiB of it.", low=0.1
+        30.0, "Seconds for a request body, plus one second for each MiB of it.", low=0.1
     )
     send_timeout_s: float = param(
-        30.0, "Longest time that a client reads nothing, its buffers being full.", low=0.1
+        30.0, "Seconds that a client may leave its full receive buffer unread.", low=0.1
     )
-    depth: int = param(128, "Nesting of a body.", low=8, high=256)
+    depth: int = param(128, "Depth of nested arrays and objects in a body.", low=8, high=256)
     values: int = param(
         500_000,
-        "Values of a body: its commas and brackets, and ten for each name of an object.",
+        "JSON values of a body, counted as commas and brackets, plus ten for each key of an "
+        "object.",
         low=1000,
         high=100_000_000,
     )
     text_kib: int = param(
-        1024, "Text of a prompt, where the context would allow less.", low=1, high=1_000_000
+        1024,
+        "Text of a prompt, in KiB, where the model's context would allow less.",
+        low=1,
+        high=1_000_000,
     )
     tokens: int = param(
-        131_072, "Tokens of a prompt, where the context would allow less.", low=1, high=100_000_000
+        131_072,
+        "Tokens of a prompt given as token ids, where the model's context would allow less.",
+        low=1,
+        high=100_000_000,
     )
-    inputs: int = param(8192, "Prompts, texts or documents of a request.", low=1, high=1_000_000)
-    messages: int = param(4096, "Messages of a dialog.", low=1, high=1_000_000)
-    stops: int = param(64, "Stop strings.", low=1, high=128)
-    stop_chars: int = param(256, "Length of a stop string.", low=1, high=1024)
+    inputs: int = param(8192, "Prompts, texts or documents of one request.", low=1, high=1_000_000)
+    messages: int = param(4096, "Messages of a chat.", low=1, high=1_000_000)
+    stops: int = param(64, "Stop strings of a request.", low=1, high=128)
+    stop_chars: int = param(256, "Characters of a stop string.", low=1, high=1024)
     biases: int = param(8192, "Entries of `logit_bias`.", low=1, high=8192)
-    grammar_kib: int = param(64, "Size of a grammar.", low=1, high=256)
-    schema_kib: int = param(512, "Size of a JSON schema.", low=1, high=512)
-    schema_depth: int = param(64, "Nesting of a JSON schema.", low=1, high=100)
-    template_kib: int = param(64, "Size of the variables of a chat template.", low=1, high=16384)
+    grammar_kib: int = param(64, "Size of a grammar, in KiB.", low=1, high=256)
+    schema_kib: int = param(512, "Size of a JSON schema, in KiB.", low=1, high=512)
+    schema_depth: int = param(64, "Depth of nested objects in a JSON schema.", low=1, high=100)
+    template_kib: int = param(
+        64, "Size of the variables of a chat template, in KiB.", low=1, high=16384
+    )
     tools: int = param(128, "Tools of a request.", low=1, high=1024)
     images: int = param(16, "Images and sounds of a request.", low=0, high=64)
-    image_mib: int = param(20, "Size of one of them, written as base64.", low=1, high=1024)
-    fetch_s: float = param(10.0, "Time to fetch one that is only named.", low=0.1, high=600)
+    image_mib: int = param(20, "Size of one image or sound, as base64, in MiB.", low=1, high=1024)
+    fetch_s: float = param(
+        10.0, "Seconds to fetch one image or sound that is named by URL.", low=0.1, high=600
+    )

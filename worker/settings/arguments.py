@@ -47,7 +47,7 @@ class FieldType(click.ParamType[Any]):
     """Reads an argument as its field of the configuration."""
 
     def __init__(self, option: Option) -> None:
-        self.name = _metavar(option)
+        self.name = option.metavar
         self._option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -94,17 +94,11 @@ def _is_pair(text: str, between: str) -> bool:
     return re.search(rf"{re.escape(between)}[-+]?\d*\.?\d+$", text) is not None
 
 
-def _metavar(option: Option) -> str:
-    if option.row.spec.choices:
-        return "|".join(filter(None, option.row.spec.choices))
-    kind = option.row.kind
-    return "N" if kind in (int, float) else "TEXT"
-
-
 def _declared(option: Option, index: int) -> click.Option:
     """Make the click option of one row; its value arrives as parameter `option_<index>`."""
     names = [f"option_{index}", *option.flags]
-    text = option.text + _default(option) + (f" [env: {option.env}]" if option.env else "")
+    text = option.text + (f" [default: {option.default_text}]" if option.default_text else "")
+    text += f" [env: {option.env}]" if option.env else ""
     if option.is_switch:
         if option.off:
             # click pairs them by position: the first holds the slash, the rest are synonyms.
@@ -117,17 +111,6 @@ def _declared(option: Option, index: int) -> click.Option:
     if option.bare:
         extra |= {"is_flag": False, "flag_value": option.bare}
     return click.Option(names, type=FieldType(option), help=text, **extra)
-
-
-def _default(option: Option) -> str:
-    """Say what holds where nobody says anything."""
-    value = option.row.default
-    if option.value is not None or value in ("", (), None):
-        return ""
-    if isinstance(value, bool):
-        return f" [default: {'on' if value else 'off'}]"
-    text = ",".join(map(str, value)) if isinstance(value, tuple) else value
-    return f" [default: {text}]"
 
 
 def _declared_unused(row: Unused, index: int) -> click.Option:
@@ -143,7 +126,7 @@ def _escape_option() -> click.Option:
         ["-e/--no-escape", "--escape", _ESCAPE],
         default=True,
         is_eager=True,  # known before the texts are read
-        help=r"Replace \n and the like in -r and --dry-sequence-breaker. [default: on]",
+        help=r"Replace \n, \t and other escapes in -r and --dry-sequence-breaker. [default: on]",
     )
 
 

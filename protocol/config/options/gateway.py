@@ -48,14 +48,14 @@ GATEWAY_OPTIONS: tuple[Option, ...] = (
         "gateway.ui_config",
         "--ui-config-file --webui-config-file",
         parse=read_object_file,
-        doc="The same, read from a file.",
+        doc="File with that JSON object.",
     ),
     option(
         "log.verbosity",
         "-v --verbose --log-verbose",
         env="LOG_VERBOSE",
         value=10,
-        doc="Log everything.",
+        doc="Log debug lines as well; the same as --verbosity 10.",
     ),
     option("log.verbosity", "-lv --verbosity --log-verbosity", env="LOG_VERBOSITY"),
     option("log.format", "--log-format"),
@@ -65,11 +65,13 @@ GATEWAY_OPTIONS: tuple[Option, ...] = (
         "--no-log-jsonl",
         value="json",
         off_value="text",
-        doc="Log a JSON object a line.",
+        doc="Log one JSON object a line; the same as --log-format json.",
     ),
     option("log.file", "--log-file"),
     option("log.colors", "--log-colors", parse=read_flash, bare="on"),
     option("log.prefix", "--log-prefix", "--no-log-prefix"),
     option("log.timestamps", "--log-timestamps", "--no-log-timestamps"),
-    option("log.access", "--log-disable", value=False, doc="Log no line a request."),
+    option(
+        "log.access", "--log-disable", value=False, doc="Do not log a line for each HTTP request."
+    ),
 )

@@ -74,6 +74,23 @@ class Option:
         return dict.fromkeys(filter(None, (self.field, self.also)), value) | dict(self.sets)
 
     @property
+    def metavar(self) -> str:
+        """Return what stands for the argument in a help text: its choices, N, or TEXT."""
+        if self.row.spec.choices:
+            return "|".join(filter(None, self.row.spec.choices))
+        return "N" if self.row.kind in (int, float) else "TEXT"
+
+    @property
+    def default_text(self) -> str:
+        """Return the value that holds unless the option is given; empty where its text says it."""
+        value = self.row.default
+        if self.value is not None or value in ("", (), None):
+            return ""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    @property
     def is_switch(self) -> bool:
         """Tell whether the option takes no argument."""
         is_boolean = self.row.kind in (bool, bool | None) and self.parse is None

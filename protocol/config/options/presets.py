@@ -40,7 +40,7 @@ _DRAFT: Mapping[str, Any] = {
     "worker.hf_repo_draft": "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF",
     "worker.model_draft": "qwen2.5-coder-0.5b-q8_0.gguf",
 }
-_FETCHED = "the model is fetched where it is not here."
+_FETCHED = "the model is downloaded if it is not on this host."
 
 
 def _preset(flag: str, what: str, repo: str, file: str, *more: Mapping[str, Any]) -> Option:
@@ -99,6 +99,6 @@ PRESETS: tuple[Option, ...] = (
             ("worker.spec_mod_min", 48),
             ("worker.spec_mod_max", 64),
         ),
-        doc="Guess ahead as llama.cpp thinks best: ngram-mod.",
+        doc="Use speculative decoding with llama.cpp's default method, ngram-mod.",
     ),
 )

@@ -17,7 +17,12 @@ SAMPLING_OPTIONS: tuple[Option, ...] = (
     option("sampling.cache_prompt", "--cache-prompt", "--no-cache-prompt", env="CACHE_PROMPT"),
     option("sampling.seed", "-s --seed"),
     option("sampling.samplers", "--samplers", parse=read_names),
-    option("sampling.samplers", "--sampling-seq --sampler-seq", parse=str),
+    option(
+        "sampling.samplers",
+        "--sampling-seq --sampler-seq",
+        parse=str,
+        doc="Samplers in the order in which they run, one letter each, as in edskypmxt.",
+    ),
     option("sampling.ignore_eos", "--ignore-eos"),
     option("sampling.reasoning_budget_tokens", "--reasoning-budget", env="THINK_BUDGET"),
     option(
@@ -60,7 +65,10 @@ SAMPLING_OPTIONS: tuple[Option, ...] = (
     option("sampling.backend_sampling", "-bs --backend-sampling"),
     option("sampling.grammar", "--grammar"),
     option(
-        "sampling.grammar", "--grammar-file", parse=read_file, doc="The same, read from a file."
+        "sampling.grammar",
+        "--grammar-file",
+        parse=read_file,
+        doc="File with a GBNF grammar that the text must match.",
     ),
     option("sampling.stop", "-r --reverse-prompt", parse=read_one, escapes=True),
 )

@@ -13,7 +13,7 @@ from protocol.config.options.option import (
 )
 from protocol.cpulist import parse_mask
 
-_MASK = "The same as a hex mask."
+_MASK = "CPUs of the draft model's threads, as a hexadecimal mask."
 
 
 def _threads(of: str) -> tuple[Option, ...]:
