@@ -1,10 +1,12 @@
-# llamapool: `make serve` builds what it needs and serves; `make test` builds the same and tests it.
-# Variables: PYTHON (3.11 or later), VENV, ARGS (for serve), CMAKE_ARGS (for llama.cpp, e.g.
-# -DGGML_CUDA=on). Stamps in the environment's folder make the second run start at once.
+# llamapool: `make serve` builds what it needs and serves; `make help` lists all targets.
+# Variables: PYTHON (3.11 or later), VENV, ARGS (for serve and pytest), JOBS (test processes),
+# CMAKE_ARGS (for llama.cpp, e.g. -DGGML_CUDA=on). Stamps in the environment's folder make the
+# second run start at once.
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+JOBS ?= auto
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
@@ -17,34 +19,52 @@ endif
 export CMAKE_ARGS
 
 LLAMA_STAMP := $(VENV)/.llama-$(shell printf '%s' '$(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
-DEV := anthropic gguf httpx hypothesis mypy openai pytest pytest-asyncio pytest-cov pytest-randomly pytest-timeout ruff
+DEV := anthropic gguf httpx hypothesis mypy openai pytest pytest-asyncio pytest-cov pytest-randomly pytest-timeout pytest-xdist ruff
 
-.PHONY: serve test check lint format clean build dev
+# Without .pyc files each test process and each process under test compiles every module anew.
+export PYTHONDONTWRITEBYTECODE :=
+
+# A file's tests run in one process, in which they share their fixtures.
+PYTEST := $(BIN)/python -m pytest -q
+PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile
+# Folders that `quick` does not even import: served pools, and the clients' own libraries.
+NOT_QUICK := tests/e2e tests/hostile tests/parity tests/gateway/clients
+
+.PHONY: help serve quick test check lint types format clean build dev
 .DEFAULT_GOAL := serve
 
-serve: build
+serve: build  ## serve the built-in model on port 8080; ARGS="--port 9000 ..." for options
 	$(BIN)/llamapool serve --config configs/cpu-tiny.toml $(ARGS)
 
-test: dev
-	$(BIN)/python -m pytest -q $(ARGS)
+quick: lint types  ## after each edit: lint, types, and the tests without processes or a model
+	$(PYTEST) $(PARALLEL) -m "not model and not slow" --hypothesis-profile=quick \
+	  $(addprefix --ignore=,$(NOT_QUICK)) $(ARGS)
 
-check: dev lint
-	$(BIN)/mypy --strict
-	$(BIN)/python -m pytest -q tests/test_layering.py
+test: dev  ## before a merge: all tests; ARGS="tests/gateway -k sse" for some
+	$(PYTEST) $(ARGS)
 
-lint: dev
+check: lint types  ## lint, types, layers
+	$(PYTEST) tests/test_layering.py
+
+lint: dev  ## formatting and ruff's rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-format: dev
+types: dev  ## mypy --strict; seconds once its cache is there
+	$(BIN)/mypy --strict
+
+format: dev  ## format, and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean:
+clean:  ## remove the environment and all caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-build: $(VENV)/.installed
-dev: $(VENV)/.dev
+build: $(VENV)/.installed  ## the environment with llama.cpp, for running
+dev: $(VENV)/.dev  ## the same with the tools, for working on the code
+
+help:  ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12")'

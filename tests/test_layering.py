@@ -1,11 +1,14 @@
-"""Who may import whom, and how long a file and a function may be."""
+"""Who may import whom, how long a file and a function may be, and what a folder holds.
+
+Each test looks at every file and names all offenders at once.
+"""
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 OURS = {"gateway", "protocol", "worker"}
@@ -66,6 +69,8 @@ RULES: dict[str, set[str]] = {
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 MAX_TEST_LINES = 60
+MAX_LOOSE_FILES = 14
+MAPPERS = ("gateway/api/openai", "gateway/api/llamacpp", "gateway/api/anthropic")
 
 
 def sources(*folders: str) -> list[Path]:
@@ -81,17 +86,37 @@ PACKAGES = sources(*sorted(OURS))
 EVERYTHING = PACKAGES + sources("tests", "benchmarks")
 
 
+@cache
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text()
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(text_of(path))
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk the statements below a node; expressions, most of a tree, hold none."""
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        below = getattr(node, field, ())
+        for statement in below if isinstance(below, list) else ():
+            yield statement
+            yield from statements(statement)
+
+
 def rule_for(path: Path) -> set[str]:
-    keys = [key for key in RULES if name_of(path) == key or name_of(path).startswith(f"{key}/")]
-    return RULES[max(keys, key=len)]
+    name = name_of(path)
+    return RULES[max((key for key in RULES if f"{name}/".startswith(f"{key}/")), key=len)]
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -108,33 +133,66 @@ def is_allowed(module: str, allowed: set[str]) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", PACKAGES, ids=name_of)
-def test_imports_follow_the_layers(path: Path) -> None:
-    modules = imports(ast.parse(path.read_text()))
-    foreign = sorted({module for module in modules if not is_allowed(module, rule_for(path))})
-    assert not foreign, f"{name_of(path)} may not import {', '.join(foreign)}"
-
-
-def test_the_api_never_awaits() -> None:
-    for path in sources("gateway/api"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            assert not isinstance(node, ast.Await | ast.AsyncFunctionDef), name_of(path)
-
-
-@pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
-def test_files_and_functions_stay_short(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= MAX_FILE_LINES
-    limit = MAX_FUNCTION_LINES if path in PACKAGES else MAX_TEST_LINES
-    for node in ast.walk(ast.parse(text)):
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield each function's name and its number of lines."""
+    for node in statements(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert length <= limit, f"{node.name} has {length} lines"
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-@pytest.mark.parametrize("path", PACKAGES, ids=name_of)
-def test_every_module_says_what_it_owns(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text())), name_of(path)
+def test_imports_follow_the_layers() -> None:
+    breaches = [
+        f"{name_of(path)} may not import {module}"
+        for path in PACKAGES
+        for module in sorted(set(imports(parsed(path))))
+        if not is_allowed(module, rule_for(path))
+    ]
+    assert not breaches, "\n".join(breaches)
+
+
+def test_mapping_folders_never_await() -> None:
+    waiting = [
+        name_of(path)
+        for path in sources(*MAPPERS)
+        if any(
+            isinstance(node, ast.Await | ast.AsyncFunctionDef) for node in ast.walk(parsed(path))
+        )
+    ]
+    assert not waiting
+
+
+def test_files_stay_short() -> None:
+    lengths = {name_of(path): len(text_of(path).splitlines()) for path in EVERYTHING}
+    assert not {name: lines for name, lines in lengths.items() if lines > MAX_FILE_LINES}
+
+
+def test_functions_stay_short() -> None:
+    packages = set(PACKAGES)
+    too_long = [
+        f"{name_of(path)}: {name} has {lines} lines"
+        for path in EVERYTHING
+        for name, lines in functions(path)
+        if lines > (MAX_FUNCTION_LINES if path in packages else MAX_TEST_LINES)
+    ]
+    assert not too_long, "\n".join(too_long)
+
+
+def test_every_module_says_what_it_owns() -> None:
+    assert not [name_of(path) for path in PACKAGES if not ast.get_docstring(parsed(path))]
+
+
+def test_a_folder_holds_few_loose_files() -> None:
+    held = Counter(name_of(path.parent) for path in EVERYTHING if path.name != "__init__.py")
+    assert not {folder: files for folder, files in held.items() if files > MAX_LOOSE_FILES}
+
+
+def test_a_class_name_stands_in_one_module() -> None:
+    homes: dict[str, set[str]] = {}
+    for path in PACKAGES:
+        for node in statements(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, set()).add(name_of(path))
+    assert not {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1}
 
 
 def test_the_rules_would_catch_a_breach() -> None:
@@ -144,3 +202,25 @@ def test_the_rules_would_catch_a_breach() -> None:
     assert not is_allowed("protocol.wire.codec", ENGINE)
     for parser in ("worker.output.chat_parser.parser", "worker.grammar.tools"):
         assert not is_allowed(parser, RULES["worker/engine"])
+
+
+def test_an_import_is_found_wherever_it_stands() -> None:
+    source = """
+def f():
+    try:
+        import a
+    except ImportError:
+        import b
+    else:
+        import c
+    finally:
+        import d
+    match x:
+        case 1:
+            import e
+    with y:
+        if z: pass
+        elif w:
+            import g
+"""
+    assert list(imports(ast.parse(source))) == ["a", "b", "c", "d", "e", "g"]

@@ -7,6 +7,8 @@ import pytest
 
 from tests.e2e.process import Process, python
 
+pytestmark = pytest.mark.slow
+
 
 def report(*args: str, env: dict[str, str] | None = None) -> tuple[int, dict[str, dict[str, str]]]:
     """Run it; return its exit code and the last finding of each check."""

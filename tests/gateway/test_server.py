@@ -24,6 +24,8 @@ from protocol.process.notify import Notifier
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 20.0
 
 

@@ -22,6 +22,8 @@ from worker.engine_thread import Progress
 from worker.process import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, WorkerProcess
 from worker.sleep import IdleTime
 
+pytestmark = pytest.mark.slow
+
 IDLE_S = 60.0
 
 

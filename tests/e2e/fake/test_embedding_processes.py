@@ -4,8 +4,12 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.e2e.conftest import Serve
 from tests.e2e.served import eventually
+
+pytestmark = pytest.mark.slow
 
 
 def test_streams_flow_while_hundreds_of_inputs_are_embedded(serve: Serve) -> None:

@@ -10,6 +10,8 @@ from tests.compat.seed_options import FOREIGN, uses
 from tests.e2e.process import python
 from tests.e2e.served import Served
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:

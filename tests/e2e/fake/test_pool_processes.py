@@ -16,6 +16,8 @@ from tests.e2e.conftest import Serve
 from tests.e2e.process import Process, python
 from tests.e2e.served import Served, eventually
 
+pytestmark = pytest.mark.slow
+
 SLOW = {"fake_step_ms": 20}
 
 

@@ -13,6 +13,8 @@ import pytest
 from tests.e2e.process import python
 from tests.e2e.served import Served, eventually
 
+pytestmark = pytest.mark.slow
+
 Route = Callable[..., Served]
 
 CONFIG = """

@@ -8,10 +8,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import orjson
+import pytest
 
 from gateway.metrics.loop_lag import LoopLag
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
+
+pytestmark = pytest.mark.slow
 
 LIMIT_S = 0.25
 """A turn that the issue allows."""

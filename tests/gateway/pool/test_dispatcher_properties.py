@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -22,6 +21,7 @@ from gateway.pool.task import TaskSpec, TaskState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Failed, Finish, Started
+from tests.examples import examples
 
 QUEUE_SIZE = 4
 TIMEOUT_S = 10.0
@@ -368,4 +368,4 @@ class DispatcherMachine(RuleBasedStateMachine):
 
 
 TestDispatcher = DispatcherMachine.TestCase
-TestDispatcher.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestDispatcher.settings = examples(150, stateful_step_count=50)

@@ -17,6 +17,8 @@ from worker.doctor.finding import Finding, Level, exit_code, fail, mib, ok, warn
 from worker.doctor.library import judge_library
 from worker.host.topology import read_host
 
+pytestmark = pytest.mark.slow
+
 
 def python(code: str, limit_s: float = 20.0) -> child.ChildOutcome:
     return child.run([sys.executable, "-c", code], os.environ, limit_s)

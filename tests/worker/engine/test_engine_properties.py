@@ -2,11 +2,11 @@
 
 import random
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.wire.messages import Delta, Started, TaskMessage, Terminal
+from tests.examples import examples
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeSampler
 from worker.engine.scheduling.budget import StepBudget
@@ -122,12 +122,7 @@ class GpuMachine(LargeMachine):
 
 
 for machine in (EngineMachine, LargeMachine, GpuMachine):
-    machine.TestCase.settings = settings(
-        max_examples=60 // (1 + (machine.scale > 1)),
-        stateful_step_count=40,
-        deadline=None,
-        derandomize=True,
-    )
+    machine.TestCase.settings = examples(60 // (1 + (machine.scale > 1)), stateful_step_count=40)
 TestEngine = EngineMachine.TestCase
 TestLargeBatches = LargeMachine.TestCase
 TestGpu = GpuMachine.TestCase

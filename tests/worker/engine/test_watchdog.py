@@ -18,6 +18,8 @@ from worker.engine.stats import EngineProgress
 from worker.engine.task import EngineJob
 from worker.process import EXIT_STUCK, WorkerProcess
 
+pytestmark = pytest.mark.slow
+
 
 class Exited(BaseException):
     """What `os._exit` raises here."""

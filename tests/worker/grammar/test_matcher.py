@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from worker.grammar.gbnf import automaton as automata
 from worker.grammar.gbnf.automaton import Automaton
 from worker.grammar.gbnf.matcher import MAX_CREDIT_S, Matcher, TokenGrammar
@@ -182,7 +183,7 @@ def walk(one: Matcher, choices: Sequence[int]) -> str:
     return text.decode(errors="replace")
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.lists(st.integers(0, 1000), max_size=12))
 def test_whatever_is_allowed_belongs_to_a_text_of_the_grammar(choices: Sequence[int]) -> None:
     text = walk(matcher('root ::= ("the" | "there" | [a-f]+ | "=" | " ")*'), choices)

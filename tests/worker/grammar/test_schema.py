@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
+from tests.examples import examples
 from worker.grammar.builder import GrammarBuilder
 from worker.grammar.json_schema.integers import integer_rule
 from worker.grammar.json_schema.schema import to_gbnf
@@ -54,7 +55,7 @@ def as_regex(rule: str) -> str:
 BOUND = st.one_of(st.none(), st.integers(-1200, 1200), st.integers(-(10**9), 10**9))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(BOUND, BOUND, st.integers(-3, 3))
 def test_an_integer_rule_matches_exactly_what_is_in_bounds(
     low: int | None, high: int | None, offset: int

@@ -4,10 +4,11 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
+from tests.examples import examples
 from worker.grammar.json_schema.schema import text_to_gbnf, to_gbnf
 
 Schema = dict[str, Any]
@@ -133,7 +134,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(JSON)
 def test_no_value_breaks_the_converter(value: Any) -> None:
     try:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 NETWORK = {"ssl", "http.client", "urllib.request", "email", "asyncio"}

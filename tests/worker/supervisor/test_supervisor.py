@@ -12,6 +12,8 @@ import pytest
 
 from tests.e2e.process import Process, marked, python
 
+pytestmark = pytest.mark.slow
+
 DRIVER = textwrap.dedent(
     """
     import json, os, sys

@@ -4,7 +4,6 @@ Prompts may now be kept for the worker that knows them, or let others of their t
 not for long, never beside a free slot without a reason, and never for a worker that is gone.
 """
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, multiple, precondition, rule
 
@@ -14,6 +13,7 @@ from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.task import TaskSpec
 from protocol.errors import TaskError
 from protocol.wire.messages import Delta, Evicted
+from tests.examples import examples
 from tests.gateway.pool.test_dispatcher_properties import QUEUE_SIZE, TIMEOUT_S, DispatcherMachine
 
 INDEX_BYTES = 4000
@@ -144,4 +144,4 @@ class RoutedMachine(DispatcherMachine):
 
 
 TestRouting = RoutedMachine.TestCase
-TestRouting.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestRouting.settings = examples(150, stateful_step_count=50)

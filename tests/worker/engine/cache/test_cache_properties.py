@@ -1,10 +1,10 @@
 """Prompts that share beginnings, in too small a cache: every text is what it would be alone."""
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.wire.messages import Done
+from tests.examples import examples
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeSampler
 
@@ -105,7 +105,5 @@ class CacheMachine(RuleBasedStateMachine):
                 )
 
 
-CacheMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, derandomize=True
-)
+CacheMachine.TestCase.settings = examples(80, stateful_step_count=40)
 TestCache = CacheMachine.TestCase

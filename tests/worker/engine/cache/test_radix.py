@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.examples import examples
 from worker.engine.cache import radix
 from worker.engine.cache.prefix import common_prefix
 from worker.engine.cache.radix import RadixTree, common_at
@@ -81,9 +81,7 @@ class TreeMachine(RuleBasedStateMachine):
                 assert not any(child.keys == node.keys for child in node.children.values())
 
 
-TreeMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=30, deadline=None, derandomize=True
-)
+TreeMachine.TestCase.settings = examples(200, stateful_step_count=30)
 TestTree = TreeMachine.TestCase
 
 
