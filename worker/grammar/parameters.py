@@ -9,7 +9,7 @@ from worker.grammar import nodes as n
 from worker.grammar.json_schema.merging import merge
 from worker.grammar.limits import SchemaError
 from worker.grammar.reader import read_schema
-from worker.output.chat_parser.nested import Part
+from worker.output.chat_parser.nested import ValueTypes
 
 _MAX_DEPTH = 8
 ANY_TYPE = frozenset({"string", "number", "boolean", "null", "array", "object"})
@@ -41,13 +41,13 @@ def argument_types(function: Mapping[str, Any]) -> dict[str, Set[str]]:
         return {one.name: types.of(one.schema) for one in found}
 
 
-def whole_part(function: Mapping[str, Any]) -> Part:
+def whole_part(function: Mapping[str, Any]) -> ValueTypes:
     """Tell what a tool's schema says of its arguments, and of what is in them."""
     document, found = parameters(function)
     parts = _PartReader(document.refs)
     with refusing():
         members = {one.name: parts.of(one.schema, _MAX_DEPTH) for one in found}
-    return Part(frozenset({"object"}), members)
+    return ValueTypes(frozenset({"object"}), members)
 
 
 class _PartReader:
@@ -56,9 +56,9 @@ class _PartReader:
     def __init__(self, refs: Mapping[str, n.Node]) -> None:
         self._refs = refs
         self._types = TypeReader(refs)
-        self._known: dict[tuple[str, int], Part] = {}
+        self._known: dict[tuple[str, int], ValueTypes] = {}
 
-    def of(self, node: n.Node, depth: int) -> Part:
+    def of(self, node: n.Node, depth: int) -> ValueTypes:
         """Tell what a schema says of a value, and of what is in it for so many levels."""
         if not isinstance(node, n.Ref):
             return self._read(node, depth)
@@ -67,15 +67,15 @@ class _PartReader:
             self._known[key] = self._read(node, depth)
         return self._known[key]
 
-    def _read(self, node: n.Node, depth: int) -> Part:
+    def _read(self, node: n.Node, depth: int) -> ValueTypes:
         types = self._types.of(node)
         inside = target(node, self._refs)
         if isinstance(inside, n.Members) and depth:
             members = {one.name: self.of(one.schema, depth - 1) for one in inside.properties}
-            return Part(types, members)
+            return ValueTypes(types, members)
         if isinstance(inside, n.Array) and depth:
-            return Part(types, item=self.of(inside.items, depth - 1))
-        return Part(types)
+            return ValueTypes(types, item=self.of(inside.items, depth - 1))
+        return ValueTypes(types)
 
 
 def texts(node: n.Node, refs: Mapping[str, n.Node]) -> tuple[str, ...] | None:

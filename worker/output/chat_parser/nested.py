@@ -18,13 +18,13 @@ _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ValueTypes:
     """What a schema says of a value."""
 
     types: Set[str]
     """JSON's names of the types that it may have."""
-    members: Mapping[str, "Part"] = field(default_factory=dict)
-    item: "Part | None" = None
+    members: Mapping[str, "ValueTypes"] = field(default_factory=dict)
+    item: "ValueTypes | None" = None
 
 
 class NestedReader:
@@ -33,7 +33,7 @@ class NestedReader:
     is_writing = False
     """The JSON is written here: it does not break."""
 
-    def __init__(self, nested: Nested, name: str, whole: Part, sink: Sink) -> None:
+    def __init__(self, nested: Nested, name: str, whole: ValueTypes, sink: Sink) -> None:
         self._nested = nested
         self._name = name
         self._whole = whole
@@ -71,22 +71,22 @@ class NestedReader:
             self.is_done = True
 
 
-def _members(text: str, part: Part, nested: Nested, depth: int) -> dict[str, Any]:
+def _members(text: str, part: ValueTypes, nested: Nested, depth: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for tag, inner in _elements(text, nested):
-        known = part.members.get(tag, Part(frozenset()))
+        known = part.members.get(tag, ValueTypes(frozenset()))
         found[tag] = _value(inner, known, nested, depth + 1)
     return found
 
 
-def _value(text: str, part: Part, nested: Nested, depth: int) -> Any:
+def _value(text: str, part: ValueTypes, nested: Nested, depth: int) -> Any:
     if "string" in part.types or depth > _MAX_DEPTH:
         return text
     elements = _elements(text, nested)
     if part.members or (elements and elements[0][0] != _ITEM):
         return _members(text, part, nested, depth)
     if elements or (part.item is not None and not text.strip()):
-        item = part.item or Part(frozenset())
+        item = part.item or ValueTypes(frozenset())
         return [_value(inner, item, nested, depth + 1) for _, inner in elements]
     try:
         return json.loads(text)

@@ -15,7 +15,7 @@ from worker.output.chat_parser.calls import CallReader
 from worker.output.chat_parser.json_answer import JsonAnswer
 from worker.output.chat_parser.json_walk import MalformedJson
 from worker.output.chat_parser.markers import Kind, Marker, MarkerMatch, find, match_marker, openers
-from worker.output.chat_parser.nested import NestedReader, Part
+from worker.output.chat_parser.nested import NestedReader, ValueTypes
 from worker.output.chat_parser.reasoning_marks import Thoughts
 from worker.output.chat_parser.sink import Parsed, Sink
 from worker.output.chat_parser.tagged import TaggedReader, Types
@@ -32,7 +32,7 @@ class Expected:
     names: Set[str] = frozenset()
     types: Mapping[str, Types] = field(default_factory=dict)
     """Tool -> the types of its arguments; only needed where these stand in tags."""
-    parts: Mapping[str, Part] = field(default_factory=dict)
+    parts: Mapping[str, ValueTypes] = field(default_factory=dict)
     """Tool -> what its arguments are made of; only needed where tags stand in tags."""
     thoughts: Thoughts | None = None
     """None: the model has none."""
@@ -321,7 +321,7 @@ class ChatParser:
         self._held, self._text = [self._text[:cut]], self._text[cut:]
         names, types = self._expected.names, self._expected.types
         if tools.nested and marker.name:
-            whole = self._expected.parts.get(marker.name, Part(frozenset()))
+            whole = self._expected.parts.get(marker.name, ValueTypes(frozenset()))
             self._reader = NestedReader(tools.nested, marker.name, whole, self._sink)
         elif tools.tagged and marker.name:
             mine = types.get(marker.name, {})

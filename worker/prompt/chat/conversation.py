@@ -13,7 +13,7 @@ from protocol.wire.messages import Chat
 from worker.grammar.parameters import argument_types, whole_part
 from worker.grammar.tools import Tool, ToolShape, answer_grammar, call_grammar
 from worker.output.chat_parser.formats import GENERIC, choose_format, markers
-from worker.output.chat_parser.nested import Part
+from worker.output.chat_parser.nested import ValueTypes
 from worker.output.chat_parser.parser import Expected
 from worker.output.chat_parser.reasoning_marks import Thoughts, listed_thoughts
 from worker.output.chat_parser.tagged import Types
@@ -119,7 +119,7 @@ class ConversationReader:
         functions = [tool["function"] for tool in tools]
         return {function["name"]: argument_types(function) for function in functions}
 
-    def _parts(self, tools: Sequence[Tool]) -> dict[str, Part]:
+    def _parts(self, tools: Sequence[Tool]) -> dict[str, ValueTypes]:
         functions = [tool["function"] for tool in tools] if self.tools.nested else []
         return {function["name"]: whole_part(function) for function in functions}
 
