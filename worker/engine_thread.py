@@ -17,9 +17,10 @@ from protocol.errors import ConfigError
 from protocol.wire.facts import ModelCard
 from worker.engine.adapters import Scales
 from worker.engine.backend import Backend
-from worker.engine.engine import Engine, EngineConfig
+from worker.engine.cache.self_extend import SelfExtend
+from worker.engine.engine import Engine
+from worker.engine.engine_config import EngineConfig
 from worker.engine.fake.backend import FakeBackend
-from worker.engine.self_extend import SelfExtend
 from worker.engine.stats import Counters
 from worker.engine.task import Stop
 from worker.link.outbound import OutboundQueue

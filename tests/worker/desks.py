@@ -10,7 +10,8 @@ from protocol.wire.messages import Delta, Failed, Message, Terminal
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
 from worker.embedding.batcher import EmbeddingBatcher
-from worker.engine.engine import Engine, EngineConfig
+from worker.engine.engine import Engine
+from worker.engine.engine_config import EngineConfig
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.fake.embedding import FakeEmbedder
 from worker.engine.task import Abort, EngineTask, Submit

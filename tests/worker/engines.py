@@ -9,9 +9,10 @@ from protocol.config.config import WorkerConfig
 from protocol.wire.messages import Delta, Done, Failed, Message, Started, TaskMessage, Terminal
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
-from worker.engine.engine import Engine, EngineConfig
+from worker.engine.cache.self_extend import SelfExtend
+from worker.engine.engine import Engine
+from worker.engine.engine_config import EngineConfig
 from worker.engine.fake.backend import FakeBackend
-from worker.engine.self_extend import SelfExtend
 from worker.engine.speculation.draft import Drafter
 from worker.engine.task import Abort, EngineTask, Submit
 

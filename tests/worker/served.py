@@ -13,7 +13,8 @@ from protocol.wire.messages import Delta, Done, Failed, Message, TaskMessage, Te
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
 from protocol.wire.side_tasks import SetLora, SlotAction
-from worker.engine.engine import Engine, EngineConfig
+from worker.engine.engine import Engine
+from worker.engine.engine_config import EngineConfig
 from worker.engine.speculation.draft import Drafter
 from worker.engine.task import EngineTask, Submit
 from worker.link.side_tasks import SideTasks

@@ -1,28 +1,26 @@
-"""The step loop: take commands, admit tasks, plan a batch, decode, sample, emit.
+"""The loop of the engine's thread: take commands, admit tasks, do a step, release what has ended.
 
-Runs on a thread of its own and owns the backend. It knows neither sockets nor JSON: commands come
-through `submit`, and each step's messages go out in one call of `emit`.
+The thread owns the backend. It knows neither sockets nor JSON: commands come through `submit`, and
+the messages of a step leave in one call of `emit`.
 """
 
 import logging
 import queue
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Done, Evicted, Finish, Heartbeat, Inspected
+from protocol.wire.messages import Done, Evicted, Finish, Heartbeat, Inspected, Message
 from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend, Vocabulary
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.host_cache import HostCache
 from worker.engine.calls import EngineJobs
+from worker.engine.engine_config import EngineConfig
 from worker.engine.media import without_placeholders
-from worker.engine.outbox import Emit, MessageBuffer
 from worker.engine.scheduling.admission import Admission
 from worker.engine.scheduling.budget import StepBudget
-from worker.engine.scheduling.cpu.alternating import AlternatingPolicy
-from worker.engine.scheduling.policy import DefaultPolicy, StepPolicy
-from worker.engine.self_extend import SelfExtend
+from worker.engine.scheduling.policy import DefaultPolicy
 from worker.engine.slot import CacheNamespace, Slot, SlotTask
 from worker.engine.speculation.draft import Drafter, Speculator
 from worker.engine.stats import Counters
@@ -42,37 +40,12 @@ from worker.engine.task import (
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """How the loop behaves; what the model can do is the backend's to say."""
-
-    n_slots: int
-    n_ctx: int
-    """Context of one slot."""
-    similarity: float = 0.1
-    step_target_s: float = 0.1
-    context_shift: bool = False
-    spec_slots: int = 0
-    host_bytes: int = 0
-    """Host memory for prompts that leave the context; below 0 is no limit."""
-    self_extend: SelfExtend | None = None
-    shows_texts: bool = False
-    """Tell what clients wrote in the reports of slots."""
-    stall_s: float = 10.0
-    """No piece of work is taken for stuck before this."""
-
-
-def choose_policy(backend: Backend, config: EngineConfig, drafter: Drafter | None) -> StepPolicy:
-    """Return what decides the steps: the default, or what suits a CPU better."""
-    n_guesses = max(0, backend.n_outputs - config.n_slots)
-    speculator = Speculator(drafter, n_slots=config.spec_slots, n_rows=n_guesses)
-    default = DefaultPolicy(backend, speculator, config.self_extend)
-    return default if backend.is_gpu else AlternatingPolicy(default)
+Emit = Callable[[Sequence[Message]], None]
+"""Takes the messages of a step; they leave at once."""
 
 
 class Engine:
-    """Owns the slots and the backend; `run` is the thread's whole life."""
+    """Owns the slots and the backend; `run` is what the thread does."""
 
     def __init__(
         self, backend: Backend, config: EngineConfig, emit: Emit, drafter: Drafter | None = None
@@ -80,7 +53,8 @@ class Engine:
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[EngineTask] = deque()
-        self._outbox = MessageBuffer(emit)
+        self._outbox: list[Message] = []
+        self._emit = emit
         self._n_admitted = self._n_busy = 0
         self._stopping = False
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
@@ -92,7 +66,9 @@ class Engine:
             self.cache, config.n_ctx, config.similarity, cuts=not extends, is_gpu=backend.is_gpu
         )
         budget = StepBudget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
-        policy = choose_policy(backend, config, drafter)
+        n_guesses = max(0, backend.n_outputs - config.n_slots)
+        speculator = Speculator(drafter, n_slots=config.spec_slots, n_rows=n_guesses)
+        policy = DefaultPolicy(backend, speculator, config.self_extend)
         rules = StepRules(policy, budget, config.context_shift, config.self_extend)
         self._step = Step(backend, self.cache, rules, self._flush)
         self._drafter = drafter
@@ -102,9 +78,9 @@ class Engine:
         self._progress.least_stall_s = config.stall_s
         self._calls = EngineJobs(self.counters, self._progress)
         self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
-        """Of the adapters, for tasks that ask for nothing else; the engine thread's own."""
+        """Scales of the adapters for tasks that ask for none; used by the engine's thread only."""
         self.failure: str | None = None
-        """Why the loop ended by itself: the backend is broken and the process must go."""
+        """Why the loop ended by itself: the backend is broken and the process must end."""
 
     # ---- any thread ---------------------------------------------------------------------------
 
@@ -114,7 +90,7 @@ class Engine:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tables of tokens; they never change."""
+        """Tables of tokens, which never change."""
         return self._backend.vocabulary
 
     @property
@@ -150,7 +126,7 @@ class Engine:
     # ---- the engine thread --------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until `Stop`, or until the backend can no longer be trusted."""
+        """Work until `Stop` comes or the backend is broken."""
         try:
             while not self._stopping and self.failure is None:
                 self.turn()
@@ -161,10 +137,10 @@ class Engine:
         self._flush()
 
     def turn(self) -> None:
-        """Do one turn of the loop; blocks for a command when there is nothing to compute.
+        """Do one turn of the loop; wait for a command if there is nothing to compute.
 
-        What a step said leaves when the next one computes: the thread that takes it needs the
-        interpreter, which this one holds until then. All of it is watched, but the waiting.
+        The messages of a step leave when the next one computes (`Step` calls `_flush`), because the
+        link's thread needs the interpreter, which this thread holds until then.
         """
         self._take_commands()
         if self._calls:
@@ -172,9 +148,11 @@ class Engine:
         if self._waiting:
             self._admit()
         if not self._stopping and self.n_busy:
-            said = self._step.run()  # which empties the outbox meanwhile
-            self._outbox += said
-            self._release_finished()
+            messages = self._step.run()  # which empties the outbox meanwhile
+            self._outbox += messages
+            for slot in self._results.finished:
+                self._release(slot)
+            self._results.finished.clear()
             self.failure = self._step.failure
         if not self.n_busy:
             self._flush()
@@ -188,11 +166,11 @@ class Engine:
             self._obey(self._commands.get_nowait())
 
     def _has_work(self) -> bool:
-        """Tell whether a turn has anything to do without a new command."""
+        """Return whether a turn has anything to do without a new command."""
         return bool(self.n_busy or self._waiting or self._calls)
 
     def _obey(self, command: Command) -> None:
-        """Carry a command out; what goes wrong with it is told to who sent it."""
+        """Carry a command out; its sender is told of an exception."""
         self._progress.begin()
         try:
             self._apply(command)
@@ -213,9 +191,8 @@ class Engine:
             case AbortAll():
                 self._waiting.clear()
                 self._calls.drop()
-                for slot in self.slots:
-                    if slot.run is not None:
-                        self._release(slot)
+                for slot in self._busy():
+                    self._release(slot)
             case Report(task_id, attempt):
                 self._outbox.append(self._inspected(task_id, attempt))
             case EngineJob():
@@ -224,7 +201,7 @@ class Engine:
                 self._stopping = True
 
     def _do_calls(self) -> None:
-        """Do what waits for slots that are idle now, and one call that takes as long as a step."""
+        """Do the calls whose slots are idle now, and one call that takes as long as a step."""
         self._flush()
         self._outbox += self._calls.do_for_idle(self.slots)
         if not self._stopping:
@@ -241,25 +218,20 @@ class Engine:
         ]
 
     def _abort(self, key: tuple[int, int]) -> None:
-        for task in self._waiting:
-            if task.key == key:
-                self._waiting.remove(task)
-                self._outbox.append(
-                    Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.CANCELLED)
-                )
-                return
-        if self._calls.abort(key):
+        """End an attempt wherever it is; one that has ended already is not told of again."""
+        waiting = [task for task in self._waiting if task.key == key]
+        for task in waiting:
+            self._waiting.remove(task)
+        if waiting or self._calls.abort(key):
             task_id, attempt = key
             self._outbox.append(Done(task_id=task_id, attempt=attempt, finish=Finish.CANCELLED))
-            return
-        for slot in self.slots:
-            if slot.run is not None and slot.run.task.key == key:
+        for slot in self._busy():
+            if slot.active.task.key == key:
                 self._outbox += self._results.finish(slot, Finish.CANCELLED)
                 self._release(slot)
-                return
 
     def _admit(self) -> None:
-        """Give waiting tasks their slots, oldest first; who waits for a certain one is passed."""
+        """Give waiting tasks their slots, oldest first; a task that asks for a busy slot waits."""
         for task in list(self._waiting):
             self._progress.begin()
             try:
@@ -280,8 +252,8 @@ class Engine:
         if task in self._waiting:
             self._waiting.remove(task)
         self._outbox.append(failed(task, error))
-        for slot in self.slots:
-            if slot.run is not None and slot.run.task is task:
+        for slot in self._busy():
+            if slot.active.task is task:
                 self.cache.cut(slot, 0)
                 self._release(slot)
 
@@ -304,27 +276,26 @@ class Engine:
     def _space(self, task: EngineTask) -> CacheNamespace:
         return choose_scales(task.params.lora, self.scales), task.salt
 
-    def _release_finished(self) -> None:
-        for slot in self._results.finished:
-            self._release(slot)
-        self._results.finished.clear()
+    def _busy(self) -> list[Slot]:
+        return [slot for slot in self.slots if slot.run is not None]
 
     def _release(self, slot: Slot) -> None:
-        """Free a slot; it is idle afterwards, whatever goes wrong with what it leaves."""
+        """Free a slot; it is idle afterwards, also if keeping its tokens as cache fails."""
         task_id = slot.active.task.task_id
         self._n_busy -= 1
         try:
             slot.end(self.cache.tick())
             if self._drafter is not None:
                 self._drafter.learn(slot.id, slot.tokens)
-            self.cache.leave(slot)
+            self.cache.note(slot)
         except Exception as error:
             self.counters.fault(task_id, error)
 
     def _end(self, reason: str) -> None:
-        """Fail what is left; a broken engine says nothing of what it never began.
+        """Fail the tasks that are left.
 
-        The gateway gives such tasks to another worker when it has lost this one.
+        A broken engine does not fail those that it never began: the gateway gives them to another
+        worker when it has lost this one.
         """
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
         unbegun = [(task.task_id, task.attempt) for task in self._waiting]
@@ -332,13 +303,12 @@ class Engine:
         self._waiting.clear()
         if self.failure is None:
             self._outbox += [failure(*key, error) for key in unbegun]
-        for slot in self.slots:
-            if slot.run is not None:
-                self._outbox.append(failed(slot.run.task, error))
-                self._release(slot)
+        for slot in self._busy():
+            self._outbox.append(failed(slot.active.task, error))
+            self._release(slot)
 
     def _inspected(self, task_id: int, attempt: int) -> Inspected:
-        """Tell what each slot does."""
+        """Describe each slot."""
         render = self._backend.vocabulary.render if self._shows_texts else None
         guesses = self._drafter is not None
         reports = [slot.report(is_speculative=guesses, render=render) for slot in self.slots]
@@ -347,7 +317,9 @@ class Engine:
     def _flush(self) -> None:
         if lost := self.cache.take_lost():
             self._outbox.append(Evicted(tasks=lost))
-        self._outbox.send()
+        if self._outbox:
+            self._emit(self._outbox)
+            self._outbox = []
 
     def __repr__(self) -> str:
         return f"<Engine busy={self.n_busy}/{len(self.slots)} waiting={self.n_waiting}>"

@@ -103,6 +103,14 @@ class Counters:
         for position in range(n_accepted):
             self.accepted_at[position] += 1
 
+    def decoded(self, n_rows: int, start_s: float, last_end_s: float) -> None:
+        """Count a decode call that ends now; `last_end_s` is the end of the one before, or 0."""
+        if last_end_s:
+            self.gap_s += start_s - last_end_s
+        self.decode_s += time.perf_counter() - start_s
+        self.n_decode += 1
+        self.n_busy += n_rows
+
     def snapshot(self) -> Stats:
         """Freeze the numbers for a message."""
         return Stats(**asdict(self) | {"accepted_at": tuple(self.accepted_at)})

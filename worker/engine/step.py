@@ -10,13 +10,13 @@ from protocol.wire.messages import Message
 from worker.engine.adapters import Turns
 from worker.engine.backend import Backend, BatchRow, CacheFull, DecodeFailed
 from worker.engine.cache.cache import PrefixCache
+from worker.engine.cache.context_room import ContextRoom
+from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.cache.sharing import PrefixSharing
-from worker.engine.context_shift import ContextShift
 from worker.engine.results import SampleProcessor
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.scheduling.policy import StepPolicy
 from worker.engine.scheduling.preemption import Preemption, running
-from worker.engine.self_extend import SelfExtend
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import EngineProgress
 
@@ -55,12 +55,12 @@ class Step:
         self._policy = rules.policy
         self._budget = rules.budget
         self._before = before
-        self._extend = rules.self_extend
-        shifts = rules.context_shift and backend.can_shift and self._extend is None
-        self._shift = ContextShift(backend, cache) if shifts else None
-        self.results = SampleProcessor(backend, cache, shifts)
+        self._room = ContextRoom(
+            backend, cache, extend=rules.self_extend, shifts=rules.context_shift
+        )
+        self.results = SampleProcessor(backend, cache, self._room.shifts)
         self._sharing = PrefixSharing(cache)
-        self._preemption = Preemption(cache, self.results, can_resume=self._extend is None)
+        self._preemption = Preemption(cache, self.results, can_resume=rules.self_extend is None)
         self._adapter_turns = Turns()
         self._last_end = self._decode_start = self._last_decode_end = 0.0
         self._n_steps = 0
@@ -93,8 +93,10 @@ class Step:
         if is_reading:  # most steps only decode, and have nobody who is preempted or undecided
             self._preemption.resume()
             self._sharing.settle(self._slots)
+        for slot in self._room.make():
+            message = "no room to shift a context that others share"
+            self.results.fail(slot, TaskError(ErrorCode.INTERNAL, message), messages)
         able = self._choose_adapters()
-        self._make_positions(messages)
         if is_reading:
             self._read_media(able, messages)
         rows = self._compute(self._policy.plan(able, self._budget), messages)
@@ -126,18 +128,6 @@ class Step:
         scales = self._adapter_turns.choose((slot.scales, slot.active.order) for slot in busy)
         self._backend.adapters.use(scales)
         return [slot for slot in busy if slot.scales == scales]
-
-    def _make_positions(self, messages: list[Message]) -> None:
-        """Free positions in slots whose context is full, or whose window has filled."""
-        if self._shift is not None:
-            for slot in self._shift.apply(self._slots):
-                message = "no room to shift a context that others share"
-                self.results.fail(slot, TaskError(ErrorCode.INTERNAL, message), messages)
-        if self._extend is not None:
-            for slot in self._slots:
-                if slot.run is not None:
-                    for move in self._extend.regroup(slot):
-                        self._backend.regroup(slot.id, move)
 
     def _read_media(self, able: Sequence[Slot], messages: list[Message]) -> None:
         """Read one image or sound: it takes a batch of its own. The oldest task comes first."""
@@ -176,7 +166,8 @@ class Step:
                 self._give_up(rows, error, messages)
                 return []
             self._n_failures = 0
-            self._count_decode(rows)
+            self._counters.decoded(len(rows), self._decode_start, self._last_decode_end)
+            self._last_decode_end = time.perf_counter()
             for row in rows:
                 slot = self._slots[row.seq]
                 slot.tokens.extend(row.tokens)
@@ -227,15 +218,6 @@ class Step:
             self.results.fail(slot, fault, messages)
 
     # ---- figures ------------------------------------------------------------------------------
-
-    def _count_decode(self, rows: Sequence[BatchRow]) -> None:
-        start, end = self._decode_start, time.perf_counter()
-        if self._last_decode_end:
-            self._counters.gap_s += start - self._last_decode_end
-        self._last_decode_end = end
-        self._counters.decode_s += end - start
-        self._counters.n_decode += 1
-        self._counters.n_busy += len(rows)
 
     def _account(self, rows: Sequence[BatchRow], elapsed_s: float) -> None:
         prompts = [len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft]

@@ -110,13 +110,13 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 class LargeMachine(EngineMachine):
-    """Batches of several tiles: prompts and decoding alternate."""
+    """Longer prompts, contexts and batches."""
 
     scale = 6
 
 
 class GpuMachine(LargeMachine):
-    """Both in one batch, whatever its size."""
+    """Idle texts stay, whatever begins."""
 
     is_gpu = True
 

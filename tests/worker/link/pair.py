@@ -11,7 +11,8 @@ from protocol.config.config import WorkerConfig
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from tests.worker.router import Gateway
-from worker.engine.engine import Engine, EngineConfig
+from worker.engine.engine import Engine
+from worker.engine.engine_config import EngineConfig
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.task import Stop
 from worker.link.connection import GatewayConnection

@@ -11,7 +11,7 @@ from protocol.errors import ConfigError
 from tests.models.llama import write_llama
 from tests.worker.conftest import model_path, serving
 from tests.worker.served import Served, is_plausible
-from worker.engine.self_extend import SelfExtend
+from worker.engine.cache.self_extend import SelfExtend
 from worker.speculation.drafting import open_drafter
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
@@ -158,7 +158,7 @@ def test_self_extend_reads_on_where_positions_are_shared() -> None:
     story = "Anna has a red kite. " * 16 + "Anna has a"
     with serving(1) as extended:
         engine = extended.engine
-        engine._step._extend = rules
+        engine._step._room._extend = rules
         engine.cache.is_on = engine._admission._cuts = False
         answers = [extended.ask(story, n_predict=24) for _ in range(2)]
         slot = engine.slots[0]

@@ -257,10 +257,6 @@ class PrefixCache:
                 self.counters.n_evicted += 1
                 self._remove(old)
 
-    def leave(self, slot: Slot) -> None:
-        """Index all that a slot holds, whose task has ended."""
-        self.note(slot)
-
     # -------------------------------------------------------------------------------------------
 
     def _absorb(self, slot: Slot) -> bool:

@@ -1,17 +1,17 @@
 """What the next step computes: one row of each decoding slot, then pieces of prompts.
 
 `StepPolicy.plan` alone decides that; `Step` carries it out and changes nothing of it, unless the
-cache is full. Another policy is a class with a `plan`, chosen in `choose_policy`.
+cache is full. Another policy is a class with a `plan`, chosen where `Engine` makes its `StepRules`.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from worker.engine.backend import Backend, BatchRow
+from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.media import text_until
 from worker.engine.prompt_logprobs import is_probed, rooms
 from worker.engine.scheduling.budget import StepBudget
-from worker.engine.self_extend import SelfExtend
 from worker.engine.slot import Slot, SlotState
 from worker.engine.speculation.draft import Speculator
 
@@ -42,20 +42,16 @@ class DefaultPolicy:
     def plan(self, slots: Sequence[Slot], budget: StepBudget) -> list[BatchRow]:
         """Return the decoding slots' rows, then prompts in the order of `reading_order`."""
         decoding = [slot for slot in slots if slot.state is SlotState.DECODE]
-        if len(decoding) == len(slots):
-            return self.decode(decoding)
-        prompts = self.read(slots, decoding, budget)
-        return self.decode(decoding, beside=prompts) + prompts
+        prompts: list[BatchRow] = []
+        if len(decoding) < len(slots):
+            prompts = self._read(slots, decoding, budget)
+        n_free = self._n_batch - len(decoding) - sum(len(row.tokens) for row in prompts)
+        return self._speculator.rows(decoding, n_free) + prompts
 
-    def decode(self, decoding: Sequence[Slot], beside: Sequence[BatchRow] = ()) -> list[BatchRow]:
-        """Return one row a slot, with guesses as far as the batch has room beside the prompts."""
-        n_free = self._n_batch - len(decoding) - n_tokens(beside)
-        return self._speculator.rows(decoding, n_free)
-
-    def read(
+    def _read(
         self, slots: Sequence[Slot], decoding: Sequence[Slot], budget: StepBudget
     ) -> list[BatchRow]:
-        """Return pieces of prompts, as many as may be read while `decoding` wait or compute too."""
+        """Return pieces of prompts for a step in which `decoding` compute too."""
         is_streaming = any(slot.active.unsaid is None for slot in decoding)
         n = budget.tokens(len(decoding), is_streaming=is_streaming)
         wanted = self._wanted(reading_order(slots, budget.token_s), len(decoding))
@@ -103,11 +99,6 @@ def prompt_row(slot: Slot, n: int) -> BatchRow:
     wants_logits = start + n == len(run.reading) and not run.is_resumed
     tokens = run.reading[start : start + n]
     return BatchRow(slot.id, slot.n_pos, tokens, wants_logits, is_probed=is_probed(slot))
-
-
-def n_tokens(rows: Sequence[BatchRow]) -> int:
-    """Count the tokens of some rows."""
-    return sum(len(row.tokens) for row in rows)
 
 
 def _without_single(n: int, n_left: int) -> int:

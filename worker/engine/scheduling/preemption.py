@@ -8,14 +8,11 @@ from protocol.wire.messages import Message
 from worker.engine.backend import BatchRow
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.results import SampleProcessor
+from worker.engine.scheduling.budget import LEAST_CHUNK
 from worker.engine.scheduling.policy import prompt_row
 from worker.engine.slot import Slot, SlotState
 
 logger = logging.getLogger(__name__)
-
-LEAST_HALVED = 16
-"""Prompt tokens up to which a chunk is not made smaller. Source: fewer free so few cells that each
-try costs more than it frees."""
 
 
 class Preemption:
@@ -40,7 +37,7 @@ class Preemption:
             return rows
         if any(row.is_draft for row in rows):
             return [row.without_guesses() for row in rows]
-        if any(len(row.tokens) > LEAST_HALVED for row in rows):
+        if any(len(row.tokens) > LEAST_CHUNK for row in rows):
             return [self._halved(row) for row in rows]
         busy = running(self._slots)
         newest = max(busy, key=lambda slot: slot.active.order)
@@ -58,7 +55,7 @@ class Preemption:
             return
         slot = min(preempted, key=lambda one: one.active.order)
         n_free = self._cache.counters.n_kv - self._cache.n_cells + self._cache.n_evictable
-        if n_free >= len(slot.active.reading) + LEAST_HALVED or not running(self._slots):
+        if n_free >= len(slot.active.reading) + LEAST_CHUNK or not running(self._slots):
             slot.active.is_preempted, slot.active.is_undecided = False, True
             slot.active.n_recovered = 0
 

@@ -12,7 +12,6 @@ from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow
 from worker.engine.fake.backend import FakeSampler
 from worker.engine.scheduling.budget import StepBudget
-from worker.engine.scheduling.cpu.alternating import TILE
 from worker.engine.scheduling.policy import DefaultPolicy, reading_order
 from worker.engine.slot import Slot, SlotTask
 from worker.engine.speculation.draft import Speculator
@@ -61,22 +60,23 @@ def budget(monkeypatch: pytest.MonkeyPatch) -> int:
 # ---- the default ----------------------------------------------------------------------------
 
 
-def test_decoding_slots_and_prompts_are_one_batch_on_a_gpu(budget: int) -> None:
-    _, batches = rig_of(250, is_gpu=True)
+@pytest.mark.parametrize("is_gpu", [True, False])
+def test_decoding_slots_and_prompts_are_one_batch(budget: int, is_gpu: bool) -> None:
+    _, batches = rig_of(250, is_gpu=is_gpu)
     assert [prompts(batch) for batch in batches[:4]] == [100, 100, 50, 0]
     assert all(len(batch) == 4 for batch in batches[:3])
 
 
 def test_guesses_take_what_room_prompts_leave_in_the_batch() -> None:
-    prompt = 6 * TILE
-    _, batches = rig_of(prompt, n_batch=TILE, is_gpu=True, drafter=PromptLookup(1, 48))
+    prompt = 384
+    _, batches = rig_of(prompt, n_batch=64, drafter=PromptLookup(1, 48))
     for batch in batches:
         assert any(row.seq < 3 for row in batch), "decoding never waits"
     assert sum(map(prompts, batches)) == prompt
 
 
 def test_guesses_and_prompts_fit_into_the_batch() -> None:
-    rig, batches = rig_of(100, n_batch=32, is_gpu=True, drafter=PromptLookup(1, 4))
+    rig, batches = rig_of(100, n_batch=32, drafter=PromptLookup(1, 4))
     assert all(sum(len(row.tokens) for row in batch) <= 32 for batch in batches)
     assert sum(map(prompts, batches)) == 100
     assert rig.engine.counters.n_draft > 0
@@ -90,7 +90,7 @@ def test_who_is_not_streamed_to_waits_for_longer_steps(monkeypatch: pytest.Monke
         return 50 + n_decoding
 
     monkeypatch.setattr(StepBudget, "tokens", tokens)
-    rig = Rig(is_gpu=True)
+    rig = Rig()
     rig.submit("one", stream=False, n_predict=30)
     rig.turn()
     rig.submit("a" * 70)
@@ -180,35 +180,6 @@ def test_nobody_reads_before_who_comes_first_has_all(found: list[tuple[int, int]
             assert read.get(first.id, 0) >= first.n_prompt_left - 1
 
 
-# ---- on a CPU -------------------------------------------------------------------------------
-
-
-def test_a_small_step_is_one_batch_on_a_cpu_too() -> None:
-    _, batches = rig_of(TILE - 4)
-    assert [len(batch) for batch in batches[:2]] == [4, 4]
-    assert prompts(batches[0]) == TILE - 4
-
-
-@pytest.mark.parametrize("n", [100, 5 * TILE, 4 * TILE + 30, 4 * TILE + 44])
-def test_prompts_and_decoding_slots_alternate_on_a_cpu(n: int, budget: int) -> None:
-    _, batches = rig_of(n)
-    assert sum(map(prompts, batches)) == n
-    for batch in batches:
-        assert sum(len(row.tokens) for row in batch) < TILE or not 0 < prompts(batch) < sum(
-            len(row.tokens) for row in batch
-        )
-    for first, second in itertools.pairwise(batches):
-        assert {0, 1, 2} <= {row.seq for row in (*first, *second)}, "nobody waits for two steps"
-
-
 def test_a_prompt_is_read_step_by_step_where_nobody_decodes(budget: int) -> None:
     _, batches = rig_of(250, beside=0)
     assert [sum(len(row.tokens) for row in batch) for batch in batches[:3]] == [100, 100, 50]
-
-
-def test_who_is_cancelled_between_a_prompt_and_its_turn_ends_the_turn(budget: int) -> None:
-    rig, batches = rig_of(250, beside=1, turns=1)
-    assert prompts(batches[0]) == 0 and len(batches[0]) == 1
-    rig.cancel(1)
-    rig.finish()
-    assert rig.terminals(1) == rig.terminals(2) == 1

@@ -1,25 +1,9 @@
 """What the engine says leaves after each step, and none of it waits for more."""
 
 import itertools
-from collections.abc import Sequence
 
-from protocol.wire.messages import Delta, Done, Finish, Message
+from protocol.wire.messages import Delta
 from tests.worker.engines import Rig
-from worker.engine.outbox import MessageBuffer
-
-NEXT = Delta(task_id=1, n_predicted=2)
-
-
-def test_all_leave_in_their_order_and_once() -> None:
-    sent: list[Sequence[Message]] = []
-    box = MessageBuffer(sent.append)
-    box.append(NEXT)
-    box.send()
-    box += [NEXT, Done(task_id=1, finish=Finish.EOS)]
-    box.send()
-    box.send()
-    assert [len(messages) for messages in sent] == [1, 2]
-    assert not box
 
 
 def test_each_token_is_a_delivery_of_its_own() -> None:

@@ -10,8 +10,8 @@ from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.worker.engines import Rig
 from worker.engine.backend import Regroup
+from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import FakeBackend
-from worker.engine.self_extend import SelfExtend
 from worker.engine.slot import Slot
 from worker.engine_thread import self_extend
 

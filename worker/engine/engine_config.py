@@ -1,0 +1,28 @@
+"""Settings of the engine."""
+
+from dataclasses import dataclass
+
+from worker.engine.cache.self_extend import SelfExtend
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of the engine; what the model can do is said by the backend."""
+
+    n_slots: int
+    n_ctx: int
+    """Tokens that one slot can hold."""
+    similarity: float = 0.1
+    """A slot that holds more than this share of a prompt is chosen for it; 0 turns that off."""
+    step_target_s: float = 0.1
+    """Longest step while anybody streams, in seconds."""
+    context_shift: bool = False
+    spec_slots: int = 0
+    """Speculate while at most this many slots decode."""
+    host_bytes: int = 0
+    """Host memory for prompts that leave the context; below 0 there is no limit."""
+    self_extend: SelfExtend | None = None
+    shows_texts: bool = False
+    """Reports of slots hold what clients wrote."""
+    stall_s: float = 10.0
+    """No piece of work counts as stuck before this, in seconds."""
