@@ -9,19 +9,19 @@ import importlib.util
 import logging
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from protocol.config import config as configs
-from protocol.config.config import PoolConfig, WorkerConfig
+from protocol.config.config import LogConfig, PoolConfig, WorkerConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.process import logs
 from protocol.process.notify import Notifier
-from worker.host.placement import describe
+from worker.host.placement import Host, describe
 from worker.host.topology import read_host
 from worker.models.catalog import open_catalog
 from worker.settings import resolve
@@ -35,6 +35,7 @@ from worker.supervisor.control import ControlServer
 from worker.supervisor.on_demand import OnDemand
 from worker.supervisor.restart_policy import EXIT_CONFIG
 from worker.supervisor.runtime_directory import runtime_directory
+from worker.supervisor.start_notice import StartNotice, places
 from worker.supervisor.supervisor import Settings, Supervisor
 from worker.supervisor.terminal import Console, stderr_console
 
@@ -145,11 +146,14 @@ def serve(config: Path | None, **values: Any) -> None:
     try:
         said = given(values, _SETTABLE)
         pool = _configured(config, said)
+        if console.is_terminal:
+            pool = _on_a_terminal(pool, said)
         logs.configure("supervisor", pool.log, stream=console)
         _warn(said)
+        host = read_host()
         with runtime_directory(pool.runtime_dir) as folder:
-            pool = _on_this_host(pool, folder)
-            code = _supervise(pool, said, folder, console)
+            pool = _on_this_host(pool, folder, host)
+            code = _supervise(pool, said, Start(folder, console, host))
     except ConfigError as error:
         raise SystemExit(_refuse(error)) from None
     raise SystemExit(code)
@@ -158,17 +162,34 @@ def serve(config: Path | None, **values: Any) -> None:
 serve.params += telling_options()
 
 
-def _on_this_host(pool: PoolConfig, folder: Path) -> PoolConfig:
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a pool is started."""
+
+    folder: Path
+    """The runtime directory."""
+    console: Console
+    host: Host
+
+
+def _on_a_terminal(pool: PoolConfig, said: Given) -> PoolConfig:
+    """Show warnings and errors only, unless the log was asked for: by -v, -lv or --log-file."""
+    is_asked_for = pool.log != LogConfig(colors=pool.log.colors) or "log.verbosity" in said.settings
+    return pool if is_asked_for else replace(pool, log=replace(pool.log, verbosity=2))
+
+
+def _on_this_host(pool: PoolConfig, folder: Path, host: Host) -> PoolConfig:
     """Resolve the configuration, and tell what each worker gets of the machine."""
-    pool, placements = resolve.settle(pool, runtime_dir=str(folder), host=read_host())
+    pool, placements = resolve.settle(pool, runtime_dir=str(folder), host=host)
     if placements:
         for line in describe([worker.name for worker in pool.worker], placements):
             logger.info("placed %s", line)
     return pool
 
 
-def _supervise(pool: PoolConfig, said: Given, folder: Path, console: Console) -> int:
+def _supervise(pool: PoolConfig, said: Given, start: Start) -> int:
     """Write the resolved configuration down and run its processes."""
+    folder, console = start.folder, start.console
     path = folder / "pool.json"
     path.touch(mode=0o600)
     # The children write to a pipe: whether it ends at a terminal only we can know.
@@ -181,8 +202,12 @@ def _supervise(pool: PoolConfig, said: Given, folder: Path, console: Console) ->
         launches=launch.launches(planned, path, os.environ),
         runtime_dir=folder,
         drain_timeout_s=pool.gateway.drain_timeout_s,
-        has_key=pool.gateway.has_keys,
         on_demand=on_demand,
+        notice=StartNotice(
+            places=places(start.host, planned.worker),
+            has_key=pool.gateway.has_keys,
+            has_page=pool.gateway.ui or bool(pool.gateway.static_path),
+        ),
     )
     return Supervisor(settings, console, Notifier.from_environ()).run()
 

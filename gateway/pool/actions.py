@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from protocol.errors import TaskError
-from protocol.wire.messages import Envelope
+from protocol.wire.messages import Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class CancelTask:
 class Deliver:
     """Pass the terminal message to the task's stream."""
 
-    envelope: Envelope
+    message: Terminal
 
 
 @dataclass(frozen=True, slots=True)

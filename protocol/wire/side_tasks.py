@@ -65,7 +65,7 @@ class EndThoughts(TaskMessage):
     """Let the thoughts of a running generation end now."""
 
     target: int
-    """Its id, without the attempt."""
+    """Its `task_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,10 @@ class ThoughtsEnded(Terminal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAction(TaskMessage):
-    """Save, restore or erase the cache of the envelope's slot, once that is free."""
+    """Save, restore or erase the cache of a slot; waits until the slot is free."""
 
     action: str
+    slot: int
     filename: str = ""
     owner: str = ""
     """Whose folder the file is in, where API keys are kept apart; empty is common to all."""
@@ -92,6 +93,7 @@ class SlotAction(TaskMessage):
 class SlotActed(Terminal):
     """Answers `SlotAction`."""
 
+    slot: int
     n_tokens: int
     n_bytes: int = 0
     time_ms: float = 0.0

@@ -10,16 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import (
-    Done,
-    Envelope,
-    Evicted,
-    Finish,
-    FrameItem,
-    Heartbeat,
-    Inspected,
-    TaskKey,
-)
+from protocol.wire.messages import Done, Evicted, Finish, Heartbeat, Inspected, Message
 from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend, Vocabulary
 from worker.engine.cache.cache import PrefixCache
@@ -44,11 +35,12 @@ from worker.engine.task import (
     Stop,
     Submit,
     failed,
+    failure,
 )
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[Sequence[FrameItem]], None]
+Emit = Callable[[Sequence[Message]], None]
 """Takes the messages of a step; they leave at once."""
 
 
@@ -61,7 +53,7 @@ class Engine:
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[EngineTask] = deque()
-        self._outbox: list[FrameItem] = []
+        self._outbox: list[Message] = []
         self._emit = emit
         self._n_admitted = self._n_busy = 0
         self._stopping = False
@@ -184,8 +176,9 @@ class Engine:
             self._apply(command)
         except Exception as error:
             match command:
-                case Report(key) | Abort(key):
-                    self._outbox.append(failed(key, self.counters.fault(key.id, error)))
+                case Report(task_id, attempt) | Abort(task_id, attempt):
+                    fault = self.counters.fault(task_id, error)
+                    self._outbox.append(failure(task_id, attempt, fault))
                 case _:
                     logger.exception("command=%s failed", type(command).__name__)
 
@@ -193,15 +186,15 @@ class Engine:
         match command:
             case Submit(task, more):
                 self._accept(task, *more)
-            case Abort(key):
-                self._abort(key)
+            case Abort(task_id, attempt):
+                self._abort((task_id, attempt))
             case AbortAll():
                 self._waiting.clear()
                 self._calls.drop()
                 for slot in self._busy():
                     self._release(slot)
-            case Report(key):
-                self._outbox.append(Envelope(key, self._inspected()))
+            case Report(task_id, attempt):
+                self._outbox.append(self._inspected(task_id, attempt))
             case EngineJob():
                 self._outbox += self._calls.take(command)
             case Stop():
@@ -219,16 +212,19 @@ class Engine:
         self._waiting += [task for task in tasks if task.prompt]
         # An empty prompt on a model without BOS: llama-server answers with nothing, and so do we.
         self._outbox += [
-            Envelope(task.key, Done(finish=Finish.NONE)) for task in tasks if not task.prompt
+            Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.NONE)
+            for task in tasks
+            if not task.prompt
         ]
 
-    def _abort(self, key: TaskKey) -> None:
+    def _abort(self, key: tuple[int, int]) -> None:
         """End an attempt wherever it is; one that has ended already is not told of again."""
         waiting = [task for task in self._waiting if task.key == key]
         for task in waiting:
             self._waiting.remove(task)
         if waiting or self._calls.abort(key):
-            self._outbox.append(Envelope(key, Done(finish=Finish.CANCELLED)))
+            task_id, attempt = key
+            self._outbox.append(Done(task_id=task_id, attempt=attempt, finish=Finish.CANCELLED))
         for slot in self._busy():
             if slot.active.task.key == key:
                 self._outbox += self._results.finish(slot, Finish.CANCELLED)
@@ -247,15 +243,15 @@ class Engine:
                 self._waiting.remove(task)
                 self._start(task, slot)
             except TaskError as error:
-                self._outbox.append(failed(task.key, error))
+                self._outbox.append(failed(task, error))
             except Exception as error:
-                self._drop(task, self.counters.fault(task.key.id, error))
+                self._drop(task, self.counters.fault(task.task_id, error))
 
     def _drop(self, task: EngineTask, error: TaskError) -> None:
         """End a task whose admission went wrong, however far it came."""
         if task in self._waiting:
             self._waiting.remove(task)
-        self._outbox.append(failed(task.key, error))
+        self._outbox.append(failed(task, error))
         for slot in self._busy():
             if slot.active.task is task:
                 self.cache.cut(slot, 0)
@@ -285,7 +281,7 @@ class Engine:
 
     def _release(self, slot: Slot) -> None:
         """Free a slot; it is idle afterwards, also if keeping its tokens as cache fails."""
-        task_id = slot.active.task.key.id
+        task_id = slot.active.task.task_id
         self._n_busy -= 1
         try:
             slot.end(self.cache.tick())
@@ -302,21 +298,21 @@ class Engine:
         worker when it has lost this one.
         """
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
-        unbegun = [task.key for task in self._waiting]
-        unbegun += [call.key for call in self._calls.drop()]
+        unbegun = [(task.task_id, task.attempt) for task in self._waiting]
+        unbegun += [(call.task_id, call.attempt) for call in self._calls.drop()]
         self._waiting.clear()
         if self.failure is None:
-            self._outbox += [failed(key, error) for key in unbegun]
+            self._outbox += [failure(*key, error) for key in unbegun]
         for slot in self._busy():
-            self._outbox.append(failed(slot.active.task.key, error))
+            self._outbox.append(failed(slot.active.task, error))
             self._release(slot)
 
-    def _inspected(self) -> Inspected:
+    def _inspected(self, task_id: int, attempt: int) -> Inspected:
         """Describe each slot."""
         render = self._backend.vocabulary.render if self._shows_texts else None
         guesses = self._drafter is not None
         reports = [slot.report(is_speculative=guesses, render=render) for slot in self.slots]
-        return Inspected(slots=tuple(reports))
+        return Inspected(task_id=task_id, attempt=attempt, slots=tuple(reports))
 
     def _flush(self) -> None:
         if lost := self.cache.take_lost():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from protocol.wire.facts import SlotReport, Timings, TokenProb
-from protocol.wire.messages import Envelope, Started
+from protocol.wire.messages import Started
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
@@ -140,14 +140,18 @@ class Slot:
         run.reading = run.task.prompt
         on_device = run.sampler.backend_sampling
         self.last_params = replace(run.task.params, backend_sampling=on_device)
-        self.last_task_id = run.task.key.id
+        self.last_task_id = run.task.task_id
 
-    def started(self, n_known: int) -> Envelope:
+    def started(self, n_known: int) -> Started:
         """Tell that the task has the slot; `n_known` tokens of its prompt lie in some sequence."""
         run = self.active
-        n_cached = max(run.n_cached, n_known)
-        started = Started(slot=self.id, n_prompt=len(run.task.prompt), n_cached=n_cached)
-        return Envelope(run.task.key, started)
+        return Started(
+            task_id=run.task.task_id,
+            attempt=run.task.attempt,
+            slot=self.id,
+            n_prompt=len(run.task.prompt),
+            n_cached=max(run.n_cached, n_known),
+        )
 
     def end(self, release: int) -> SlotTask:
         """Give the task back and keep its tokens as cache."""
@@ -236,7 +240,7 @@ class Slot:
         return SlotReport(
             id=self.id,
             is_processing=True,
-            task_id=run.task.key.id,
+            task_id=run.task.task_id,
             n_prompt=len(run.task.prompt),
             n_prompt_processed=max(0, n_read),
             n_cached=run.n_cached,
@@ -250,5 +254,5 @@ class Slot:
         )
 
     def __repr__(self) -> str:
-        task = "-" if self.run is None else str(self.run.task.key.id)
+        task = "-" if self.run is None else str(self.run.task.task_id)
         return f"<Slot {self.id} {self.state.name} task={task} n_past={len(self.tokens)}>"

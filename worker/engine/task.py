@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.errors import TaskError
-from protocol.wire.messages import Envelope, Failed, TaskKey, Terminal
+from protocol.wire.messages import Failed, Terminal
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import Sampler
 from worker.engine.media import Media
@@ -14,7 +14,8 @@ from worker.engine.media import Media
 class EngineTask:
     """A tokenized prompt with everything that decides what is made of it."""
 
-    key: TaskKey
+    task_id: int
+    attempt: int
     prompt: list[int]
     params: SamplingParams
     slot: int = -1
@@ -43,6 +44,11 @@ class EngineTask:
         """The answer leaves in one piece: nothing but its end is waited for."""
         return not (self.params.stream or self.params.timings_per_token or self.tells_tokens)
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """Identify the attempt."""
+        return self.task_id, self.attempt
+
 
 @dataclass(frozen=True, slots=True)
 class Submit:
@@ -56,7 +62,8 @@ class Submit:
 class Abort:
     """Command: end this task within one step."""
 
-    key: TaskKey
+    task_id: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,8 @@ class AbortAll:
 class Report:
     """Command: describe the slots."""
 
-    key: TaskKey
+    task_id: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,8 @@ class EngineJob:
     no longer than a step, or everybody waits: long work is cut into several calls.
     """
 
-    key: TaskKey
+    task_id: int
+    attempt: int
     work: Callable[[], Terminal | None]
     """Returns the terminal message, or None if another call goes on with it."""
     slot: int = -1
@@ -98,7 +107,18 @@ class Stop:
 Command = Submit | Abort | AbortAll | Report | EngineJob | Stop
 
 
-def failed(key: TaskKey, error: TaskError) -> Envelope:
+def failed(task: EngineTask, error: TaskError) -> Failed:
+    """Make the terminal message of a generation that has no result."""
+    return failure(task.task_id, task.attempt, error)
+
+
+def failure(task_id: int, attempt: int, error: TaskError) -> Failed:
     """Make the terminal message of an attempt that has no result."""
-    code, message, detail = error.code, error.message, error.detail or None
-    return Envelope(key, Failed(code=code, message=message, param=error.param, detail=detail))
+    return Failed(
+        task_id=task_id,
+        attempt=attempt,
+        code=error.code,
+        message=error.message,
+        param=error.param,
+        detail=error.detail or None,
+    )

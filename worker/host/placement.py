@@ -1,7 +1,8 @@
 """What a worker gets of the host: threads, CPUs, memory for its weights, and why: pure.
 
 `Host` is what `worker/host/topology.py` has read of the machine. Explicit options take precedence;
-the rest is chosen here. The figures behind them are in docs/notes/threads.md.
+the rest is chosen here. The figures behind them are in docs/running/operations.md,
+"Threads and placement".
 """
 
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,8 @@ from worker.supervisor.restart_policy import (
     Verdict,
     judge,
 )
-from worker.supervisor.terminal import Bar, Console, StartNotice, welcome_text
+from worker.supervisor.start_notice import StartNotice
+from worker.supervisor.terminal import Bar, Console
 from worker.supervisor.wake_queue import SignalQueue
 from worker.supervisor.watch import ChildWatch, fraction
 
@@ -59,7 +60,7 @@ class Settings:
     launches: Sequence[Launch]
     runtime_dir: Path
     drain_timeout_s: float = 600.0
-    has_key: bool = False
+    notice: StartNotice = StartNotice()
     policy: Policy = Policy()
     on_demand: OnDemand | None = None
     """Models that the gateway has started and ended."""
@@ -129,6 +130,7 @@ class Supervisor:
                 continue  # every turn looks for the dead
             if self._phase is SupervisorPhase.RUNNING:
                 logger.info("draining signal=%s", number.name)
+                self._console.tell("\nFinishing running requests; Ctrl-C again ends at once.\n")
                 self._drain(now)
             else:
                 logger.warning("ending at once signal=%s", number.name)
@@ -376,21 +378,19 @@ class Supervisor:
         return self._gateway.child.state is ChildState.READY and ready == models
 
     def _welcome(self, now: float, n_ready: int) -> None:
-        models = tuple(dict.fromkeys(watch.child.launch.model for watch in self._workers))
-        welcome = StartNotice(
+        models = dict.fromkeys(watch.child.launch.model for watch in self._workers)
+        notice = replace(
+            self._settings.notice,
             url=self._gateway.child.url,
-            models=self._on_demand.models if self._on_demand else models,
+            models=self._on_demand.models if self._on_demand else tuple(models),
             n_workers=n_ready,
-            has_key=self._settings.has_key,
             seconds=now - self._started_at,
         )
-        if self._console.is_terminal:
-            self._console.write(welcome_text(welcome))
-            return
         logger.info(
             "ready url=%s models=%s workers=%d seconds=%.2f",
-            *(welcome.url, ",".join(welcome.models), welcome.n_workers, welcome.seconds),
+            *(notice.url, ",".join(notice.models), notice.n_workers, notice.seconds),
         )
+        self._console.tell(str(notice))
 
 
 def _log_lines(name: str, data: bytes) -> None:

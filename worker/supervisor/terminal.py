@@ -1,4 +1,4 @@
-"""What a person sees on standard error: log lines, a bar for each loading model, where to go.
+"""What a person sees on standard error: log lines, and a bar for each model that loads.
 
 Writing never blocks: a stopped terminal or a full pipe must not stop the supervision, so what does
 not fit is dropped and counted.
@@ -47,6 +47,11 @@ class Console:
         if data:
             self._put(self._erase() + data + self._draw())
 
+    def tell(self, text: str) -> None:
+        """Write what only a person needs; nothing where no person reads."""
+        if self.is_terminal:
+            self.lines(text.encode())
+
     def bars(self, bars: Iterable[Bar]) -> None:
         """Show these bars in place of the last ones; only on a terminal."""
         new = tuple(bars)
@@ -86,32 +91,6 @@ def bar_row(bar: Bar, shown: Sequence[Bar], width: int) -> str:
     filled = int(_BAR_WIDTH * min(1.0, bar.fraction))
     row = f"{name} [{'#' * filled}{' ' * (_BAR_WIDTH - filled)}] {bar.fraction:4.0%}"
     return row[: max(width - 1, 0)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartNotice:
-    """What to tell once the service answers."""
-
-    url: str
-    models: tuple[str, ...]
-    n_workers: int
-    has_key: bool
-    seconds: float
-
-
-def welcome_text(welcome: StartNotice) -> str:
-    """Tell where the service is and what to try first."""
-    models = ", ".join(welcome.models)
-    workers = f"{welcome.n_workers} worker{'s' if welcome.n_workers > 1 else ''}"
-    key = " \\\n    -H 'Authorization: Bearer YOUR_KEY'" if welcome.has_key else ""
-    named = f'"model": "{welcome.models[0]}", ' if len(welcome.models) > 1 else ""
-    body = f'{{{named}"messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    return (
-        f"\nllamapool serves {models} with {workers} on {welcome.url} "
-        f"({welcome.seconds:.1f} s)\n\n"
-        f"  curl {welcome.url}/v1/chat/completions{key} \\\n    -d '{body}'\n\n"
-        "Ctrl-C drains; a second one ends at once.\n"
-    )
 
 
 def stderr_console(stream: TextIO) -> Console:

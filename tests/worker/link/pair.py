@@ -10,7 +10,6 @@ import zmq
 from protocol.config.config import WorkerConfig
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
-from tests.envelopes import T
 from tests.worker.router import Gateway
 from worker.engine.engine import Engine
 from worker.engine.engine_config import EngineConfig
@@ -44,7 +43,7 @@ class Pair:
         reader = PromptReader(self.backend, cuts_long=False)
         self.link.attach(self.engine, reader, self.backend.card)
 
-    def until(self, kind: type[T], n: int = 1) -> list[T]:
+    def until(self, kind: type[m.Message], n: int = 1) -> list[m.Message]:
         """Let both sides work until the gateway has heard `n` of a kind."""
         self.turn_until(lambda: len(self.gateway.of(kind)) >= n)
         return self.gateway.of(kind)
@@ -61,7 +60,7 @@ class Pair:
     @property
     def beats(self) -> list[m.Heartbeat]:
         """The heartbeats that came."""
-        return self.gateway.of(m.Heartbeat)
+        return [one for one in self.gateway.heard if isinstance(one, m.Heartbeat)]
 
     def close(self) -> None:
         """End everything."""
@@ -73,7 +72,7 @@ class Pair:
         self.context.term()
 
 
-def generate(task_id: int, prompt: str, n_predict: int = 4) -> m.Envelope:
+def generate(task_id: int, prompt: str, n_predict: int = 4) -> m.Generate:
     """A short greedy generation."""
     params = SamplingParams(n_predict=n_predict, temperature=0.0)
-    return m.Envelope(m.TaskKey(task_id), m.Generate(prompt=prompt, params=params))
+    return m.Generate(task_id=task_id, prompt=prompt, params=params)
