@@ -53,7 +53,7 @@ class DialectFields:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `SamplingParams` by their own names; they replace those in the body."""
     n_top: int | None = None
-    """Rivals told of each token; None is no log probabilities."""
+    """Alternatives shown for each token; None is no log probabilities."""
     messages_field: str = "messages"
     """Where the messages stand, for errors about several of them."""
 
@@ -139,7 +139,7 @@ def plan_chat(
 
 
 def read_log_probs(body: Mapping[str, Any]) -> int | None:
-    """Read OpenAI's `logprobs` and `top_logprobs`: rivals told of each token, or None."""
+    """Read OpenAI's `logprobs` and `top_logprobs`: alternatives of each token, or None."""
     n_top = read_n_top(body, "top_logprobs")
     if not read_flag(body, "logprobs"):
         if n_top is not None:

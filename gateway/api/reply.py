@@ -1,7 +1,7 @@
-"""What a body asks for (`RequestPlan`) and how its answer is spoken (`ResponseFormatter`).
+"""What a body asks for (`RequestPlan`) and how its answer is written (`ResponseFormatter`).
 
-A reply is pure: messages of the wire in, bytes or JSON values out. One of them serves one request
-and numbers its choices as the plan numbers its tasks.
+A formatter is pure: messages of the wire in, bytes or JSON values out. It serves one request; the
+index of a choice is the index of its task in the plan.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from protocol.wire.sampling import UNSET_SEED, SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """Everything one task produced, for an answer in one piece."""
+    """Everything that one task produced, for an answer in one piece."""
 
     text: str
     tokens: tuple[int, ...]
@@ -27,37 +27,37 @@ class TaskOutcome:
     done: Done
     reasoning: str = ""
     n_reasoning: int = 0
-    """Tokens up to the last thought."""
+    """Tokens up to the end of the reasoning."""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     """Each call in one piece."""
     prompt: tuple[TokenProb, ...] = ()
-    """The tokens of the prompt, if they were asked for."""
+    """The tokens of the prompt, where the request asked for them."""
 
 
 class ResponseFormatter(Protocol):
-    """Speaks one API: frames of a stream, or one body."""
+    """Writes the answer of one API: the frames of a stream, or one body."""
 
     is_read_by_chunk: ClassVar[bool]
-    """Whether old clients take each chunk of a stream for one event, as the documents' sample."""
+    """Old clients take each read from the socket for one event, as llama-server's sample does."""
 
     def started(self, index: int, message: Started) -> None:
-        """Note where the choice runs; the first frame waits for something to say."""
+        """Note where the choice runs; there is no frame yet."""
         ...
 
     def progress(self, index: int, message: Progress) -> bytes:
-        """Frame how far the prompt is read."""
+        """Return the frame that tells how far the prompt is read."""
         ...
 
     def delta(self, index: int, message: Delta) -> bytes:
-        """Frame what was added; may be empty."""
+        """Return the frames of what was added; may be empty."""
         ...
 
     def done(self, index: int, message: Done) -> bytes:
-        """Frame the end of one choice."""
+        """Return the frame that ends one choice."""
         ...
 
     def end(self) -> bytes:
-        """Frame what follows the last choice; may be empty."""
+        """Return what follows the last choice; may be empty."""
         ...
 
     def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
@@ -67,38 +67,38 @@ class ResponseFormatter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseOptions:
-    """How the client wants its OpenAI answer, beside the sampling."""
+    """What the client wants in its answer, besides the sampling."""
 
     include_usage: bool = False
     verbose: bool = False
     n_top: int = 0
-    """Rivals shown for each token; -1 is no log probabilities at all."""
+    """Alternatives shown for each token; -1 is no log probabilities."""
     names_functions: bool = False
-    """Calls are written as `function_call`, in OpenAI's shape of 2023."""
+    """Calls are written as `function_call`, as OpenAI did in 2023."""
 
 
 def error_event(body: Mapping[str, Any]) -> bytes:
-    """Frame an error in the middle of a stream, as OpenAI's clients read it."""
+    """Return the frame of an error within a stream, as OpenAI's clients read it."""
     return event(orjson.dumps(body))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPlan:
-    """The tasks of a request, one a choice, and how to answer."""
+    """The tasks of a request, one for each choice, and how to answer."""
 
     tasks: tuple[Generate, ...]
     reply: ResponseFormatter
     stream: bool
     chat_id: str = ""
-    """By which the client may speak of the answer while it runs."""
+    """The id by which the client can refer to the answer while it runs."""
     ping_interval_s: float | None = None
-    """What the client asked for; 0 is never, None the server's own."""
+    """Time between comment frames; 0 is never, None the server's own interval."""
     system_prompt: SystemPrompt | None = None
-    """To be set in all workers of the model before the tasks run."""
+    """Set in all workers of the model before the tasks run."""
     links: tuple[MediaLink, ...] = ()
-    """Media of all tasks that are still to be fetched."""
+    """Media of the tasks that are not fetched yet."""
     failure: Callable[[Mapping[str, Any]], bytes] = error_event
-    """Frames the body of an error that comes after the first byte."""
+    """Returns the frame of an error that comes after the first byte."""
 
 
 def fan_out(
@@ -111,7 +111,7 @@ def fan_out(
 
 
 def choices_of(params: SamplingParams) -> tuple[SamplingParams, ...]:
-    """Return the parameters of each of `n` choices; set seeds count up, so that they differ."""
+    """Return the parameters of each of `n` choices; a given seed counts up."""
     return tuple(_seeded(params, i) for i in range(params.n))
 
 

@@ -1,13 +1,13 @@
-"""What this server does not do yet: one table of request fields, one of endpoints.
+"""What this server does not support: a table of request fields and one of endpoints.
 
-A field is honoured or refused. Three kinds of field never reach the sampler:
+A field that no reader reads is one of three kinds:
 
-- `REFUSED`: llama-server or OpenAI would act on it, we cannot yet. A value that asks for something
-  gives a 400 that names the field; null, or the value that asks for nothing, passes.
-- `HARMLESS`: it changes no answer (an account label, a storage flag, a hint for speed). It passes,
-  and stands here so that nobody has to wonder.
-- Everything else that no reader knows is ignored, as llama-server ignores it: clients such as Open
-  WebUI send fields of their own to every server and must go on working.
+- `REFUSED`: llama-server or OpenAI act on it, this server does not yet. A value that asks for
+  something gets a 400 that names the field; null, or the value that asks for nothing, passes.
+- `HARMLESS`: it changes no answer (an account label, a storage flag, a hint for speed), so it
+  passes.
+- Any other field is ignored, as llama-server ignores it: clients such as Open WebUI send fields of
+  their own to every server.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -29,7 +29,7 @@ def _not_empty(value: Any) -> bool:
 
 
 Refusal = tuple[str, _Test]
-"""What is wrong with the field, and whether a value that is not null asks for it."""
+"""The complaint, and the test for a value (not null) that asks for something."""
 
 REFUSED: Mapping[str, Refusal] = {
     "functions": ("function calls are not supported yet", _not_empty),
@@ -47,7 +47,7 @@ REFUSED: Mapping[str, Refusal] = {
     "chat_parser": ("choosing the chat parser is not supported yet", _not_empty),
     "parse_tool_calls": ("choosing the chat parser is not supported yet", other_than(True)),
 }
-"""The fields that every endpoint refuses, but where one reads them or has words of its own."""
+"""The fields that endpoints refuse, unless they read them or have a row of their own."""
 
 HARMLESS: Mapping[str, str] = {
     "metadata": "labels for a dashboard",
@@ -56,11 +56,11 @@ HARMLESS: Mapping[str, str] = {
     "safety_identifier": "a label of the account holder's user",
     "prompt_cache_retention": "a hint for the cache",
     "prompt_cache_options": "a hint for the cache",
-    "verbosity": "a wish to the model that no template here reads",
+    "verbosity": "a hint to the model that no template here reads",
     "n_cache_reuse": "a hint for the cache",
     "prediction": "a hint for speed",
     "audio": "the voice of an answer in sound, which `modalities` asks for",
-    "suffix": "asks /v1/completions for an insertion, and nothing of the others",
+    "suffix": "asks /v1/completions for an insertion; other endpoints have none",
     "tokenize": "asks for the shape of api_like_OAI.py, which /completion never had",
 }
 
@@ -71,7 +71,7 @@ def refuse_unsupported(
     besides: Collection[str] = (),
     own: Mapping[str, Refusal] = MappingProxyType({}),
 ) -> None:
-    """Raise `InvalidRequest` for the first field that asks for what is not there yet.
+    """Raise `InvalidRequest` for the first field that asks for something unsupported.
 
     `besides` are fields of the table that this endpoint reads, `own` those that it refuses itself.
     """
@@ -89,10 +89,10 @@ ENDPOINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "/v1/systemone": (("POST",), "decision models"),
     "/models": (("POST",), "downloading models"),
 }
-"""Path -> (methods, what it would do): the endpoints of llama-server that are not here yet."""
+"""Path to methods and purpose: the endpoints of llama-server that this server lacks."""
 
 
 def refuse_endpoint(path: str, what: str) -> TaskError:
-    """Return the 501 for an endpoint that is not here yet."""
+    """Build the 501 of an endpoint that this server lacks."""
     message = f"{what[0].upper()}{what[1:]} ({path}) not supported yet by this server"
     return TaskError(ErrorCode.NOT_SUPPORTED, message)

@@ -1,4 +1,4 @@
-"""What the server says about itself: health, properties, slots, models, metrics."""
+"""GET endpoints about the server: health, properties, slots, models, metrics."""
 
 import time
 from typing import Any
@@ -38,14 +38,14 @@ _FAULTS: dict[str, tuple[int, str, str]] = {
 
 
 class Admin:
-    """The reading endpoints; each method is one."""
+    """Health, properties, slots, models and metrics."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._started_at = time.time()
 
     async def health(self, request: Request) -> Response:
-        """Answer in one of five states, with the counts of the seeds beside today's status."""
+        """Return the status with the slot counts of 2023 and 2024; the codes are llama-server's."""
         health = self._service.health()
         status = _DRAINING if health.draining else health.status
         if status in _FAULTS:
@@ -62,11 +62,11 @@ class Admin:
         return json_response(shown, 503 if is_full else 200, _RETRY if is_full else None)
 
     async def livez(self, request: Request) -> Response:
-        """Say that the loop turns."""
+        """Answer as long as the event loop runs."""
         return json_response({"status": "alive"})
 
     async def readyz(self, request: Request) -> Response:
-        """Say whether new work would be taken."""
+        """Return whether new work is accepted."""
         health = self._service.health()
         if _is_ready(health):
             return json_response({"status": "ready"})
@@ -74,7 +74,7 @@ class Admin:
         return json_response({"status": status}, 503, _RETRY)
 
     async def props(self, request: Request) -> Response:
-        """Describe the model, or the pool when it has several and none is named."""
+        """Return the properties of a model, or of the pool if it has several and none is named."""
         service = self._service
         config, cards = service.config, service.ready_cards()
         model = request.query_params.get("model")
@@ -111,7 +111,7 @@ class Admin:
     async def _slots(
         self, scope: Scope, model: str | None, *, legacy: bool
     ) -> list[dict[str, Any]]:
-        """Show the slots; of what others run, only an admin sees more than that they do."""
+        """Return the slots; only admins see the tasks of other tenants."""
         pool = self._service.pool
         shown = []
         for report, card in await pool.slots(model):
@@ -132,7 +132,7 @@ class Admin:
         return json_response(listing)
 
     async def model(self, request: Request) -> Response:
-        """Describe the model of this name or alias as the list does."""
+        """Return one entry of the list, by name or alias."""
         name = request.path_params["id"]
         for listed in self._listing()["data"]:
             if name == listed["id"] or name in listed["aliases"]:

@@ -1,4 +1,4 @@
-"""What every endpoint needs: the configuration, the pool, the metrics, the limits."""
+"""What every endpoint needs: configuration, pool, metrics, limits, and the readers of bodies."""
 
 import time
 from collections.abc import Callable
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ReadRequest(NamedTuple):
-    """A request whose body was read and is within all bounds."""
+    """A request whose body is read and within all bounds."""
 
     body: Any
     """An object, or an array where the endpoint takes one."""
@@ -37,7 +37,7 @@ class ReadRequest(NamedTuple):
     receive: Receive
 
     async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
-        """Do what is in proportion to the body: in a thread, if that is a large one."""
+        """Do work that grows with the body: in a thread if the body is large."""
         return await in_thread(self.is_large, work, *args)
 
 
@@ -51,7 +51,7 @@ class Service:
     media: MediaLoader = field(default_factory=MediaLoader)
     live: LiveChats = field(default_factory=LiveChats)
     router: ModelManager | None = None
-    """Loads and unloads models; None if they are fixed."""
+    """Loads and unloads models; None if the models are fixed."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -65,9 +65,9 @@ class Service:
         )
 
     async def read(self, scope: Scope, receive: Receive, kind: str) -> ReadRequest:
-        """Read a body of this kind and find its model; raises `TaskError`, `Refused`, `ClientGone`.
+        """Read a body of this kind and find its model.
 
-        Every field is held against its bound before anything else looks at it.
+        Checks every field against its bound. Raises `TaskError`, `RequestRefused`, `ClientGone`.
         """
         if kind == "Adapters":
             body: Any = await read_list(scope, receive, self.body_limits)
@@ -83,15 +83,15 @@ class Service:
         return ReadRequest(body, card, is_large, scope, receive)
 
     async def read_plain(self, scope: Scope, receive: Receive, kind: str) -> dict[str, Any]:
-        """Read a body that has nothing to do with a model; raises likewise."""
+        """Read a body without a model; raises as `read` does."""
         body = await read_json(scope, receive, self.body_limits)
         check_body(kind, body, bounds_of(None, self.config.limits))
         return body
 
     async def card(self, model: Any, scope: Scope, receive: Receive) -> ModelCard:
-        """Find the model that a request names, loaded first if need be; raises `TaskError`.
+        """Return the model that a request names, after loading it if necessary; raises `TaskError`.
 
-        It stays loaded at least as long as the request lasts.
+        It stays loaded until the request ends.
         """
         if model is not None and not isinstance(model, str):
             message = f"Field 'model': type must be string, but is {json_type(model)}"
@@ -109,13 +109,13 @@ class Service:
         return self.router.card(used)
 
     def health(self) -> Health:
-        """Say how the pool is; one that loads models when they are asked for is well without."""
+        """Return the pool's health; a pool that loads models on demand is `ok` without workers."""
         health = self.pool.health()
         is_well = self.router is not None and not health.n_workers
         return replace(health, status="ok") if is_well else health
 
     def ready_cards(self) -> tuple[ModelCard, ...]:
-        """List the models; raises `TaskError` while there is none that should be."""
+        """Return the models; raises `TaskError` while the first one is loading."""
         cards = self.pool.cards()
         if not cards and self.router is None:
             raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")
@@ -123,6 +123,6 @@ class Service:
 
 
 async def _wait(router: ModelManager, model: ManagedModel, scope: Scope) -> None:
-    """Wait for a model and note its use in one step: nothing may come between."""
+    """Wait for a model and note its use; no other task may run in between."""
     await router.wait(model)
     scope[USES].callback(router.release, model)

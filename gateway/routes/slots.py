@@ -1,4 +1,4 @@
-"""POST /slots/{id_slot}: save, restore or erase a slot, wherever in the pool it is."""
+"""POST /slots/{id_slot}: save, restore or erase a slot of any worker."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Generation with `tokenize`: the answers of the wrapper of 2023, with the prompt's tokens."""
+"""Generation with `tokenize`: the answers of `api_like_OAI.py`, with the tokens of the prompt."""
 
 from dataclasses import replace
 
@@ -14,10 +14,10 @@ from protocol.wire.side_tasks import Render, Rendered
 
 
 class WrappedGeneration(GenerationEndpoint):
-    """Chooses the shape by `tokenize`, as `api_like_OAI.py` did."""
+    """Answers as `api_like_OAI.py` did where the body has `tokenize`."""
 
     async def plan(self, asked: ReadRequest, exchange: Exchange) -> RequestPlan:
-        """Plan a request, and have its prompt tokenized if it asks for that."""
+        """Plan a request; its prompt is tokenized if `tokenize` is true."""
         if not read_flag(asked.body, "tokenize"):
             return await super().plan(asked, exchange)
         native = {key: value for key, value in asked.body.items() if key != "tokenize"}

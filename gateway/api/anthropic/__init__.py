@@ -1,1 +1,1 @@
-"""Anthropic's shapes: pure functions between JSON bodies and messages."""
+"""Anthropic's shapes: bodies and answers, as pure functions."""

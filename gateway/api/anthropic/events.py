@@ -1,7 +1,7 @@
 """The answers of /v1/messages: the events of a stream and the message in one piece.
 
-Blocks come one after the other, each closed before the next begins, as Anthropic documents it;
-llama-server closes them all at the end.
+Each block is closed before the next one begins, as Anthropic documents it; llama-server closes all
+of them at the end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Finish, Progress, Started, ToolCallDelta
 
 _Block = tuple[str, int]
-"""Kind of a block, and which call it is."""
+"""Type of a block, and the index of a call."""
 
 _NO_BLOCK: _Block = ("", 0)
 _THINKING: _Block = ("thinking", 0)
@@ -24,7 +24,7 @@ _TEXT: _Block = ("text", 0)
 
 
 class MessagesReply:
-    """Speaks Anthropic's messages API; see `gateway.api.reply.Reply`."""
+    """Writes the answers of Anthropic's messages API; see `gateway.api.reply.ResponseFormatter`."""
 
     is_read_by_chunk: ClassVar[bool] = False
 
@@ -38,33 +38,33 @@ class MessagesReply:
         self._has_calls = False
 
     def started(self, index: int, message: Started) -> None:
-        """Note what the first event tells of the prompt."""
+        """Note the usage for the first event."""
         self._prompt = _prompt_usage(message.n_prompt, message.n_cached)
 
     def progress(self, index: int, message: Progress) -> bytes:
-        """Frame a ping that tells how far the prompt is read; clients skip what they don't know."""
+        """Return a ping with the progress of the prompt; clients ignore its unknown field."""
         told = {"total": message.total, "cache": message.cached, "processed": message.processed}
         told["time_ms"] = int(message.time_ms)
         return self._opening() + _event("ping", prompt_progress=told)
 
     def delta(self, index: int, message: Delta) -> bytes:
-        """Frame what was added, block by block."""
+        """Return the frames of what was added, block by block."""
         frames = [self._opening()]
         if message.reasoning:
             added = {"type": "thinking_delta", "thinking": message.reasoning}
-            frames += [self._turn(_THINKING, _thinking("")), self._add(added)]
+            frames += [self._begin(_THINKING, _thinking("")), self._add(added)]
         if message.text:
             added = {"type": "text_delta", "text": message.text}
-            frames += [self._turn(_TEXT, _text("")), self._add(added)]
+            frames += [self._begin(_TEXT, _text("")), self._add(added)]
         for piece in message.tool_calls:
             self._has_calls = True
-            frames.append(self._turn(("tool_use", piece.index), _tool_use(piece, {})))
+            frames.append(self._begin(("tool_use", piece.index), _tool_use(piece, {})))
             if piece.arguments:
                 frames.append(self._add(_json_delta(piece)))
         return b"".join(frames)
 
     def done(self, index: int, message: Done) -> bytes:
-        """Frame the end of the last block and of the message."""
+        """Return the frames that end the last block and the message."""
         frames = [self._opening(), self._close()]
         delta = _stop(message, has_calls=self._has_calls)
         usage = {"output_tokens": message.n_predicted}
@@ -73,7 +73,7 @@ class MessagesReply:
         return b"".join(frames)
 
     def end(self) -> bytes:
-        """Frame nothing: the last event says that it is the last."""
+        """Return nothing: `message_stop` was the last event."""
         return b""
 
     def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
@@ -108,8 +108,8 @@ class MessagesReply:
         message = self._message([], stop, self._prompt | {"output_tokens": 0})
         return _event("message_start", message=message)
 
-    def _turn(self, block: _Block, begun: Mapping[str, Any]) -> bytes:
-        """Go on with this block; if another is open, close that and begin this one."""
+    def _begin(self, block: _Block, begun: Mapping[str, Any]) -> bytes:
+        """Return what begins this block, after closing another; nothing if it is open."""
         if block == self._block:
             return b""
         closed = self._close()
@@ -124,14 +124,14 @@ class MessagesReply:
         if self._block == _NO_BLOCK:
             return b""
         signed = b""
-        if self._block == _THINKING:  # Anthropic's clients wait for it; ours signs nothing
+        if self._block == _THINKING:  # Anthropic's clients expect a signature
             signed = self._add({"type": "signature_delta", "signature": ""})
         self._block = _NO_BLOCK
         return signed + _event("content_block_stop", index=self._index)
 
 
 def failure(body: Mapping[str, Any]) -> bytes:
-    """Frame an error after the first byte."""
+    """Return the frame of an error after the first byte."""
     return _event("error", error=body["error"])
 
 
@@ -169,7 +169,7 @@ def _json_delta(piece: ToolCallDelta) -> dict[str, Any]:
 
 
 def _input(arguments: str) -> Any:
-    """Read the arguments; those that were cut off are nobody's input."""
+    """Parse the arguments; JSON that was cut off becomes no input."""
     try:
         return orjson.loads(arguments)
     except orjson.JSONDecodeError:

@@ -126,7 +126,7 @@ def _choice(choice: Mapping[str, Any], tools: Sequence[Tool]) -> str:
 
 
 def _template_variables(thinking: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the template is told of thinking; `chat_template_kwargs` takes precedence."""
+    """Return the variables for the template; `chat_template_kwargs` takes precedence."""
     kind = thinking.get("type")
     if kind not in (None, "enabled", "disabled", "adaptive"):
         message = "Field 'thinking.type': must be one of enabled, disabled, adaptive"

@@ -1,6 +1,6 @@
 """GET /v1/models and /v1/models/{id} as Anthropic's clients know them: pages, and its own fields.
 
-Its clients send `anthropic-version`, by which they are told from OpenAI's.
+Anthropic's clients are recognized by their header `anthropic-version`.
 """
 
 from collections.abc import Mapping, Sequence

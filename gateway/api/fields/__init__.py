@@ -1,4 +1,4 @@
-"""The fields that all dialects share: their tables, their bounds, and their readers.
+"""Request fields that all dialects share: their tables, bounds and readers.
 
 Imported by the dialects; imports none of them.
 """

@@ -1,4 +1,4 @@
-"""The bounds of one request: numbers of the model's card and of `[gateway.limits]`, by name."""
+"""The bounds of one request by name, from the model's card and `[gateway.limits]`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from protocol.wire.shapes import INT32_MAX, Bounds, FieldShape
 _KIB = 1024
 _BASE64_MIB = 1024 * 1024 * 4 // 3
 _DEFAULT_PIECE = 64
-"""Characters of the longest piece of a vocabulary, where the card does not tell."""
+"""Characters of a vocabulary's longest piece, where the card lacks the number."""
 _PIECE_OF_TEXT = 16
-"""Characters of a token, generously, in what is repeated for the sampler."""
+"""Characters of a token, rounded up, in texts that are tokenized for the sampler."""
 _CUT = 4
-"""Contexts of a prompt whose middle a worker may cut out (`--context-shift`)."""
+"""Maximum length of a prompt, in contexts: a worker may cut out its middle (`--context-shift`)."""
 _ADAPTERS = 16
 
 DESCRIPTIONS: Mapping[str, str] = {
@@ -30,11 +30,11 @@ DESCRIPTIONS: Mapping[str, str] = {
     "template_chars": "`template_kib`",
     "image_chars": "`image_mib`, written as base64",
 }
-"""The names that are no key of `[gateway.limits]`, for the documents."""
+"""What the names mean that are not keys of `[gateway.limits]`, for the documents."""
 
 
 def bounds_of(card: ModelCard | None, limits: LimitsConfig) -> Bounds:
-    """Return what every name stands for; without a model its own are those of no context."""
+    """Return the number of each name; without a model, the context has none."""
     text, n_ctx, n_total = limits.text_kib * _KIB, 0, 0
     if card is not None:
         n_ctx, n_total = card.n_ctx, _CUT * card.n_ctx_total
@@ -64,7 +64,7 @@ def bounds_of(card: ModelCard | None, limits: LimitsConfig) -> Bounds:
 
 
 def check_body(kind: str, body: Any, bounds: Bounds) -> None:
-    """Raise `TaskError` for the first field of a body that is beyond its bound."""
+    """Raise `TaskError` for the first field of a body that exceeds its bound."""
     table = fields_of(BODIES[kind])
     if isinstance(body, list):
         table[""].check(body, "body", bounds)

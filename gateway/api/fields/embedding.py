@@ -18,15 +18,15 @@ _NOT_OAI = "Pooling type 'none' is not OAI compatible. Please use a different po
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingPlan:
-    """What a body asks for."""
+    """What an embeddings body asks for."""
 
     task: Embed
     model: str
-    """What the answer calls the model: as llama-server, what the client called it."""
+    """The model's name in the answer: the client's own, as in llama-server."""
     is_native: bool
-    """The legacy key `content` has no OpenAI shape."""
+    """The answer has llama-server's shape: `content` has none of OpenAI's."""
     is_one: bool
-    """One text in `content`: the server of 2024 answered with one object."""
+    """One text in `content`, to which the server of 2024 answered with an object."""
     base64: bool
 
 
@@ -58,7 +58,7 @@ def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -
 def _with_media(
     body: Mapping[str, Any], value: Any, inputs: tuple[Prompt, ...], card: ModelCard
 ) -> tuple[tuple[Prompt, ...], tuple[bytes, ...]]:
-    """Return the inputs, and the images that one text names; several have none."""
+    """Return the inputs, and the images of a single text; several texts have none."""
     images = body.get("image_data")
     if len(inputs) > 1:
         has_own = isinstance(value, list) and any(map(_has_media, value))

@@ -1,7 +1,7 @@
-"""Images and sounds in request bodies: base64 to bytes, and where they stand in a prompt.
+"""Images and sounds in request bodies: base64 to bytes, and their places in a prompt.
 
-The seeds' way is `image_data` with `[img-N]` in the prompt; today's is `multimodal_data` with
-llama-server's marker, which `/props` tells. Both become a prompt with markers and a list of bytes.
+The server of 2023 took `image_data` with `[img-N]` in the prompt; today's takes `multimodal_data`
+with a marker that `/props` shows. Both become a prompt with markers and a list of bytes.
 """
 
 import base64
@@ -28,7 +28,7 @@ NO_AUDIO = (
 def place_media(
     body: Mapping[str, Any], index: int, prompt: Prompt, card: ModelCard
 ) -> tuple[Prompt, tuple[bytes, ...]]:
-    """Return a prompt with markers, and the media that they stand for in their order."""
+    """Return a prompt with markers, and the media in the order of their markers."""
     images = _read_image_data(body)
     data = _read_multimodal_data(body, index)
     if not images and not data:
@@ -52,7 +52,7 @@ def require_audio(card: ModelCard) -> None:
 
 
 def refuse_media(body: Mapping[str, Any]) -> None:
-    """Raise `InvalidRequest` where a request cannot hold images."""
+    """Raise `InvalidRequest` for images in a request that cannot have any."""
     if body.get("image_data"):
         raise InvalidRequest("Field 'image_data': not possible here", param="image_data")
 
@@ -115,6 +115,6 @@ def _place_images(
         used.append(images[number])
         return marker
 
-    # The marker is random, so nobody writes it by chance; whoever does gets it as plain letters.
+    # The marker is random, so nobody writes it by chance.
     text = _IMAGE.sub(place, prompt.replace(marker, ""))
     return text, tuple(used)

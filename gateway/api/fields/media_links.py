@@ -1,4 +1,4 @@
-"""Media that a body names by URL: noted while planning, fetched before the tasks run."""
+"""Media that a body names by URL: collected while planning, fetched before the tasks run."""
 
 from typing import NamedTuple
 
@@ -6,10 +6,10 @@ _SCHEMES = ("http://", "https://", "file://")
 
 
 class MediaLink(NamedTuple):
-    """Where to find one piece of a task's media, which is empty until then."""
+    """The URL of one piece of a task's media; the piece is empty until it is fetched."""
 
     place: int
-    """Which piece it is."""
+    """Index of the piece."""
     url: str
     param: str
     """The field that names it."""
@@ -18,5 +18,5 @@ class MediaLink(NamedTuple):
 
 
 def is_link(value: str) -> bool:
-    """Tell a URL that is to be fetched from data."""
+    """Return whether the text is a URL to fetch, and not data."""
     return value[:8].lower().startswith(_SCHEMES)

@@ -57,7 +57,7 @@ def read_ping_interval(body: Mapping[str, Any]) -> float | None:
 
 
 def read_n_top(body: Mapping[str, Any], key: str) -> int | None:
-    """Read how many rivals of each token to tell, clamped to what is possible."""
+    """Read how many alternatives of each token to show, clamped to what is possible."""
     value = read_int(body, key, -(2**63), 2**64)
     return None if value is None else min(max(value, 0), MAX_PROBS)
 

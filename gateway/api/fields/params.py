@@ -1,4 +1,4 @@
-"""The declared fields of a request, over a model's defaults and within what its workers can do."""
+"""The sampling fields of a request, over the model's defaults and within its workers' limits."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,16 +15,15 @@ def read_params(body: Mapping[str, Any], card: ModelCard) -> SamplingParams:
     """Read generation and sampling fields; raises `InvalidRequest` naming one."""
     defaults = replace(card.defaults, reasoning_format=card.reasoning_format)
     params = _in_vocabulary(read(defaults, body, bounds=Bounds({"n_ctx": card.n_ctx})), card)
-    ours = card.defaults
-    lacking = [one for one in params.speculative_types if one not in (*_guessers(card), "none")]
+    lacking = [one for one in params.speculative_types if one not in (*_speculators(card), "none")]
     if lacking:
         key = next(key for key in _TYPE_KEYS if body.get(key) is not None)
-        have = ", ".join(_guessers(card))
+        have = ", ".join(_speculators(card))
         message = f"Field '{key}': {lacking[0]} is not there; this server has {have}"
         raise InvalidRequest(message, param=key)
-    n_max, most = params.speculative_n_max, ours.speculative_n_max or 0
+    n_max, most = params.speculative_n_max, card.defaults.speculative_n_max or 0
     if n_max is not None and n_max > most:
-        # It says at most, so less is no breach; the answer's settings tell how many it was.
+        # The field is a maximum, so fewer are allowed; the answer's settings show the number.
         return replace(params, speculative_n_max=most)
     return params
 
@@ -43,5 +42,5 @@ def _in_vocabulary(params: SamplingParams, card: ModelCard) -> SamplingParams:
 _TYPE_KEYS = ("speculative_types", "speculative.type", "speculative.types")
 
 
-def _guessers(card: ModelCard) -> tuple[str, ...]:
+def _speculators(card: ModelCard) -> tuple[str, ...]:
     return card.defaults.speculative_types or ("none",)

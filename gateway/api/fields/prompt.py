@@ -49,7 +49,7 @@ def mixed(value: list[Any], n_vocab: int, *, key: str) -> tuple[int | str, ...]:
 
 
 def check_infill(card: ModelCard) -> None:
-    """Refuse a model that has no tokens for a gap, in llama-server's words."""
+    """Raise `TaskError` for a model without infill tokens, in llama-server's words."""
     if card.fim_missing:
         named = "".join(f"{name} token is missing. " for name in card.fim_missing)
         message = f"Infill is not supported by this model: {named}"

@@ -1,7 +1,7 @@
-"""What the text must look like: `json_schema`, `grammar` and OpenAI's `response_format`.
+"""Fields that constrain the text: `json_schema`, `grammar` and OpenAI's `response_format`.
 
-The worker turns the schema into a grammar and finds its mistakes; here is only settled which of the
-fields counts.
+These readers choose the schema that counts; the worker turns it into a grammar and finds its
+mistakes.
 """
 
 from collections.abc import Mapping

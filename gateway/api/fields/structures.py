@@ -16,10 +16,10 @@ from protocol.wire.shapes import (
 )
 
 WORD = TextShape(most=256)
-"""What is compared with a few known words."""
+"""A text that is compared with a few known words."""
 NAME = TextShape(most=256)
 TEXT = TextShape(most=CONTEXT_CHARS, counts=True)
-"""A text of a prompt: all of them together have the bound of one."""
+"""A text of a prompt; all texts of a prompt together have the bound of one."""
 
 _DATA = TextShape(most="image_chars", is_medium=True)
 DATA = Items(_DATA, "images")
@@ -79,7 +79,7 @@ MESSAGES = Items(
     ),
     "messages",
 )
-"""Messages of a chat, of Anthropic's, and items of a response: their words do not collide."""
+"""Messages of chats and of Anthropic's API, and items of a response: no name has two meanings."""
 
 _DESCRIPTION: dict[str, FieldShape] = {
     "name": NAME,

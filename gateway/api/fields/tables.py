@@ -1,7 +1,7 @@
-"""Every field of every endpoint, with what it may be at most: one table a kind of body.
+"""Every field of every endpoint with its bound: one table for each kind of body.
 
-The fields of sampling stand in `protocol/wire/sampling.py`; here is the rest. A field that is in no
-table is read by nobody. What is free-form here is passed on as it is, and bounded as a whole.
+Sampling fields are declared in `protocol/wire/sampling.py`. Validation, the OpenAPI document and
+the pages are made from these tables. A free-form value is bounded as a whole and passed on.
 """
 
 from collections.abc import Hashable, Mapping
@@ -64,7 +64,7 @@ class Body:
     doc: str
     fields: Table = field(default_factory=dict)
     has_sampling: bool = False
-    """Whether the fields of `protocol/wire/sampling.py` belong to it."""
+    """It also has the fields of `protocol/wire/sampling.py`."""
     required: tuple[str, ...] = ()
 
 
@@ -75,7 +75,7 @@ _ORIGIN: Table = {
     "user": _SESSION,
     "metadata": METADATA,
 }
-"""Where a request comes from (`gateway/pool/routing/origin.py`)."""
+"""Fields that tell where a request comes from (`gateway/pool/routing/origin.py`)."""
 SHARED: Table = {
     **_ORIGIN,
     "model": _MODEL,
@@ -114,7 +114,7 @@ _CHAT: Table = {
     "functions": FUNCTIONS,
     "function_call": TOOL_CHOICE,
 }
-"""What chats of all dialects take: the others' bodies are rewritten as one of OpenAI's."""
+"""Fields of the chats of all dialects (`gateway/api/chat_request.py`)."""
 
 BODIES: Mapping[str, Body] = {
     "Completion": Body(
@@ -195,7 +195,7 @@ BODIES: Mapping[str, Body] = {
         required=("messages",),
     ),
     "Tokenize": Body(
-        doc="TextShape, or texts and tokens mixed.",
+        doc="Text, or texts and tokens mixed.",
         fields={
             "model": _MODEL,
             "content": Either((_PROMPT_TEXT, MIXED)),
@@ -208,7 +208,7 @@ BODIES: Mapping[str, Body] = {
         doc="Tokens.", fields={"model": _MODEL, "tokens": Items(Token(), CONTEXT_TOKENS)}
     ),
     "Embedding": Body(
-        doc="What is to be embedded: `input` or `content`.",
+        doc="What to embed: `input` or `content`.",
         fields={
             "model": _MODEL,
             "input": PROMPTS,
@@ -221,7 +221,7 @@ BODIES: Mapping[str, Body] = {
         },
     ),
     "Rerank": Body(
-        doc="A query and what is to be ranked by it: `documents` or `texts`.",
+        doc="A query and what to rank by it: `documents` or `texts`.",
         fields={
             "model": _MODEL,
             "query": _PROMPT_TEXT,
@@ -234,16 +234,16 @@ BODIES: Mapping[str, Body] = {
         required=("query",),
     ),
     "SlotAction": Body(
-        doc="The file to save to or to restore from.",
+        doc="The file to save to or restore from.",
         fields={**_ORIGIN, "filename": TextShape(most=4096)},
     ),
     "ChatControl": Body(
-        doc="What to do to an answer that is under way.",
+        doc="What to do to an answer that is running.",
         fields={"id": _NAME, "action": WORD},
         required=("id", "action"),
     ),
     "Adapters": Body(
-        doc="The scales of adapters; those that are not named get 0.",
+        doc="The scales of adapters; an adapter that is not named gets 0.",
         fields={
             "": Items(
                 Fields(
@@ -262,7 +262,7 @@ BODIES: Mapping[str, Body] = {
         },
     ),
     "Predictions": Body(
-        doc="Requests of other endpoints, each within the bounds of its own.",
+        doc="Requests of other endpoints, each within the bounds of its endpoint.",
         fields={"instances": Items(Fields({"@requestFormat": WORD}), 128)},
         required=("instances",),
     ),
@@ -276,7 +276,7 @@ HEADERS: Table = {
     "x-conversation-id": _SESSION,
     "x-litellm-session-id": _SESSION,
 }
-"""Headers that are read for more than their presence; all together are bounded by `header_kib`."""
+"""Headers whose value is read; `header_kib` bounds all headers together."""
 
 QUERIES: Table = {
     "model": _MODEL,

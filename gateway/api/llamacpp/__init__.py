@@ -1,1 +1,1 @@
-"""llama-server's own shapes: pure functions between JSON bodies and messages."""
+"""llama-server's own shapes: bodies and answers, as pure functions."""

@@ -1,4 +1,4 @@
-"""The body of /completion and /completions, turned into tasks."""
+"""The body of /completion and /completions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     refuse_unsupported(body, besides=("system_prompt",))
     system = body.get("system_prompt")
     if system is not None and body.get("prompt") is None:
-        # Alone it only sets the system prompt, which is read into the cache.
+        # Without a prompt it only sets the system prompt, which workers read into their caches.
         body = {**body, "prompt": ""}
         if all(body.get(name) is None for name in _LENGTHS):
             body["n_predict"] = 0

@@ -1,4 +1,4 @@
-"""The body of /infill, turned into tasks; the answer is a native completion's."""
+"""The body of /infill; the answer is that of /completion."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -11,7 +11,7 @@ from protocol.wire.values import read_lora
 
 
 def read_scales(value: Any, card: ModelCard) -> tuple[tuple[int, float], ...]:
-    """Read `[{"id": 0, "scale": 1.0}, …]`; adapters that are not named get the scale 0."""
+    """Read `[{"id": 0, "scale": 1.0}, …]`; an adapter that is not named gets the scale 0."""
     if not isinstance(value, list):
         raise InvalidRequest("Request body must be an array")
     try:

@@ -13,7 +13,7 @@ from protocol.wire.side_tasks import Rerank, Reranked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankPlan:
-    """What a body asks for."""
+    """What a reranking body asks for."""
 
     task: Rerank
     model: str

@@ -15,7 +15,7 @@ from protocol.wire.sampling import SamplingParams
 
 
 class CompletionReply:
-    """Speaks llama-server's own completion API; see `gateway.api.reply.Reply`."""
+    """Writes the answers of /completion; see `gateway.api.reply.ResponseFormatter`."""
 
     is_read_by_chunk: ClassVar[bool] = True
 
@@ -27,17 +27,17 @@ class CompletionReply:
         self._tails = [self._tail(0)] * len(params)
 
     def started(self, index: int, message: Started) -> None:
-        """Note slot and prompt length: every chunk repeats them."""
+        """Note the slot and the length of the prompt, which every chunk repeats."""
         self._middles[index] = _middle(message.slot)
         self._tails[index] = self._tail(message.n_prompt)
 
     def progress(self, index: int, message: Progress) -> bytes:
-        """Frame an empty chunk with `prompt_progress`."""
+        """Return an empty chunk with `prompt_progress`."""
         told = orjson.dumps(progress_fields(message, self._params[index]))
         return self._chunk(index, Delta(task_id=0), b"," + told[1:-1])
 
     def delta(self, index: int, message: Delta) -> bytes:
-        """Frame one chunk; an empty text still tells of its tokens."""
+        """Return one chunk, also for an empty text: it has the tokens."""
         extra = b""
         if message.timings is not None:
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
@@ -69,12 +69,12 @@ class CompletionReply:
         return b',"tokens_evaluated":%d,"multimodal":%b' % (n_prompt, is_multimodal)
 
     def done(self, index: int, message: Done) -> bytes:
-        """Frame the final object; the text has gone out before."""
+        """Return the final object, without the text: its chunks were sent."""
         outcome = TaskOutcome(text="", tokens=(), probs=(), done=message)
         return event(orjson.dumps(completion(self._card, self._params[index], index, outcome)))
 
     def end(self) -> bytes:
-        """Nothing follows: the native stream has no [DONE]."""
+        """Return nothing: llama-server's own streams have no [DONE]."""
         return b""
 
     def result(self, outcomes: Sequence[TaskOutcome]) -> Any:

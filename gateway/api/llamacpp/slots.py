@@ -19,7 +19,7 @@ def read_slot_id(text: str) -> int:
 
 
 def bad_slot_id() -> InvalidRequest:
-    """Say that no slot has this number."""
+    """Build the complaint about a number that no slot has."""
     return InvalidRequest("Invalid slot ID", param="id_slot")
 
 
@@ -31,7 +31,7 @@ def read_action(text: str | None) -> str:
 
 
 def needs_filename(action: str) -> bool:
-    """Tell whether the action has a body that names a file."""
+    """Return whether the body of the action names a file."""
     return action in _FILED
 
 

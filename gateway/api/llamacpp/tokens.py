@@ -10,7 +10,7 @@ from protocol.wire.messages import Detokenize, Tokenize, Tokenized
 
 
 def tokenize_task(body: Mapping[str, Any], n_vocab: int) -> Tokenize:
-    """Read a /tokenize body; missing content is none."""
+    """Read a /tokenize body; missing content is empty."""
     content = body.get("content")
     return Tokenize(
         task_id=0,
@@ -37,7 +37,7 @@ def _piece(piece: bytes) -> str | list[int]:
 
 
 def detokenize_task(body: Mapping[str, Any], n_vocab: int) -> Detokenize:
-    """Read a /detokenize body; missing tokens are none."""
+    """Read a /detokenize body; missing tokens are an empty list."""
     value = body.get("tokens")
     return Detokenize(task_id=0, tokens=_tokens([] if value is None else value, n_vocab))
 

@@ -1,4 +1,4 @@
-"""What GET /health, /props, /slots and /v1/models say, in the shapes of both eras."""
+"""The answers of GET /props, /slots and /v1/models, with the keys of 2023, 2024 and today."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ CHATML = (
     "'<|im_end|>\\n' -}}{%- endfor -%}{%- if add_generation_prompt -%}"
     "{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
-"""What a model without a template of its own is given, and what /props then reports."""
+"""The template of a model without one of its own, as /props shows it."""
 
 
 def slot(report: SlotReport, card: ModelCard, *, legacy: bool = False) -> dict[str, Any]:
-    """Return one slot; what it runs or ran is absent until it ran a task.
+    """Return one slot; the fields of its task are absent until it ran one.
 
     `legacy` gives `next_token` as the object of 2024 instead of today's array.
     """
@@ -47,9 +47,9 @@ def slot(report: SlotReport, card: ModelCard, *, legacy: bool = False) -> dict[s
 
 
 def _texts(report: SlotReport, params: SamplingParams) -> dict[str, Any]:
-    """Return what a client wrote, or nothing of it under the same keys.
+    """Return the texts of the client, or empty values under the same keys.
 
-    llama-server shows it with LLAMA_SERVER_SLOTS_DEBUG only; the servers of 2023 and 2024 did.
+    llama-server shows them with LLAMA_SERVER_SLOTS_DEBUG only; the servers of 2023 and 2024 did.
     """
     if report.prompt is None:
         hidden = {"grammar": "", "stop": [], "logit_bias": [], "penalty_prompt_tokens": []}
@@ -60,7 +60,7 @@ def _texts(report: SlotReport, params: SamplingParams) -> dict[str, Any]:
 
 
 def bare(report: SlotReport) -> SlotReport:
-    """Return what everybody may know of a slot: whether something runs there."""
+    """Return what every client may see of a slot: whether it runs a task."""
     return SlotReport(
         id=report.id, is_processing=report.is_processing, is_speculative=report.is_speculative
     )
@@ -75,7 +75,7 @@ _TEXTS = frozenset(
 
 
 def without_texts(shown: Any) -> Any:
-    """Return a slot without anything that a client or a model has written."""
+    """Return a slot without texts of clients and models."""
     if isinstance(shown, list):
         return [without_texts(item) for item in shown]
     if not isinstance(shown, dict):
@@ -99,20 +99,20 @@ def _next_token(report: SlotReport) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """Which optional endpoints this server was started with."""
+    """The optional endpoints that this server was started with."""
 
     slots: bool
     metrics: bool
     props: bool = False
     ui_settings: Mapping[str, Any] = field(default_factory=dict)
-    """What pages begin with."""
+    """Initial settings of the pages."""
     ui: bool = False
 
 
 def props(
     card: ModelCard, total_slots: int, offers: Offers, system: SystemPrompt | None = None
 ) -> dict[str, Any]:
-    """Return /props of one model; `system` is the system prompt that holds now."""
+    """Return /props of one model; `system` is its current system prompt."""
     system = system or card.system_prompt
     defaults = metric_settings(card.defaults)
     flat = defaults | legacy_settings(card.defaults, n_ctx=card.n_ctx, model=card.name)
@@ -142,7 +142,7 @@ def props(
 
 
 def _caps(template: str) -> dict[str, bool]:
-    """Tell what a client may use here: tools always, since templates that know none are helped."""
+    """Return what a client can use. Tools always: templates without them get them in their text."""
     return {
         "supports_object_arguments": False,
         "supports_parallel_tool_calls": True,
@@ -159,7 +159,7 @@ def _caps(template: str) -> dict[str, bool]:
 def router_props(
     cards: Sequence[ModelCard], max_instances: int | None = None, *, autoload: bool = False
 ) -> dict[str, Any]:
-    """Return /props of a pool of several models when none is named: llama-server's router."""
+    """Return /props of a pool of several models when none is named, as llama-server's router."""
     return {
         "role": "router",
         "max_instances": len(cards) if max_instances is None else max_instances,
@@ -183,7 +183,7 @@ def models(cards: Sequence[ModelCard], created: int, states: Mapping[str, str]) 
 
 
 def model(card: ModelCard, created: int) -> dict[str, Any]:
-    """Return what is listed of a model that is loaded."""
+    """Return the entry of a loaded model in the list."""
     return {
         "id": card.name,
         "aliases": list(card.aliases) or [card.name],

@@ -1,7 +1,6 @@
 """The answers of `api_like_OAI.py`, the wrapper of 2023: OpenAI's endpoints with `tokenize`.
 
-Its values are fixed where OpenAI's would tell something (`id`, `model`), and its streams end each
-event with a single newline.
+`id` and `model` are constants there, and each event of a stream ends with a single newline.
 """
 
 import time
@@ -18,7 +17,7 @@ from protocol.wire.messages import Delta, Done, Generate, Progress, Started
 
 
 def wrapped(planned: RequestPlan) -> RequestPlan:
-    """Let a plan be answered as the wrapper did; raises `InvalidRequest`."""
+    """Return the plan with the wrapper's answer; raises `InvalidRequest`."""
     if len(planned.tasks) != 1:
         raise InvalidRequest("Field 'tokenize': only one choice of one prompt", param="tokenize")
     return replace(planned, reply=reply_to(planned.tasks[0]))
@@ -30,7 +29,7 @@ def reply_to(task: Generate, prompt_tokens: Sequence[int] = ()) -> "WrapperReply
 
 
 class WrapperReply:
-    """Speaks the wrapper's text completions and chats; see `gateway.api.reply.Reply`."""
+    """Writes the wrapper's text completions and chats."""
 
     is_read_by_chunk: ClassVar[bool] = False
 
@@ -46,22 +45,22 @@ class WrapperReply:
         self._has_begun = False
 
     def started(self, index: int, message: Started) -> None:
-        """Nothing to note: the wrapper does not tell of slots."""
+        """Do nothing: the wrapper's answers name no slot."""
 
     def progress(self, index: int, message: Progress) -> bytes:
-        """Frame nothing: the wrapper knew no progress."""
+        """Return nothing: the wrapper tells no progress."""
         return b""
 
     def delta(self, index: int, message: Delta) -> bytes:
-        """Frame added text."""
+        """Return the frames of added text."""
         return self._role() + (self._chunk(message.text, None) if message.text else b"")
 
     def done(self, index: int, message: Done) -> bytes:
-        """Frame the finish reason."""
+        """Return the frame with the finish reason."""
         return self._role() + self._chunk("", FINISH_REASONS[message.finish])
 
     def end(self) -> bytes:
-        """Frame nothing: the wrapper's streams just end."""
+        """Return nothing: the wrapper's streams have no end mark."""
         return b""
 
     def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
@@ -86,7 +85,7 @@ class WrapperReply:
         return result | ({"promptToken": list(self._prompt_tokens)} if self._prompt_tokens else {})
 
     def _role(self) -> bytes:
-        """Frame who speaks, once: the first event of a chat."""
+        """Return the role, once: the first event of a chat."""
         if self._has_begun or not self._is_chat:
             return b""
         self._has_begun = True

@@ -1,1 +1,1 @@
-"""OpenAI's shapes: pure functions between JSON bodies and messages."""
+"""OpenAI's shapes: bodies and answers, as pure functions."""

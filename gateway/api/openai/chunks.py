@@ -1,7 +1,7 @@
 """The answers of /v1/chat/completions: stream chunks and the object in one piece.
 
 A chunk is a constant head, one encoded string and a constant tail: dumping an object for each token
-would cost more than all the rest of the gateway.
+costs more than all the rest of the gateway.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _ROLE = b'{"role":"assistant","content":null}'
 
 
 class ChatReply:
-    """Speaks OpenAI's chat API; see `gateway.api.reply.Reply`."""
+    """Writes the answers of OpenAI's chat API; see `gateway.api.reply.ResponseFormatter`."""
 
     is_read_by_chunk: ClassVar[bool] = False
 
@@ -51,15 +51,15 @@ class ChatReply:
         return self._identity.id
 
     def started(self, index: int, message: Started) -> None:
-        """Nothing to note: chat chunks do not tell of slots."""
+        """Do nothing: chat chunks name no slot."""
 
     def progress(self, index: int, message: Progress) -> bytes:
-        """Frame a role chunk with `prompt_progress`, as llama-server does."""
+        """Return a role chunk with `prompt_progress`, as llama-server does."""
         told = orjson.dumps(progress_fields(message, self._params[index]))
         return self._chunk(index, _ROLE, extra=b"," + told[1:-1])
 
     def delta(self, index: int, message: Delta) -> bytes:
-        """Frame what was added; a delta without anything says nothing, for no client expects ""."""
+        """Return the frames of what was added; an empty delta has none: no client expects ""."""
         role = b"" if self._has_role[index] else self._role(index)
         added = self._added(index, message)
         if not added:
@@ -77,7 +77,7 @@ class ChatReply:
         return b"".join((*before, chunk))
 
     def _added(self, index: int, message: Delta) -> list[bytes]:
-        """Write thoughts, words and calls as deltas of their own, in llama-server's order."""
+        """Write reasoning, text and calls as separate deltas, in llama-server's order."""
         added = []
         if message.reasoning:
             added.append(b'{"reasoning_content":' + orjson.dumps(message.reasoning) + b"}")
@@ -102,7 +102,7 @@ class ChatReply:
         return self._chunk(index, _ROLE)
 
     def _log_probs(self, index: int, probs: tuple[TokenProb, ...]) -> bytes:
-        """Give also the tokens whose text came only now: those of a completed character."""
+        """Include earlier tokens that were held: parts of a character that is complete now."""
         probs = self._held[index] + probs
         if not probs or self._options.n_top < 0:
             return b""
@@ -114,7 +114,7 @@ class ChatReply:
         return b"".join(parts)
 
     def done(self, index: int, message: Done) -> bytes:
-        """Frame the finish reason, with timings unless the usage chunk will carry them."""
+        """Return the frame with the finish reason, and timings unless the usage chunk has them."""
         self._dones[index] = message
         role = b"" if self._has_role[index] else self._role(index)
         reason = self._reason(message, has_calls=self._has_calls[index]).encode()
@@ -130,7 +130,7 @@ class ChatReply:
         return b"".join((role, head, held, b"}]", self._tail, extra, b"}\n\n"))
 
     def end(self) -> bytes:
-        """Frame the usage if asked for, and the end."""
+        """Return the usage, where the request asks for it, and the end mark."""
         if not self._options.include_usage:
             return DONE
         return usage_chunk(self._tail, _in_order(self._dones), self._params[0].n) + DONE
@@ -178,7 +178,7 @@ def tool_call(call: ToolCallDelta) -> dict[str, Any]:
 
 
 def tool_call_piece(call: ToolCallDelta) -> dict[str, Any]:
-    """Write a piece of a call: who is called stands in the first one only."""
+    """Write a piece of a call: only the first one has the id and the name."""
     if not call.id:
         return {"index": call.index, "function": {"arguments": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments}
@@ -186,7 +186,7 @@ def tool_call_piece(call: ToolCallDelta) -> dict[str, Any]:
 
 
 def usage_chunk(tail: bytes, dones: Sequence[Done], n: int) -> bytes:
-    """Frame the chunk without choices that OpenAI's `include_usage` asks for."""
+    """Return the chunk without choices that OpenAI's `include_usage` asks for."""
     counts = orjson.dumps(usage(dones, n))
     times = orjson.dumps(timings(total(dones)))
     parts = (b'data: {"choices":[]', tail, b',"usage":', counts, b',"timings":', times, b"}\n\n")

@@ -1,4 +1,4 @@
-"""The body of /v1/completions, turned into tasks."""
+"""The body of /v1/completions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Generate, Infill
 
 _MOST_ECHOED = 20
-"""Rivals of each token: a long prompt with more would outweigh every other message."""
+"""Maximum alternatives of each token of a prompt; more make messages of many megabytes."""
 
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
@@ -33,7 +33,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     n_top = read_n_top(body, "logprobs")
     native = dict(body)
     if n_top is not None:
-        # 0 asks for the chosen token's probability alone, which the worker counts as one rival.
+        # 0 asks for the chosen token's probability alone; for the worker that is one alternative.
         native["logprobs"] = max(n_top, 1)
     params = read_params(native, card)
     _check_best_of(body, params.n)
@@ -60,7 +60,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
 
 
 def _read_suffix(body: Mapping[str, Any], card: ModelCard) -> str:
-    """Read what stands after the text that is wanted; an empty one asks for nothing."""
+    """Read the text after the wanted one; an empty suffix asks for nothing."""
     suffix = body.get("suffix")
     if suffix is None or suffix == "":
         return ""
@@ -71,7 +71,7 @@ def _read_suffix(body: Mapping[str, Any], card: ModelCard) -> str:
 
 
 def _with_gap(task: Generate, suffix: str) -> Generate:
-    """Make a prompt the text before a gap, as the prefix of /infill is."""
+    """Make the prompt the text before a gap, like the prefix of /infill."""
     if not isinstance(task.prompt, str) or task.media:
         message = "Field 'suffix': only a prompt that is text can be inserted to"
         raise InvalidRequest(message, param="suffix")
@@ -86,7 +86,7 @@ def _check_best_of(body: Mapping[str, Any], n: int) -> None:
 
 
 def _with_echo(task: Generate) -> Generate:
-    """Ask for the tokens of a prompt where its text is not enough to repeat it."""
+    """Ask the worker for the prompt's tokens where its text is not enough for the echo."""
     if isinstance(task.prompt, str) and not task.params.n_probs:
         return task
     problem, param = "", "echo"
@@ -102,7 +102,7 @@ def _with_echo(task: Generate) -> Generate:
 
 
 def _echoes(body: Mapping[str, Any], prompts: Sequence[Prompt], n: int) -> tuple[str | None, ...]:
-    """Return what stands before each choice; of a prompt in tokens only the worker knows it."""
+    """Return the echo of each choice, empty for a prompt in tokens: the worker knows its text."""
     if not read_flag(body, "echo"):
         return (None,) * (len(prompts) * n)
     texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts]

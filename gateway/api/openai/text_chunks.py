@@ -18,10 +18,10 @@ from protocol.wire.sampling import SamplingParams
 
 
 class TextReply:
-    """Speaks OpenAI's text completion API; see `gateway.api.reply.Reply`.
+    """Writes OpenAI's text completions; see `gateway.api.reply.ResponseFormatter`.
 
-    `echoes` holds for each choice the text that stands before it, None unless `echo` was asked;
-    it is empty for a prompt in tokens, whose text comes with the first delta.
+    `echoes` has for each choice the prompt to repeat before it, None without `echo`. It is empty
+    for a prompt in tokens, whose text comes with the first delta.
     """
 
     is_read_by_chunk: ClassVar[bool] = False
@@ -44,15 +44,15 @@ class TextReply:
         self._dones: dict[int, Done] = {}
 
     def started(self, index: int, message: Started) -> None:
-        """Nothing to note: these chunks do not tell of slots."""
+        """Do nothing: these chunks name no slot."""
 
     def progress(self, index: int, message: Progress) -> bytes:
-        """Frame an empty chunk with `prompt_progress`."""
+        """Return an empty chunk with `prompt_progress`."""
         told = orjson.dumps(progress_fields(message, self._params[index]))
         return self._chunk(index, b'""', extra=b"," + told[1:-1])
 
     def delta(self, index: int, message: Delta) -> bytes:
-        """Frame added text; a delta with neither text nor probabilities says nothing."""
+        """Return the added text; a delta with neither text nor probabilities has no frame."""
         if not message.text and not message.probs and not message.prompt:
             return b""
         said = self._say_echo(index, message.prompt) + message.text
@@ -87,7 +87,7 @@ class TextReply:
         )
 
     def done(self, index: int, message: Done) -> bytes:
-        """Frame the finish reason, with usage unless a chunk of its own will carry it."""
+        """Return the frame with the finish reason, and usage unless a chunk of its own has it."""
         self._dones[index] = message
         reason = FINISH_REASONS[message.finish].encode()
         counted, extra = b"", b""
@@ -104,7 +104,7 @@ class TextReply:
         return b"".join((head, reason, self._tail, counted, self._id, extra, b"}\n\n"))
 
     def end(self) -> bytes:
-        """Frame the usage if asked for, and the end."""
+        """Return the usage, where the request asks for it, and the end mark."""
         if not self._options.include_usage:
             return DONE
         dones = [done for _, done in sorted(self._dones.items())]
@@ -143,7 +143,7 @@ class TextReply:
 
 
 def _echo(text: str | None, prompt: Sequence[TokenProb]) -> str:
-    """Return what stands before a choice: the client's own text, or the text of its tokens."""
+    """Return the echo of a choice: the client's own text, or the text of its tokens."""
     if text is None:
         return ""
     return text or b"".join([one.piece for one in prompt]).decode(errors="replace")

@@ -13,7 +13,6 @@ from gateway.api.fields.chat.tools import (
     shown,
     tools_refusal,
 )
-from gateway.api.fields.options import wrong_type
 from protocol.errors import InvalidRequest
 
 
@@ -39,12 +38,8 @@ def _tool(tool: Any, path: str) -> Tool:
 
 
 def _choice(choice: Any, tools: Sequence[Tool]) -> str:
-    if choice is None:
-        return "auto"
-    if isinstance(choice, str):
-        return read_choice_word(choice, tools)
     if not isinstance(choice, dict):
-        raise wrong_type("tool_choice", "string or object", choice)
+        return read_choice_word(choice, tools)
     function = choice.get("function") if choice.get("type", "function") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     return read_choice_name(name, tools, choice, "tool_choice.function.name")

@@ -13,13 +13,13 @@ from protocol.wire.sampling import SamplingParams
 
 
 def finish_reason(finish: Finish, *, has_calls: bool, calls: str = "tool_calls") -> str:
-    """Return OpenAI's reason; an answer that was cut off is `length` even with calls."""
+    """Return OpenAI's reason; an answer that was cut off gets `length`, also with calls."""
     reason = FINISH_REASONS[finish]
     return calls if has_calls and reason == "stop" else reason
 
 
 def usage(dones: Sequence[Done], n: int) -> dict[str, Any]:
-    """Count tokens: each prompt once, whatever `n`, and what every choice wrote."""
+    """Count the tokens of each prompt once, whatever `n`, and of every choice."""
     n_prompt = sum(done.n_prompt for done in dones[::n])
     n_predicted = sum(done.n_predicted for done in dones)
     return {
@@ -48,7 +48,7 @@ def legacy_log_probs(
 ) -> dict[str, Any]:
     """Return `logprobs` of a text completion: llama-server's `content` and OpenAI's four arrays.
 
-    The prompt is in OpenAI's only; of its first token nothing is known, which is null.
+    The prompt is in the four arrays only; its first token has no probability, which is null.
     """
     told = [*prompt, *probs]
     tokens = [text(one.piece) for one in told]

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of endpoints: one row each."""
+"""The texts of the OpenAPI document: one row for each endpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ _CHAT = "/v1/chat/completions /chat/completions"
 _COUNT = "Count the tokens of a request"
 
 ENDPOINTS: Mapping[tuple[str, str], EndpointText] = {
-    **_aliases(_CHAT, "ChatCompletion", "Continue a dialog", kinds=_STREAM),
+    **_aliases(_CHAT, "ChatCompletion", "Answer a chat", kinds=_STREAM),
     **_aliases("/v1/completions", "TextCompletion", "Continue a text", kinds=_STREAM),
     **_aliases("/completion /completions", "Completion", "Continue a text", kinds=_STREAM),
-    **_aliases("/infill", "Infill", "Write what stands between two texts", kinds=_STREAM),
+    **_aliases("/infill", "Infill", "Write the text between two texts", kinds=_STREAM),
     **_aliases("/v1/responses /responses", "Response", "Answer", kinds=_STREAM),
     **_aliases("/v1/messages", "Message", "Answer, as Anthropic's API does", kinds=_STREAM),
     **_aliases("/v1/messages/count_tokens", "Message", _COUNT),
@@ -46,24 +46,24 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointText] = {
         "ChatCompletion",
         _COUNT,
     ),
-    **_aliases("/apply-template", "ChatCompletion", "Write a dialog as the model reads it"),
+    **_aliases("/apply-template", "ChatCompletion", "Render a chat as the model reads it"),
     **_aliases("/tokenize", "Tokenize", "Turn text into tokens"),
     **_aliases("/detokenize", "Detokenize", "Turn tokens into text"),
     **_aliases("/embedding /embeddings /v1/embeddings", "Embedding", "Embed texts"),
     **_aliases("/rerank /reranking /v1/rerank /v1/reranking", "Rerank", "Rank texts by a query"),
-    **_aliases("/v1/chat/completions/control", "ChatControl", "End the thoughts of an answer"),
+    **_aliases("/v1/chat/completions/control", "ChatControl", "End the reasoning of an answer"),
     **_aliases("/slots/{id_slot}", "SlotAction", "Save, restore or erase a slot"),
     **_aliases("/lora-adapters", "Adapters", "Set the scales of LoRA adapters"),
     **_aliases("/props", "Props", "Change global properties"),
     **_reading("/lora-adapters", "List the LoRA adapters"),
-    **_reading("/health /v1/health", "Say how the pool is"),
-    **_reading("/livez", "Say that the process runs"),
-    **_reading("/readyz", "Say whether work would be taken"),
+    **_reading("/health /v1/health", "Return the health of the pool"),
+    **_reading("/livez", "Return that the process runs"),
+    **_reading("/readyz", "Return whether new work is accepted"),
     **_reading("/v1/models /models", "List the models"),
     **_reading("/v1/models/{id}", "Describe a model"),
     **_aliases("/models/load", "ModelOrder", "Load a model"),
     **_aliases("/models/unload", "ModelOrder", "Unload a model"),
-    **_reading("/models/sse", "Tell of every change of a model", kinds=("text/event-stream",)),
+    **_reading("/models/sse", "Stream every change of a model", kinds=("text/event-stream",)),
     **_reading("/props", "Describe a model"),
     **_reading("/slots", "List the slots"),
     **_reading("/metrics", "Figures for Prometheus", kinds=("text/plain",)),

@@ -22,15 +22,15 @@ from protocol.wire.shapes import leaves
 
 _JSON = "application/json"
 _ERRORS: Mapping[int, str] = {
-    400: "What was asked cannot be done as it was asked",
+    400: "The request is invalid",
     401: "The key is missing or unknown",
     404: "No such path, or not with this method",
     408: "The body did not arrive in time",
     413: "The body is larger than allowed",
-    429: "The queue is full, or the wait in it was too long",
+    429: "The queue is full, or the request waited in it too long",
     431: "Too many headers, or too large",
     500: "A fault of this server",
-    501: "This server was not started with it, or does not do it",
+    501: "The server was not started with this feature, or does not support it",
     503: "The model is loading, the server is shutting down, or no slot is free",
 }
 

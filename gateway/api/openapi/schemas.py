@@ -1,4 +1,4 @@
-"""From the shape of a value to its JSON schema. A bound that depends on the model is described."""
+"""The JSON schema of a field's shape; a bound that depends on the model is a description."""
 
 import math
 from functools import singledispatch

@@ -15,12 +15,12 @@ FINISH_REASONS: Mapping[Finish, str] = {
     Finish.CANCELLED: "length",
     Finish.NONE: "length",
 }
-"""llama-server says `length` to everything that is neither a stop word nor the model's own end."""
+"""llama-server answers `length` to all but a stop string and the model's own end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What every chunk of an answer repeats."""
+    """Fields that every chunk of an answer repeats."""
 
     id: str
     created: int
@@ -29,7 +29,7 @@ class Identity:
 
 
 def identity(card: ModelCard) -> Identity:
-    """Draw the identity of one answer."""
+    """Return the identity of a new answer."""
     return Identity(
         id=f"chatcmpl-{uuid.uuid4().hex}",
         created=int(time.time()),

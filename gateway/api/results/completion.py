@@ -19,7 +19,7 @@ from protocol.wire.sampling import SamplingParams
 def completion(
     card: ModelCard, params: SamplingParams, index: int, outcome: TaskOutcome
 ) -> dict[str, Any]:
-    """Return the final object of one choice."""
+    """Return the object of one choice."""
     done = outcome.done
     params = replace(
         params,
@@ -67,7 +67,7 @@ _STOP_TYPES: Mapping[Finish, str] = {
 
 
 def project(result: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """Keep only the named fields; `a/b` reaches into objects and stays the key; others drop."""
+    """Keep only the named fields; `a/b` is the field b of object a and keeps that name."""
     kept = {}
     for path in paths:
         value: Any = result

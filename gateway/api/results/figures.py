@@ -1,4 +1,4 @@
-"""Timings and token probabilities as JSON values, in the shapes of both llama-server eras."""
+"""Timings, progress and token probabilities, in the shapes of 2024 and of today."""
 
 import math
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _LOWEST = -3.4028234663852886e38
 
 
 def timings(times: Timings) -> dict[str, Any]:
-    """Return `timings`; rates of nothing are 0, never null."""
+    """Return `timings`; a rate without tokens is 0, not null."""
     # llama-server counts the steps between tokens: the first one came out of the prompt.
     n_steps = times.predicted_n - 1
     drafts = {"draft_n": times.draft_n, "draft_n_accepted": times.draft_n_accepted}
@@ -60,7 +60,7 @@ def progress(message: Progress) -> dict[str, Any]:
 
 
 def progress_fields(message: Progress, params: SamplingParams) -> dict[str, Any]:
-    """Return what a chunk tells of the prompt: progress, and the times so far if asked for them."""
+    """Return what a chunk tells about the prompt: progress, and the timings if asked for."""
     told = {"prompt_progress": progress(message)}
     if not params.timings_per_token:
         return told
@@ -73,7 +73,7 @@ def progress_fields(message: Progress, params: SamplingParams) -> dict[str, Any]
 
 
 def token_probs(probs: Iterable[TokenProb], *, post: bool, n_top: int) -> list[dict[str, Any]]:
-    """Return today's items: `logprob`, or with `post` the chance after the sampler chain."""
+    """Return today's items: `logprob`, or with `post` the probability after the sampler chain."""
     tops = "top_probs" if post else "top_logprobs"
     return [
         {
@@ -81,7 +81,7 @@ def token_probs(probs: Iterable[TokenProb], *, post: bool, n_top: int) -> list[d
             tops: [
                 _token(*rival, post=post)
                 for rival in one.top[:n_top]
-                if not post or rival[2] > 0  # the chain has removed these
+                if not post or rival[2] > 0  # the sampler chain has removed the others
             ],
         }
         for one in probs
@@ -91,7 +91,7 @@ def token_probs(probs: Iterable[TokenProb], *, post: bool, n_top: int) -> list[d
 def completion_probabilities(
     probs: Iterable[TokenProb], *, post: bool, n_top: int
 ) -> list[dict[str, Any]]:
-    """Return today's items with the keys of 2024 (`content`, `probs`) beside them."""
+    """Return today's items with the keys of 2024 (`content`, `probs`) added."""
     items = list(probs)
     modern = token_probs(items, post=post, n_top=n_top)
     for item, one in zip(modern, items, strict=True):
@@ -114,7 +114,7 @@ def _token(id_: int, piece: bytes, p: float, *, post: bool) -> dict[str, Any]:
 
 
 def text(piece: bytes) -> str:
-    """Return a piece as text, cut where it stops being UTF-8, as llama-server cuts it."""
+    """Return a piece as text, cut at the first byte that is not UTF-8, as in llama-server."""
     try:
         return piece.decode()
     except UnicodeDecodeError as error:

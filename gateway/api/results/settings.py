@@ -1,7 +1,7 @@
 """`generation_settings`, and the `params` of /props and /slots: llama-server's keys in its order.
 
-Numbers of llama.cpp are float32 and are printed as doubles (0.8 is 0.800000011920929). The keys of
-the seeds that llama-server has dropped stand after today's.
+Numbers of llama.cpp are float32 and are printed as doubles (0.8 is 0.800000011920929). The keys
+of 2023 and 2024 that llama-server has dropped follow.
 """
 
 import math
@@ -12,11 +12,11 @@ from typing import Any
 from protocol.wire.sampling import SamplingParams
 
 _Row = tuple[str, Callable[[SamplingParams], Any]]
-_FLOAT32 = struct.Struct("<f")  # native "f" would give inf for what is too large
+_FLOAT32 = struct.Struct("<f")  # native "f" gives inf for a number that is too large
 
 
 def float32(value: float) -> float:
-    """Round to what llama.cpp would hold."""
+    """Round to float32, as llama.cpp holds the number."""
     try:
         return float(_FLOAT32.unpack(_FLOAT32.pack(value))[0])
     except OverflowError:
@@ -29,7 +29,7 @@ def settings(params: SamplingParams) -> dict[str, Any]:
 
 
 def metric_settings(params: SamplingParams) -> dict[str, Any]:
-    """Return the 42 keys of /props and /slots: without anything that a client wrote."""
+    """Return the 42 keys of /props and /slots: without texts of clients."""
     return {key: value(params) for key, value in _ROWS if key not in _PRIVATE}
 
 

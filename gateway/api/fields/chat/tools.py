@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from gateway.api.fields.options import wrong_type
 from protocol.errors import InvalidRequest
 
 MAX_NAME = 256
@@ -41,8 +42,12 @@ def read_function(function: Mapping[str, Any], path: str) -> Tool:
     return {"type": "function", "function": known}
 
 
-def read_choice_word(word: str, tools: Sequence[Tool]) -> str:
-    """Read a choice that is a word, in OpenAI's vocabulary."""
+def read_choice_word(word: Any, tools: Sequence[Tool]) -> str:
+    """Read a choice that is a word of OpenAI's; null is `auto`."""
+    if word is None:
+        return "auto"
+    if not isinstance(word, str):
+        raise wrong_type("tool_choice", "string or object", word)
     if word not in _WORDS:
         raise InvalidRequest(f"Invalid tool_choice: {word}", param="tool_choice")
     if word == "required" and not tools:

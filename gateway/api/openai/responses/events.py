@@ -1,7 +1,7 @@
 """The answers of /v1/responses: the events of a stream and the object in one piece.
 
-The events and their order are llama-server's. Their fields are those and the ones that OpenAI's
-client looks for beside them: numbers of events, outputs and parts.
+The events and their order are llama-server's. Their fields are llama-server's too, and those that
+OpenAI's client needs: the numbers of events, outputs and parts.
 """
 
 import time
@@ -31,7 +31,7 @@ _Data = dict[str, Any]
 
 
 class ResponsesReply:
-    """Speaks OpenAI's responses API; see `gateway.api.reply.Reply`."""
+    """Writes the answers of OpenAI's responses API; see `gateway.api.reply.ResponseFormatter`."""
 
     is_read_by_chunk: ClassVar[bool] = False
 
@@ -45,47 +45,47 @@ class ResponsesReply:
         self._ids = Ids()
         self._n_events = 0
         self._outputs: list[str] = []
-        """Items in the order in which they began."""
+        """Ids of items in the order in which they began."""
         self._texts: list[str] = []
-        self._thoughts: list[str] = []
+        self._reasoning: list[str] = []
         self._n_reasoning = 0
         self._calls: list[ToolCallDelta] = []
         self._call_ids: dict[int, str] = {}
         self._probs: list[TokenProb] = []
         self._n_told = 0
-        """Probabilities in the events so far; those of half a character wait for the other."""
+        """Probabilities in the events so far; those of an incomplete character are held."""
 
     def started(self, index: int, message: Started) -> None:
-        """Nothing to note: a response does not tell of slots."""
+        """Do nothing: a response names no slot."""
 
     def progress(self, index: int, message: Progress) -> bytes:
-        """Frame how far the prompt is read."""
+        """Return the frame that tells how far the prompt is read."""
         events = self._opening() or [self._lifecycle("response.in_progress")]
         events[-1] |= progress_fields(message, self._params)
         return self._frame(events)
 
     def delta(self, index: int, message: Delta) -> bytes:
-        """Frame what was added, item by item."""
+        """Return the frames of what was added, item by item."""
         events = self._opening()
         if message.reasoning:
-            events += self._think(message)
+            events += self._add_reasoning(message)
         self._probs += message.probs
         if message.text:
-            events += self._write(message)
+            events += self._add_text(message)
         for piece in message.tool_calls:
-            events += self._call(piece)
+            events += self._add_call(piece)
         if events and message.timings is not None:
             events[-1]["timings"] = timings(message.timings)
         return self._frame(events)
 
     def done(self, index: int, message: Done) -> bytes:
-        """Frame the ends of all items and the response as a whole."""
+        """Return the frames that end all items, and the whole response."""
         outcome = TaskOutcome(
             text="".join(self._texts),
             tokens=(),
             probs=tuple(self._probs),
             done=message,
-            reasoning="".join(self._thoughts),
+            reasoning="".join(self._reasoning),
             n_reasoning=self._n_reasoning,
             tool_calls=whole_calls(self._calls),
         )
@@ -100,11 +100,11 @@ class ResponsesReply:
         return self._frame(events)
 
     def end(self) -> bytes:
-        """Frame nothing: the last event says that it is the last."""
+        """Return nothing: `response.completed` was the last event."""
         return b""
 
     def failed(self, body: Mapping[str, Any]) -> bytes:
-        """Frame an error after the first byte: OpenAI's event, then llama-server's."""
+        """Return the frames of an error after the first byte: OpenAI's, then llama-server's."""
         fault = body["error"]
         response = self._response("failed") | {
             "error": {"code": "server_error", "message": fault["message"]}
@@ -117,20 +117,20 @@ class ResponsesReply:
         (outcome,) = outcomes
         return self._whole(outcome, self._items(outcome))
 
-    def _think(self, message: Delta) -> list[_Data]:
+    def _add_reasoning(self, message: Delta) -> list[_Data]:
         events = []
         self._n_reasoning = message.n_predicted
-        if not self._thoughts:
+        if not self._reasoning:
             item = reasoning_item(self._ids, None, "in_progress")
             events.append(self._added(item))
-        self._thoughts.append(message.reasoning)
+        self._reasoning.append(message.reasoning)
         place = self._place(self._ids.reasoning)
         return [
             *events,
             {"type": "response.reasoning_text.delta", "delta": message.reasoning, **place},
         ]
 
-    def _write(self, message: Delta) -> list[_Data]:
+    def _add_text(self, message: Delta) -> list[_Data]:
         events = []
         if not self._texts:
             events.append(self._added(message_item(self._ids, (), "in_progress")))
@@ -143,7 +143,7 @@ class ResponsesReply:
         told, self._n_told = self._n_told, len(self._probs)
         return [*events, text | {"logprobs": self._log_probs(self._probs[told:])}]
 
-    def _call(self, piece: ToolCallDelta) -> list[_Data]:
+    def _add_call(self, piece: ToolCallDelta) -> list[_Data]:
         events = []
         self._calls.append(piece)
         if piece.index not in self._call_ids:
@@ -214,7 +214,7 @@ class ResponsesReply:
         return {"item_id": id_, "output_index": self._output(id_), "content_index": 0}
 
     def _output(self, id_: str) -> int:
-        """Number an item, from its first mention on."""
+        """Return the number of an item; a new one gets the next number."""
         if id_ not in self._outputs:
             self._outputs.append(id_)
         return self._outputs.index(id_)

@@ -15,7 +15,7 @@ def _draw(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ids:
-    """Names of a response and of its items; a call brings its own."""
+    """Ids of a response and of its items; a call has its own."""
 
     response: str = field(default_factory=lambda: _draw("resp_"))
     reasoning: str = field(default_factory=lambda: _draw("rs_"))
@@ -24,7 +24,7 @@ class Ids:
 
 
 def reasoning_item(ids: Ids, text: str | None, status: str) -> dict[str, Any]:
-    """Return the item of the thoughts; None is one that has only begun."""
+    """Return the item of the reasoning; without a text, it has only begun."""
     content = [] if text is None else [{"text": text, "type": "reasoning_text"}]
     return {
         "id": ids.reasoning,
@@ -58,7 +58,7 @@ def text_part(text: str, log_probs: Sequence[dict[str, Any]] = ()) -> dict[str, 
 
 
 def call_id(call: ToolCallDelta) -> str:
-    """Return the name of a call's item."""
+    """Return the id of a call's item."""
     return f"fc_{call.id}"
 
 
@@ -89,9 +89,9 @@ def usage(done: Done, n_reasoning: int) -> dict[str, Any]:
 
 
 def incomplete_details(done: Done) -> dict[str, Any] | None:
-    """Say whether the text was cut.
+    """Return why the text is incomplete, or None.
 
-    The status stays `completed`, as in llama-server: OpenAI's own client takes no other for an end.
+    The status stays `completed`, as in llama-server: OpenAI's client waits for no other.
     """
     is_whole = done.finish in (Finish.EOS, Finish.WORD)
     return None if is_whole else {"reason": "max_output_tokens"}

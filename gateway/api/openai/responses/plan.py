@@ -13,13 +13,7 @@ from gateway.api.fields.chat.tools import (
     read_choice_word,
     read_function,
 )
-from gateway.api.fields.options import (
-    read_int,
-    read_n_top,
-    read_object,
-    read_single_choice,
-    wrong_type,
-)
+from gateway.api.fields.options import read_int, read_n_top, read_object, read_single_choice
 from gateway.api.fields.structured import read_response_format
 from gateway.api.openai.responses.events import ResponsesReply
 from gateway.api.openai.responses.inputs import read_input
@@ -119,12 +113,8 @@ def _function(tool: Mapping[str, Any], path: str) -> Tool:
 
 
 def _choice(choice: Any, tools: tuple[Tool, ...]) -> str:
-    if choice is None:
-        return "auto"
-    if isinstance(choice, str):
-        return read_choice_word(choice, tools)
     if not isinstance(choice, dict):
-        raise wrong_type("tool_choice", "string or object", choice)
+        return read_choice_word(choice, tools)
     if choice.get("type") != "function":
         message = "Field 'tool_choice.type': only functions can be chosen"
         raise InvalidRequest(message, param="tool_choice.type")
