@@ -1,8 +1,7 @@
-"""LoRA adapters as the engine sees them: scales, and whose turn it is. Pure.
+"""LoRA adapters: their scales, and which set of them the next batch runs with. Pure.
 
-llama.cpp applies one set of adapters to a whole batch. So a batch takes tasks of one set only, and
-a slot's cache is good for the set that it was read with. Sets take turns: the one that waited
-longest comes next, so that none starves.
+llama.cpp applies one set of adapters to a whole batch. So a batch holds tasks of one set only, and
+a slot's cache serves only the set that it was read with. The set that waited longest comes next.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ class Adapter(NamedTuple):
 
     path: str
     scale: float
-    """What it starts with."""
+    """Scale at the start of the worker."""
     task_name: str = ""
     prompt_prefix: str = ""
 
@@ -35,12 +34,12 @@ class Adapters(Protocol):
 
 
 class NoAdapters:
-    """What a backend has that has loaded none."""
+    """Adapters of a backend that has loaded none."""
 
     loaded: Sequence[Adapter] = ()
 
     def use(self, scales: Scales) -> None:
-        """Nothing to apply."""
+        """Do nothing."""
 
 
 def check_scales(asked: Iterable[tuple[int, float]], n_loaded: int) -> None:
@@ -54,9 +53,9 @@ def check_scales(asked: Iterable[tuple[int, float]], n_loaded: int) -> None:
 
 
 def choose_scales(asked: Sequence[tuple[int, float]] | None, standing: Scales) -> Scales:
-    """Return the scales of a task: what it asks for, the unnamed at 0; or else the standing ones.
+    """Return the scales that a task asks for, 0 for adapters it does not name.
 
-    An empty list asks for nothing, as in llama-server.
+    Without a list, or with an empty one as in llama-server, it gets the standing scales.
     """
     if not asked:
         return standing
@@ -66,7 +65,7 @@ def choose_scales(asked: Sequence[tuple[int, float]] | None, standing: Scales) -
 
 @dataclass(slots=True)
 class Turns:
-    """Remembers when each waiting set had its last batch, or appeared."""
+    """Remembers when each set of adapters had its last batch, or appeared."""
 
     _served: dict[Scales, int] = field(default_factory=dict)
     _number: int = 0
@@ -76,7 +75,7 @@ class Turns:
         oldest: dict[Scales, int] = {}
         for scales, order in wanted:
             oldest[scales] = min(order, oldest.get(scales, order))
-        # A set that appears stands behind those that wait already.
+        # A new set comes after those that wait already.
         self._served = {scales: self._served.get(scales, self._number) for scales in oldest}
         chosen = min(oldest, key=lambda scales: (self._served[scales], oldest[scales]))
         self._number += 1

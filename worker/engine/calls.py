@@ -1,4 +1,4 @@
-"""Work that needs the backend but is no generation, and when its turn is."""
+"""Queues jobs that need the backend but are no generation."""
 
 import time
 from collections import deque
@@ -12,7 +12,7 @@ from worker.engine.task import EngineJob, failure
 
 
 class EngineJobs:
-    """Does calls as they come, and keeps those for a busy slot, or that take as long as a step."""
+    """Does short jobs at once; keeps long ones, and those for a busy slot."""
 
     def __init__(self, counters: Counters, progress: EngineProgress) -> None:
         self._counters = counters
@@ -24,7 +24,7 @@ class EngineJobs:
         return bool(self._for_slots or self._heavy)
 
     def take(self, call: EngineJob) -> list[Terminal]:
-        """Keep a call for its turn, or do it if that is now."""
+        """Do a short job, or keep it for later; return the messages so far."""
         if call.slot >= 0:
             self._for_slots.append(call)
         elif call.is_heavy:
@@ -34,13 +34,13 @@ class EngineJobs:
         return []
 
     def do_for_idle(self, slots: Sequence[Slot]) -> list[Terminal]:
-        """Do the calls whose slots are idle now; they come before tasks that want the slots."""
+        """Do the jobs whose slots are idle now; they come before tasks that wait for the slots."""
         found = [call for call in self._for_slots if slots[call.slot].run is None]
         self._for_slots = [call for call in self._for_slots if call not in found]
         return [answer for call in found for answer in self._do(call)]
 
     def do_heavy(self) -> list[Terminal]:
-        """Do the oldest of the calls that take as long as a step."""
+        """Do the oldest of the jobs that take as long as a step."""
         if not self._heavy:
             return []
         start = time.monotonic()
@@ -60,13 +60,13 @@ class EngineJobs:
         return [] if answer is None else [answer]
 
     def abort(self, key: tuple[int, int]) -> bool:
-        """Drop the heavy call of an attempt; tell whether there was one."""
+        """Drop the heavy job of an attempt; return whether there was one."""
         n = len(self._heavy)
         self._heavy = deque(call for call in self._heavy if (call.task_id, call.attempt) != key)
         return len(self._heavy) < n
 
     def drop(self) -> list[EngineJob]:
-        """Forget all of them; return what they were."""
+        """Drop all jobs and return them."""
         found = [*self._heavy, *self._for_slots]
         self._heavy.clear()
         self._for_slots.clear()

@@ -1,9 +1,8 @@
-"""Images and sounds in a prompt, as the engine sees them: runs of placeholder tokens. Pure.
+"""Images and sounds in a prompt as runs of placeholder tokens. Pure.
 
-A placeholder is a negative number drawn from the content's hash, one for each position that the
-piece takes in the sequence. So a cached prompt and a new one are compared like any others, and the
-same image is found again; but a piece is read as a whole, and its placeholders never reach the
-vocabulary.
+A placeholder is a negative number from the hash of the content, one for each position that the
+piece takes. So prompts with media are compared and cached like any others. A piece is read as a
+whole, and its placeholders never reach the vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +20,9 @@ class MediaPiece:
     n_pos: int
     """Positions that it takes."""
     key: str
-    """Names its content: equal keys are equal embeddings."""
+    """Identifies the content: equal keys mean equal embeddings."""
     handle: Any = field(default=None, compare=False, repr=False)
-    """The backend's own form of it."""
+    """The backend's representation."""
 
 
 Media = Mapping[int, MediaPiece]
@@ -37,7 +36,7 @@ def placeholders(key: str, n_pos: int) -> list[int]:
 
 
 def whole_pieces(media: Media, n: int) -> int:
-    """Cut a count of reusable tokens so that no piece is kept in part."""
+    """Reduce a count of reusable tokens so that no piece is kept in part."""
     for start, piece in media.items():
         if start < n < start + piece.n_pos:
             return start
@@ -45,11 +44,11 @@ def whole_pieces(media: Media, n: int) -> int:
 
 
 def text_until(media: Media, start: int, n: int) -> int:
-    """Cut a chunk of prompt tokens at the next piece; 0 if a piece begins right here."""
+    """Return how many of `n` tokens come before the next piece; 0 if a piece begins at `start`."""
     ahead = [place for place in media if place >= start]
     return min(n, min(ahead) - start) if ahead else n
 
 
 def without_placeholders(tokens: Sequence[int]) -> list[int]:
-    """Return the tokens that the vocabulary knows."""
+    """Return the tokens without placeholders."""
     return [token for token in tokens if token >= 0]

@@ -1,7 +1,7 @@
-"""How likely a prompt's own tokens were: who wants to know it, and what is said of them.
+"""Log probabilities of a prompt's own tokens (`echo` with `logprobs`).
 
-For that each token's logits are needed, and a batch has room for few: such a prompt is read in
-small pieces, from its first token on.
+Each token's logits are needed, and a batch has room for few, so such a prompt is read in small
+pieces from its first token on.
 """
 
 import math
@@ -14,19 +14,19 @@ from worker.engine.slot import Slot, SlotTask
 
 
 def is_probed(slot: Slot) -> bool:
-    """Tell whether the task of a busy slot wants to know how likely its prompt was."""
+    """Return whether the task of a busy slot asked for its prompt's probabilities."""
     task = slot.active.task
     return not slot.active.is_resumed and task.echo_from >= 0 and task.params.n_probs > 0
 
 
 def rooms(slots: Sequence[Slot], n_spare: int) -> Mapping[int, int]:
-    """Say how many tokens each slot with a probed prompt may read: the oldest takes the spare."""
+    """Return how many tokens each slot with such a prompt may read: the oldest takes the spare."""
     probed = sorted(filter(is_probed, slots), key=lambda slot: slot.active.order)
     return {slot.id: 1 if i else 1 + max(0, n_spare) for i, slot in enumerate(probed)}
 
 
 def probe(backend: Backend, slot: Slot, index: int, row: BatchRow) -> None:
-    """Note how likely each token was that follows one of a row just read."""
+    """Record the probability of each token that follows one of a row just read."""
     run, start = slot.active, len(slot.tokens) - len(row.tokens)
     n_probs = run.task.params.n_probs
     for offset, token in enumerate(run.task.prompt[start + 1 : start + 1 + len(row.tokens)]):
@@ -34,7 +34,7 @@ def probe(backend: Backend, slot: Slot, index: int, row: BatchRow) -> None:
 
 
 def echo(run: SlotTask, vocabulary: Vocabulary) -> tuple[TokenProb, ...]:
-    """Return the tokens of a prompt that are to be told; nobody knows how likely the first was."""
+    """Return the prompt tokens to send; the first one has no probability."""
     task = run.task
     if task.echo_from < 0:
         return ()

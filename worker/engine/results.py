@@ -1,4 +1,4 @@
-"""What becomes of a decoded row: sample, judge, and write the messages of its task."""
+"""Samples decoded rows, decides whether their tasks go on, and writes their messages."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from worker.engine.slot import Slot, SlotState, SlotTask
 
 
 class SampleProcessor:
-    """Turns logits into messages; `finished` collects the slots whose tasks have ended."""
+    """Turns logits into messages; `finished` lists the slots whose tasks have ended."""
 
     def __init__(self, backend: Backend, cache: PrefixCache, shifts: bool) -> None:
         self._backend = backend
@@ -22,7 +22,7 @@ class SampleProcessor:
         self.finished: list[Slot] = []
 
     def take(self, slot: Slot, index: int, row: BatchRow) -> list[Message]:
-        """Judge one decoded row."""
+        """Take one decoded row; return the messages of its task."""
         if slot.state is SlotState.PREFILL:
             messages = self.progress(slot)
             if is_probed(slot):
@@ -35,14 +35,14 @@ class SampleProcessor:
         return self._verify(slot, index, row) if row.is_draft else self._next(slot, index)
 
     def _resume(self, slot: Slot) -> None:
-        """Go on with a preempted task once all that it had is in the cache again."""
+        """Continue a preempted task once all its tokens are in the cache again."""
         run = slot.active
         if run.is_resumed and slot.n_prompt_left == 0:
             slot.move(SlotState.DECODE)
             self._counters.n_prompt += len(run.reading) - run.n_recovered
 
     def _verify(self, slot: Slot, index: int, row: BatchRow) -> list[Message]:
-        """Go through a draft as long as the sampler chooses what was guessed.
+        """Accept a draft as far as the sampler chooses the guessed tokens.
 
         Rows beyond the first wrong guess are never sampled, so the sampler's state and its random
         numbers are those of a run without a draft, and so is the text.
@@ -66,7 +66,7 @@ class SampleProcessor:
         return messages
 
     def _first(self, slot: Slot, index: int) -> list[Message]:
-        """The prompt is read: count it, and choose the first token unless none is wanted."""
+        """Count the prompt, which is read now, and choose the first token unless none is wanted."""
         run = slot.active
         self._counters.n_prompt += len(run.task.prompt) - run.n_cached
         if run.task.params.n_predict == 0:
@@ -79,7 +79,7 @@ class SampleProcessor:
         return [*self._echo(slot), *messages]
 
     def _echo(self, slot: Slot) -> list[Message]:
-        """Tell the tokens of the prompt, if its task asked for that."""
+        """Return the tokens of the prompt, if the task asked for them."""
         run = slot.active
         prompt = echo(run, self._backend.vocabulary)
         if not prompt:
@@ -87,7 +87,7 @@ class SampleProcessor:
         return [Delta(task_id=run.task.task_id, attempt=run.task.attempt, prompt=prompt)]
 
     def _next(self, slot: Slot, index: int, offset: int = -1) -> list[Message]:
-        """Choose a slot's next token and decide whether it goes on."""
+        """Choose a slot's next token and decide whether its task goes on."""
         run = slot.active
         start = time.perf_counter()
         try:
@@ -125,20 +125,20 @@ class SampleProcessor:
         return messages
 
     def _is_full(self, slot: Slot) -> bool:
-        """Whether the context takes no token after the one just chosen."""
+        """Return whether the context takes no token after the one just chosen."""
         if not self._shifts or slot.active.task.media:
             return len(slot.tokens) + 1 >= slot.n_ctx
-        # The guard of the seeds against endless generation: shifting never ends by itself.
+        # A shifted context is never full, so an answer without a limit ends at the training length.
         n_train, run = self._backend.card.n_ctx_train, slot.active
         n_all = len(run.task.prompt) + run.generation.n_predicted
         return 0 < n_train <= n_all and run.task.params.n_predict < 0
 
     def progress(self, slot: Slot) -> list[Message]:
-        """Tell how far a prompt is read, if its task asked for that."""
+        """Return how far a prompt is read, if the task asked for that."""
         run = slot.active
         if not run.task.params.return_progress:
             return []
-        # Before anything was computed no time has gone into it, as llama-server has it.
+        # 0 before anything was computed, as in llama-server.
         elapsed_s = time.perf_counter() - run.started_s if len(slot.tokens) > run.n_cached else 0.0
         return [
             Progress(
@@ -175,7 +175,7 @@ class SampleProcessor:
 
     @staticmethod
     def _unsaid(run: SlotTask) -> Sequence[Message]:
-        """Return what was held because nobody waits for it token by token."""
+        """Return what was held of an answer that leaves in one piece."""
         if run.unsaid is None:
             return ()
         return run.unsaid.take(run.task.key, run.generation.n_predicted)
@@ -208,7 +208,7 @@ class SampleProcessor:
         )
 
     def fail(self, slot: Slot, error: TaskError, messages: list[Message]) -> None:
-        """End a task without a result; its cells are not trusted any more."""
+        """End a task without a result and empty its slot, whose cells may be wrong."""
         task = slot.active.task
         messages.append(
             Failed(
@@ -224,7 +224,7 @@ class SampleProcessor:
             self.finished.append(slot)
 
     def finish(self, slot: Slot, finish: Finish) -> list[Message]:
-        """End a slot's task: what was held back, and the terminal message."""
+        """End a slot's task: return the text that was held back and the terminal message."""
         run, generation = slot.active, slot.active.generation
         if generation.finish is not None:
             return [self._done(slot)]

@@ -1,4 +1,4 @@
-"""A slot: the place in the KV cache that serves one task at a time, and keeps its tokens after.
+"""A slot: a place in the KV cache that serves one task at a time and keeps its tokens afterwards.
 
 Invariant: `tokens` are exactly the tokens whose cells sequence `id` holds, index = position, unless
 self-extend lets tokens share positions.
@@ -20,7 +20,7 @@ from worker.output.generation import TextGeneration
 from worker.output.response_buffer import ResponseBuffer
 
 CacheNamespace = tuple[Scales, str]
-"""Adapters' scales and salt: only what was read in one space can be used in it."""
+"""Scales of the adapters, and salt of the tenant: tokens read in one namespace serve only that."""
 
 
 class SlotState(Enum):
@@ -42,7 +42,7 @@ TRANSITIONS: Mapping[SlotState, frozenset[SlotState]] = {
 
 @dataclass(slots=True)
 class SlotTask:
-    """What a slot holds of its current task."""
+    """State of the task that a slot serves."""
 
     task: EngineTask
     sampler: Sampler
@@ -59,22 +59,22 @@ class SlotTask:
     n_draft: int = 0
     n_draft_accepted: int = 0
     probed: list[TokenProb] = field(default_factory=list)
-    """How likely each prompt token after the first was, if that is wanted."""
+    """Probability of each prompt token after the first, if the task asked for it."""
     reading: list[int] = field(default_factory=list)
-    """What must be in the cache before the next token is chosen: the prompt, and what was generated
-    before the task was preempted."""
+    """Tokens that must be in the cache before the next token is chosen: the prompt, and what was
+    generated before a preemption."""
     n_recovered: int = 0
-    """Tokens of `reading` that a preempted task found in the cache when it went on."""
+    """Tokens of `reading` that a preempted task found in the cache when it continued."""
     is_preempted: bool = False
-    """It gave its cells up to others, and goes on when there is room again."""
+    """The task gave its cells to others and continues when they fit again."""
     unsaid: ResponseBuffer | None = None
-    """Where the answer leaves in one piece: what is held of it. Its first token always leaves."""
+    """Holds an answer that leaves in one piece, after its first token; None for any other."""
     is_undecided: bool = True
-    """The task has not begun to read: another slot may have, or be about to have, its prompt."""
+    """The task reads nothing yet: `PrefixSharing` decides whether others read its prompt."""
 
     @classmethod
     def of(cls, task: EngineTask, sampler: Sampler, n_cached: int, *, order: int) -> "SlotTask":
-        """Begin a task of whose prompt `n_cached` tokens need not be read."""
+        """Begin a task; `n_cached` tokens of its prompt are in the slot."""
         generation = TextGeneration.start(task.params)
         generation.truncated = task.truncated
         run = cls(task, sampler, generation, time.perf_counter(), n_cached, order=order)
@@ -83,24 +83,24 @@ class SlotTask:
 
     @property
     def n_to_read(self) -> int:
-        """Tokens that were not in the cache when the task came, or came back."""
+        """Tokens that were not in the cache when the task began or continued."""
         return len(self.reading) - self.n_cached - self.n_recovered
 
     @property
     def is_resumed(self) -> bool:
-        """It was preempted: its next token is chosen already."""
+        """Whether it was preempted after a token was chosen, which is then the next one."""
         return self.pending >= 0
 
     @property
     def n_left(self) -> int:
-        """Tokens that may still be generated; below 0 without a limit."""
+        """Tokens that may still be generated; -1 without a limit."""
         n_predict = self.task.params.n_predict
         return -1 if n_predict < 0 else max(0, n_predict - self.generation.n_predicted)
 
 
 @dataclass(slots=True)
 class Slot:
-    """One slot; mutable, owned by the engine thread alone."""
+    """One slot; used by the engine's thread only."""
 
     id: int
     n_ctx: int
@@ -108,27 +108,27 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     run: SlotTask | None = None
     last_used: int = 0
-    """Number of its last use: the least is the least recently used."""
+    """Number of its last use; the slot with the lowest is the least recently used."""
     salt: str = ""
-    """Namespace of what its tokens may be used for."""
+    """Tenant's part of the namespace."""
     scales: Scales = ()
-    """Of the adapters with which the tokens were read."""
+    """Scales of the adapters with which the tokens were read."""
     n_saved: int = 0
-    """Positions that tokens share with others (self-extend)."""
+    """Positions saved because tokens share them (self-extend)."""
     group_start: int = 0
-    """Position from which on tokens have one of their own."""
+    """First position that no tokens share (self-extend)."""
     n_shared: int = 0
-    """Leading tokens whose cells other sequences may hold too; never too low."""
+    """Leading tokens whose cells other sequences may hold too: an upper bound."""
     last_params: SamplingParams | None = None
     last_task_id: int = -1
     _last: SlotReport = field(init=False, repr=False)
-    """What is told of it while it is idle."""
+    """Report that is given while the slot is idle."""
 
     def __post_init__(self) -> None:
         self._last = SlotReport(id=self.id, is_processing=False)
 
     def move(self, state: SlotState) -> None:
-        """Change the state; an illegal step is a fault of ours."""
+        """Change the state; raises `AssertionError` for what is not in `TRANSITIONS`."""
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(f"{self!r} cannot become {state.name}")
         self.state = state
@@ -143,7 +143,7 @@ class Slot:
         self.last_task_id = run.task.task_id
 
     def started(self, n_known: int) -> Started:
-        """Tell that the task has the slot; `n_known` tokens of its prompt lie in some sequence."""
+        """Return the message of the task's start; `n_known` tokens of its prompt are cached."""
         run = self.active
         return Started(
             task_id=run.task.task_id,
@@ -154,7 +154,7 @@ class Slot:
         )
 
     def end(self, release: int) -> SlotTask:
-        """Give the task back and keep its tokens as cache."""
+        """End the task and keep its tokens as cache; return its state."""
         assert self.run is not None
         told = self._told(self.run)
         self._last = replace(told, is_processing=False, has_next_token=False)
@@ -173,7 +173,7 @@ class Slot:
         return n_tokens
 
     def preempt(self) -> None:
-        """Give the cells up and keep everything else; the caller has forgotten the tokens."""
+        """Note that the task has given its cells up; the caller has removed the tokens."""
         run = self.active
         run.is_preempted = True
         if self.state is SlotState.DECODE:
@@ -181,12 +181,12 @@ class Slot:
 
     @property
     def space(self) -> CacheNamespace:
-        """Where its tokens can be used."""
+        """Namespace in which its tokens can be used."""
         return self.scales, self.salt
 
     @property
     def active(self) -> SlotTask:
-        """The current task's state; only for a busy slot."""
+        """State of the current task; the slot must be busy."""
         assert self.run is not None
         return self.run
 
@@ -218,9 +218,9 @@ class Slot:
     def report(
         self, *, is_speculative: bool = False, render: Callable[[Sequence[int]], str] | None = None
     ) -> SlotReport:
-        """Describe the slot for `/slots`; what it ran last is told until it runs something else.
+        """Describe the slot for `/slots`; an idle slot reports its last task.
 
-        `render` writes tokens as text, where the texts of clients may be shown.
+        `render` writes tokens as text; without it the report holds no text of clients.
         """
         known = self._last if self.run is None else self._told(self.run)
         report = replace(known, n_past=len(self.tokens), is_speculative=is_speculative)

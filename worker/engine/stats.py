@@ -1,7 +1,4 @@
-"""Counters of the engine as plain numbers, and what the watchdogs see of its work.
-
-Whoever wants a format makes it elsewhere.
-"""
+"""Counters of the engine, and the progress that watchdogs see."""
 
 import logging
 import time
@@ -13,21 +10,20 @@ from protocol.wire.facts import Stats
 logger = logging.getLogger(__name__)
 
 _STALL_FACTOR = 20
-"""A piece of work that takes this many times the slowest step is stuck."""
+"""A piece of work is stuck after this many times the slowest step so far."""
 _MOST_STALL_S = 120.0
-"""Unless the configuration says more, nothing takes longer than this."""
+"""Seconds after which a piece of work is stuck in any case, unless `least_stall_s` is more."""
 
 
 @dataclass(slots=True)
 class EngineProgress:
     """What the engine's thread works on: written by that thread, read by any.
 
-    A piece of work is a command, an admission, a call or a step. Each begins anew, so that the time
-    since `started_s` is the time of one piece.
+    A piece of work is a command, an admission, a job or a step.
     """
 
     number: int = 0
-    """Pieces of work that were begun."""
+    """Pieces of work begun so far."""
     started_s: float = 0.0
     """Start of the piece in progress (monotonic), or 0 while the thread waits for commands."""
     slowest_s: float = 0.0
@@ -46,10 +42,9 @@ class EngineProgress:
 
     @property
     def stall_s(self) -> float:
-        """How long a piece of work may take before the engine is stuck.
+        """Seconds that a piece of work may take before the engine counts as stuck.
 
-        What was slow once may be slow again, but not without bound: else one slow step after the
-        other would let each take twenty times as long.
+        Bounded, so that a row of slow steps cannot raise the limit without end.
         """
         known_s = min(_STALL_FACTOR * self.slowest_s, _MOST_STALL_S)
         return max(self.least_stall_s, known_s)
@@ -61,7 +56,7 @@ class EngineProgress:
 
 @dataclass(slots=True)
 class Counters:
-    """The mutable twin of `protocol.wire.facts.Stats`, owned by the engine thread."""
+    """Mutable form of `protocol.wire.facts.Stats`; written by the engine's thread only."""
 
     n_prompt: int = 0
     n_cached: int = 0
@@ -89,7 +84,7 @@ class Counters:
     n_faults: int = 0
 
     def fault(self, task_id: int, error: Exception) -> TaskError:
-        """Log and count an exception that no task should cause; return what its client is told."""
+        """Log and count an unexpected exception; return the error for the client."""
         self.n_faults += 1
         logger.error("task=%d failed by a fault of the worker", task_id, exc_info=error)
         return TaskError(ErrorCode.INTERNAL, f"internal error: {type(error).__name__}")
@@ -112,5 +107,5 @@ class Counters:
         self.n_busy += n_rows
 
     def snapshot(self) -> Stats:
-        """Freeze the numbers for a message."""
+        """Return the numbers as a message."""
         return Stats(**asdict(self) | {"accepted_at": tuple(self.accepted_at)})

@@ -47,7 +47,7 @@ class Step:
         rules: StepRules,
         before: Callable[[], None],
     ) -> None:
-        """`before` is called right before anything that takes long is computed."""
+        """`before` sends messages; it is called before anything that takes long."""
         self._backend = backend
         self._cache = cache
         self._slots = cache.slots
@@ -67,17 +67,17 @@ class Step:
         self._n_faults = self._n_failures = 0
         """Steps in a row that ended in an exception, and batches in a row that failed."""
         self._said: list[Message] = []
-        """Of the step that runs now."""
+        """Messages of the step that runs now."""
         self.progress = EngineProgress()
         self.failure: str | None = None
-        """Why no further step makes sense: the backend cannot be trusted any more."""
+        """Why no further step is possible: the backend is broken."""
 
     def pause(self) -> None:
-        """Say that no step follows at once, so that idle time is not counted as overhead."""
+        """Note that no step follows at once, so that idle time is not counted as overhead."""
         self._last_end = self._last_decode_end = 0.0
 
     def run(self) -> list[Message]:
-        """Do one step; return its messages. What raises an exception ends all tasks of the step."""
+        """Do one step and return its messages; an exception fails all tasks of the step."""
         self.progress.begin()
         self._said = []
         try:
@@ -109,7 +109,7 @@ class Step:
         self._account(rows, self._last_end - start)
 
     def _abandon(self, error: Exception) -> None:
-        """Fail every task of a step that no single one can be blamed for."""
+        """Fail every task, for an exception that no single task caused."""
         self._n_faults += 1
         if self._n_faults > 1:
             self.failure = f"two steps in a row failed: {type(error).__name__}"
@@ -121,7 +121,7 @@ class Step:
     # ---- before the batch ---------------------------------------------------------------------
 
     def _choose_adapters(self) -> list[Slot]:
-        """Apply a set of adapters and return the slots that want it: the others sit this out."""
+        """Apply a set of adapters and return the slots that use it: the others wait."""
         busy = running(self._slots)
         if not self._backend.adapters.loaded:
             return busy
@@ -130,7 +130,7 @@ class Step:
         return [slot for slot in busy if slot.scales == scales]
 
     def _read_media(self, able: Sequence[Slot], messages: list[Message]) -> None:
-        """Read one image or sound: it takes a batch of its own. The oldest task comes first."""
+        """Read one image or sound, of the oldest task first; it takes a batch of its own."""
         reading = [slot for slot in able if slot.state is SlotState.PREFILL]
         ready = [slot for slot in reading if len(slot.tokens) in slot.active.task.media]
         if not ready:
@@ -153,7 +153,7 @@ class Step:
     # ---- the batch ----------------------------------------------------------------------------
 
     def _compute(self, rows: list[BatchRow], messages: list[Message]) -> list[BatchRow]:
-        """Decode the rows, or as many of them as can be; return those that were."""
+        """Decode the rows, or as many as find cells; return those that were decoded."""
         self._before()
         while rows:
             self._decode_start = time.perf_counter()
@@ -192,7 +192,7 @@ class Step:
     # ---- what comes of it ---------------------------------------------------------------------
 
     def _sample_ahead(self, rows: Sequence[BatchRow]) -> None:
-        """Let tokens of several slots be chosen at the same time, where that is faster."""
+        """Let the backend choose tokens of several slots at the same time, where that is faster."""
         plain = [
             (index, self._slots[row.seq].active.sampler)
             for index, row in enumerate(rows)
@@ -202,7 +202,7 @@ class Step:
             self._backend.sample_ahead(plain)
 
     def _take(self, slot: Slot, index: int, row: BatchRow, messages: list[Message]) -> None:
-        """Hand a decoded row over, also for those that waited for the same prompt."""
+        """Take a decoded row for its slot, and for those that waited for the same prompt."""
         if slot.state is SlotState.DECODE or not row.wants_logits:
             self._judge(slot, index, row, messages)
             return
@@ -210,7 +210,7 @@ class Step:
             self._judge(one, index, row, messages)
 
     def _judge(self, slot: Slot, index: int, row: BatchRow, messages: list[Message]) -> None:
-        """Take one task's next token; what goes wrong with it is that task's alone."""
+        """Take one task's next token; an exception fails that task only."""
         try:
             messages += self.results.take(slot, index, row)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""One generation as the engine gets it: tokens and parameters, nothing of HTTP or the wire."""
+"""The engine's commands, and a generation as tokens and parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,36 +12,36 @@ from worker.engine.media import Media
 
 @dataclass(frozen=True, slots=True)
 class EngineTask:
-    """A tokenized prompt with everything that decides what is made of it."""
+    """A tokenized prompt and its parameters."""
 
     task_id: int
     attempt: int
     prompt: list[int]
     params: SamplingParams
     slot: int = -1
-    """The slot that it must run in, or -1."""
+    """Slot that it must run in, or -1 for any."""
     text: str = ""
-    """The prompt as text, to be echoed in `Done`."""
+    """Prompt as text, for `Done`."""
     truncated: bool = False
     """The prompt was too long and was cut in the middle."""
     media: Media = field(default_factory=dict)
     """Images and sounds in the prompt."""
     tells_tokens: bool = False
-    """Each token is told in a message of its own, even if the answer is not streamed."""
+    """Each token has a message of its own, even if the answer is not streamed."""
     shown: frozenset[int] = frozenset()
-    """Control tokens whose text is part of the answer."""
+    """Control tokens whose text is shown, because a parser needs it."""
     triggers: tuple[str, ...] = ()
-    """The grammar begins where one of these texts comes; without any it holds from the start."""
+    """Texts that start the grammar; without any it applies from the first token."""
     salt: str = ""
-    """Namespace of the cache: what it leaves there is for tasks of the same one only."""
+    """Tenant's part of the cache namespace: only tasks with the same salt share prompts."""
     echo_from: int = -1
-    """The first prompt token that is told with the first delta; -1 is none."""
+    """First prompt token that is sent with the first delta; -1 is none."""
     sampler: Sampler | None = field(default=None, compare=False)
-    """Made ahead by the thread that read the prompt; without it the engine's thread makes one."""
+    """Sampler made by the thread that read the prompt; without it the engine makes one."""
 
     @property
     def is_held(self) -> bool:
-        """The answer leaves in one piece: nothing but its end is waited for."""
+        """Whether the answer leaves in one piece, after its first token."""
         return not (self.params.stream or self.params.timings_per_token or self.tells_tokens)
 
     @property
@@ -52,7 +52,7 @@ class EngineTask:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Command: run this task, and those that came with it: choices of one prompt start together."""
+    """Command: run a task, and the other choices of its prompt (`n > 1`), which start together."""
 
     task: EngineTask
     more: tuple[EngineTask, ...] = ()
@@ -60,7 +60,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Command: end this task within one step."""
+    """Command: cancel an attempt; it ends within one step."""
 
     task_id: int
     attempt: int
@@ -68,7 +68,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class AbortAll:
-    """Command: end every task silently; the gateway that wanted them is gone."""
+    """Command: end every task without a message, because the gateway is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +81,25 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class EngineJob:
-    """Command: do this between two steps and send what it returns.
+    """Command: do some work between two steps and send what it returns.
 
-    For whatever needs the backend but no slot: embeddings, saving a slot, adapters. It should take
-    no longer than a step, or everybody waits: long work is cut into several calls.
+    For work on the backend that is no generation: embeddings, saving a slot, adapters. All tasks
+    wait for it, so long work is cut into several jobs.
     """
 
     task_id: int
     attempt: int
     work: Callable[[], Terminal | None]
-    """Returns the terminal message, or None if another call goes on with it."""
+    """Returns the terminal message, or None if another job continues the work."""
     slot: int = -1
-    """The slot that must be idle for it, or -1; it comes before the tasks that wait."""
+    """Slot that must be idle for it, or -1. It comes before the tasks that wait for the slot."""
     is_heavy: bool = False
-    """It takes as long as a step: such calls take turns with the steps, one by one."""
+    """It takes as long as a step: one such job is done between two steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Command: leave the loop; what still runs is abandoned."""
+    """Command: leave the loop; tasks that still run fail."""
 
     reason: str = field(default="stopped")
 
@@ -108,12 +108,12 @@ Command = Submit | Abort | AbortAll | Report | EngineJob | Stop
 
 
 def failed(task: EngineTask, error: TaskError) -> Failed:
-    """Make the terminal message of a generation that has no result."""
+    """Return the terminal message of a generation that failed."""
     return failure(task.task_id, task.attempt, error)
 
 
 def failure(task_id: int, attempt: int, error: TaskError) -> Failed:
-    """Make the terminal message of an attempt that has no result."""
+    """Return the terminal message of an attempt that failed."""
     return Failed(
         task_id=task_id,
         attempt=attempt,

@@ -2,8 +2,7 @@
 
 Mapped pages are there once for all who map them, so workers of one model share them. A worker that
 is alone with its model gains nothing by that, and computes faster from memory of its own: 3 % more
-tokens a second on 2 cores (SmolLM2-135M Q4_1, one stream), and 1 % more in huge pages, which the
-page cache does not have.
+tokens a second on 2 cores (SmolLM2-135M Q4_1, one stream).
 """
 
 from collections import Counter

@@ -67,7 +67,7 @@ class LlamaBackend:
         eog = [token for token, is_eog in enumerate(self.vocabulary.is_eog) if is_eog]
         self._model = SamplerModel(self._vocab, eog, self._loaded.n_ctx_slot)
         self._board = open_board(self._context, self._vocab, config)
-        self._crew = open_crew(self._context)
+        self._crew = open_crew(self._context, is_gpu=self.is_gpu)
         self._media = self._open_media(config)
         self.embedder = open_embedder(self._loaded, config, self._media)
         pieces = self.vocabulary.special_pieces

@@ -11,7 +11,6 @@ from worker.host.placement import Host, Placement, place
 from worker.host.weights import maps
 from worker.settings.model_file import weigh
 from worker.settings.resolve import resolve, settle
-from worker.supervisor.launch import launches
 
 GIB = 2**30
 SIZES = {"a": GIB, "b": 2 * GIB, "big": 9 * GIB}
@@ -141,29 +140,3 @@ def test_unset_stays_unset_in_a_file(tmp_path: Path) -> None:
     assert load(tmp_path / "pool.json").worker[0].use_mmap is None
     (tmp_path / "pool.toml").write_text("[[worker]]\nuse_mmap = false\n")
     assert load(tmp_path / "pool.toml").worker[0].use_mmap is False
-
-
-@pytest.mark.parametrize(
-    ("said", "tunables"),
-    [
-        ({}, "glibc.malloc.hugetlb=1"),
-        ({"GLIBC_TUNABLES": ""}, "glibc.malloc.hugetlb=1"),
-        (
-            {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1"},
-            "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1",
-        ),
-        (
-            {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0:glibc.malloc.arena_max=1"},
-            "glibc.malloc.hugetlb=0:glibc.malloc.arena_max=1",
-        ),
-    ],
-)
-def test_who_reads_weights_asks_for_huge_pages(
-    tmp_path: Path, said: dict[str, str], tunables: str
-) -> None:
-    workers = (worker(use_mmap=False, name="r"), worker(use_mmap=True, name="m"))
-    pool = PoolConfig(worker=workers)
-    gateway, reading, mapping = launches(pool, tmp_path / "pool.json", said)
-    assert reading.env["GLIBC_TUNABLES"] == tunables
-    for other in (gateway, mapping):
-        assert other.env.get("GLIBC_TUNABLES") == said.get("GLIBC_TUNABLES")

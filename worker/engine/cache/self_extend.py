@@ -1,8 +1,8 @@
-"""Self-extend: read contexts longer than a model was trained for, by sharing positions. Pure.
+"""Self-extend: contexts longer than a model was trained for, by sharing positions. Pure.
 
-The newest tokens keep positions of their own; older ones share one by groups of `n`, as far as
-windows of `width` tokens have filled (Jin et al., 2024; llama.cpp's server until October 2024).
-A grouped cache can neither be shifted nor cut, so a slot starts each prompt anew.
+The newest tokens have positions of their own; older ones share one position in groups of `n`, for
+each full window of `width` tokens (Jin et al., 2024; llama.cpp's server until October 2024). A
+grouped cache can neither be shifted nor cut, so a slot reads each prompt from its first token.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class SelfExtend:
     width: int
 
     def regroup(self, slot: Slot) -> Iterator[Regroup]:
-        """Yield what is to be done before a slot goes on, and keep its books."""
+        """Yield the moves to make before a slot continues, and update the slot's counts."""
         while slot.n_pos >= slot.group_start + self.width:
             move = self._move(slot.group_start, slot.n_pos)
             yield move
@@ -30,8 +30,7 @@ class SelfExtend:
     def room(self, slot: Slot) -> int:
         """Count the tokens until the next window is full.
 
-        Prompts are cut there, so that positions are shared at the same tokens however fast the
-        prompt is read: the text would depend on the speed of the machine.
+        Prompts are cut there, so that the text does not depend on how fast a prompt is read.
         """
         return slot.group_start + self.width - slot.n_pos
 

@@ -1,4 +1,4 @@
-"""Which task gets which slot, and whether there are cells for it; what the slot keeps for it."""
+"""Which slot a task gets, whether its cells are free, and what the slot keeps for it."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,12 @@ from worker.engine.slot import CacheNamespace, Slot, SlotState
 from worker.engine.task import EngineTask
 
 _RESERVE = 256
-"""Cells kept for an answer without a limit: longer ones may have to be preempted."""
+"""Cells reserved for an answer without a limit. Source: most answers are shorter, and a longer one
+may be preempted."""
 
 
 class Admission:
-    """Decides by the slots and the cache; the engine thread's alone."""
+    """Chooses slots by what they hold; used by the engine's thread only."""
 
     def __init__(
         self, cache: PrefixCache, n_ctx: int, similarity: float, *, cuts: bool, is_gpu: bool
@@ -28,7 +29,7 @@ class Admission:
         self._is_gpu = is_gpu
 
     def choose(self, task: EngineTask, space: CacheNamespace) -> Slot | None:
-        """Return the idle slot for a task, or None as long as it has to wait."""
+        """Return the idle slot for a task, or None if the task must wait."""
         if not self._fits(task, space):
             return None
         idle = [slot for slot in self._slots if slot.state is SlotState.IDLE]
@@ -49,13 +50,13 @@ class Admission:
     def clear(
         self, slot: Slot, task: EngineTask, space: CacheNamespace, *, is_alone: bool = False
     ) -> int:
-        """Let a slot forget what is of no use to a task; return how many tokens it keeps."""
+        """Let a slot forget what a task cannot use; return how many tokens it keeps."""
         if not self._is_gpu:
             self._cache.move_idle(slot, space, task.prompt)
         n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
         n_cached = whole_pieces(task.media, n_cached)
         if slot.space != space or not self._cuts:
-            n_cached = 0  # what others have read is of no use, and a grouped cache cannot be cut
+            n_cached = 0  # read with other adapters or for another tenant, or cannot be cut
         if n_cached < len(slot.tokens):
             # The same prompt once more: its answer goes to the cells of the one before, as in
             # llama-server. Behind them the kernels of a CPU would round it otherwise.
@@ -68,14 +69,14 @@ class Admission:
         return n_cached
 
     def n_known(self, task: EngineTask, space: CacheNamespace) -> int:
-        """Count the tokens of a prompt that need not be read, whoever holds them."""
+        """Count the tokens of a prompt that any sequence holds."""
         if not task.params.cache_prompt:
             return 0
         n, _ = self._cache.holders(space, task.prompt)
         return min(n, len(task.prompt) - 1)
 
     def _fits(self, task: EngineTask, space: CacheNamespace) -> bool:
-        """Tell whether there are cells for a task, if the slots could want more than there are."""
+        """Return whether a task's cells are free beside what the running tasks may still need."""
         busy = [slot.run for slot in self._slots if slot.run is not None]
         if not busy or not self._is_scarce:
             return True
@@ -87,5 +88,5 @@ class Admission:
 
 
 def reserve(n_predict: int) -> int:
-    """Return the cells that an answer is expected to take; below 0 it may be of any length."""
+    """Return the cells to reserve for an answer; `n_predict` below 0 is no limit."""
     return n_predict if n_predict >= 0 else _RESERVE

@@ -1,4 +1,4 @@
-"""Who gives cells up when the cache is full, and when who gave them up goes on."""
+"""Finds cells when the cache is full: evicts, makes batches smaller, and preempts tasks."""
 
 import logging
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Preemption:
-    """Finds cells for a batch that found none; the engine thread's alone.
+    """Makes room for a batch that found no cells; used by the engine's thread only.
 
     A preempted task keeps its slot, sampler and text, and reads all that it had again later.
     """
@@ -49,7 +49,7 @@ class Preemption:
         return [row for row in rows if row.seq != newest.id]
 
     def resume(self) -> None:
-        """Let the oldest preempted task go on, if all that it had fits, or nobody else runs."""
+        """Continue the oldest preempted task if all its tokens fit, or if no other task runs."""
         preempted = [slot for slot in self._slots if slot.run is not None and slot.run.is_preempted]
         if not preempted:
             return

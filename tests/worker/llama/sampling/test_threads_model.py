@@ -33,6 +33,7 @@ def test_threads_choose_what_each_chain_would_have_chosen_alone(
         n_chosen += len(expected)
         return expected
 
+    monkeypatch.setattr(crew, "_n_threads", 2)  # on a CPU there are no threads
     monkeypatch.setattr(crew, "choose", watched)
     monkeypatch.setattr(crew, "pays", lambda n: n > 1)
     answers = served.ask_all(PROMPTS, temperature=1.0, top_k=0, seed=7, n_predict=12)
@@ -43,4 +44,4 @@ def test_threads_choose_what_each_chain_would_have_chosen_alone(
 def test_what_a_choice_takes_is_learnt(served: Served) -> None:
     served.ask(PROMPTS[0], temperature=1.0, n_predict=4)
     assert 0.0 < served.backend._crew.one_s < 0.1
-    assert not served.backend._crew.pays(1)
+    assert not served.backend._crew.pays(8), "never on a CPU"
