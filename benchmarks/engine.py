@@ -9,7 +9,7 @@ import select
 
 from protocol.config.config import WorkerConfig
 from protocol.wire.facts import Stats
-from protocol.wire.messages import Terminal
+from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.sampling import SamplingParams
 from worker.engine.engine import Engine
 from worker.engine.task import EngineTask, Submit
@@ -58,7 +58,7 @@ def measure(thread: EngineThread, outlet: OutboundQueue, params: SamplingParams)
     left = n_slots = len(engine.slots)
     for i in range(n_slots):
         prompt = thread.backend.tokenize(f"Story {i}: once", add_special=True, parse_special=True)
-        engine.submit(Submit(EngineTask(i, 0, prompt, params)))
+        engine.submit(Submit(EngineTask(TaskKey(i), prompt, params)))
     while left:
         wait(outlet)
         left -= sum(isinstance(message, Terminal) for message in outlet.take())

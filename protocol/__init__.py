@@ -4,5 +4,5 @@ Everything here is plain data over the standard library and msgpack. It knows no
 llama.cpp, or of who is at the other end.
 """
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 """Raised whenever an old peer could misread a frame; a `Hello` with another number is refused."""

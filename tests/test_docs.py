@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def test_generated_tables_are_current() -> None:
@@ -41,3 +41,25 @@ def test_named_source_files_exist(page: Path) -> None:
         r"`((?:gateway|worker|protocol|tests|benchmarks|docs)/[\w/.]+\.\w+)`", text
     ):
         assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_headings_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", text):
+        path = page.parent / target if target else page
+        headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert anchor in {slug(heading) for heading in headings}, f"{page.name}: {target}#{anchor}"
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_folders_exist(page: Path) -> None:
+    if "notes" in page.parts or page.name == "changelog.md":
+        return
+    for name in re.findall(r"`((?:gateway|worker|protocol|tests)/[\w/]*/)`", page.read_text()):
+        assert (ROOT / name).is_dir(), f"{page.name} names {name}"

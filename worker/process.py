@@ -225,7 +225,7 @@ class WorkerProcess:
         system = load_system_prompt(Path(self._config.system_prompt_file))
         try:
             reader.set_system_prompt(
-                SetSystemPrompt(task_id=0, prompt=system.prompt, anti_prompt=system.anti_prompt)
+                SetSystemPrompt(prompt=system.prompt, anti_prompt=system.anti_prompt)
             )
         except TaskError as error:
             raise ConfigError(f"system_prompt_file: {error.message}") from error

@@ -119,7 +119,6 @@ def plan_chat(
     chat, media = _chat(request), request.own.media
     tasks = tuple(
         Generate(
-            task_id=0,
             chat=chat,
             params=params,
             media=tuple(media.pieces),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from protocol.errors import TaskError
-from protocol.wire.messages import Terminal
+from protocol.wire.messages import Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class CancelTask:
 class Deliver:
     """Pass the terminal message to the task's stream."""
 
-    message: Terminal
+    envelope: Envelope
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from protocol import WIRE_VERSION
 from protocol.errors import TaskError
 from protocol.wire import codec
 from protocol.wire.frames import pack
-from protocol.wire.messages import Bye, Heartbeat, Hello, Message, Ping, Refused, Welcome
+from protocol.wire.messages import Bye, FrameItem, Heartbeat, Hello, Ping, Refused, Welcome
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class WorkerConnection:
     """How long its engine may stand still, busy, before it is given up."""
     expected: int = 1
     sent: int = 0
-    outbox: list[Message] = field(default_factory=list)
+    outbox: list[FrameItem] = field(default_factory=list)
 
     def beat(self, beat: Heartbeat, now: float) -> None:
         """Note whether the engine moves."""
@@ -66,13 +66,13 @@ class Owner(Protocol):
     def joined(self, peer: WorkerConnection) -> None:
         """Take in a worker that said `Hello`."""
 
-    def received(self, peer: WorkerConnection, messages: Sequence[Message], now: float) -> None:
+    def received(self, peer: WorkerConnection, items: Sequence[FrameItem], now: float) -> None:
         """Take the messages of one frame."""
 
     def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
         """Act on a connection that is no more."""
 
-    def refused(self, peer: WorkerConnection, message: Message, error: TaskError) -> None:
+    def refused(self, peer: WorkerConnection, item: FrameItem, error: TaskError) -> None:
         """End the task of a message that could not be sent."""
 
     def dropped(self, n: int) -> None:
@@ -115,12 +115,12 @@ class WorkerConnections:
         """Return the connection with this key."""
         return self._peers[key.encode()]
 
-    def post(self, key: str, message: Message) -> None:
+    def post(self, key: str, item: FrameItem) -> None:
         """Send a message with all others of this turn of the loop. Never waits or fails."""
         peer = self._peers.get(key.encode())
         if peer is None:
             return
-        peer.outbox.append(message)
+        peer.outbox.append(item)
         self._dirty[peer.identity] = peer
         if self._flush is None:
             self._flush = asyncio.get_running_loop().call_soon(self.flush)
@@ -130,9 +130,9 @@ class WorkerConnections:
         self._flush = None
         while self._dirty:
             _, peer = self._dirty.popitem()
-            messages, peer.outbox = peer.outbox, []
+            items, peer.outbox = peer.outbox, []
             if self._peers.get(peer.identity) is peer:
-                self._reach(peer, messages)
+                self._reach(peer, items)
 
     def sweep(self, now: float) -> None:
         """Lose the connections that were silent for too long."""
@@ -151,23 +151,23 @@ class WorkerConnections:
             except Exception:
                 self._owner.failed("sweep")
 
-    def _reach(self, peer: WorkerConnection, messages: Sequence[Message]) -> None:
+    def _reach(self, peer: WorkerConnection, items: Sequence[FrameItem]) -> None:
         """Send messages; a peer to which they do not get is lost, and nothing else."""
         try:
-            if not self._send(peer, messages):
+            if not self._send(peer, items):
                 self._lose_unreachable(peer)
         except Exception:
             self._owner.failed("send")
             self._break(peer, "could not be sent to", died=False)
 
-    def _send(self, peer: WorkerConnection, messages: Sequence[Message]) -> bool:
-        packed = pack(peer.sent, messages)
+    def _send(self, peer: WorkerConnection, items: Sequence[FrameItem]) -> bool:
+        packed = pack(peer.sent, items)
         for data in packed.frames:
             peer.sent += 1
             if not self._socket.send(peer.identity, data):
                 return False
-        for message, error in packed.refused:
-            self._owner.refused(peer, message, error)
+        for item, error in packed.refused:
+            self._owner.refused(peer, item, error)
         return True
 
     def _on_frame(self, identity: bytes, data: bytes) -> None:
@@ -201,8 +201,7 @@ class WorkerConnections:
         for rival in self._rivals.refused(peer.name, now) if self._rivals else ():
             self._turn_away(rival)
         self._owner.received(peer, frame.messages, now)
-        if frame.messages and isinstance(frame.messages[-1], Bye):
-            bye = frame.messages[-1]
+        if frame.messages and isinstance(bye := frame.messages[-1], Bye):
             self._lose(peer, f"said bye: {bye.reason}", died=bye.is_failure)
 
     def _greet(self, identity: bytes, frame: codec.Frame, data: bytes) -> None:
@@ -224,7 +223,7 @@ class WorkerConnections:
             self._lose(old, "connected anew", died=False)
         self._admit(key, identity, hello, frame.messages[1:])
 
-    def _admit(self, key: str, identity: bytes, hello: Hello, more: Sequence[Message]) -> None:
+    def _admit(self, key: str, identity: bytes, hello: Hello, more: Sequence[FrameItem]) -> None:
         now = asyncio.get_running_loop().time()
         peer = WorkerConnection(
             key=key,

@@ -27,7 +27,7 @@ from gateway.pool.tenants.charges import Charges
 from gateway.pool.workers import SlotMap, Worker, WorkerState, least_busy
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Delta, Evicted, Failed, Progress, Started, TaskMessage, Terminal
+from protocol.wire.messages import Envelope, Evicted, Failed, Started, TaskKey, Terminal
 
 _MAX_RETRY_AFTER_S = 60
 """The OpenAI SDK gives up on a `Retry-After` above 120 s."""
@@ -216,19 +216,20 @@ class Dispatcher:
 
     # ---- what workers say of tasks ------------------------------------------------------------
 
-    def find(self, key: str, message: TaskMessage) -> Task | None:
-        """Find the task of a message if this worker has that very attempt, cancelled or not."""
-        task = self.tasks.get(message.task_id)
-        return task if task is not None and task.is_at(key, message.attempt) else None
+    def find(self, key: str, lease: TaskKey) -> Task | None:
+        """Find the task of an attempt if this worker has that very attempt, cancelled or not."""
+        task = self.tasks.get(lease.id)
+        return task if task is not None and task.is_at(key, lease.attempt) else None
 
-    def was_cancelled(self, key: str, message: TaskMessage) -> bool:
-        """Tell whether a message belongs to an attempt that was given up and has not ended yet."""
-        task = self.find(key, message)
+    def was_cancelled(self, key: str, lease: TaskKey) -> bool:
+        """Tell whether an attempt was given up and has not ended yet."""
+        task = self.find(key, lease)
         return task is not None and task.state is TaskState.CANCELLED
 
-    def started(self, key: str, message: Started, now: float) -> bool:
+    def started(self, key: str, envelope: Envelope, now: float) -> bool:
         """Note the slot of a task and what its prompt costs; false if nobody waits for it."""
-        task = self.find(key, message)
+        task, message = self.find(key, envelope.task), envelope.payload
+        assert isinstance(message, Started)
         if task is None or task.has_started:
             return False
         task.start(message, now)
@@ -237,17 +238,17 @@ class Dispatcher:
         self._charges.started(task)
         return task.state is TaskState.STARTED
 
-    def progressed(self, key: str, message: Progress) -> bool:
+    def progressed(self, key: str, lease: TaskKey) -> bool:
         """Note that a client may see how far its prompt is read; false if nobody waits for it."""
-        task = self.find(key, message)
+        task = self.find(key, lease)
         if task is None or task.state is TaskState.CANCELLED:
             return False
         task.show()
         return True
 
-    def prompt_read(self, key: str, message: Delta, now: float) -> None:
+    def prompt_read(self, key: str, lease: TaskKey, now: float) -> None:
         """Note that the prompt of a task is read: its first delta has come."""
-        task = self.find(key, message)
+        task = self.find(key, lease)
         if task is not None:
             if task.spec.takes_credit:
                 self.router.read(task, now)
@@ -257,19 +258,21 @@ class Dispatcher:
         """Note that the worker's cache has lost what these tasks left there."""
         self.router.evicted(key, message.tasks)
 
-    def ended(self, key: str, message: Terminal, now: float) -> list[Action]:
+    def ended(self, key: str, envelope: Envelope, now: float) -> list[Action]:
         """Take the credit back and pass the result on, if somebody still waits for it."""
-        task = self.find(key, message)
+        task, message = self.find(key, envelope.task), envelope.payload
         if task is None:
             return []
+        assert isinstance(message, Terminal)
         worker = self.workers[key]
         worker.release(task)
         if task.spec.takes_credit:
             self.router.ended(task, message, now)
-        return self._conclude(task, message, now) + self._pump(worker.model, now)
+        return self._conclude(task, envelope, now) + self._pump(worker.model, now)
 
-    def _conclude(self, task: Task, message: Terminal, now: float) -> list[Action]:
+    def _conclude(self, task: Task, envelope: Envelope, now: float) -> list[Action]:
         """End a task with its result, or let another worker try what this one has failed."""
+        message = envelope.payload
         is_wanted = task.state is not TaskState.CANCELLED
         is_fault = isinstance(message, Failed) and message.code in _WORKER_FAULTS
         if is_wanted and is_fault:
@@ -284,7 +287,7 @@ class Dispatcher:
             return []
         if isinstance(message, Failed) and is_fault and task.n_faults >= MAX_FAULTS:
             return [Fail(task.task_id, task.verdict(message.message))]
-        return [Deliver(message)]
+        return [Deliver(envelope)]
 
     # ---- choosing -----------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ A worker that starts anew begins with the configured ones, so it is told before 
 from collections.abc import Sequence
 
 from protocol.wire.facts import ModelCard, SystemPrompt
-from protocol.wire.messages import TaskMessage
+from protocol.wire.messages import Envelope, TaskKey
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 
-ORDER_ID = -1
-"""Task id of an order to a new worker: nobody waits for what it answers."""
+ORDER = TaskKey(-1)
+"""Of what a new worker is told: nobody waits for its answer."""
 
 Scales = tuple[tuple[int, float], ...]
 
@@ -38,16 +38,16 @@ class ModelSettings:
         """Return what holds for a model: what was set last, or what it was configured with."""
         return self._system.get(card.name, card.system_prompt)
 
-    def of(self, model: str) -> Sequence[TaskMessage]:
+    def of(self, model: str) -> Sequence[Envelope]:
         """Return what to tell a new worker."""
-        orders: list[TaskMessage] = []
+        orders: list[Envelope] = []
         if model in self._scales:
-            orders.append(SetLora(task_id=ORDER_ID, scales=self._scales[model]))
+            orders.append(Envelope(ORDER, SetLora(scales=self._scales[model])))
         if model in self._system:
-            orders.append(system_order(self._system[model], ORDER_ID))
+            orders.append(Envelope(ORDER, system_order(self._system[model])))
         return orders
 
 
-def system_order(system: SystemPrompt, task_id: int = 0) -> SetSystemPrompt:
+def system_order(system: SystemPrompt) -> SetSystemPrompt:
     """Return the message that sets a system prompt."""
-    return SetSystemPrompt(task_id=task_id, prompt=system.prompt, anti_prompt=system.anti_prompt)
+    return SetSystemPrompt(prompt=system.prompt, anti_prompt=system.anti_prompt)

@@ -5,10 +5,10 @@ liveness. It knows nothing of HTTP, and decides nothing about who runs what.
 """
 
 import asyncio
-import dataclasses
 import itertools
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gateway.metrics.metrics import Metrics, WorkerView
 from gateway.pool import status as overview
@@ -141,16 +141,17 @@ class Pool:
             tenant=tenant,
             takes_credit=False,
             worker=name,
+            slot=slot,
             is_bound=True,
         )
-        return self._courier.submit(dataclasses.replace(task, slot=slot), spec)
+        return self._courier.submit(task, spec)
 
     async def end_thoughts(self, stream: TaskStream) -> bool:
         """End the thoughts of a running task; false if it has just ended."""
         worker = self._dispatcher.workers.get(stream.task.worker)
         if worker is None:
             return False
-        order = EndThoughts(task_id=0, target=stream.task_id)
+        order = EndThoughts(target=stream.task_id)
         try:
             answer = await self._ask(worker, order, _ORDER_LIMIT_S)
         except TimeoutError:
@@ -160,7 +161,7 @@ class Pool:
     async def set_lora(self, model: str, scales: Scales) -> None:
         """Set the scales of a model's adapters in every worker, also in those to come."""
         self._orders.set_scales(model, scales)
-        await self._tell_all(SetLora(task_id=0, scales=scales), model)
+        await self._tell_all(SetLora(scales=scales), model)
 
     async def set_system_prompt(self, card: facts.ModelCard, system: facts.SystemPrompt) -> None:
         """Set the system prompt in every worker of a model; raises `TaskError` if it is too long.
@@ -254,9 +255,10 @@ class Pool:
 
     async def _report(self, worker: Worker) -> tuple[facts.SlotReport, ...]:
         answer = await self._inspect(worker)
+        base = self._dispatcher.slots.base(worker.name)
         if answer is not None:
-            return answer.slots
-        return overview.guess_slots(worker, self._dispatcher.slots.base(worker.name))
+            return tuple(replace(one, id=base + one.id) for one in answer.slots)
+        return overview.guess_slots(worker, base)
 
     async def _inspect(self, worker: Worker) -> m.Inspected | None:
         """Ask a worker that is awake, once for all who want to know at the same time."""
@@ -271,7 +273,7 @@ class Pool:
 
     async def _ask_slots(self, worker: Worker) -> m.Inspected | None:
         try:
-            answer = await self._ask(worker, m.Inspect(task_id=0), _INSPECT_LIMIT_S)
+            answer = await self._ask(worker, m.Inspect(), _INSPECT_LIMIT_S)
         except (TimeoutError, TaskError):
             return None
         return answer if isinstance(answer, m.Inspected) else None

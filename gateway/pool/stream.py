@@ -13,7 +13,7 @@ from gateway.metrics.counters import ModelLatencies
 from gateway.pool.task import Task
 from protocol.errors import TaskError
 from protocol.wire.facts import TokenProb
-from protocol.wire.messages import Delta, Failed, Message, TaskMessage, Terminal
+from protocol.wire.messages import Delta, Failed, TaskMessage, Terminal
 
 _FEW = 8
 """Up to this many pending deltas are returned one at a time; more are merged into one."""
@@ -42,7 +42,7 @@ class TaskStream:
         """What is sent to the worker."""
         self.latencies = latencies
         self._on_close = on_close
-        self._mail: list[Message] = []
+        self._mail: list[TaskMessage] = []
         self._deltas: list[Delta] = []
         self._error: TaskError | None = None
         self._ended = False
@@ -65,7 +65,7 @@ class TaskStream:
         """Whether the terminal message is still to come and somebody waits for it."""
         return not (self._ended or self._closed)
 
-    async def receive(self) -> Message:
+    async def receive(self) -> TaskMessage:
         """Return the next message; many pending deltas come as one. Raises `TaskError`."""
         while True:
             if self._mail:
@@ -130,7 +130,7 @@ class TaskStream:
         elif len(pending) >= _COMPACT_AT:
             self._deltas = [merge(pending)]
 
-    def push(self, message: Message) -> None:
+    def push(self, message: TaskMessage) -> None:
         """Add a message that is no delta; a terminal one ends the stream."""
         if not self.is_open:
             return
@@ -171,8 +171,6 @@ def merge(deltas: list[Delta]) -> Delta:
         probs += delta.probs
         prompt = prompt or delta.prompt
     return Delta(
-        task_id=last.task_id,
-        attempt=last.attempt,
         text="".join([delta.text for delta in deltas]),
         reasoning="".join([delta.reasoning for delta in deltas]),
         tool_calls=tuple([call for delta in deltas for call in delta.tool_calls]),

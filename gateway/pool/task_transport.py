@@ -14,12 +14,13 @@ from gateway.metrics.metrics import Metrics
 from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
 from gateway.pool.connections import WorkerConnection, WorkerConnections
 from gateway.pool.dispatcher import Dispatcher
-from gateway.pool.model_settings import ORDER_ID, ModelSettings
+from gateway.pool.model_settings import ORDER, ModelSettings
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
 from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Envelope, FrameItem, TaskKey
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class TaskTransport:
         actions = self._dispatcher.submit(spec, self._now())
         stream = self._streams[spec.task_id] = TaskStream(
             self._dispatcher.tasks[spec.task_id],
-            dataclasses.replace(request, task_id=spec.task_id),
+            request,
             latencies=self._metrics.of_model(spec.model),
             on_close=self._abandon,
         )
@@ -99,9 +100,9 @@ class TaskTransport:
             case Assign():
                 self._send_task(action)
             case CancelTask(worker, task_id, attempt):
-                self._peers.post(worker, m.Cancel(task_id=task_id, attempt=attempt))
-            case Deliver(message):
-                self._deliver(message)
+                self._peers.post(worker, Envelope(TaskKey(task_id, attempt), m.Cancel()))
+            case Deliver(envelope):
+                self._deliver(self._streams[envelope.task.id], envelope.payload)
             case Fail(task_id, error):
                 stream = self._streams[task_id]
                 stream.fail(error)
@@ -109,16 +110,12 @@ class TaskTransport:
 
     def _give_up(self, action: Action) -> None:
         """End the task of an action that raised, and give its credit back: it was not sent."""
-        task_id = action.message.task_id if isinstance(action, Deliver) else action.task_id
+        task_id = action.envelope.task.id if isinstance(action, Deliver) else action.task_id
         self.failed("action", task_id)
         self._break(task_id)
         if isinstance(action, Assign):
-            lost = m.Failed(
-                task_id=task_id,
-                attempt=action.attempt,
-                code=ErrorCode.INTERNAL,
-                message=BROKEN.message,
-            )
+            failed = m.Failed(code=ErrorCode.INTERNAL, message=BROKEN.message)
+            lost = Envelope(TaskKey(task_id, action.attempt), failed)
             self._perform(self._dispatcher.ended(action.worker, lost, self._now()))
 
     def _break(self, task_id: int) -> None:
@@ -137,14 +134,12 @@ class TaskTransport:
             stream.restart()
         else:
             stream.latencies.queue.observe(task.queued_s)
-        request = dataclasses.replace(stream.request, attempt=action.attempt)
-        if isinstance(request, m.Generate):
-            request = dataclasses.replace(request, slot=action.slot)
+        if isinstance(stream.request, m.Generate):
             self._metrics.routed(task.spec.model, task.route)
-        self._peers.post(action.worker, request)
+        lease = TaskKey(action.task_id, action.attempt)
+        self._peers.post(action.worker, Envelope(lease, stream.request, action.slot))
 
-    def _deliver(self, message: m.Terminal) -> None:
-        stream = self._streams[message.task_id]
+    def _deliver(self, stream: TaskStream, message: m.TaskMessage) -> None:
         slots, worker = self._dispatcher.slots, stream.task.worker_name
         finish = "ok"
         match message:
@@ -153,12 +148,6 @@ class TaskTransport:
                 finish = message.finish
             case m.Failed(code=code):
                 finish = code
-            case m.Inspected():
-                reports = (
-                    dataclasses.replace(one, id=slots.global_id(worker, one.id))
-                    for one in message.slots
-                )
-                message = dataclasses.replace(message, slots=tuple(reports))
         stream.push(message)
         self._end(stream, finish)
 
@@ -208,83 +197,79 @@ class TaskTransport:
         """Count messages that nobody wants."""
         self._metrics.dropped(n)
 
-    def received(self, peer: WorkerConnection, messages: Sequence[m.Message], now: float) -> None:
+    def received(self, peer: WorkerConnection, items: Sequence[FrameItem], now: float) -> None:
         """Take the messages of one frame: mostly one delta for each busy slot."""
         streams, key = self._streams, peer.key
-        for message in messages:
+        for item in items:
             try:
-                if type(message) is m.Delta:
-                    stream = streams.get(message.task_id)
+                if type(item) is Envelope and type(item.payload) is m.Delta:
+                    lease = item.task
+                    stream = streams.get(lease.id)
                     # `Task.is_at` without its call, for each token of the pool.
                     if (
                         stream is None
-                        or (task := stream.task).attempt != message.attempt
+                        or (task := stream.task).attempt != lease.attempt
                         or task.worker != key
                     ):
-                        self._drop(key, message)
+                        self._drop(key, lease)
                     else:
                         if not task.first_at:
-                            self._dispatcher.prompt_read(key, message, now)
-                        stream.push_delta(message, now)
+                            self._dispatcher.prompt_read(key, lease, now)
+                        stream.push_delta(item.payload, now)
                 else:
-                    self._receive(peer, message, now)
+                    self._receive(peer, item, now)
             except Exception:
-                self._blame(peer, message)
+                self._blame(peer, item)
 
-    def _blame(self, peer: WorkerConnection, message: m.Message) -> None:
+    def _blame(self, peer: WorkerConnection, item: FrameItem) -> None:
         """End the task whose message raised, if it is still that one's."""
-        task_id = message.task_id if isinstance(message, m.TaskMessage) else -1
+        task_id = item.task.id if isinstance(item, Envelope) else -1
         self.failed("message", task_id)
         self._break_of(peer, task_id)
 
-    def _unreadable(self, peer: WorkerConnection, message: m.Malformed) -> None:
+    def _unreadable(self, peer: WorkerConnection, task_id: int, message: m.Malformed) -> None:
         """End the task of a message that could not be read."""
         logger.error(
-            "worker=%s task=%d unreadable message reason=%s",
-            peer.name,
-            message.task_id,
-            message.reason,
+            "worker=%s task=%d unreadable message reason=%s", peer.name, task_id, message.reason
         )
         self._metrics.fault("message")
-        self._break_of(peer, message.task_id)
+        self._break_of(peer, task_id)
 
     def _break_of(self, peer: WorkerConnection, task_id: int) -> None:
         stream = self._streams.get(task_id)
         if stream is not None and stream.task.worker == peer.key:
             self._break(task_id)
 
-    def refused(self, peer: WorkerConnection, message: m.Message, error: TaskError) -> None:
+    def refused(self, peer: WorkerConnection, item: FrameItem, error: TaskError) -> None:
         """End the task of a message that could not be sent; its credit comes back."""
-        task_id = message.task_id if isinstance(message, m.TaskMessage) else -1
+        task_id = item.task.id if isinstance(item, Envelope) else -1
         logger.warning("worker=%s task=%d not sent reason=%s", peer.name, task_id, error.message)
-        if isinstance(message, m.TaskMessage):
-            failed = m.Failed(
-                task_id=task_id, attempt=message.attempt, code=error.code, message=error.message
-            )
-            self._receive(peer, failed, self._now())
+        if isinstance(item, Envelope):
+            failed = m.Failed(code=error.code, message=error.message)
+            self._receive(peer, Envelope(item.task, failed), self._now())
 
     def failed(self, place: str, task_id: int = -1) -> None:
         """Log and count the exception that is being handled."""
         logger.exception("fault place=%s task=%d", place, task_id)
         self._metrics.fault(place)
 
-    def _receive(self, peer: WorkerConnection, message: m.Message, now: float) -> None:
-        match message:
-            case m.Terminal(task_id=task_id) if task_id == ORDER_ID:
-                if isinstance(message, m.Failed):
-                    logger.error("worker=%s order failed: %s", peer.name, message.message)
-            case m.Terminal():
-                if self._dispatcher.find(peer.key, message) is None:
+    def _receive(self, peer: WorkerConnection, item: FrameItem, now: float) -> None:
+        match item:
+            case Envelope(lease, m.Terminal() as end) if lease == ORDER:
+                if isinstance(end, m.Failed):
+                    logger.error("worker=%s order failed: %s", peer.name, end.message)
+            case Envelope(lease, m.Terminal()):
+                if self._dispatcher.find(peer.key, lease) is None:
                     self._metrics.dropped(1)
-                self._perform(self._dispatcher.ended(peer.key, message, now))
-            case m.Malformed():
-                self._unreadable(peer, message)
-            case m.Started() | m.Progress():
-                self._advance(peer, message, now)
+                self._perform(self._dispatcher.ended(peer.key, item, now))
+            case Envelope(lease, m.Malformed() as malformed):
+                self._unreadable(peer, lease.id, malformed)
+            case Envelope(_, m.Started() | m.Progress()):
+                self._advance(peer, item, now)
             case m.Ready(card=card):
                 self._open(peer, card, now)
-            case _:
-                self._note(peer, message)
+            case m.Message():
+                self._note(peer, item)
 
     def _note(self, peer: WorkerConnection, message: m.Message) -> None:
         """Take in what a worker says of itself."""
@@ -306,15 +291,16 @@ class TaskTransport:
         self._perform(self._dispatcher.worker_ready(peer.key, card, now))
         logger.info("worker=%s model=%s slots=%d ready", peer.name, card.name, card.n_slots)
 
-    def _advance(self, peer: WorkerConnection, message: m.Started | m.Progress, now: float) -> None:
+    def _advance(self, peer: WorkerConnection, envelope: Envelope, now: float) -> None:
+        lease, message, _ = envelope
         if isinstance(message, m.Started):
-            is_wanted = self._dispatcher.started(peer.key, message, now)
+            is_wanted = self._dispatcher.started(peer.key, envelope, now)
         else:
-            is_wanted = self._dispatcher.progressed(peer.key, message)
+            is_wanted = self._dispatcher.progressed(peer.key, lease)
         if not is_wanted:
-            self._drop(peer.key, message)
+            self._drop(peer.key, lease)
             return
-        stream = self._streams[message.task_id]
+        stream = self._streams[lease.id]
         if isinstance(message, m.Started):
             task = stream.task
             slot = self._dispatcher.slots.global_id(peer.name, message.slot)
@@ -322,7 +308,7 @@ class TaskTransport:
             self._metrics.reused(task.spec.model, expected=task.n_expected, found=task.n_cached)
         stream.push(message)
 
-    def _drop(self, key: str, message: m.TaskMessage) -> None:
+    def _drop(self, key: str, lease: TaskKey) -> None:
         """Count a message that nobody wants, unless its task was given up a moment ago."""
-        if not self._dispatcher.was_cancelled(key, message):
+        if not self._dispatcher.was_cancelled(key, lease):
             self._metrics.dropped(1)

@@ -45,7 +45,7 @@ class PromptEndpoints:
         task = plan.tasks[0]
         if task.chat is None:
             raise InvalidRequest("'messages' is required", param="messages")
-        render = Render(task_id=0, chat=task.chat, media=task.media if counts else ())
+        render = Render(chat=task.chat, media=task.media if counts else ())
         pool, tenant = self._service.pool, scope["tenant"]
         stream = pool.submit(render, model=asked.card.name, tenant=tenant)
         return await answered(stream, receive, Rendered)

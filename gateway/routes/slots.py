@@ -42,9 +42,7 @@ class SlotEndpoints:
         if model and self._service.router is not None:  # keeps it loaded meanwhile
             await self._service.card(model, scope, receive)
         owner = scope.get("namespace", "")
-        task = SlotAction(
-            task_id=0, action=action, slot=-1, filename=filename, owner=owner, salt=origin.salt
-        )
+        task = SlotAction(action=action, filename=filename, owner=owner, salt=origin.salt)
         stream = self._service.pool.act_on_slot(task, slot_id, tenant=scope["tenant"])
         acted = await answered(stream, receive, SlotActed)
         return json_response(slot_acted(action, slot_id, filename, acted))

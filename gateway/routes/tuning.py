@@ -23,7 +23,7 @@ class TuningEndpoints:
         """Answer with the adapters of a model."""
         scope, receive = request.scope, request.receive
         card = await self._service.card(request.query_params.get("model"), scope, receive)
-        task = SetLora(task_id=0)
+        task = SetLora()
         stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
         answer = await answered(stream, receive, LoraListed)
         return json_response(listed(answer.adapters))

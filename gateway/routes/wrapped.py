@@ -35,9 +35,9 @@ class WrappedGeneration(GenerationEndpoint):
         pool, tenant = self._service.pool, exchange.scope["tenant"]
         content = task.prompt or ""
         if task.chat is not None:
-            render = Render(task_id=0, chat=task.chat)
+            render = Render(chat=task.chat)
             stream = pool.submit(render, model=card.name, tenant=tenant)
             content = (await answered(stream, exchange.receive, Rendered)).prompt
-        tokenize = Tokenize(task_id=0, content=content)
+        tokenize = Tokenize(content=content)
         stream = pool.submit(tokenize, model=card.name, tenant=tenant)
         return (await answered(stream, exchange.receive, Tokenized)).tokens

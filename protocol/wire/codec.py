@@ -1,6 +1,7 @@
 """Messages to msgpack bytes and back.
 
-A frame is `[seq, [[tag, {field: value}], …]]`. Fields at their default are left out, unknown fields
+A frame is `[seq, [item, …]]`. An item is `[tag, {field: value}]`, or for what belongs to a task
+`[tag, task, attempt, slot, {field: value}]`. Fields at their default are left out, unknown fields
 are ignored (a newer peer may send them), and every value is checked against the declared type: what
 `decode` returns has the shape that `messages.py` promises, or a `ProtocolError` is raised.
 """
@@ -17,50 +18,10 @@ from typing import Any, NamedTuple
 import msgpack
 
 from protocol.wire import messages as m
-from protocol.wire import side_tasks as s
+from protocol.wire.tags import PAYLOADS, TAGS
 
-TAGS: dict[str, type[m.Message]] = {
-    "welcome": m.Welcome,
-    "refused": m.Refused,
-    "opened": m.Opened,
-    "generate": m.Generate,
-    "tokenize": m.Tokenize,
-    "detokenize": m.Detokenize,
-    "inspect": m.Inspect,
-    "cancel": m.Cancel,
-    "drain": m.Drain,
-    "ping": m.Ping,
-    "hello": m.Hello,
-    "loading": m.LoadingProgress,
-    "ready": m.Ready,
-    "heartbeat": m.Heartbeat,
-    "started": m.Started,
-    "evicted": m.Evicted,
-    "progress": m.Progress,
-    "delta": m.Delta,
-    "done": m.Done,
-    "failed": m.Failed,
-    "tokenized": m.Tokenized,
-    "detokenized": m.Detokenized,
-    "inspected": m.Inspected,
-    "draining": m.Draining,
-    "bye": m.Bye,
-    "render": s.Render,
-    "rendered": s.Rendered,
-    "embed": s.Embed,
-    "embedded": s.Embedded,
-    "end_thoughts": s.EndThoughts,
-    "thoughts_ended": s.ThoughtsEnded,
-    "rerank": s.Rerank,
-    "reranked": s.Reranked,
-    "slot_action": s.SlotAction,
-    "slot_acted": s.SlotActed,
-    "set_lora": s.SetLora,
-    "lora_listed": s.LoraListed,
-    "set_system_prompt": s.SetSystemPrompt,
-    "system_prompt_set": s.SystemPromptSet,
-}
-_TAG_OF = {cls: tag for tag, cls in TAGS.items()}
+_TAG_OF: dict[type, str] = {cls: tag for tag, cls in TAGS.items()}
+_FORM = "a message must be [tag, fields] or [tag, task, attempt, slot, fields]"
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """No honest frame comes near it; a larger one is refused before it is parsed."""
@@ -80,47 +41,52 @@ class Frame(typing.NamedTuple):
     """The messages of one ZeroMQ message; `seq` counts the frames of a connection from 0."""
 
     seq: int
-    messages: tuple[m.Message, ...]
+    messages: tuple[m.FrameItem, ...]
 
 
 _UNWRITABLE = (OverflowError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
 
 
-def encode(seq: int, messages: Sequence[m.Message]) -> bytes:
-    """Pack messages into the bytes of one frame; raises `EncodeError`."""
+def encode(seq: int, items: Sequence[m.FrameItem]) -> bytes:
+    """Pack items into the bytes of one frame; raises `EncodeError`."""
     try:
-        packed: bytes = msgpack.packb(
-            [seq, [(_TAG_OF[type(message)], _pack_fields(message)) for message in messages]]
-        )
+        packed: bytes = msgpack.packb([seq, [_item(item) for item in items]])
     except _UNWRITABLE as error:
         raise EncodeError(f"{error!r:.200}") from error
     return packed
 
 
-def parts(message: m.Message) -> tuple[str, dict[str, Any]]:
-    """Return the tag of a message and the map of its fields; raises `EncodeError`."""
+def parts(item: m.FrameItem) -> tuple[Any, ...]:
+    """Return an item as msgpack writes it, the map of its fields last; raises `EncodeError`."""
     try:
-        return _TAG_OF[type(message)], _pack_fields(message)
+        return _item(item)
     except _UNWRITABLE as error:
-        raise EncodeError(f"{type(message).__name__}: {error!r:.200}") from error
+        raise EncodeError(f"{error!r:.200}") from error
 
 
-def write(tag: str, body: dict[str, Any]) -> bytes:
-    """Pack one message for `join`; raises `EncodeError` for what msgpack has no bytes for."""
+def _item(item: m.FrameItem) -> tuple[Any, ...]:
+    if type(item) is m.Envelope:
+        (task_id, attempt), payload, slot = item
+        return _TAG_OF[type(payload)], task_id, attempt, slot, _pack_fields(payload)
+    return _TAG_OF[type(item)], _pack_fields(item)
+
+
+def write(item: tuple[Any, ...]) -> bytes:
+    """Pack one item for `join`; raises `EncodeError` for what msgpack has no bytes for."""
     try:
-        packed: bytes = msgpack.packb((tag, body))
+        packed: bytes = msgpack.packb(item)
     except _UNWRITABLE as error:
-        raise EncodeError(f"{tag}: {error!r:.200}") from error
+        raise EncodeError(f"{item[0]}: {error!r:.200}") from error
     return packed
 
 
 def same_as(place: int) -> msgpack.ExtType:
-    """Return what stands for the value that this field has in the frame's message at `place`."""
+    """Return what stands for the value that this field has in the frame's item at `place`."""
     return msgpack.ExtType(_SAME, place.to_bytes(4, "big"))
 
 
 def join(seq: int, packed: Sequence[bytes]) -> bytes:
-    """Put messages that were written one by one, as `(tag, fields)`, into one frame."""
+    """Put items that were written one by one into one frame."""
     packer = msgpack.Packer(autoreset=False)
     packer.pack_array_header(2)
     packer.pack(seq)
@@ -137,48 +103,54 @@ def decode(data: bytes) -> Frame:
     except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise ProtocolError(f"not msgpack: {error}") from error
     if type(outer) is not tuple or len(outer) != 2:
-        raise ProtocolError("a frame must be [seq, messages]")
+        raise ProtocolError("a frame must be [seq, items]")
     seq, items = outer
     if not isinstance(seq, int) or type(items) is not tuple:
-        raise ProtocolError("a frame must be [seq, messages]")
-    return Frame(seq, _messages(items))
+        raise ProtocolError("a frame must be [seq, items]")
+    return Frame(seq, tuple([_read_item(items, i) for i in range(len(items))]))
 
 
-def _messages(items: tuple[Any, ...]) -> tuple[m.Message, ...]:
-    messages: list[m.Message] = []
-    for item in items:
-        tag, body = item if type(item) is tuple and len(item) == 2 else (None, None)
-        if type(tag) is not str or type(body) is not dict:
-            raise ProtocolError("a message must be [tag, fields]")
-        cls: Any = TAGS.get(tag)
-        if cls is None:
-            raise ProtocolError(f"unknown message '{tag}'")
-        try:
-            if cls is m.Generate:
-                _restore_shared(body, items[: len(messages)])
-            messages.append(_unpacker(cls)(body))
-        except ProtocolError as error:
-            messages.append(_malformed(cls, body, error))
-    return tuple(messages)
+def _read_item(items: tuple[Any, ...], place: int) -> m.FrameItem:
+    item = items[place]
+    n = len(item) if type(item) is tuple else 0
+    if n not in (2, 5) or type(item[0]) is not str or type(item[-1]) is not dict:
+        raise ProtocolError(_FORM)
+    tag, body = item[0], item[-1]
+    cls: Any = TAGS.get(tag)
+    if cls is None:
+        raise ProtocolError(f"unknown message '{tag}'")
+    if (cls in PAYLOADS) is not (n == 5):
+        raise ProtocolError(f"{cls.__name__}: {_FORM}")
+    if n == 2:
+        message: m.Message = _unpacker(cls)(body)
+        return message
+    task_id, attempt, slot = item[1:4]
+    if not type(task_id) is type(attempt) is type(slot) is int:
+        raise ProtocolError(f"{cls.__name__}: task, attempt and slot must be numbers")
+    return m.Envelope(m.TaskKey(task_id, attempt), _read_payload(cls, items, place), slot)
 
 
-def _restore_shared(body: dict[str, Any], before: tuple[Any, ...]) -> None:
+def _read_payload(cls: Any, items: tuple[Any, ...], place: int) -> m.TaskMessage:
+    """Read the fields of a payload; `Malformed` stands for one that cannot be read."""
+    try:
+        if cls is m.Generate:
+            _restore_shared(items, place)
+        payload: m.TaskMessage = _unpacker(cls)(items[place][-1])
+    except ProtocolError as error:
+        return m.Malformed(reason=str(error))
+    return payload
+
+
+def _restore_shared(items: tuple[Any, ...], place: int) -> None:
     """Put the values in that the frame's earlier messages have in the same fields."""
+    body = items[place][-1]
     for name, value in body.items():
         if type(value) is not msgpack.ExtType:
             continue
-        place = int.from_bytes(value.data, "big")
-        if value.code != _SAME or place >= len(before):
+        source = int.from_bytes(value.data, "big")
+        if value.code != _SAME or source >= place:
             raise ProtocolError(f"{name}: refers to no earlier message of the frame")
-        body[name] = before[place][1].get(name)
-
-
-def _malformed(cls: Any, body: dict[str, Any], error: ProtocolError) -> m.Malformed:
-    """Blame the task alone, if the message still says whose it is."""
-    task_id, attempt = body.get("task_id"), body.get("attempt", 0)
-    if not issubclass(cls, m.TaskMessage) or type(task_id) is not int or type(attempt) is not int:
-        raise error
-    return m.Malformed(task_id=task_id, attempt=attempt, reason=str(error))
+        body[name] = items[source][-1].get(name)
 
 
 def _pack(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Messages to the frames that carry them, so that one bad message costs only its own task.
+"""Messages to the frames that carry them, so that a bad message fails only its own task.
 
 Nearly always everything fits into one frame and is packed in one call. Where that fails, or the
 frame becomes large, each message is packed by itself: what cannot be written is handed back with
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import codec
-from protocol.wire.messages import Generate, Message
+from protocol.wire.messages import Envelope, FrameItem, Generate
 
 FRAME_BYTES = 16 * 1024 * 1024
 """Messages share a frame up to this size; a larger message has a frame of its own."""
@@ -22,9 +22,9 @@ _SHARED = ("prompt", "chat", "infill", "media", "schema")
 
 
 class FrameRefusal(NamedTuple):
-    """A message that stays behind, and what its task ends with."""
+    """An item that stays behind, and what its task ends with."""
 
-    message: Message
+    item: FrameItem
     error: TaskError
 
 
@@ -36,20 +36,24 @@ class Packed:
     refused: list[FrameRefusal] = field(default_factory=list)
 
 
-def pack(seq: int, messages: Sequence[Message], *, limit: int = codec.MAX_FRAME_BYTES) -> Packed:
-    """Write messages into frames numbered from `seq`; never raises for what they hold."""
-    if sum(type(message) is Generate for message in messages) < 2:
+def pack(seq: int, items: Sequence[FrameItem], *, limit: int = codec.MAX_FRAME_BYTES) -> Packed:
+    """Write items into frames numbered from `seq`; never raises for what they hold."""
+    if len(items) < 2 or sum(map(_is_generate, items)) < 2:
         try:
-            data = codec.encode(seq, messages)
+            data = codec.encode(seq, items)
         except codec.EncodeError:
             data = b""
         # A large message that is alone has its frame already: writing it anew takes 100 ms.
-        if data and len(data) <= (limit if len(messages) == 1 else min(FRAME_BYTES, limit)):
+        if data and len(data) <= (limit if len(items) == 1 else min(FRAME_BYTES, limit)):
             return Packed([data])
     writer = _FrameWriter(seq, limit)
-    for message in messages:
-        writer.add(message)
+    for item in items:
+        writer.add(item)
     return writer.finish()
+
+
+def _is_generate(item: FrameItem) -> bool:
+    return type(item) is Envelope and type(item.payload) is Generate
 
 
 class _FrameWriter:
@@ -64,21 +68,21 @@ class _FrameWriter:
         """Field and identity of a shared value -> the message of this frame that has it."""
         self._packed = Packed()
 
-    def add(self, message: Message) -> None:
+    def add(self, item: FrameItem) -> None:
         try:
-            body = self._write(message)
+            body = self._write(item)
             if self._bodies and self._size + len(body) > min(FRAME_BYTES, self._limit) - _ROOM:
                 self._flush()
-                body = self._write(message)
+                body = self._write(item)
         except codec.EncodeError as error:
             text = f"the request holds a value that cannot be passed on: {error}"
-            self._refuse(message, TaskError(ErrorCode.INVALID_REQUEST, text))
+            self._refuse(item, TaskError(ErrorCode.INVALID_REQUEST, text))
             return
         if len(body) > self._limit - _ROOM:
             text = f"{len(body)} bytes are more than the {self._limit} of one message"
-            self._refuse(message, TaskError(ErrorCode.TOO_LARGE, text))
+            self._refuse(item, TaskError(ErrorCode.TOO_LARGE, text))
             return
-        self._note(message)
+        self._note(item)
         self._bodies.append(body)
         self._size += len(body)
 
@@ -87,19 +91,19 @@ class _FrameWriter:
             self._flush()
         return self._packed
 
-    def _write(self, message: Message) -> bytes:
-        tag, fields = codec.parts(message)
-        for name, value in _shared(message):
+    def _write(self, item: FrameItem) -> bytes:
+        parts = codec.parts(item)
+        for name, value in _shared(item):
             if (place := self._places.get((name, id(value)))) is not None:
-                fields[name] = codec.same_as(place)
-        return codec.write(tag, fields)
+                parts[-1][name] = codec.same_as(place)
+        return codec.write(parts)
 
-    def _note(self, message: Message) -> None:
-        for name, value in _shared(message):
+    def _note(self, item: FrameItem) -> None:
+        for name, value in _shared(item):
             self._places.setdefault((name, id(value)), len(self._bodies))
 
-    def _refuse(self, message: Message, error: TaskError) -> None:
-        self._packed.refused.append(FrameRefusal(message, error))
+    def _refuse(self, item: FrameItem, error: TaskError) -> None:
+        self._packed.refused.append(FrameRefusal(item, error))
 
     def _flush(self) -> None:
         self._packed.frames.append(codec.join(self._seq, self._bodies))
@@ -108,8 +112,8 @@ class _FrameWriter:
         self._places.clear()
 
 
-def _shared(message: Message) -> list[tuple[str, Any]]:
-    if type(message) is not Generate:
+def _shared(item: FrameItem) -> list[tuple[str, Any]]:
+    if type(item) is not Envelope or type(item.payload) is not Generate:
         return []
-    values = [(name, getattr(message, name)) for name in _SHARED]
+    values = [(name, getattr(item.payload, name)) for name in _SHARED]
     return [(name, value) for name, value in values if value]

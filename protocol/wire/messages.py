@@ -6,16 +6,16 @@ order. Invariants, property-tested on both sides:
 - each task ends with exactly one terminal message, and nothing of that attempt follows it;
 - `Started` comes before the first `Delta`; the text of a task is the concatenation of its deltas;
 - `Heartbeat.step` grows while `busy > 0`, or else the worker is stuck, not alive;
-- whatever belongs to a task carries `task_id` and `attempt`; a receiver drops and counts messages
-  of an attempt that it has given up.
+- what belongs to a task travels in an `Envelope`, what belongs to the connection does not; a
+  receiver drops and counts envelopes of an attempt that it has given up.
 
-A message that its receiver cannot read is that task's misfortune alone: it becomes `Malformed`.
+An envelope whose payload cannot be read fails its own task only: the payload becomes `Malformed`.
 Adding a field with a default is compatible; anything else raises `WIRE_VERSION`.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from protocol import WIRE_VERSION
 from protocol.errors import ErrorCode
@@ -38,22 +38,39 @@ class Finish(StrEnum):
     """Nothing was generated (an empty prompt on a model without BOS)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """Base of everything that travels."""
+class TaskKey(NamedTuple):
+    """Names one attempt at one task."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskMessage(Message):
-    """Belongs to one attempt at one task."""
-
-    task_id: int
+    id: int
     attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Base of what concerns the connection and no task; travels without an envelope."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMessage:
+    """Base of the payloads: what is said to or of one task. It does not know which one."""
+
+
+class Envelope(NamedTuple):
+    """A payload and the task that it belongs to."""
+
+    task: TaskKey
+    payload: TaskMessage
+    slot: int = -1
+    """The slot that a task shall run in, by the worker's own number; -1 is any."""
+
+
+FrameItem = Message | Envelope
+"""One entry of a frame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Malformed(TaskMessage):
-    """Never travels: what a receiver makes of a task's message that it cannot read."""
+    """Never travels: stands for a payload that its receiver could not read."""
 
     reason: str
 
@@ -124,8 +141,6 @@ class Generate(TaskMessage):
     """Text, or tokens and texts mixed; only a leading text gets BOS."""
     chat: Chat | None = None
     params: SamplingParams
-    slot: int = -1
-    """The worker's own slot number, or -1 for any."""
     schema: str | None = None
     """JSON text of a schema for the text of a `prompt`; a chat has its own."""
     infill: Infill | None = None

@@ -65,7 +65,7 @@ class EndThoughts(TaskMessage):
     """Let the thoughts of a running generation end now."""
 
     target: int
-    """Its `task_id`."""
+    """Its id, without the attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +78,9 @@ class ThoughtsEnded(Terminal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAction(TaskMessage):
-    """Save, restore or erase the cache of a slot; waits until the slot is free."""
+    """Save, restore or erase the cache of the envelope's slot, once that is free."""
 
     action: str
-    slot: int
     filename: str = ""
     owner: str = ""
     """Whose folder the file is in, where API keys are kept apart; empty is common to all."""
@@ -93,7 +92,6 @@ class SlotAction(TaskMessage):
 class SlotActed(Terminal):
     """Answers `SlotAction`."""
 
-    slot: int
     n_tokens: int
     n_bytes: int = 0
     time_ms: float = 0.0

@@ -18,6 +18,7 @@ from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Render
 from tests.e2e.process import Process
+from tests.envelopes import of_task
 from tests.models.mmproj import write_mmproj
 from tests.worker.router import Gateway
 
@@ -48,7 +49,7 @@ class Watch(Gateway):
             self.poll(20)
             now = time.monotonic()
             for one in self.heard[n:]:
-                if isinstance(one, m.Delta) and one.task_id == 1:
+                if isinstance(one, m.Envelope) and one.task.id == 1 and is_delta(one):
                     self.deltas.append(now)
             n = len(self.heard)
 
@@ -62,8 +63,8 @@ class Watch(Gateway):
         self._router.send_multipart([self.peer, data])
 
     def end_of(self, task_id: int) -> m.Terminal | None:
-        found = (one for one in self.heard if isinstance(one, m.Terminal))
-        return next((one for one in found if one.task_id == task_id), None)
+        said = of_task(self.heard, task_id)
+        return next((one for one in said if isinstance(one, m.Terminal)), None)
 
 
 @pytest.fixture
@@ -119,27 +120,41 @@ def doubling_tool(levels: int) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "g", "parameters": schema}}
 
 
-def hostile(marker: str) -> list[m.TaskMessage]:
+def is_delta(envelope: m.Envelope) -> bool:
+    return isinstance(envelope.payload, m.Delta)
+
+
+def hostile(marker: str) -> list[m.Envelope]:
     user = ({"role": "user", "content": "hi"},)
     params = SamplingParams(n_predict=1)
     seen = ({"role": "user", "content": f"look {marker} at it"},)
     loops = {"loop_forever": True}
     return [
-        m.Tokenize(task_id=10, content="a" * 2_000_000),
-        m.Tokenize(task_id=11, content="words and " * 30_000, with_pieces=True),
-        m.Tokenize(task_id=12, content=tuple(range(100)) * 20_000),
-        m.Detokenize(task_id=13, tokens=(7,) * 2_000_000),
-        m.Generate(task_id=14, chat=m.Chat(messages=user, kwargs=loops), params=params),
-        Render(task_id=15, chat=m.Chat(messages=user, kwargs=loops)),
-        m.Generate(task_id=16, chat=m.Chat(messages=seen), media=(noise(4200),), params=params),
-        m.Generate(task_id=17, chat=m.Chat(messages=user, tools=(deep_tool(200),)), params=params),
-        m.Generate(
-            task_id=18,
-            chat=m.Chat(messages=user, tools=(doubling_tool(40),), tool_choice="required"),
-            params=params,
+        m.Envelope(m.TaskKey(10), m.Tokenize(content="a" * 2_000_000)),
+        m.Envelope(m.TaskKey(11), m.Tokenize(content="words and " * 30_000, with_pieces=True)),
+        m.Envelope(m.TaskKey(12), m.Tokenize(content=tuple(range(100)) * 20_000)),
+        m.Envelope(m.TaskKey(13), m.Detokenize(tokens=(7,) * 2_000_000)),
+        m.Envelope(
+            m.TaskKey(14), m.Generate(chat=m.Chat(messages=user, kwargs=loops), params=params)
         ),
-        m.Generate(task_id=19, prompt="x" * 5_000_000, params=params),
-        m.Generate(task_id=20, prompt="hello", params=params),
+        m.Envelope(m.TaskKey(15), Render(chat=m.Chat(messages=user, kwargs=loops))),
+        m.Envelope(
+            m.TaskKey(16),
+            m.Generate(chat=m.Chat(messages=seen), media=(noise(4200),), params=params),
+        ),
+        m.Envelope(
+            m.TaskKey(17),
+            m.Generate(chat=m.Chat(messages=user, tools=(deep_tool(200),)), params=params),
+        ),
+        m.Envelope(
+            m.TaskKey(18),
+            m.Generate(
+                chat=m.Chat(messages=user, tools=(doubling_tool(40),), tool_choice="required"),
+                params=params,
+            ),
+        ),
+        m.Envelope(m.TaskKey(19), m.Generate(prompt="x" * 5_000_000, params=params)),
+        m.Envelope(m.TaskKey(20), m.Generate(prompt="hello", params=params)),
     ]
 
 
@@ -148,7 +163,7 @@ def test_no_message_silences_the_heartbeat_or_a_stream(watch: tuple[Watch, Proce
     ready = gateway.of(m.Ready)[0]
     assert isinstance(ready, m.Ready)
     params = SamplingParams(n_predict=-1, ignore_eos=True, temperature=0.0, stream=True)
-    gateway.send(m.Generate(task_id=1, prompt="Once upon a time", params=params))
+    gateway.send(m.Envelope(m.TaskKey(1), m.Generate(prompt="Once upon a time", params=params)))
     gateway.until(lambda: len(gateway.deltas) > 5)
     messages = hostile(ready.card.media_marker)
     first = gateway.n_sent
@@ -157,14 +172,14 @@ def test_no_message_silences_the_heartbeat_or_a_stream(watch: tuple[Watch, Proce
     gateway.deltas.clear()
     for frame in frames:
         gateway.send_frame(frame)
-    gateway.until(lambda: all(gateway.end_of(message.task_id) for message in messages), 120)
-    lags = [one.stats.link_lag_s for one in gateway.heard if isinstance(one, m.Heartbeat)]
+    gateway.until(lambda: all(gateway.end_of(message.task.id) for message in messages), 120)
+    lags = [one.stats.link_lag_s for one in gateway.of(m.Heartbeat)]
     silent = [b - a for a, b in zip(gateway.deltas, gateway.deltas[1:], strict=False)]
     assert max(lags) < 0.25, sorted(lags)[-5:]
     assert max(silent) < 1.0, sorted(silent)[-5:]
     assert process.popen.poll() is None
-    ends = {one.task_id: type(gateway.end_of(one.task_id)) for one in messages}
+    ends = {one.task.id: type(gateway.end_of(one.task.id)) for one in messages}
     refused = {10, 12, 13, 14, 15, 17, 19}
     assert {task_id for task_id, kind in ends.items() if kind is m.Failed} == refused
-    gateway.send(m.Cancel(task_id=1), seq=first + len(frames))
+    gateway.send(m.Envelope(m.TaskKey(1), m.Cancel()), seq=first + len(frames))
     gateway.until(lambda: gateway.end_of(1) is not None)

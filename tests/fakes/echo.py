@@ -8,23 +8,13 @@ import math
 import re
 import struct
 from dataclasses import dataclass, field
-from typing import TypedDict
 
 from protocol import WIRE_VERSION
 from protocol.errors import ErrorCode
 from protocol.wire import facts, side_tasks
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
-
-_Aside = (
-    side_tasks.SlotAction | side_tasks.SetLora | side_tasks.SetSystemPrompt | side_tasks.EndThoughts
-)
-_ASIDE = (
-    side_tasks.SlotAction,
-    side_tasks.SetLora,
-    side_tasks.SetSystemPrompt,
-    side_tasks.EndThoughts,
-)
+from tests.envelopes import payloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +50,7 @@ class FakeOptions:
 class _Job:
     """One task in the fake engine."""
 
+    envelope: m.Envelope
     task: m.Generate
     words: list[str]
     slot: int = -1
@@ -72,6 +63,10 @@ class _Job:
     def __post_init__(self) -> None:
         if not self.words:
             self.finish = m.Finish.NONE
+
+    def said(self, message: m.TaskMessage) -> m.Envelope:
+        """Address a message of the task."""
+        return m.Envelope(self.envelope.task, message)
 
 
 @dataclass(slots=True)
@@ -101,49 +96,55 @@ class FakeEngine:
     def __post_init__(self) -> None:
         self.scales = [1.0] * self.options.n_lora
 
-    def take(self, message: m.Message) -> list[m.Message]:
+    def take(self, item: m.FrameItem) -> list[m.FrameItem]:
         """Accept one message of the gateway; the answer is what needs no step."""
-        if isinstance(message, _ASIDE):
-            return [self.aside(message)]
-        match message:
-            case m.Generate():
-                self.waiting.append(_Job(message, prompt_words(message)))
+        if not isinstance(item, m.Envelope):
+            return []
+        match item.payload:
+            case m.Generate() as task:
+                self.waiting.append(_Job(item, task, prompt_words(task)))
             case m.Cancel():
-                self.cancelled.add(message.task_id)
+                self.cancelled.add(item.task.id)
+            case m.TaskMessage() as task:
+                answer = self.answer(task)
+                return [m.Envelope(item.task, answer)] if answer is not None else []
+        return []
+
+    def answer(self, task: m.TaskMessage) -> m.Terminal | None:
+        """Answer what needs no slot."""
+        match task:
             case m.Tokenize(content=content):
                 words = split_words(content if isinstance(content, str) else "")
                 tokens = tuple(map(token_of, words))
-                pieces = tuple(word.encode() for word in words) if message.with_pieces else ()
-                return [m.Tokenized(**_ids(message), tokens=tokens, pieces=pieces)]
+                pieces = tuple(word.encode() for word in words) if task.with_pieces else ()
+                return m.Tokenized(tokens=tokens, pieces=pieces)
             case m.Detokenize(tokens=tokens):
-                return [m.Detokenized(**_ids(message), content="".join(f"<{t}>" for t in tokens))]
+                return m.Detokenized(content="".join(f"<{t}>" for t in tokens))
             case side_tasks.Render(chat=chat):
                 prompt = " ".join(str(message.get("content")) for message in chat.messages)
-                n_tokens = len(split_words(prompt)) + sum(map(len, message.media))
-                return [side_tasks.Rendered(**_ids(message), prompt=prompt, n_tokens=n_tokens)]
+                n_tokens = len(split_words(prompt)) + sum(map(len, task.media))
+                return side_tasks.Rendered(prompt=prompt, n_tokens=n_tokens)
             case side_tasks.Embed() | side_tasks.Rerank():
-                return self._embed(message)
+                return self._embed(task)
             case m.Inspect():
-                return [m.Inspected(**_ids(message), slots=self.reports())]
-        return []
+                return m.Inspected(slots=self.reports())
+        return self.aside(task)
 
-    def _embed(self, task: side_tasks.Embed | side_tasks.Rerank) -> list[m.Message]:
+    def _embed(self, task: side_tasks.Embed | side_tasks.Rerank) -> m.Terminal | None:
         """Answer at once, or never if generation waits for the test too."""
         if not self.options.free_running:
-            return []
+            return None
         if isinstance(task, side_tasks.Rerank):
             scores = tuple(float(len(text)) for text in task.documents)
-            return [side_tasks.Reranked(**_ids(task), scores=scores, n_tokens=len(scores))]
+            return side_tasks.Reranked(scores=scores, n_tokens=len(scores))
         vectors = tuple(vector_of(content, self.options.pooling) for content in task.inputs)
         n_tokens = tuple(len(vector) // 8 for vector in vectors)
         is_pooled = self.options.pooling != "none"
-        return [
-            side_tasks.Embedded(
-                **_ids(task), vectors=vectors, n_embd=2, n_tokens=n_tokens, is_pooled=is_pooled
-            )
-        ]
+        return side_tasks.Embedded(
+            vectors=vectors, n_embd=2, n_tokens=n_tokens, is_pooled=is_pooled
+        )
 
-    def aside(self, message: _Aside) -> m.Terminal:
+    def aside(self, message: m.TaskMessage) -> m.Terminal | None:
         """Answer what is asked of slots, adapters and the system prompt."""
         match message:
             case side_tasks.SlotAction():
@@ -153,8 +154,9 @@ class FakeEngine:
             case side_tasks.SetSystemPrompt():
                 return self.set_system_prompt(message)
             case side_tasks.EndThoughts(target=target):
-                is_running = any(job.task.task_id == target for job in self.running.values())
-                return side_tasks.ThoughtsEnded(**_ids(message), is_running=is_running)
+                is_running = any(job.envelope.task.id == target for job in self.running.values())
+                return side_tasks.ThoughtsEnded(is_running=is_running)
+        return None
 
     def act(self, message: side_tasks.SlotAction) -> m.Terminal:
         """Answer at once: a saved slot holds as many tokens as its file's name has letters."""
@@ -162,12 +164,9 @@ class FakeEngine:
             text = (
                 "Unable to restore slot: No available space in KV cache or invalid slot save file"
             )
-            code = ErrorCode.INVALID_REQUEST
-            return m.Failed(**_ids(message), code=code, message=text)
+            return m.Failed(code=ErrorCode.INVALID_REQUEST, message=text)
         n_tokens = len(message.filename)
-        return side_tasks.SlotActed(
-            **_ids(message), slot=message.slot, n_tokens=n_tokens, n_bytes=8 * n_tokens, time_ms=1.5
-        )
+        return side_tasks.SlotActed(n_tokens=n_tokens, n_bytes=8 * n_tokens, time_ms=1.5)
 
     def set_lora(self, message: side_tasks.SetLora) -> m.Terminal:
         if message.scales is not None:
@@ -177,27 +176,27 @@ class FakeEngine:
             side_tasks.LoraAdapter(id=i, path=f"/lora/{i}.gguf", scale=scale, task_name="t")
             for i, scale in enumerate(self.scales)
         )
-        return side_tasks.LoraListed(**_ids(message), adapters=adapters)
+        return side_tasks.LoraListed(adapters=adapters)
 
     def set_system_prompt(self, message: side_tasks.SetSystemPrompt) -> m.Terminal:
         if len(message.prompt) > self.options.longest_system_prompt:
             code = ErrorCode.CONTEXT_EXCEEDED
-            return m.Failed(**_ids(message), code=code, message="the system prompt is too long")
+            return m.Failed(code=code, message="the system prompt is too long")
         self.system = message.prompt
-        return side_tasks.SystemPromptSet(**_ids(message), n_tokens=len(message.prompt))
+        return side_tasks.SystemPromptSet(n_tokens=len(message.prompt))
 
     @property
     def busy(self) -> int:
         return len(self.running)
 
-    def step(self) -> list[m.Message]:
+    def step(self) -> list[m.FrameItem]:
         """Admit what waits, then give every running task one word or its end."""
         out = self._drop_cancelled()
         self._admit(out)
         self.n_steps += 1
         for job in list(self.running.values()):
             self._advance(job, out)
-        if any(isinstance(message, m.Terminal) for message in out):
+        if payloads(out, m.Terminal):
             out.append(self.heartbeat())
         return out
 
@@ -227,7 +226,7 @@ class FakeEngine:
             for i in range(self.options.n_slots)
         )
 
-    def _drop_cancelled(self) -> list[m.Message]:
+    def _drop_cancelled(self) -> list[m.FrameItem]:
         dropped = [j for j in [*self.waiting, *self.running.values()] if self._is_cancelled(j)]
         self.waiting = [job for job in self.waiting if job not in dropped]
         for job in dropped:
@@ -236,17 +235,17 @@ class FakeEngine:
         return [_done(job, m.Finish.CANCELLED) for job in dropped]
 
     def _is_cancelled(self, job: _Job) -> bool:
-        return job.task.task_id in self.cancelled
+        return job.envelope.task.id in self.cancelled
 
-    def _admit(self, out: list[m.Message]) -> None:
+    def _admit(self, out: list[m.FrameItem]) -> None:
         for job in list(self.waiting):
             free = [i for i in range(self.options.n_slots) if i not in self.running]
-            wanted = job.task.slot
+            wanted = job.envelope.slot
             if not free or (wanted >= 0 and wanted not in free):
                 continue
             self.waiting.remove(job)
             if self.fail_next is not None:
-                out.append(dataclasses.replace(self.fail_next, **_ids(job.task)))
+                out.append(job.said(self.fail_next))
                 self.fail_next = None
                 continue
             if self.script_next is not None:
@@ -256,14 +255,13 @@ class FakeEngine:
             self.n_prompt += len(job.words)
             n_prompt = len(job.words)
             n_cached = min(self.n_cached, n_prompt)
-            out.append(
-                m.Started(**_ids(job.task), slot=job.slot, n_prompt=n_prompt, n_cached=n_cached)
-            )
+            started = m.Started(slot=job.slot, n_prompt=n_prompt, n_cached=n_cached)
+            out.append(job.said(started))
 
-    def _advance(self, job: _Job, out: list[m.Message]) -> None:
+    def _advance(self, job: _Job, out: list[m.FrameItem]) -> None:
         if job.task.echo and not job.n_predicted:
             n_probs = job.task.params.n_probs
-            out.append(m.Delta(**_ids(job.task), prompt=echoed(job.words, n_probs)))
+            out.append(job.said(m.Delta(prompt=echoed(job.words, n_probs))))
         if job.script is not None:
             self._recite(job, job.script, out)
         elif job.finish is None:
@@ -274,18 +272,17 @@ class FakeEngine:
             if job.finish is not m.Finish.WORD:
                 job.text += word
                 tokens = (token_of(word),)
-                out.append(
-                    m.Delta(**_ids(job.task), text=word, tokens=tokens, n_predicted=job.n_predicted)
-                )
+                delta = m.Delta(text=word, tokens=tokens, n_predicted=job.n_predicted)
+                out.append(job.said(delta))
         if job.finish is not None:
             del self.running[job.slot]
             out.append(_done(job, job.finish))
 
-    def _recite(self, job: _Job, script: list[m.Delta], out: list[m.Message]) -> None:
+    def _recite(self, job: _Job, script: list[m.Delta], out: list[m.FrameItem]) -> None:
         if script:
             job.n_predicted += 1
             delta = script.pop(0)
-            out.append(dataclasses.replace(delta, **_ids(job.task), n_predicted=job.n_predicted))
+            out.append(job.said(dataclasses.replace(delta, n_predicted=job.n_predicted)))
         else:
             job.finish = m.Finish.EOS
 
@@ -323,17 +320,8 @@ def echoed(words: list[str], n_probs: int) -> tuple[facts.TokenProb, ...]:
     )
 
 
-class _Ids(TypedDict):
-    task_id: int
-    attempt: int
-
-
-def _ids(message: m.TaskMessage) -> _Ids:
-    return {"task_id": message.task_id, "attempt": message.attempt}
-
-
 def _task_in(job: _Job | None) -> int:
-    return -1 if job is None else job.task.task_id
+    return -1 if job is None else job.envelope.task.id
 
 
 def _finish(job: _Job, word: str) -> m.Finish | None:
@@ -347,10 +335,9 @@ def _finish(job: _Job, word: str) -> m.Finish | None:
     return None
 
 
-def _done(job: _Job, finish: m.Finish) -> m.Done:
+def _done(job: _Job, finish: m.Finish) -> m.Envelope:
     word = job.words[(job.n_predicted - 1) % len(job.words)].strip() if job.words else ""
-    return m.Done(
-        **_ids(job.task),
+    done = m.Done(
         finish=finish,
         stopping_word=word if finish is m.Finish.WORD else "",
         n_prompt=len(job.words),
@@ -360,6 +347,7 @@ def _done(job: _Job, finish: m.Finish) -> m.Done:
             prompt_n=len(job.words), prompt_ms=1.0, predicted_n=job.n_predicted, predicted_ms=1.0
         ),
     )
+    return job.said(done)
 
 
 def vector_of(content: str | tuple[int | str, ...], pooling: str) -> bytes:

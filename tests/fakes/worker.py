@@ -17,6 +17,7 @@ import zmq.asyncio
 from protocol.errors import ErrorCode
 from protocol.wire import codec, facts
 from protocol.wire import messages as m
+from tests.envelopes import Payload, payload_of
 from tests.fakes.echo import FakeEngine, FakeOptions
 
 _EPOCHS = itertools.count(1)
@@ -30,7 +31,9 @@ class FakeWorker:
         self.endpoint = endpoint
         self.engine = FakeEngine(self.options)
         self.epoch = next(_EPOCHS)
-        self.received: list[m.Message] = []
+        self.received: list[Payload] = []
+        self.envelopes: list[m.Envelope] = []
+        """What came for tasks, with whose it was."""
         self.n_connections = self.n_beats = 0
         self._context = zmq.asyncio.Context(io_threads=1)
         self._socket: zmq.asyncio.Socket | None = None
@@ -108,7 +111,7 @@ class FakeWorker:
         )
         await self.send(m.LoadingProgress(fraction=1.0), m.Ready(card=card))
 
-    async def send(self, *messages: m.Message) -> None:
+    async def send(self, *messages: m.FrameItem) -> None:
         """Send one frame with the right sequence number."""
         await self.send_raw(codec.encode(self._sent, messages))
 
@@ -123,9 +126,9 @@ class FakeWorker:
         """Lose a frame: the next one shows a gap."""
         self._sent += 1
 
-    async def step(self, n: int = 1) -> list[m.Message]:
+    async def step(self, n: int = 1) -> list[m.FrameItem]:
         """Run n engine steps and send what they gave."""
-        out: list[m.Message] = []
+        out: list[m.FrameItem] = []
         for _ in range(n):
             messages = self.engine.step()
             out += messages
@@ -168,7 +171,7 @@ class FakeWorker:
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def got(self, kind: type[m.Message], n: int = 1) -> None:
+    async def got(self, kind: type[Payload], n: int = 1) -> None:
         """Wait until n messages of this kind have come."""
         await self.until(lambda w: sum(isinstance(one, kind) for one in w.received) >= n)
 
@@ -184,9 +187,11 @@ class FakeWorker:
                 await self.reconnect()
                 continue
             self._expected += 1
-            out: list[m.Message] = []
+            out: list[m.FrameItem] = []
             for message in frame.messages:
-                self.received.append(message)
+                self.received.append(payload_of(message))
+                if isinstance(message, m.Envelope):
+                    self.envelopes.append(message)
                 if isinstance(message, m.Welcome):
                     self._heartbeat_s = message.heartbeat_s
                 out += self.engine.take(message)
@@ -218,7 +223,7 @@ class FakeWorker:
 
 def failed(code: ErrorCode, message: str) -> m.Failed:
     """Build a failure to hand to `engine.fail_next`."""
-    return m.Failed(task_id=0, code=code, message=message)
+    return m.Failed(code=code, message=message)
 
 
 @click.command()

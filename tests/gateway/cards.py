@@ -23,7 +23,6 @@ PROB = TokenProb(id=3, piece=b" a", p=-0.5, top=((3, b" a", -0.5), (4, b"\xc3", 
 def done(**fields: Any) -> Done:
     """Return a terminal message with figures in it."""
     values: dict[str, Any] = {
-        "task_id": 1,
         "finish": Finish.LIMIT,
         "prompt": "<s> hi",
         "n_prompt": 4,

@@ -7,7 +7,7 @@ from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.task import TaskSpec
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Done, Failed, Finish, Started
+from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey
 
 
 def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
@@ -50,16 +50,16 @@ def call(task_id: int, worker: str = "") -> TaskSpec:
     return TaskSpec(task_id=task_id, model="m", takes_credit=False, worker=worker)
 
 
-def done(task_id: int, attempt: int = 0, n_predicted: int = 0) -> Done:
-    return Done(task_id=task_id, attempt=attempt, finish=Finish.EOS, n_predicted=n_predicted)
+def done(task_id: int, attempt: int = 0, n_predicted: int = 0) -> Envelope:
+    return Envelope(TaskKey(task_id, attempt), Done(finish=Finish.EOS, n_predicted=n_predicted))
 
 
-def broken(task_id: int, attempt: int = 0, code: ErrorCode = ErrorCode.INTERNAL) -> Failed:
-    return Failed(task_id=task_id, attempt=attempt, code=code, message="it is broken")
+def broken(task_id: int, attempt: int = 0, code: ErrorCode = ErrorCode.INTERNAL) -> Envelope:
+    return Envelope(TaskKey(task_id, attempt), Failed(code=code, message="it is broken"))
 
 
-def started(task_id: int, *, attempt: int = 0, slot: int = 0, n_prompt: int = 1) -> Started:
-    return Started(task_id=task_id, attempt=attempt, slot=slot, n_prompt=n_prompt)
+def started(task_id: int, *, attempt: int = 0, slot: int = 0, n_prompt: int = 1) -> Envelope:
+    return Envelope(TaskKey(task_id, attempt), Started(slot=slot, n_prompt=n_prompt))
 
 
 def places(actions: Sequence[Action]) -> list[tuple[int, str]]:

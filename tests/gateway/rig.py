@@ -84,7 +84,7 @@ class Rig:
 
     def generate(self, prompt: str = "one two three", **params: object) -> TaskStream:
         return self.pool.submit(
-            m.Generate(task_id=0, prompt=prompt, params=SamplingParams(**params)),  # type: ignore[arg-type]  # a test's choice
+            m.Generate(prompt=prompt, params=SamplingParams(**params)),  # type: ignore[arg-type]  # a test's choice
             model="fake",
         )
 
@@ -109,7 +109,7 @@ async def text_of(stream: TaskStream) -> str:
             return text
 
 
-async def reach(stream: TaskStream, kind: type[m.Message]) -> m.Message:
+async def reach(stream: TaskStream, kind: type[m.TaskMessage]) -> m.TaskMessage:
     """Read a stream up to a message of this kind."""
     while True:
         message = await stream.receive()

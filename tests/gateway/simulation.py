@@ -15,7 +15,15 @@ from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
 from gateway.pool.task import TaskSpec
 from protocol.wire.facts import ModelCard, Timings
-from protocol.wire.messages import Delta, Done, Evicted, Finish, Generate, Started
+from protocol.wire.messages import (
+    Done,
+    Envelope,
+    Evicted,
+    Finish,
+    Generate,
+    Started,
+    TaskKey,
+)
 from protocol.wire.sampling import SamplingParams
 
 CHARS = 4
@@ -119,7 +127,7 @@ class Simulation:
         task_id = next(self._ids)
         self.turns[task_id] = turn
         turn.asked_at = self.now
-        task = Generate(task_id=0, prompt=turn.text, params=SamplingParams())
+        task = Generate(prompt=turn.text, params=SamplingParams())
         spec = TaskSpec(
             task_id=task_id,
             model="m",
@@ -152,7 +160,7 @@ class Simulation:
                     worker.queue.append((action.task_id, action.attempt))
                     self._admit(worker)
                 case Deliver(message):
-                    turn = self.turns[message.task_id]
+                    turn = self.turns[message.task.id]
                     turn.ends(turn)
                 case Fail(task_id, _):
                     self.turns[task_id].failed = True
@@ -167,12 +175,9 @@ class Simulation:
     def _start(self, worker: SimWorker, lease: tuple[int, int], slot: int) -> None:
         turn = self.turns[lease[0]]
         turn.n_cached = min(worker.longest(turn.text), turn.n_prompt - 1)
-        started = Started(
-            task_id=lease[0],
-            attempt=lease[1],
-            slot=slot,
-            n_prompt=turn.n_prompt,
-            n_cached=turn.n_cached,
+        started = Envelope(
+            TaskKey(*lease),
+            Started(slot=slot, n_prompt=turn.n_prompt, n_cached=turn.n_cached),
         )
         self.pool.started(worker.key, started, self.now)
         # From now on it is shared, also while it is being read.
@@ -184,7 +189,7 @@ class Simulation:
     def _write(self, worker: SimWorker, lease: tuple[int, int]) -> None:
         turn = self.turns[lease[0]]
         turn.first_at = self.now
-        self.pool.prompt_read(worker.key, Delta(task_id=lease[0], attempt=lease[1]), self.now)
+        self.pool.prompt_read(worker.key, TaskKey(*lease), self.now)
         slowness = 1 + worker.speed.crowding * (len(worker.running) - 1)
         write_s = turn.n_answer * slowness / worker.speed.write_per_s
         self.at(self.now + write_s, lambda: self._finish(worker, lease, write_s))
@@ -195,14 +200,15 @@ class Simulation:
         whole = turn.text + answer_of(turn)
         worker.cache.pop(lease[0], None)
         self._evict(worker, worker.keep(lease[0], whole))
-        done = Done(
-            task_id=lease[0],
-            attempt=lease[1],
-            finish=Finish.EOS,
-            n_prompt=turn.n_prompt,
-            n_predicted=turn.n_answer,
-            n_past=len(whole) // CHARS,
-            timings=Timings(predicted_n=turn.n_answer, predicted_ms=write_s * 1000),
+        done = Envelope(
+            TaskKey(*lease),
+            Done(
+                finish=Finish.EOS,
+                n_prompt=turn.n_prompt,
+                n_predicted=turn.n_answer,
+                n_past=len(whole) // CHARS,
+                timings=Timings(predicted_n=turn.n_answer, predicted_ms=write_s * 1000),
+            ),
         )
         actions = self.pool.ended(worker.key, done, self.now)
         self._admit(worker)

@@ -42,8 +42,8 @@ def wire_cases(worker: str) -> list[WireCase]:
             "2,000 frames", stranger, [[_frame(0, hello)]] + [[_frame(1, ("ping", {}))]] * 2000
         ),
     ]
-    for tag, fields in _MESSAGES:
-        cases.append(WireCase(f"{tag} of nobody", stranger, [[_frame(0, hello, (tag, fields))]]))
+    for item in _MESSAGES:
+        cases.append(WireCase(f"{item[0]} of nobody", stranger, [[_frame(0, hello, item)]]))
     return cases
 
 
@@ -73,7 +73,10 @@ def _frames() -> dict[str, bytes]:
         "an unknown message": _frame(1, ("nothing", {})),
         "a tag of bytes": _frame(1, (b"ping", {})),
         "wrong types": _frame(1, ("heartbeat", {"step": "x", "busy": None})),
-        "missing fields": _frame(1, ("delta", {})),
+        "missing fields": _frame(1, ("done", 1, 0, -1, {})),
+        "a payload without an envelope": _frame(1, ("delta", {})),
+        "an envelope around a greeting": _frame(1, ("ping", 1, 0, -1, {})),
+        "an envelope of texts": _frame(1, ("delta", "1", "0", "x", {})),
         "keys that are lists": msgpack.packb([1, [["ping", {(1, 2): 3}]]]),
         "a timestamp": msgpack.packb([1, [["ping", {"a": msgpack.Timestamp(1, 2)}]]]),
         "not UTF-8": b"\x92\x01\x91\x92\xa4ping\x81\xa1\xff\xa2\xff\xfe",
@@ -81,16 +84,16 @@ def _frames() -> dict[str, bytes]:
     }
 
 
-_MESSAGES: list[tuple[str, dict[str, Any]]] = [
-    ("done", {"task_id": 2**63 - 1, "finish": "stop"}),
-    ("done", {"task_id": -1, "finish": "stop"}),
-    ("failed", {"task_id": 1, "code": "internal", "message": "x\n" * 1000}),
-    ("started", {"task_id": 1, "slot": 2**60, "n_prompt": -1}),
-    ("delta", {"task_id": 1, "text": "x" * 1_000_000}),
+_MESSAGES: list[tuple[Any, ...]] = [
+    ("done", 2**63 - 1, 0, -1, {"finish": "stop"}),
+    ("done", -1, 0, -1, {"finish": "stop"}),
+    ("failed", 1, 0, -1, {"code": "internal", "message": "x\n" * 1000}),
+    ("started", 1, 0, -1, {"slot": 2**60, "n_prompt": -1}),
+    ("delta", 1, 0, -1, {"text": "x" * 1_000_000}),
     ("evicted", {"tasks": list(range(100_000))}),
     ("heartbeat", {"step": -1, "busy": 2**40}),
     ("loading", {"fraction": float("nan")}),
-    ("progress", {"task_id": 1, "total": -1, "cached": -1, "processed": -1, "time_ms": -1.0}),
+    ("progress", 1, 0, -1, {"total": -1, "cached": -1, "processed": -1, "time_ms": -1.0}),
     ("draining", {}),
     ("bye", {"reason": "\x1b[2J"}),
 ]

@@ -14,6 +14,8 @@ from protocol.wire import codec
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Reranked
+from protocol.wire.tags import TAGS
+from tests.envelopes import Payload, payload_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
@@ -59,7 +61,15 @@ def instances(cls: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(required, optional=optional).map(lambda values: cls(**values))
 
 
-MESSAGES = st.one_of([instances(cls) for cls in codec.TAGS.values()])
+def items(cls: Any) -> st.SearchStrategy[Any]:
+    """Build what a frame holds of a kind: a message, or a payload in an envelope."""
+    if not issubclass(cls, m.TaskMessage):
+        return instances(cls)
+    number = SCALARS[int]
+    return st.builds(m.Envelope, st.builds(m.TaskKey, number, number), instances(cls), number)
+
+
+MESSAGES = st.one_of([items(cls) for cls in TAGS.values()])
 VALID = st.builds(codec.encode, st.integers(0, 2**32), st.lists(MESSAGES, max_size=3))
 WIRE_VALUES = st.recursive(
     st.none()
@@ -82,21 +92,22 @@ def accepted_or_refused(data: bytes) -> None:
     except codec.ProtocolError:
         return
     assert isinstance(frame.seq, int)
-    assert all(type(message) in (*codec.TAGS.values(), m.Malformed) for message in frame.messages)
+    kinds = (*TAGS.values(), m.Malformed)
+    assert all(type(payload_of(message)) in kinds for message in frame.messages)
 
 
-@pytest.mark.parametrize("cls", codec.TAGS.values(), ids=codec.TAGS)
+@pytest.mark.parametrize("cls", TAGS.values(), ids=TAGS)
 @given(data=st.data())
-def test_every_message_comes_out_as_it_went_in(cls: type[m.Message], data: st.DataObject) -> None:
-    message = data.draw(instances(cls))
+def test_every_message_comes_out_as_it_went_in(cls: type[Payload], data: st.DataObject) -> None:
+    message = data.draw(items(cls))
     frame = codec.decode(codec.encode(7, [message]))
     assert frame.seq == 7
     assert frame.messages == (message,)
-    assert type(frame.messages[0]) is cls
+    assert type(payload_of(frame.messages[0])) is cls
 
 
 @given(seq=st.integers(0, 2**32), messages=st.lists(MESSAGES, max_size=4))
-def test_a_frame_keeps_the_order_of_its_messages(seq: int, messages: list[m.Message]) -> None:
+def test_a_frame_keeps_the_order_of_its_messages(seq: int, messages: list[m.FrameItem]) -> None:
     assert codec.decode(codec.encode(seq, messages)) == (seq, tuple(messages))
 
 
@@ -124,18 +135,24 @@ def test_msgpack_that_is_no_frame_is_refused(value: Any) -> None:
     accepted_or_refused(typing.cast(bytes, msgpack.packb(value)))
 
 
-@given(tag=st.sampled_from(sorted(codec.TAGS)), data=st.data())
+@given(tag=st.sampled_from(sorted(TAGS)), data=st.data())
 def test_fields_of_a_wrong_type_are_refused(tag: str, data: st.DataObject) -> None:
-    names = [field.name for field in dataclasses.fields(codec.TAGS[tag])] or ["x"]
+    names = [field.name for field in dataclasses.fields(TAGS[tag])] or ["x"]
     body = data.draw(st.dictionaries(st.sampled_from(names), WIRE_VALUES))
-    accepted_or_refused(typing.cast(bytes, msgpack.packb([0, [[tag, body]]])))
+    for item in ([tag, body], [tag, 1, 0, -1, body]):
+        accepted_or_refused(typing.cast(bytes, msgpack.packb([0, [item]])))
+
+
+@given(tag=st.sampled_from(sorted(TAGS)), head=st.lists(WIRE_VALUES, max_size=5))
+def test_an_envelope_of_wrong_numbers_is_refused(tag: str, head: list[Any]) -> None:
+    accepted_or_refused(typing.cast(bytes, msgpack.packb([0, [[tag, *head, {}]]])))
 
 
 @given(message=MESSAGES, value=WIRE_VALUES)
-def test_unknown_fields_are_ignored(message: m.Message, value: Any) -> None:
-    seq, [[tag, body]] = msgpack.unpackb(codec.encode(0, [message]))
+def test_unknown_fields_are_ignored(message: m.FrameItem, value: Any) -> None:
+    seq, [[*head, body]] = msgpack.unpackb(codec.encode(0, [message]))
     body["a_field_of_the_future"] = value
-    assert codec.decode(msgpack.packb([seq, [[tag, body]]])).messages == (message,)
+    assert codec.decode(msgpack.packb([seq, [[*head, body]]])).messages == (message,)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +163,13 @@ def test_unknown_fields_are_ignored(message: m.Message, value: Any) -> None:
         (["0", []], "a frame must be"),
         ([0, [1]], "a message must be"),
         ([0, [["nonsense", {}]]], "unknown message 'nonsense'"),
-        ([0, [["cancel", {}]]], "Cancel: missing task_id"),
-        ([0, [["cancel", {"task_id": "1"}]]], r"Cancel\.task_id: expected int, got str"),
-        ([0, [["cancel", {"task_id": True}]]], r"Cancel\.task_id: expected int, got bool"),
+        ([0, [["cancel", {}]]], "Cancel: a message must be"),
+        ([0, [["ping", 1, 0, -1, {}]]], "Ping: a message must be"),
+        ([0, [["cancel", "1", 0, -1, {}]]], "Cancel: task, attempt and slot must be numbers"),
+        ([0, [["cancel", 1, True, -1, {}]]], "Cancel: task, attempt and slot must be numbers"),
+        ([0, [["cancel", 1, 0, None, {}]]], "Cancel: task, attempt and slot must be numbers"),
+        ([0, [["cancel", 1, 0, -1, 5]]], "a message must be"),
+        ([0, [["refused", {}]]], "Refused: missing reason"),
         ([0, [[["delta"], {}]]], "a message must be"),
         ([0, [[{}, {}]]], "a message must be"),
         ([0, [["delta", {}, 1]]], "a message must be"),
@@ -163,29 +184,30 @@ def test_the_reason_names_what_is_wrong(value: Any, reason: str) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ([0, [["done", {"task_id": 1, "finish": "?"}]]], r"Done\.finish"),
-        ([0, [["detokenize", {"task_id": 1, "tokens": 5}]]], "expected an array, got int"),
-        ([0, [["delta", {"task_id": 1, "tokens": [5, True]}]]], "tokens: expected int, got bool"),
-        ([0, [["delta", {"task_id": 1, "text": []}]]], r"Delta\.text: expected str, got tuple"),
-        ([0, [["delta", {"task_id": 1, "probs": [1]}]]], r"probs: TokenProb: expected a map"),
-        ([0, [["generate", {"task_id": 1, "prompt": [1, None]}]]], r"Generate\.prompt"),
+        ([0, [["done", 1, 0, -1, {"finish": "?"}]]], r"Done\.finish"),
+        ([0, [["detokenize", 1, 0, -1, {"tokens": 5}]]], "expected an array, got int"),
+        ([0, [["delta", 1, 0, -1, {"tokens": [5, True]}]]], "tokens: expected int, got bool"),
+        ([0, [["delta", 1, 0, -1, {"text": []}]]], r"Delta\.text: expected str, got tuple"),
+        ([0, [["delta", 1, 0, -1, {"probs": [1]}]]], r"probs: TokenProb: expected a map"),
+        ([0, [["generate", 1, 0, -1, {"prompt": [1, None]}]]], r"Generate\.prompt"),
     ],
 )
 def test_what_is_wrong_in_a_tasks_message_is_that_tasks_alone(value: Any, reason: str) -> None:
-    value[1] += [["cancel", {"task_id": 2}]]
+    value[1] += [["cancel", 2, 0, -1, {}]]
     broken, cancel = codec.decode(msgpack.packb(value)).messages
-    assert isinstance(broken, m.Malformed) and broken.task_id == 1
-    assert re.search(reason, broken.reason)
-    assert cancel == m.Cancel(task_id=2)
+    assert isinstance(broken, m.Envelope) and broken.task == m.TaskKey(1)
+    assert isinstance(broken.payload, m.Malformed)
+    assert re.search(reason, broken.payload.reason)
+    assert cancel == m.Envelope(m.TaskKey(2), m.Cancel())
 
 
 def test_whole_numbers_are_numbers_too() -> None:
-    values = {"task_id": 1, "total": 1, "cached": 1, "processed": 1, "time_ms": 2}
-    (progress,) = codec.decode(msgpack.packb([0, [["progress", values]]])).messages
+    values = {"total": 1, "cached": 1, "processed": 1, "time_ms": 2}
+    scores = {"scores": [0.5, 1], "n_tokens": 2}
+    data = msgpack.packb([0, [["progress", 1, 0, -1, values], ["reranked", 1, 0, -1, scores]]])
+    progress, reranked = map(payload_of, codec.decode(data).messages)
     assert isinstance(progress, m.Progress)
     assert type(progress.time_ms) is float
-    scores = {"task_id": 1, "scores": [0.5, 1], "n_tokens": 2}
-    (reranked,) = codec.decode(msgpack.packb([0, [["reranked", scores]]])).messages
     assert isinstance(reranked, Reranked)
     assert [type(score) for score in reranked.scores] == [float, float]
 
@@ -207,10 +229,10 @@ def test_hostile_bytes_are_refused(data: bytes) -> None:
 
 
 def test_fields_at_their_default_do_not_travel() -> None:
-    task = m.Generate(task_id=1, prompt="x", params=SamplingParams())
+    task = m.Envelope(m.TaskKey(1), m.Generate(prompt="x", params=SamplingParams()))
     assert msgpack.unpackb(codec.encode(0, [task])) == [
         0,
-        [["generate", {"task_id": 1, "prompt": "x", "params": {}}]],
+        [["generate", 1, 0, -1, {"prompt": "x", "params": {}}]],
     ]
 
 

@@ -10,6 +10,7 @@ from protocol.errors import ErrorCode
 from protocol.wire import codec, frames
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
+from tests.envelopes import payloads
 from tests.protocol.test_codec import MESSAGES
 
 HOSTILE = st.one_of(
@@ -20,8 +21,8 @@ HOSTILE = st.one_of(
 )
 
 
-def generate(task_id: int, **fields: Any) -> m.Generate:
-    return m.Generate(task_id=task_id, params=SamplingParams(), **fields)
+def generate(task_id: int, **fields: Any) -> m.Envelope:
+    return m.Envelope(m.TaskKey(task_id), m.Generate(params=SamplingParams(), **fields))
 
 
 def nested(depth: int) -> Any:
@@ -31,9 +32,9 @@ def nested(depth: int) -> Any:
     return value
 
 
-def received(packed: frames.Packed, seq: int) -> list[m.Message]:
+def received(packed: frames.Packed, seq: int) -> list[m.FrameItem]:
     """Decode all frames, which must follow each other without a gap."""
-    found: list[m.Message] = []
+    found: list[m.FrameItem] = []
     for i, data in enumerate(packed.frames):
         frame = codec.decode(data)
         assert frame.seq == seq + i
@@ -47,7 +48,7 @@ def received(packed: frames.Packed, seq: int) -> list[m.Message]:
     bad=st.lists(st.tuples(st.integers(0, 4), HOSTILE), min_size=1, max_size=3),
 )
 def test_hostile_values_keep_no_other_message_back(
-    seq: int, good: list[m.Message], bad: list[tuple[int, Any]]
+    seq: int, good: list[m.FrameItem], bad: list[tuple[int, Any]]
 ) -> None:
     messages = list(good)
     for at, value in bad:
@@ -64,31 +65,33 @@ def test_hostile_values_keep_no_other_message_back(
 
 
 def test_a_token_beyond_64_bits_ends_its_own_task_only() -> None:
-    bad = m.Generate(task_id=2, prompt="hi", params=SamplingParams(logit_bias=((2**64, 1.0),)))
-    packed = frames.pack(3, [generate(1, prompt="a"), bad, m.Cancel(task_id=9)])
-    assert [one.task_id for one in received(packed, 3)] == [1, 9]  # type: ignore[attr-defined]
+    bad = m.Envelope(
+        m.TaskKey(2), m.Generate(prompt="hi", params=SamplingParams(logit_bias=((2**64, 1.0),)))
+    )
+    packed = frames.pack(3, [generate(1, prompt="a"), bad, m.Envelope(m.TaskKey(9), m.Cancel())])
+    assert [one.task.id for one in received(packed, 3) if isinstance(one, m.Envelope)] == [1, 9]
     ((message, error),) = packed.refused
     assert message is bad and error.code is ErrorCode.INVALID_REQUEST
 
 
 def test_nesting_that_cannot_be_written_ends_its_own_task_only() -> None:
     bad = generate(2, chat=m.Chat(kwargs={"a": nested(5000)}))
-    packed = frames.pack(0, [bad, m.Cancel(task_id=9)])
-    assert received(packed, 0) == [m.Cancel(task_id=9)]
+    packed = frames.pack(0, [bad, m.Envelope(m.TaskKey(9), m.Cancel())])
+    assert received(packed, 0) == [m.Envelope(m.TaskKey(9), m.Cancel())]
     assert [message for message, _ in packed.refused] == [bad]
 
 
 def test_large_messages_are_split_over_frames_in_order() -> None:
     text = "x" * (frames.FRAME_BYTES // 2)
-    tasks = [m.Tokenize(task_id=i, content=text + str(i)) for i in range(5)]
+    tasks = [m.Envelope(m.TaskKey(i), m.Tokenize(content=text + str(i))) for i in range(5)]
     packed = frames.pack(10, tasks)
     assert len(packed.frames) == 5 and not packed.refused
     assert received(packed, 10) == tasks
 
 
 def test_what_no_frame_can_hold_is_too_large_and_says_so() -> None:
-    big = m.Tokenize(task_id=1, content="x" * 5000)
-    small = m.Cancel(task_id=2)
+    big = m.Envelope(m.TaskKey(1), m.Tokenize(content="x" * 5000))
+    small = m.Envelope(m.TaskKey(2), m.Cancel())
     packed = frames.pack(0, [small, big, small], limit=4096)
     assert received(packed, 0) == [small, small]
     ((message, error),) = packed.refused
@@ -102,17 +105,20 @@ def test_choices_of_one_prompt_share_its_bytes() -> None:
     assert sum(map(len, packed.frames)) < 2_100_000
     arrived = received(packed, 0)
     assert arrived == tasks
-    assert len({id(one.prompt) for one in arrived if isinstance(one, m.Generate)}) == 1
+    assert len({id(one.prompt) for one in payloads(arrived, m.Generate)}) == 1
 
 
 def test_a_reference_to_nothing_is_its_tasks_misfortune() -> None:
-    body = {"task_id": 1, "params": {}, "prompt": codec.same_as(0)}
-    data = codec.join(0, [codec.write("generate", body), codec.write("ping", {})])
-    broken, ping = codec.decode(data).messages
-    assert isinstance(broken, m.Malformed) and "no earlier message" in broken.reason
+    body = {"params": {}, "prompt": codec.same_as(0)}
+    parts = [("generate", 1, 0, -1, body), ("ping", {})]
+    broken, ping = codec.decode(codec.join(0, list(map(codec.write, parts)))).messages
+    assert isinstance(broken, m.Envelope) and isinstance(broken.payload, m.Malformed)
+    assert broken.task == m.TaskKey(1) and "no earlier message" in broken.payload.reason
     assert ping == m.Ping()
 
 
 def test_an_ordinary_turn_is_one_frame() -> None:
-    deltas = [m.Delta(task_id=i, text="a", tokens=(1,), n_predicted=1) for i in range(8)]
+    deltas = [
+        m.Envelope(m.TaskKey(i), m.Delta(text="a", tokens=(1,), n_predicted=1)) for i in range(8)
+    ]
     assert frames.pack(4, deltas).frames == [codec.encode(4, deltas)]

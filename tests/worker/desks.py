@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocol.config.config import WorkerConfig
-from protocol.wire.messages import Delta, Failed, Message, Terminal
+from protocol.wire.messages import Delta, Failed, FrameItem, TaskKey, Terminal
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
+from tests.envelopes import of_task
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
 from worker.engine.engine_config import EngineConfig
@@ -26,7 +27,7 @@ class DeskRig:
     pooling: str = "mean"
     n_batch: int = 64
     target_s: float = 10.0
-    emitted: list[Message] = field(default_factory=list)
+    emitted: list[FrameItem] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         config = WorkerConfig(
@@ -46,32 +47,32 @@ class DeskRig:
         self.desk = EmbeddingBatcher(self.backend, embedder, self.engine, self.target_s)
         self._ids = itertools.count(1)
 
-    def _emit(self, messages: Sequence[Message]) -> None:
+    def _emit(self, messages: Sequence[FrameItem]) -> None:
         self.emitted += messages
 
     def embed(self, *inputs: str | tuple[int | str, ...], normalize: int = 2) -> int:
         """Open an embedding; return its id."""
-        task = Embed(task_id=next(self._ids), inputs=inputs, normalize=normalize)
-        self.desk.open(task)
-        return task.task_id
+        key = TaskKey(next(self._ids))
+        self.desk.open(key, Embed(inputs=inputs, normalize=normalize))
+        return key.id
 
     def rerank(self, query: str, *documents: str) -> int:
         """Open a reranking; return its id."""
-        task = Rerank(task_id=next(self._ids), query=query, documents=documents)
-        self.desk.open(task)
-        return task.task_id
+        key = TaskKey(next(self._ids))
+        self.desk.open(key, Rerank(query=query, documents=documents))
+        return key.id
 
     def generate(self, n_predict: int) -> int:
         """Let a slot generate beside."""
         params = SamplingParams(n_predict=n_predict, temperature=0.0, ignore_eos=True, stream=True)
-        task = EngineTask(next(self._ids), 0, list(b"some prompt"), params)
+        task = EngineTask(TaskKey(next(self._ids)), list(b"some prompt"), params)
         self.engine.submit(Submit(task))
-        return task.task_id
+        return task.key.id
 
     def cancel(self, task_id: int) -> None:
         """Give a task up, as the link does."""
-        self.desk.drop((task_id, 0))
-        self.engine.submit(Abort(task_id, 0))
+        self.desk.drop(TaskKey(task_id))
+        self.engine.submit(Abort(TaskKey(task_id)))
 
     def turn(self, n: int = 1) -> None:
         """Do turns of the engine; there must be something to do."""
@@ -81,8 +82,8 @@ class DeskRig:
     def end(self, task_id: int, limit: int = 1000) -> Terminal:
         """Turn until a task has ended."""
         for _ in range(limit):
-            for message in self.emitted:
-                if isinstance(message, Terminal) and message.task_id == task_id:
+            for message in of_task(self.emitted, task_id):
+                if isinstance(message, Terminal):
                     return message
             self.turn()
         raise AssertionError(f"{self.desk!r} does not come to an end")
@@ -107,10 +108,8 @@ class DeskRig:
 
     def n_deltas(self, task_id: int) -> int:
         """Count what a generation has sent."""
-        deltas = [one for one in self.emitted if isinstance(one, Delta)]
-        return sum(delta.task_id == task_id for delta in deltas)
+        return sum(isinstance(one, Delta) for one in of_task(self.emitted, task_id))
 
     def n_ends(self, task_id: int) -> int:
         """Count a task's terminal messages."""
-        ends = [one for one in self.emitted if isinstance(one, Terminal)]
-        return sum(end.task_id == task_id for end in ends)
+        return sum(isinstance(one, Terminal) for one in of_task(self.emitted, task_id))

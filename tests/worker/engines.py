@@ -6,9 +6,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.config.config import WorkerConfig
-from protocol.wire.messages import Delta, Done, Failed, Message, Started, TaskMessage, Terminal
+from protocol.wire.messages import (
+    Delta,
+    Done,
+    Envelope,
+    Failed,
+    FrameItem,
+    Started,
+    TaskKey,
+    TaskMessage,
+    Terminal,
+)
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
+from tests.envelopes import Payload, of_task, payload_of
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.engine import Engine
 from worker.engine.engine_config import EngineConfig
@@ -36,8 +47,10 @@ class Rig:
     shows_texts: bool = False
     step_ms: float = 0.0
     lora: tuple[str, ...] = ()
-    emitted: list[Message] = field(default_factory=list)
-    steps: list[Sequence[Message]] = field(default_factory=list)
+    emitted: list[Payload] = field(default_factory=list)
+    envelopes: list[Envelope] = field(default_factory=list)
+    """What was emitted of tasks, with whose it is."""
+    steps: list[Sequence[FrameItem]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         config = WorkerConfig(
@@ -68,25 +81,26 @@ class Rig:
         )
         self._ids = itertools.count(1)
 
-    def _emit(self, messages: Sequence[Message]) -> None:
-        self.emitted += messages
+    def _emit(self, messages: Sequence[FrameItem]) -> None:
+        self.emitted += map(payload_of, messages)
+        self.envelopes += (one for one in messages if isinstance(one, Envelope))
         self.steps.append(messages)
 
     def task(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> EngineTask:
         """Make a task as the link would."""
         tokens = self.backend.tokenize(prompt, add_special=True, parse_special=True)
         values = read(SamplingParams(), {"temperature": 0, "n_predict": 8, "stream": True} | params)
-        return EngineTask(next(self._ids), 0, tokens, values, slot=slot, salt=salt)
+        return EngineTask(TaskKey(next(self._ids)), tokens, values, slot=slot, salt=salt)
 
     def submit(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> int:
         """Submit a task; return its id."""
         task = self.task(prompt, slot=slot, salt=salt, **params)
         self.engine.submit(Submit(task))
-        return task.task_id
+        return task.key.id
 
     def cancel(self, task_id: int) -> None:
         """Ask for a task's end."""
-        self.engine.submit(Abort(task_id, 0))
+        self.engine.submit(Abort(TaskKey(task_id)))
 
     def turn(self) -> None:
         """Do one turn; the engine must have something to do, or it would wait for ever."""
@@ -102,11 +116,7 @@ class Rig:
 
     def of(self, task_id: int) -> list[TaskMessage]:
         """Messages of one task."""
-        return [
-            message
-            for message in self.emitted
-            if isinstance(message, TaskMessage) and message.task_id == task_id
-        ]
+        return of_task(self.envelopes, task_id)
 
     def text(self, task_id: int) -> str:
         """Text of one task."""

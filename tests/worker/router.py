@@ -6,6 +6,7 @@ import zmq
 
 from protocol.wire import codec
 from protocol.wire import messages as m
+from tests.envelopes import T, payloads
 
 
 class Gateway:
@@ -15,7 +16,7 @@ class Gateway:
         self._context = context
         self._endpoint = endpoint
         self._sent: dict[bytes, itertools.count[int]] = {}
-        self.heard: list[m.Message] = []
+        self.heard: list[m.FrameItem] = []
         self.peer = b""
         self.open()
 
@@ -29,7 +30,7 @@ class Gateway:
         """Be gone."""
         self._router.close()
 
-    def send(self, *messages: m.Message, seq: int | None = None) -> None:
+    def send(self, *messages: m.FrameItem, seq: int | None = None) -> None:
         """Send one frame to the worker heard last."""
         counter = self._sent.setdefault(self.peer, itertools.count())
         number = next(counter) if seq is None else seq
@@ -44,6 +45,6 @@ class Gateway:
             self.heard += codec.decode(data).messages
         return len(self.heard) > n_before
 
-    def of(self, kind: type[m.Message]) -> list[m.Message]:
+    def of(self, kind: type[T]) -> list[T]:
         """Messages of one type."""
-        return [message for message in self.heard if isinstance(message, kind)]
+        return payloads(self.heard, kind)

@@ -9,10 +9,20 @@ from typing import Any
 
 from protocol.errors import TaskError
 from protocol.wire.facts import TokenProb
-from protocol.wire.messages import Delta, Done, Failed, Message, TaskMessage, Terminal
+from protocol.wire.messages import (
+    Delta,
+    Done,
+    Envelope,
+    Failed,
+    FrameItem,
+    TaskKey,
+    TaskMessage,
+    Terminal,
+)
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
 from protocol.wire.side_tasks import SetLora, SlotAction
+from tests.envelopes import payload_of
 from worker.engine.engine import Engine
 from worker.engine.engine_config import EngineConfig
 from worker.engine.speculation.draft import Drafter
@@ -49,7 +59,7 @@ class Served:
 
     def __init__(self, backend: LlamaBackend, drafter: Drafter | None = None) -> None:
         self.backend = backend
-        self._emitted: queue.SimpleQueue[Sequence[Message]] = queue.SimpleQueue()
+        self._emitted: queue.SimpleQueue[Sequence[FrameItem]] = queue.SimpleQueue()
         config = EngineConfig(n_slots=backend.card.n_slots, n_ctx=backend.card.n_ctx, spec_slots=2)
         self.engine = Engine(backend, config, self._emitted.put, drafter)
         self._ids = itertools.count(1)
@@ -71,25 +81,27 @@ class Served:
             tokens = prompt if isinstance(prompt, list) else self.tokenize(prompt)
             triggers = params.get("triggers", ())
             task = EngineTask(
-                next(self._ids), 0, tokens, values, slot=values.id_slot, triggers=triggers
+                TaskKey(next(self._ids)), tokens, values, slot=values.id_slot, triggers=triggers
             )
             task = replace(task, echo_from=params.get("echo_from", -1))
-            answers[task.task_id] = Answer()
+            answers[task.key.id] = Answer()
             tasks.append(task)
         # In one command, so that it is no matter of time who shares a batch with whom.
         self.engine.submit(Submit(tasks[0], tuple(tasks[1:])))
         while any(answer.end is None for answer in answers.values()):
             for message in self._emitted.get(timeout=60):
-                if isinstance(message, TaskMessage):
-                    _collect(answers[message.task_id], message)
+                if isinstance(message, Envelope):
+                    _collect(answers[message.task.id], message.payload)
         return list(answers.values())
 
-    def do(self, message: SlotAction | SetLora, folder: Path | str = "") -> Terminal:
+    def do(
+        self, message: SlotAction | SetLora, folder: Path | str = "", slot: int = -1
+    ) -> Terminal:
         """Run one task on the side to its end; raises `TaskError` if it fails."""
-        message = replace(message, task_id=next(self._ids))
-        SideTasks(self.engine, self.backend, str(folder)).start(message)
+        side = SideTasks(self.engine, self.backend, str(folder))
+        side.start(TaskKey(next(self._ids)), message, slot)
         while True:
-            for answer in self._emitted.get(timeout=60):
+            for answer in map(payload_of, self._emitted.get(timeout=60)):
                 if isinstance(answer, Failed):
                     raise TaskError(answer.code, answer.message, param=answer.param)
                 if isinstance(answer, Terminal):

@@ -16,6 +16,7 @@ from protocol.errors import ConfigError, ErrorCode
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import LoraListed, SetLora, SetSystemPrompt, SystemPromptSet
+from tests.envelopes import of_task
 from tests.worker.router import Gateway
 from worker.engine.fake.backend import FakeBackend
 from worker.engine_thread import Progress
@@ -91,7 +92,7 @@ class Stage:
 
     @property
     def _beats(self) -> list[m.Heartbeat]:
-        return [one for one in self.gateway.heard if isinstance(one, m.Heartbeat)]
+        return self.gateway.of(m.Heartbeat)
 
     def fall_asleep(self) -> None:
         """Let the time pass and the model go."""
@@ -100,17 +101,17 @@ class Stage:
         self.now += IDLE_S
         self.until(lambda: self.n_closed > n_before and self._beats[-1].is_sleeping)
 
-    def ask(self, *tasks: m.TaskMessage) -> list[m.Terminal]:
+    def ask(self, *tasks: m.Envelope) -> list[m.Terminal]:
         """Send tasks in one frame; return their ends."""
         self.gateway.send(*tasks)
-        return self.ends(*(task.task_id for task in tasks))
+        return self.ends(*(task.task.id for task in tasks))
 
     def ends(self, *ids: int) -> list[m.Terminal]:
         """Wait for the ends of tasks; return them in this order."""
 
         def found(task_id: int) -> list[m.Terminal]:
-            ends = [one for one in self.gateway.heard if isinstance(one, m.Terminal)]
-            return [end for end in ends if end.task_id == task_id]
+            said = of_task(self.gateway.heard, task_id)
+            return [one for one in said if isinstance(one, m.Terminal)]
 
         self.until(lambda: all(map(found, ids)))
         assert all(len(found(one)) == 1 for one in ids), self.gateway.heard
@@ -118,8 +119,8 @@ class Stage:
 
     def text(self, task_id: int) -> str:
         """Say what was generated for a task."""
-        deltas = [one for one in self.gateway.heard if isinstance(one, m.Delta)]
-        return "".join(delta.text for delta in deltas if delta.task_id == task_id)
+        said = of_task(self.gateway.heard, task_id)
+        return "".join(one.text for one in said if isinstance(one, m.Delta))
 
     def close(self) -> None:
         """End everything."""
@@ -143,9 +144,9 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage.close()
 
 
-def generate(task_id: int, prompt: str = "tell me", n_predict: int = 6) -> m.Generate:
+def generate(task_id: int, prompt: str = "tell me", n_predict: int = 6) -> m.Envelope:
     params = SamplingParams(n_predict=n_predict, temperature=0.0)
-    return m.Generate(task_id=task_id, prompt=prompt, params=params)
+    return m.Envelope(m.TaskKey(task_id), m.Generate(prompt=prompt, params=params))
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 50), st.booleans(), st.booleans()), max_size=30))
@@ -183,7 +184,7 @@ def test_an_idle_worker_frees_its_model_and_stays(stage: Stage) -> None:
 def test_a_task_in_time_keeps_the_worker_awake(stage: Stage) -> None:
     for task_id in range(3):
         stage.now += IDLE_S - 1
-        stage.ask(m.Tokenize(task_id=task_id, content="x"))
+        stage.ask(m.Envelope(m.TaskKey(task_id), m.Tokenize(content="x")))
     stage.beats()
     assert stage.n_closed == 0
 
@@ -200,14 +201,14 @@ def test_a_task_wakes_the_worker_and_is_answered_as_before(stage: Stage) -> None
 
 
 def test_looking_at_a_worker_neither_keeps_it_awake_nor_wakes_it(stage: Stage) -> None:
-    stage.ask(m.Tokenize(task_id=1, content="x"))
+    stage.ask(m.Envelope(m.TaskKey(1), m.Tokenize(content="x")))
     for task_id in (2, 3):
         stage.now += IDLE_S / 2 - 1
-        stage.ask(m.Inspect(task_id=task_id))
+        stage.ask(m.Envelope(m.TaskKey(task_id), m.Inspect()))
     assert stage.n_closed == 0
     stage.now += 3
     stage.until(lambda: stage.n_closed == 1 and stage.beats()[-1].is_sleeping)
-    (end,) = stage.ask(m.Inspect(task_id=9))
+    (end,) = stage.ask(m.Envelope(m.TaskKey(9), m.Inspect()))
     assert isinstance(end, m.Failed) and end.code is ErrorCode.UNAVAILABLE
     assert stage.n_opened == 1
 
@@ -215,14 +216,14 @@ def test_looking_at_a_worker_neither_keeps_it_awake_nor_wakes_it(stage: Stage) -
 @pytest.mark.parametrize(
     "task",
     [
-        m.Tokenize(task_id=1, content="x"),
-        m.Detokenize(task_id=1, tokens=(65,)),
-        SetLora(task_id=1, scales=((1, 0.5),)),
-        SetSystemPrompt(task_id=1, prompt="Be brief."),
+        m.Envelope(m.TaskKey(1), m.Tokenize(content="x")),
+        m.Envelope(m.TaskKey(1), m.Detokenize(tokens=(65,))),
+        m.Envelope(m.TaskKey(1), SetLora(scales=((1, 0.5),))),
+        m.Envelope(m.TaskKey(1), SetSystemPrompt(prompt="Be brief.")),
     ],
-    ids=lambda task: type(task).__name__,
+    ids=lambda task: type(task.payload).__name__,
 )
-def test_whatever_needs_the_model_wakes_it(stage: Stage, task: m.TaskMessage) -> None:
+def test_whatever_needs_the_model_wakes_it(stage: Stage, task: m.Envelope) -> None:
     stage.fall_asleep()
     (end,) = stage.ask(task)
     assert not isinstance(end, m.Failed)
@@ -232,11 +233,11 @@ def test_whatever_needs_the_model_wakes_it(stage: Stage, task: m.TaskMessage) ->
 def test_a_loading_worker_lives_and_its_tasks_wait(stage: Stage) -> None:
     stage.fall_asleep()
     stage.gate.clear()
-    stage.gateway.send(generate(1), generate(2), m.Tokenize(task_id=3, content="x"))
+    stage.gateway.send(generate(1), generate(2), m.Envelope(m.TaskKey(3), m.Tokenize(content="x")))
     stage.until(lambda: stage.n_opened == 2)
     stage.now += 10 * IDLE_S
     assert {beat.waiting for beat in stage.beats()} == {3}
-    stage.gateway.send(m.Cancel(task_id=2))
+    stage.gateway.send(m.Envelope(m.TaskKey(2), m.Cancel()))
     (cancelled,) = stage.ends(2)
     assert isinstance(cancelled, m.Done) and cancelled.finish is m.Finish.CANCELLED
     assert stage.beats()[-1].waiting == 2
@@ -249,13 +250,13 @@ def test_a_loading_worker_lives_and_its_tasks_wait(stage: Stage) -> None:
 
 def test_what_clients_have_set_outlives_the_model(stage: Stage) -> None:
     stage.ask(
-        SetLora(task_id=1, scales=((1, 0.5),)),
-        SetSystemPrompt(task_id=2, prompt="Be brief.", anti_prompt="U:"),
+        m.Envelope(m.TaskKey(1), SetLora(scales=((1, 0.5),))),
+        m.Envelope(m.TaskKey(2), SetSystemPrompt(prompt="Be brief.", anti_prompt="U:")),
         generate(3),
     )
     for task_id in (4, 6):
         stage.fall_asleep()
-        listed, done = stage.ask(SetLora(task_id=task_id), generate(task_id + 1))
+        listed, done = stage.ask(m.Envelope(m.TaskKey(task_id), SetLora()), generate(task_id + 1))
         assert isinstance(listed, LoraListed) and isinstance(done, m.Done)
         assert [adapter.scale for adapter in listed.adapters] == [0.0, 0.5]
         assert stage.text(task_id + 1) == stage.text(3)
@@ -266,8 +267,8 @@ def test_what_clients_have_set_outlives_the_model(stage: Stage) -> None:
 def test_an_order_is_obeyed_though_nobody_waits_for_it(stage: Stage) -> None:
     stage.fall_asleep()
     stage.gate.clear()
-    order = SetSystemPrompt(task_id=1, prompt="Be brief.")
-    stage.gateway.send(order, m.Cancel(task_id=1))
+    order = m.Envelope(m.TaskKey(1), SetSystemPrompt(prompt="Be brief."))
+    stage.gateway.send(order, m.Envelope(m.TaskKey(1), m.Cancel()))
     stage.until(lambda: stage.n_opened == 2)
     stage.gate.set()
     (end,) = stage.ends(1)
@@ -309,7 +310,7 @@ def test_a_model_that_cannot_be_loaded_again_ends_the_worker_and_its_tasks(
     stage = Stage(tmp_path)
     stage.fall_asleep()
     stage.fault = fault
-    ends = stage.ask(generate(1), m.Tokenize(task_id=2, content="x"))
+    ends = stage.ask(generate(1), m.Envelope(m.TaskKey(2), m.Tokenize(content="x")))
     for end in ends:
         assert isinstance(end, m.Failed) and end.code is ErrorCode.UNAVAILABLE
         assert end.message == "The model could not be loaded again after sleeping"

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Terminal
+from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from worker.embedding.inputs import InputReader, MediaInput
 from worker.embedding.job import EmbeddingInput, EmbeddingJob, answer_of
@@ -24,7 +24,6 @@ MAX_WAITING = 32768
 """Inputs of all tasks together; who comes then is told to come again."""
 
 _RAW = -1
-TaskKey = tuple[int, int]
 
 
 class EmbeddingBatcher:
@@ -49,9 +48,9 @@ class EmbeddingBatcher:
 
     # ---- the link's thread --------------------------------------------------------------------
 
-    def open(self, task: Embed | Rerank) -> None:
+    def open(self, key: TaskKey, task: Embed | Rerank) -> None:
         """Take a task; the engine will send its answer. Raises `TaskError` if it cannot be."""
-        job = self._job(task)
+        job = self._job(key, task)
         n_waiting = sum(len(one.inputs) for one in list(self._jobs) if not one.is_over)
         if n_waiting and n_waiting + len(job.inputs) > MAX_WAITING:
             raise TaskError(ErrorCode.OVERLOADED, "Too many inputs wait for their embeddings")
@@ -61,10 +60,10 @@ class EmbeddingBatcher:
     def drop(self, key: TaskKey | None = None) -> None:
         """Give a task up, or all of them."""
         for job in list(self._jobs):
-            if key in (None, (job.task.task_id, job.task.attempt)):
+            if key in (None, job.key):
                 job.is_dropped = True
 
-    def _job(self, task: Embed | Rerank) -> EmbeddingJob:
+    def _job(self, key: TaskKey, task: Embed | Rerank) -> EmbeddingJob:
         reader = self._reader
         is_rank = self._embedder.pooling == "rank"
         if isinstance(task, Rerank):
@@ -74,29 +73,25 @@ class EmbeddingBatcher:
                 (lambda document=document: reader.pair(task.query, document))
                 for document in task.documents
             ]
-            return EmbeddingJob(task, pairs, _RAW)
+            return EmbeddingJob(key, task, pairs, _RAW)
         if is_rank:
             raise TaskError(ErrorCode.NOT_SUPPORTED, "the model ranks and makes no embeddings")
         texts = [(lambda content=content: reader.text(content)) for content in task.inputs]
-        return EmbeddingJob(task, texts, task.normalize)
+        return EmbeddingJob(key, task, texts, task.normalize)
 
-    def open_media(self, found: MediaInput) -> None:
+    def open_media(self, key: TaskKey, found: MediaInput) -> None:
         """Take a task with images or sounds; raises `TaskError` if it cannot be."""
-        embedder, task, n = self._embedder, found.task, len(found.tokens)
+        embedder, n = self._embedder, len(found.tokens)
         if not embedder.reads_media:
             message = "this model makes no embeddings of images or sounds"
             raise TaskError(ErrorCode.NOT_SUPPORTED, message)
         self._reader.check_media(n)
-        call = EngineJob(
-            task.task_id, task.attempt, lambda: self._embed_media(found), is_heavy=True
-        )
-        self._engine.submit(call)
+        self._engine.submit(EngineJob(key, lambda: self._embed_media(found), is_heavy=True))
 
     # ---- the engine's thread ------------------------------------------------------------------
 
     def _call(self, job: EmbeddingJob) -> None:
-        call = EngineJob(job.task.task_id, job.task.attempt, lambda: self._work(job), is_heavy=True)
-        self._engine.submit(call)
+        self._engine.submit(EngineJob(job.key, lambda: self._work(job), is_heavy=True))
 
     def _work(self, job: EmbeddingJob) -> Terminal | None:
         """Compute one batch, whoever's it is; answer if the job has come to its end."""
@@ -130,8 +125,6 @@ class EmbeddingBatcher:
         is_pooled = embedder.pooling != "none"
         n_vectors = 1 if is_pooled else len(found.tokens)
         return Embedded(
-            task_id=task.task_id,
-            attempt=task.attempt,
             vectors=(vectors,),
             n_embd=len(vectors) // (4 * n_vectors),
             n_tokens=(len(found.tokens),),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import InvalidRequest, TaskError
-from protocol.wire.messages import Terminal
+from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
 from worker.engine.backend import MediaEmbedding
 
@@ -19,6 +19,7 @@ _NOTHING = b""
 class EmbeddingJob:
     """One task: its inputs, read one after the other, and what became of them."""
 
+    key: TaskKey
     task: Embed | Rerank
     inputs: Sequence[Callable[[], list[int]]]
     normalize: int
@@ -80,8 +81,6 @@ def answer_of(job: EmbeddingJob, pooling: str) -> Terminal:
     task, vectors = job.task, job.vectors
     if isinstance(task, Rerank):
         return Reranked(
-            task_id=task.task_id,
-            attempt=task.attempt,
             # A model with several classes tells the score first.
             scores=tuple(struct.unpack_from("<f", vector)[0] for vector in vectors),
             n_tokens=sum(job.n_tokens),
@@ -89,8 +88,6 @@ def answer_of(job: EmbeddingJob, pooling: str) -> Terminal:
     is_pooled = pooling != "none"
     n_vectors = len(vectors) if is_pooled else sum(job.n_tokens)
     return Embedded(
-        task_id=task.task_id,
-        attempt=task.attempt,
         vectors=tuple(vectors),
         n_embd=sum(map(len, vectors)) // (4 * max(1, n_vectors)),
         n_tokens=tuple(job.n_tokens),

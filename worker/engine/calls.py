@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from protocol.errors import TaskError
-from protocol.wire.messages import Terminal
+from protocol.wire.messages import Envelope, TaskKey
 from worker.engine.slot import Slot
 from worker.engine.stats import Counters, EngineProgress
-from worker.engine.task import EngineJob, failure
+from worker.engine.task import EngineJob, failed
 
 
 class EngineJobs:
@@ -23,7 +23,7 @@ class EngineJobs:
     def __bool__(self) -> bool:
         return bool(self._for_slots or self._heavy)
 
-    def take(self, call: EngineJob) -> list[Terminal]:
+    def take(self, call: EngineJob) -> list[Envelope]:
         """Do a short job, or keep it for later; return the messages so far."""
         if call.slot >= 0:
             self._for_slots.append(call)
@@ -33,13 +33,13 @@ class EngineJobs:
             return self._do(call)
         return []
 
-    def do_for_idle(self, slots: Sequence[Slot]) -> list[Terminal]:
+    def do_for_idle(self, slots: Sequence[Slot]) -> list[Envelope]:
         """Do the jobs whose slots are idle now; they come before tasks that wait for the slots."""
         found = [call for call in self._for_slots if slots[call.slot].run is None]
         self._for_slots = [call for call in self._for_slots if call not in found]
         return [answer for call in found for answer in self._do(call)]
 
-    def do_heavy(self) -> list[Terminal]:
+    def do_heavy(self) -> list[Envelope]:
         """Do the oldest of the jobs that take as long as a step."""
         if not self._heavy:
             return []
@@ -48,21 +48,20 @@ class EngineJobs:
         self._progress.took(time.monotonic() - start)
         return answers
 
-    def _do(self, call: EngineJob) -> list[Terminal]:
+    def _do(self, call: EngineJob) -> list[Envelope]:
         self._progress.begin()
         try:
             answer = call.work()
         except TaskError as error:
-            answer = failure(call.task_id, call.attempt, error)
+            return [failed(call.key, error)]
         except Exception as error:
-            fault = self._counters.fault(call.task_id, error)
-            answer = failure(call.task_id, call.attempt, fault)
-        return [] if answer is None else [answer]
+            return [failed(call.key, self._counters.fault(call.key.id, error))]
+        return [] if answer is None else [Envelope(call.key, answer)]
 
-    def abort(self, key: tuple[int, int]) -> bool:
+    def abort(self, key: TaskKey) -> bool:
         """Drop the heavy job of an attempt; return whether there was one."""
         n = len(self._heavy)
-        self._heavy = deque(call for call in self._heavy if (call.task_id, call.attempt) != key)
+        self._heavy = deque(call for call in self._heavy if call.key != key)
         return len(self._heavy) < n
 
     def drop(self) -> list[EngineJob]:

@@ -10,7 +10,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Done, Evicted, Finish, Heartbeat, Inspected, Message
+from protocol.wire.messages import (
+    Done,
+    Envelope,
+    Evicted,
+    Finish,
+    FrameItem,
+    Heartbeat,
+    Inspected,
+    TaskKey,
+)
 from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend, Vocabulary
 from worker.engine.cache.cache import PrefixCache
@@ -35,12 +44,11 @@ from worker.engine.task import (
     Stop,
     Submit,
     failed,
-    failure,
 )
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[Sequence[Message]], None]
+Emit = Callable[[Sequence[FrameItem]], None]
 """Takes the messages of a step; they leave at once."""
 
 
@@ -53,7 +61,7 @@ class Engine:
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[EngineTask] = deque()
-        self._outbox: list[Message] = []
+        self._outbox: list[FrameItem] = []
         self._emit = emit
         self._n_admitted = self._n_busy = 0
         self._stopping = False
@@ -176,9 +184,8 @@ class Engine:
             self._apply(command)
         except Exception as error:
             match command:
-                case Report(task_id, attempt) | Abort(task_id, attempt):
-                    fault = self.counters.fault(task_id, error)
-                    self._outbox.append(failure(task_id, attempt, fault))
+                case Report(key) | Abort(key):
+                    self._outbox.append(failed(key, self.counters.fault(key.id, error)))
                 case _:
                     logger.exception("command=%s failed", type(command).__name__)
 
@@ -186,15 +193,15 @@ class Engine:
         match command:
             case Submit(task, more):
                 self._accept(task, *more)
-            case Abort(task_id, attempt):
-                self._abort((task_id, attempt))
+            case Abort(key):
+                self._abort(key)
             case AbortAll():
                 self._waiting.clear()
                 self._calls.drop()
                 for slot in self._busy():
                     self._release(slot)
-            case Report(task_id, attempt):
-                self._outbox.append(self._inspected(task_id, attempt))
+            case Report(key):
+                self._outbox.append(Envelope(key, self._inspected()))
             case EngineJob():
                 self._outbox += self._calls.take(command)
             case Stop():
@@ -212,19 +219,16 @@ class Engine:
         self._waiting += [task for task in tasks if task.prompt]
         # An empty prompt on a model without BOS: llama-server answers with nothing, and so do we.
         self._outbox += [
-            Done(task_id=task.task_id, attempt=task.attempt, finish=Finish.NONE)
-            for task in tasks
-            if not task.prompt
+            Envelope(task.key, Done(finish=Finish.NONE)) for task in tasks if not task.prompt
         ]
 
-    def _abort(self, key: tuple[int, int]) -> None:
+    def _abort(self, key: TaskKey) -> None:
         """End an attempt wherever it is; one that has ended already is not told of again."""
         waiting = [task for task in self._waiting if task.key == key]
         for task in waiting:
             self._waiting.remove(task)
         if waiting or self._calls.abort(key):
-            task_id, attempt = key
-            self._outbox.append(Done(task_id=task_id, attempt=attempt, finish=Finish.CANCELLED))
+            self._outbox.append(Envelope(key, Done(finish=Finish.CANCELLED)))
         for slot in self._busy():
             if slot.active.task.key == key:
                 self._outbox += self._results.finish(slot, Finish.CANCELLED)
@@ -243,15 +247,15 @@ class Engine:
                 self._waiting.remove(task)
                 self._start(task, slot)
             except TaskError as error:
-                self._outbox.append(failed(task, error))
+                self._outbox.append(failed(task.key, error))
             except Exception as error:
-                self._drop(task, self.counters.fault(task.task_id, error))
+                self._drop(task, self.counters.fault(task.key.id, error))
 
     def _drop(self, task: EngineTask, error: TaskError) -> None:
         """End a task whose admission went wrong, however far it came."""
         if task in self._waiting:
             self._waiting.remove(task)
-        self._outbox.append(failed(task, error))
+        self._outbox.append(failed(task.key, error))
         for slot in self._busy():
             if slot.active.task is task:
                 self.cache.cut(slot, 0)
@@ -281,7 +285,7 @@ class Engine:
 
     def _release(self, slot: Slot) -> None:
         """Free a slot; it is idle afterwards, also if keeping its tokens as cache fails."""
-        task_id = slot.active.task.task_id
+        task_id = slot.active.task.key.id
         self._n_busy -= 1
         try:
             slot.end(self.cache.tick())
@@ -298,21 +302,21 @@ class Engine:
         worker when it has lost this one.
         """
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
-        unbegun = [(task.task_id, task.attempt) for task in self._waiting]
-        unbegun += [(call.task_id, call.attempt) for call in self._calls.drop()]
+        unbegun = [task.key for task in self._waiting]
+        unbegun += [call.key for call in self._calls.drop()]
         self._waiting.clear()
         if self.failure is None:
-            self._outbox += [failure(*key, error) for key in unbegun]
+            self._outbox += [failed(key, error) for key in unbegun]
         for slot in self._busy():
-            self._outbox.append(failed(slot.active.task, error))
+            self._outbox.append(failed(slot.active.task.key, error))
             self._release(slot)
 
-    def _inspected(self, task_id: int, attempt: int) -> Inspected:
+    def _inspected(self) -> Inspected:
         """Describe each slot."""
         render = self._backend.vocabulary.render if self._shows_texts else None
         guesses = self._drafter is not None
         reports = [slot.report(is_speculative=guesses, render=render) for slot in self.slots]
-        return Inspected(task_id=task_id, attempt=attempt, slots=tuple(reports))
+        return Inspected(slots=tuple(reports))
 
     def _flush(self) -> None:
         if lost := self.cache.take_lost():

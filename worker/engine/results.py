@@ -1,14 +1,14 @@
 """Samples decoded rows, decides whether their tasks go on, and writes their messages."""
 
 import time
-from collections.abc import Sequence
 
 from protocol.errors import TaskError
-from protocol.wire.messages import Delta, Done, Failed, Finish, Message, Progress
+from protocol.wire.messages import Delta, Done, Envelope, Finish, Progress
 from worker.engine.backend import Backend, BatchRow, DeadEnd, Sampled
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.prompt_logprobs import echo, is_probed, probe
 from worker.engine.slot import Slot, SlotState, SlotTask
+from worker.engine.task import failed
 
 
 class SampleProcessor:
@@ -21,7 +21,7 @@ class SampleProcessor:
         self._shifts = shifts
         self.finished: list[Slot] = []
 
-    def take(self, slot: Slot, index: int, row: BatchRow) -> list[Message]:
+    def take(self, slot: Slot, index: int, row: BatchRow) -> list[Envelope]:
         """Take one decoded row; return the messages of its task."""
         if slot.state is SlotState.PREFILL:
             messages = self.progress(slot)
@@ -41,7 +41,7 @@ class SampleProcessor:
             slot.move(SlotState.DECODE)
             self._counters.n_prompt += len(run.reading) - run.n_recovered
 
-    def _verify(self, slot: Slot, index: int, row: BatchRow) -> list[Message]:
+    def _verify(self, slot: Slot, index: int, row: BatchRow) -> list[Envelope]:
         """Accept a draft as far as the sampler chooses the guessed tokens.
 
         Rows beyond the first wrong guess are never sampled, so the sampler's state and its random
@@ -65,7 +65,7 @@ class SampleProcessor:
             self._backend.remove(slot.id, len(slot.tokens))
         return messages
 
-    def _first(self, slot: Slot, index: int) -> list[Message]:
+    def _first(self, slot: Slot, index: int) -> list[Envelope]:
         """Count the prompt, which is read now, and choose the first token unless none is wanted."""
         run = slot.active
         self._counters.n_prompt += len(run.task.prompt) - run.n_cached
@@ -78,15 +78,15 @@ class SampleProcessor:
         self._counters.prompt_s += run.first_token_s - run.started_s
         return [*self._echo(slot), *messages]
 
-    def _echo(self, slot: Slot) -> list[Message]:
+    def _echo(self, slot: Slot) -> list[Envelope]:
         """Return the tokens of the prompt, if the task asked for them."""
         run = slot.active
         prompt = echo(run, self._backend.vocabulary)
         if not prompt:
             return []
-        return [Delta(task_id=run.task.task_id, attempt=run.task.attempt, prompt=prompt)]
+        return [Envelope(run.task.key, Delta(prompt=prompt))]
 
-    def _next(self, slot: Slot, index: int, offset: int = -1) -> list[Message]:
+    def _next(self, slot: Slot, index: int, offset: int = -1) -> list[Envelope]:
         """Choose a slot's next token and decide whether its task goes on."""
         run = slot.active
         start = time.perf_counter()
@@ -96,14 +96,14 @@ class SampleProcessor:
             self.finished.append(slot)
             return self.finish(slot, Finish.EOS)
         except TaskError as error:
-            messages: list[Message] = []
+            messages: list[Envelope] = []
             self.fail(slot, error, messages)
             return messages
         finally:
             self._counters.sample_s += time.perf_counter() - start
         return self._accept(slot, run, sampled)
 
-    def _accept(self, slot: Slot, run: SlotTask, sampled: Sampled) -> list[Message]:
+    def _accept(self, slot: Slot, run: SlotTask, sampled: Sampled) -> list[Envelope]:
         vocabulary = self._backend.vocabulary
         run.pending, run.last_token_s = sampled.token, time.perf_counter()
         run.first_token_s = run.first_token_s or run.last_token_s
@@ -133,54 +133,47 @@ class SampleProcessor:
         n_all = len(run.task.prompt) + run.generation.n_predicted
         return 0 < n_train <= n_all and run.task.params.n_predict < 0
 
-    def progress(self, slot: Slot) -> list[Message]:
+    def progress(self, slot: Slot) -> list[Envelope]:
         """Return how far a prompt is read, if the task asked for that."""
         run = slot.active
         if not run.task.params.return_progress:
             return []
         # 0 before anything was computed, as in llama-server.
         elapsed_s = time.perf_counter() - run.started_s if len(slot.tokens) > run.n_cached else 0.0
-        return [
-            Progress(
-                task_id=run.task.task_id,
-                attempt=run.task.attempt,
-                total=len(run.task.prompt),
-                cached=run.n_cached,
-                processed=len(slot.tokens),
-                time_ms=elapsed_s * 1e3,
-            )
-        ]
+        progress = Progress(
+            total=len(run.task.prompt),
+            cached=run.n_cached,
+            processed=len(slot.tokens),
+            time_ms=elapsed_s * 1e3,
+        )
+        return [Envelope(run.task.key, progress)]
 
     def _delta(
         self, slot: Slot, run: SlotTask, text: str, sampled: Sampled | None = None
-    ) -> list[Message]:
+    ) -> list[Envelope]:
         if sampled is None and not text:
             return []
         tokens = (sampled.token,) if sampled else ()
         probs = (sampled.prob,) if sampled and sampled.prob else ()
         if run.unsaid is not None and run.generation.n_predicted > 1:
             run.unsaid.add(text, tokens, probs)
-            return list(self._unsaid(run)) if run.unsaid.is_full else []
-        return [
-            Delta(
-                task_id=run.task.task_id,
-                attempt=run.task.attempt,
-                text=text,
-                tokens=tokens,
-                probs=probs,
-                n_predicted=run.generation.n_predicted,
-                timings=slot.timings() if run.task.params.timings_per_token else None,
-            )
-        ]
+            return self._unsaid(run) if run.unsaid.is_full else []
+        delta = Delta(
+            text=text,
+            tokens=tokens,
+            probs=probs,
+            n_predicted=run.generation.n_predicted,
+            timings=slot.timings() if run.task.params.timings_per_token else None,
+        )
+        return [Envelope(run.task.key, delta)]
 
     @staticmethod
-    def _unsaid(run: SlotTask) -> Sequence[Message]:
+    def _unsaid(run: SlotTask) -> list[Envelope]:
         """Return what was held of an answer that leaves in one piece."""
-        if run.unsaid is None:
-            return ()
-        return run.unsaid.take(run.task.key, run.generation.n_predicted)
+        delta = run.unsaid.take(run.generation.n_predicted) if run.unsaid is not None else None
+        return [Envelope(run.task.key, delta)] if delta is not None else []
 
-    def _done(self, slot: Slot) -> Done:
+    def _done(self, slot: Slot) -> Envelope:
         run, generation = slot.active, slot.active.generation
         assert generation.finish is not None
         timings = slot.timings()
@@ -188,9 +181,7 @@ class SampleProcessor:
         self._counters.predicted_s += timings.predicted_ms / 1e3
         n_longest = len(slot.tokens) + run.n_shifted
         self._counters.n_tokens_max = max(self._counters.n_tokens_max, n_longest)
-        return Done(
-            task_id=run.task.task_id,
-            attempt=run.task.attempt,
+        done = Done(
             finish=generation.finish,
             stopping_word=generation.text.stopping_word,
             truncated=generation.truncated,
@@ -206,24 +197,16 @@ class SampleProcessor:
             stops=run.task.params.stop,
             backend_sampling=run.sampler.backend_sampling,
         )
+        return Envelope(run.task.key, done)
 
-    def fail(self, slot: Slot, error: TaskError, messages: list[Message]) -> None:
+    def fail(self, slot: Slot, error: TaskError, messages: list[Envelope]) -> None:
         """End a task without a result and empty its slot, whose cells may be wrong."""
-        task = slot.active.task
-        messages.append(
-            Failed(
-                task_id=task.task_id,
-                attempt=task.attempt,
-                code=error.code,
-                message=error.message,
-                param=error.param,
-            )
-        )
+        messages.append(failed(slot.active.task.key, error))
         self._cache.cut(slot, 0)
         if slot not in self.finished:
             self.finished.append(slot)
 
-    def finish(self, slot: Slot, finish: Finish) -> list[Message]:
+    def finish(self, slot: Slot, finish: Finish) -> list[Envelope]:
         """End a slot's task: return the text that was held back and the terminal message."""
         run, generation = slot.active, slot.active.generation
         if generation.finish is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from protocol.wire.facts import SlotReport, Timings, TokenProb
-from protocol.wire.messages import Started
+from protocol.wire.messages import Envelope, Started
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
@@ -140,18 +140,14 @@ class Slot:
         run.reading = run.task.prompt
         on_device = run.sampler.backend_sampling
         self.last_params = replace(run.task.params, backend_sampling=on_device)
-        self.last_task_id = run.task.task_id
+        self.last_task_id = run.task.key.id
 
-    def started(self, n_known: int) -> Started:
+    def started(self, n_known: int) -> Envelope:
         """Return the message of the task's start; `n_known` tokens of its prompt are cached."""
         run = self.active
-        return Started(
-            task_id=run.task.task_id,
-            attempt=run.task.attempt,
-            slot=self.id,
-            n_prompt=len(run.task.prompt),
-            n_cached=max(run.n_cached, n_known),
-        )
+        n_cached = max(run.n_cached, n_known)
+        started = Started(slot=self.id, n_prompt=len(run.task.prompt), n_cached=n_cached)
+        return Envelope(run.task.key, started)
 
     def end(self, release: int) -> SlotTask:
         """End the task and keep its tokens as cache; return its state."""
@@ -240,7 +236,7 @@ class Slot:
         return SlotReport(
             id=self.id,
             is_processing=True,
-            task_id=run.task.task_id,
+            task_id=run.task.key.id,
             n_prompt=len(run.task.prompt),
             n_prompt_processed=max(0, n_read),
             n_cached=run.n_cached,
@@ -254,5 +250,5 @@ class Slot:
         )
 
     def __repr__(self) -> str:
-        task = "-" if self.run is None else str(self.run.task.task_id)
+        task = "-" if self.run is None else str(self.run.task.key.id)
         return f"<Slot {self.id} {self.state.name} task={task} n_past={len(self.tokens)}>"

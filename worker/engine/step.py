@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Message
+from protocol.wire.messages import Envelope
 from worker.engine.adapters import Turns
 from worker.engine.backend import Backend, BatchRow, CacheFull, DecodeFailed
 from worker.engine.cache.cache import PrefixCache
@@ -66,7 +66,7 @@ class Step:
         self._n_steps = 0
         self._n_faults = self._n_failures = 0
         """Steps in a row that ended in an exception, and batches in a row that failed."""
-        self._said: list[Message] = []
+        self._said: list[Envelope] = []
         """Messages of the step that runs now."""
         self.progress = EngineProgress()
         self.failure: str | None = None
@@ -76,7 +76,7 @@ class Step:
         """Note that no step follows at once, so that idle time is not counted as overhead."""
         self._last_end = self._last_decode_end = 0.0
 
-    def run(self) -> list[Message]:
+    def run(self) -> list[Envelope]:
         """Do one step and return its messages; an exception fails all tasks of the step."""
         self.progress.begin()
         self._said = []
@@ -87,7 +87,7 @@ class Step:
             self._abandon(error)
         return self._said
 
-    def _run(self, messages: list[Message]) -> None:
+    def _run(self, messages: list[Envelope]) -> None:
         start = self._last_end or time.perf_counter()
         is_reading = any(slot.state is SlotState.PREFILL for slot in self._slots)
         if is_reading:  # most steps only decode, and have nobody who is preempted or undecided
@@ -115,7 +115,7 @@ class Step:
             self.failure = f"two steps in a row failed: {type(error).__name__}"
         for slot in running(self._slots):
             if slot not in self.results.finished:
-                fault = self._counters.fault(slot.active.task.task_id, error)
+                fault = self._counters.fault(slot.active.task.key.id, error)
                 self.results.fail(slot, fault, self._said)
 
     # ---- before the batch ---------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Step:
         self._backend.adapters.use(scales)
         return [slot for slot in busy if slot.scales == scales]
 
-    def _read_media(self, able: Sequence[Slot], messages: list[Message]) -> None:
+    def _read_media(self, able: Sequence[Slot], messages: list[Envelope]) -> None:
         """Read one image or sound, of the oldest task first; it takes a batch of its own."""
         reading = [slot for slot in able if slot.state is SlotState.PREFILL]
         ready = [slot for slot in reading if len(slot.tokens) in slot.active.task.media]
@@ -152,7 +152,7 @@ class Step:
 
     # ---- the batch ----------------------------------------------------------------------------
 
-    def _compute(self, rows: list[BatchRow], messages: list[Message]) -> list[BatchRow]:
+    def _compute(self, rows: list[BatchRow], messages: list[Envelope]) -> list[BatchRow]:
         """Decode the rows, or as many as find cells; return those that were decoded."""
         self._before()
         while rows:
@@ -177,7 +177,7 @@ class Step:
         return []
 
     def _give_up(
-        self, rows: Sequence[BatchRow], error: DecodeFailed, messages: list[Message]
+        self, rows: Sequence[BatchRow], error: DecodeFailed, messages: list[Envelope]
     ) -> None:
         """Fail the tasks of a batch that was not computed."""
         self._n_failures += 1
@@ -201,7 +201,7 @@ class Step:
         if len(plain) > 1:
             self._backend.sample_ahead(plain)
 
-    def _take(self, slot: Slot, index: int, row: BatchRow, messages: list[Message]) -> None:
+    def _take(self, slot: Slot, index: int, row: BatchRow, messages: list[Envelope]) -> None:
         """Take a decoded row for its slot, and for those that waited for the same prompt."""
         if slot.state is SlotState.DECODE or not row.wants_logits:
             self._judge(slot, index, row, messages)
@@ -209,12 +209,12 @@ class Step:
         for one in (slot, *self._sharing.identical_prompts(slot, self._slots)):
             self._judge(one, index, row, messages)
 
-    def _judge(self, slot: Slot, index: int, row: BatchRow, messages: list[Message]) -> None:
+    def _judge(self, slot: Slot, index: int, row: BatchRow, messages: list[Envelope]) -> None:
         """Take one task's next token; an exception fails that task only."""
         try:
             messages += self.results.take(slot, index, row)
         except Exception as error:
-            fault = self._counters.fault(slot.active.task.task_id, error)
+            fault = self._counters.fault(slot.active.task.key.id, error)
             self.results.fail(slot, fault, messages)
 
     # ---- figures ------------------------------------------------------------------------------

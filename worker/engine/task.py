@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.errors import TaskError
-from protocol.wire.messages import Failed, Terminal
+from protocol.wire.messages import Envelope, Failed, TaskKey, Terminal
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import Sampler
 from worker.engine.media import Media
@@ -14,8 +14,7 @@ from worker.engine.media import Media
 class EngineTask:
     """A tokenized prompt and its parameters."""
 
-    task_id: int
-    attempt: int
+    key: TaskKey
     prompt: list[int]
     params: SamplingParams
     slot: int = -1
@@ -44,11 +43,6 @@ class EngineTask:
         """Whether the answer leaves in one piece, after its first token."""
         return not (self.params.stream or self.params.timings_per_token or self.tells_tokens)
 
-    @property
-    def key(self) -> tuple[int, int]:
-        """Identify the attempt."""
-        return self.task_id, self.attempt
-
 
 @dataclass(frozen=True, slots=True)
 class Submit:
@@ -62,8 +56,7 @@ class Submit:
 class Abort:
     """Command: cancel an attempt; it ends within one step."""
 
-    task_id: int
-    attempt: int
+    key: TaskKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +68,7 @@ class AbortAll:
 class Report:
     """Command: describe the slots."""
 
-    task_id: int
-    attempt: int
+    key: TaskKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +79,7 @@ class EngineJob:
     wait for it, so long work is cut into several jobs.
     """
 
-    task_id: int
-    attempt: int
+    key: TaskKey
     work: Callable[[], Terminal | None]
     """Returns the terminal message, or None if another job continues the work."""
     slot: int = -1
@@ -107,18 +98,7 @@ class Stop:
 Command = Submit | Abort | AbortAll | Report | EngineJob | Stop
 
 
-def failed(task: EngineTask, error: TaskError) -> Failed:
-    """Return the terminal message of a generation that failed."""
-    return failure(task.task_id, task.attempt, error)
-
-
-def failure(task_id: int, attempt: int, error: TaskError) -> Failed:
+def failed(key: TaskKey, error: TaskError) -> Envelope:
     """Return the terminal message of an attempt that failed."""
-    return Failed(
-        task_id=task_id,
-        attempt=attempt,
-        code=error.code,
-        message=error.message,
-        param=error.param,
-        detail=error.detail or None,
-    )
+    code, message, detail = error.code, error.message, error.detail or None
+    return Envelope(key, Failed(code=code, message=message, param=error.param, detail=detail))

@@ -1,8 +1,7 @@
 """What a worker gets of the host: threads, CPUs, memory for its weights, and why: pure.
 
 `Host` is what `worker/host/topology.py` has read of the machine. Explicit options take precedence;
-the rest is chosen here. The figures behind them are in docs/running/operations.md,
-"Threads and placement".
+the rest is chosen here. The figures behind them are in docs/notes/threads.md.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from protocol.wire.messages import Delta, Done, Failed, Message, TaskMessage, Terminal
+from protocol.wire.messages import Delta, Done, Envelope, FrameItem, TaskKey, Terminal
 from worker.output.chat_parser.parser import ChatParser
 
-_Key = tuple[int, int]
-Fault = Callable[[TaskMessage, Exception], Failed]
-"""Ends the task of a message that its parser cannot read."""
+Fault = Callable[[TaskKey, Exception], Envelope]
+"""Ends a task whose text its parser cannot read."""
 
 
 class ChatParsers:
@@ -16,9 +15,9 @@ class ChatParsers:
 
     def __init__(self, fault: Fault) -> None:
         self._fault = fault
-        self._parsers: dict[_Key, ChatParser] = {}
+        self._parsers: dict[TaskKey, ChatParser] = {}
 
-    def open(self, key: _Key, parser: ChatParser) -> None:
+    def open(self, key: TaskKey, parser: ChatParser) -> None:
         """Begin to parse what is said of a task."""
         self._parsers[key] = parser
 
@@ -26,60 +25,55 @@ class ChatParsers:
         """Forget all: nobody waits for them any more."""
         self._parsers.clear()
 
-    def parse(self, messages: list[Message]) -> list[Message]:
+    def parse(self, items: list[FrameItem]) -> list[FrameItem]:
         """Take texts apart; what was held back goes out before the end.
 
         A parser that fails ends its own task; nothing of that follows.
         """
         if not self._parsers:
-            return messages
-        out: list[Message] = []
-        failed: set[_Key] = set()
-        for message in messages:
-            if failed and isinstance(message, TaskMessage) and _key(message) in failed:
-                continue
-            try:
-                if type(message) is Delta:
-                    out.append(self._delta(message))
-                elif isinstance(message, Terminal):
-                    out += self._end(message)
-                else:
-                    out.append(message)
-            except Exception as error:
-                assert isinstance(message, TaskMessage)
-                self._parsers.pop(_key(message), None)
-                failed.add(_key(message))
-                out.append(self._fault(message, error))
+            return items
+        out: list[FrameItem] = []
+        failed: set[TaskKey] = set()
+        for item in items:
+            if not isinstance(item, Envelope):
+                out.append(item)
+            elif item.task not in failed:
+                try:
+                    out += self._parsed(item)
+                except Exception as error:
+                    self._parsers.pop(item.task, None)
+                    failed.add(item.task)
+                    out.append(self._fault(item.task, error))
         return out
 
-    def _delta(self, delta: Delta) -> Delta:
-        parser = self._parsers.get((delta.task_id, delta.attempt))
-        if parser is None:
-            return delta
-        parsed = parser.feed(delta.text)
-        if parsed.content == delta.text and not (parsed.reasoning or parsed.tool_calls):
-            return delta  # most of an answer is what it seems to be
-        return replace(
-            delta, text=parsed.content, reasoning=parsed.reasoning, tool_calls=parsed.tool_calls
-        )
-
-    def _end(self, message: Terminal) -> list[Message]:
-        parser = self._parsers.pop((message.task_id, message.attempt), None)
-        if parser is None or not isinstance(message, Done):
-            return [message]
+    def _parsed(self, envelope: Envelope) -> list[Envelope]:
+        """Return what is to be said in place of a message of the engine."""
+        key, payload, _ = envelope
+        if type(payload) is Delta:
+            parser = self._parsers.get(key)
+            delta = payload if parser is None else _delta(parser, payload)
+            return [envelope if delta is payload else Envelope(key, delta)]
+        if not isinstance(payload, Terminal):
+            return [envelope]
+        parser = self._parsers.pop(key, None)
+        if parser is None or not isinstance(payload, Done):
+            return [envelope]
         parsed = parser.finish()
         if not parsed:
-            return [message]
+            return [envelope]
         rest = Delta(
-            task_id=message.task_id,
-            attempt=message.attempt,
             text=parsed.content,
             reasoning=parsed.reasoning,
             tool_calls=parsed.tool_calls,
-            n_predicted=message.n_predicted,
+            n_predicted=payload.n_predicted,
         )
-        return [rest, message]
+        return [Envelope(key, rest), envelope]
 
 
-def _key(message: TaskMessage) -> _Key:
-    return message.task_id, message.attempt
+def _delta(parser: ChatParser, delta: Delta) -> Delta:
+    parsed = parser.feed(delta.text)
+    if parsed.content == delta.text and not (parsed.reasoning or parsed.tool_calls):
+        return delta  # most of an answer is what it seems to be
+    return replace(
+        delta, text=parsed.content, reasoning=parsed.reasoning, tool_calls=parsed.tool_calls
+    )

@@ -13,9 +13,8 @@ import zmq
 from protocol.wire import codec
 from protocol.wire.codec import ProtocolError
 from protocol.wire.frames import FrameRefusal, pack
-from protocol.wire.messages import Failed, Message, TaskMessage, Terminal
-
-TaskKey = tuple[int, int]
+from protocol.wire.messages import Envelope, FrameItem, TaskKey, Terminal
+from worker.engine.task import failed
 
 logger = logging.getLogger(__name__)
 
@@ -63,45 +62,43 @@ class GatewayConnection:
         self._monitor.close()
         self.dealer.close(linger=linger_ms)
 
-    def send(self, messages: Sequence[Message]) -> Sequence[TaskKey]:
+    def send(self, items: Sequence[FrameItem]) -> Sequence[TaskKey]:
         """Send messages, in one frame if they fit; return the tasks that this has ended.
 
         A message that cannot be sent ends its own task with `Failed`; nothing follows that.
         """
         if self._failed:
-            messages = self._without_failed(messages)
-        packed = pack(self._n_sent, messages)
+            items = self._without_failed(items)
+        packed = pack(self._n_sent, items)
         for data in packed.frames:
             self.dealer.send(data, zmq.NOBLOCK)
             self._n_sent += 1
         return self._fail(packed.refused) if packed.refused else ()
 
     def _fail(self, refused: Sequence[FrameRefusal]) -> list[TaskKey]:
-        ended: dict[TaskKey, Failed] = {}
+        ended: dict[TaskKey, Envelope] = {}
         goes_on: set[TaskKey] = set()
-        for message, error in refused:
-            logger.error("message=%s not sent reason=%s", type(message).__name__, error.message)
-            if isinstance(message, TaskMessage):
-                task_id, attempt = key = (message.task_id, message.attempt)
-                code, text = error.code, error.message
-                ended[key] = Failed(task_id=task_id, attempt=attempt, code=code, message=text)
-                if not isinstance(message, Terminal):
-                    goes_on.add(key)
+        for item, error in refused:
+            said = item.payload if isinstance(item, Envelope) else item
+            logger.error("message=%s not sent reason=%s", type(said).__name__, error.message)
+            if isinstance(item, Envelope):
+                ended[item.task] = failed(item.task, error)
+                if not isinstance(said, Terminal):
+                    goes_on.add(item.task)
         self.send(list(ended.values()))
         self._failed |= goes_on
         return list(ended)
 
-    def _without_failed(self, messages: Sequence[Message]) -> list[Message]:
-        wanted: list[Message] = []
-        for message in messages:
-            key = (message.task_id, message.attempt) if isinstance(message, TaskMessage) else None
-            if key not in self._failed:
-                wanted.append(message)
-            elif isinstance(message, Terminal):
-                self._failed.discard(key)
+    def _without_failed(self, items: Sequence[FrameItem]) -> list[FrameItem]:
+        wanted: list[FrameItem] = []
+        for item in items:
+            if not isinstance(item, Envelope) or item.task not in self._failed:
+                wanted.append(item)
+            elif isinstance(item.payload, Terminal):
+                self._failed.discard(item.task)
         return wanted
 
-    def receive(self) -> tuple[Message, ...] | None:
+    def receive(self) -> tuple[FrameItem, ...] | None:
         """Return the messages of the next frame, or None if there is none.
 
         Raises `ProtocolError` for bytes that make no sense, or when a frame is missing.

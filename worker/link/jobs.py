@@ -10,7 +10,6 @@ from worker.link.pending import ORDERS
 from worker.link.preparation import PreparationJob
 from worker.prompt.prompt import Prepared, PromptReader
 
-TaskKey = tuple[int, int]
 Outcome = m.Terminal | Prepared | MediaInput | Exception
 
 _LIMIT_S, _LIMIT_PER_MIB_S, _LONGEST_S = 5.0, 2.0, 60.0
@@ -19,34 +18,35 @@ _LARGE = 64 * 1024
 """From this size on a task may take long to prepare."""
 
 
-def job_of(reader: PromptReader, messages: Sequence[m.TaskMessage]) -> PreparationJob:
+def job_of(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> PreparationJob:
     """Return the job that prepares tasks; its outcome maps their keys to what became of each."""
-    first = messages[0]
-    size = sum(_size(message) for message in messages)
+    first = envelopes[0]
+    size = sum(_size(envelope.payload) for envelope in envelopes)
     return PreparationJob(
-        label=f"{type(first).__name__} task={first.task_id} n={len(messages)}",
-        work=partial(_outcomes, reader, tuple(messages)),
+        label=f"{type(first.payload).__name__} task={first.task.id} n={len(envelopes)}",
+        work=partial(_outcomes, reader, tuple(envelopes)),
         limit_s=min(_LONGEST_S, _LIMIT_S + size / 2**20 * _LIMIT_PER_MIB_S),
         is_large=size > _LARGE,
-        is_alone=isinstance(first, ORDERS),
+        is_alone=isinstance(first.payload, ORDERS),
     )
 
 
-def _outcomes(reader: PromptReader, messages: Sequence[m.TaskMessage]) -> dict[TaskKey, Outcome]:
+def _outcomes(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> dict[m.TaskKey, Outcome]:
     """Prepare tasks one after the other; on a thread of `Preparation`."""
-    found: dict[TaskKey, Outcome] = {}
-    for message in messages:
+    found: dict[m.TaskKey, Outcome] = {}
+    for envelope in envelopes:
         try:
-            found[message.task_id, message.attempt] = reader.prepare(message)
+            found[envelope.task] = reader.prepare(envelope)
         except Exception as error:
-            found[message.task_id, message.attempt] = error
+            found[envelope.task] = error
     return found
 
 
-def shares_prompt(one: m.Generate, other: m.Generate) -> bool:
+def shares_prompt(one: m.TaskMessage, other: m.Generate) -> bool:
     """Tell whether two generations read the same."""
     return (
-        one.prompt == other.prompt
+        isinstance(one, m.Generate)
+        and one.prompt == other.prompt
         and one.chat == other.chat
         and one.infill == other.infill
         and one.media == other.media

@@ -18,12 +18,12 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m
 from protocol.wire.codec import ProtocolError
-from protocol.wire.messages import Message
+from protocol.wire.messages import FrameItem
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
+from worker.engine.task import failed
 from worker.link.connection import GatewayConnection
 from worker.link.outbound import OutboundQueue
-from worker.link.pending import failed
 from worker.link.preparation import Preparation
 from worker.link.side_tasks import SideTasks
 from worker.link.tasks import Tasks
@@ -158,7 +158,7 @@ class Link:
         start = time.monotonic()
         if self._connection.monitor_fd in ready and self._connection.was_dropped():
             self._reconnect("the gateway hung up")
-        said: list[Message] = []
+        said: list[FrameItem] = []
         if self._outlet.fd in ready:
             said = self._outlet.take()
             self._forward(said)
@@ -188,25 +188,25 @@ class Link:
         n_waiting = beat.waiting + tasks.n_preempted + tasks.n_preparing
         return replace(beat, waiting=n_waiting, stats=stats)
 
-    def _forward(self, messages: list[Message]) -> None:
+    def _forward(self, items: list[FrameItem]) -> None:
         """Send what the engine said; a step that ends a task carries the counters with it."""
-        said, has_ended = self.tasks.tell(messages)
+        said, has_ended = self.tasks.tell(items)
         if has_ended:
             said.append(self._heartbeat())
         self._say(said)
 
-    def _say(self, messages: Sequence[Message]) -> None:
-        if messages:
-            for key in self._connection.send(messages):
+    def _say(self, items: Sequence[FrameItem]) -> None:
+        if items:
+            for key in self._connection.send(items):
                 self._say(self.tasks.cancel(key))
 
     def _hear(self) -> None:
         """Take what the gateway says; begin a new connection where that makes no sense."""
         until = time.monotonic() + _HEARING_S
         try:
-            while (messages := self._connection.receive()) is not None:
-                for message in messages:
-                    self._obey(message)
+            while (items := self._connection.receive()) is not None:
+                for item in items:
+                    self._obey(item)
                 self._say(self.tasks.flush())
                 if time.monotonic() > until:
                     return  # the rest makes the next poll return at once
@@ -224,27 +224,27 @@ class Link:
         self.tasks.clear()
         self.open()
 
-    def _obey(self, message: Message) -> None:
-        match message:
+    def _obey(self, item: FrameItem) -> None:
+        match item:
+            case m.Envelope(key, m.Cancel()):
+                self._say(self.tasks.cancel(key))
+            case m.Envelope(key, m.Malformed(reason=reason)):
+                error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
+                self._say([failed(key, error)])
+            case m.Envelope():
+                self._say(self.tasks.take(item))
             case m.Welcome():
-                self._welcome(message)
+                self._welcome(item)
             case m.Opened():
                 self.is_open = True
             case m.Refused():
-                self.refused = message.reason
-            case m.Cancel():
-                self._say(self.tasks.cancel((message.task_id, message.attempt)))
+                self.refused = item.reason
             case m.Drain():
                 self.drain()
             case m.Ping():
                 pass
-            case m.Malformed():
-                error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {message.reason}")
-                self._say([failed(message, error)])
-            case m.TaskMessage():
-                self._say(self.tasks.take(message))
             case _:
-                logger.warning("unexpected message type=%s", type(message).__name__)
+                logger.warning("unexpected message type=%s", type(item).__name__)
 
     def _welcome(self, message: m.Welcome) -> None:
         if message.wire_version != WIRE_VERSION:

@@ -10,11 +10,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.filenames import is_valid_filename
-from protocol.wire.messages import TaskMessage, Terminal
+from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.side_tasks import LoraAdapter, LoraListed, SetLora, SlotActed, SlotAction
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
@@ -27,12 +28,21 @@ from worker.link.slot_files import NOT_A_STATE, Saved, Unfit
 logger = logging.getLogger(__name__)
 
 Work = Callable[[], Terminal | None]
-TaskKey = tuple[int, int]
 
 MAX_PENDING = 4
 """Saves and restores under way; who comes then is told to come again."""
 OWNERS = ":keys"
 """Folder of the owners' folders: no client can name a file so."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SlotTask:
+    """A save, restore or erasure with the slot and the file that it is for."""
+
+    key: TaskKey
+    action: SlotAction
+    slot: int
+    path: Path
 
 
 class SideTasks:
@@ -48,7 +58,7 @@ class SideTasks:
         self._quota = quota_mib << 20
         self._pending: set[TaskKey] = set()
         """Actions that have not ended; each may hold the state of a slot."""
-        self._due: deque[tuple[SlotAction, Path]] = deque()
+        self._due: deque[_SlotTask] = deque()
         """Slots that are to be copied when the one that is being written is on the disk."""
         self._is_writing = False
         """A copy is held for the file thread; the engine thread's alone."""
@@ -58,31 +68,31 @@ class SideTasks:
             version=states.version, facts=states.facts, n_streams=states.n_streams
         )
 
-    def start(self, message: SlotAction | SetLora) -> None:
+    def start(self, key: TaskKey, message: SlotAction | SetLora, slot: int = -1) -> None:
         """Begin a task; its terminal message comes from the engine. Raises `TaskError`."""
         if isinstance(message, SetLora):
             check_scales(message.scales or (), len(self._backend.adapters.loaded))
-            self._call(message, lambda: self._set_lora(message))
+            self._call(key, lambda: self._set_lora(message))
             return
         if not self._folder:
             what = "This server does not support slots action. Start it with `--slot-save-path`"
             raise TaskError(ErrorCode.NOT_SUPPORTED, what)
-        if not 0 <= message.slot < len(self._engine.slots):
+        if not 0 <= slot < len(self._engine.slots):
             raise InvalidRequest("Invalid slot ID", param="id_slot")
         if message.action == "erase":
-            self._call(message, lambda: self._erase(message), message.slot)
+            self._call(key, lambda: self._erase(message, slot), slot)
             return
         if message.action not in ("save", "restore"):
             raise InvalidRequest("Invalid action", param="action")
-        path = self._path(message)
+        task = _SlotTask(key, message, slot, self._path(message))
         if len(self._pending) >= MAX_PENDING:
             what = "Too many slots are being saved or restored"
             raise TaskError(ErrorCode.OVERLOADED, what, detail={"retry_after_s": 1})
-        self._pending.add((message.task_id, message.attempt))
+        self._pending.add(key)
         if message.action == "save":
-            self._call(message, lambda: self._copy(message, path), message.slot)
+            self._call(key, lambda: self._copy(task), slot)
         else:
-            self._files.submit(self._read, message, path)
+            self._files.submit(self._read, task)
 
     def drop(self) -> None:
         """Forget what waits: the gateway that wanted it is gone."""
@@ -107,7 +117,7 @@ class SideTasks:
             raise InvalidRequest("Invalid owner", param="filename")
         return Path(self._folder) / OWNERS / message.owner / message.filename
 
-    def _call(self, message: TaskMessage, work: Work, slot: int = -1) -> None:
+    def _call(self, key: TaskKey, work: Work, slot: int = -1) -> None:
         def until_it_ends() -> Terminal | None:
             has_ended = True
             try:
@@ -115,10 +125,10 @@ class SideTasks:
                 has_ended = answer is not None
             finally:
                 if has_ended:
-                    self._pending.discard((message.task_id, message.attempt))
+                    self._pending.discard(key)
             return answer
 
-        self._engine.submit(EngineJob(message.task_id, message.attempt, until_it_ends, slot))
+        self._engine.submit(EngineJob(key, until_it_ends, slot))
 
     def _set_lora(self, message: SetLora) -> LoraListed:
         if message.scales is not None:
@@ -136,17 +146,17 @@ class SideTasks:
             )
             for number, (adapter, scale) in enumerate(loaded)
         )
-        return LoraListed(task_id=message.task_id, attempt=message.attempt, adapters=adapters)
+        return LoraListed(adapters=adapters)
 
     # ---- saving -------------------------------------------------------------------------------
 
-    def _copy(self, message: SlotAction, path: Path) -> None:
+    def _copy(self, task: _SlotTask) -> None:
         """Take the memory of an idle slot; the file thread goes on with it."""
         if self._is_writing:
-            self._due.append((message, path))
+            self._due.append(task)
             return
         start = time.perf_counter()
-        slot = self._own_slot(message)
+        slot = self._own_slot(task.action, task.slot)
         if any(token < 0 for token in slot.tokens):
             reason = "a slot with images or sounds in its prompt cannot be saved"
             raise TaskError(ErrorCode.NOT_SUPPORTED, reason)
@@ -154,80 +164,81 @@ class SideTasks:
             reason = "a slot whose context was extended by grouping cannot be saved"
             raise TaskError(ErrorCode.NOT_SUPPORTED, reason)
         state = self._backend.states.copy(slot.id)
-        saved = Saved(list(slot.tokens), state, slot.scales, message.salt, slot.id)
+        saved = Saved(list(slot.tokens), state, slot.scales, task.action.salt, slot.id)
         self._is_writing = True
-        self._files.submit(self._write, message, path, saved, start)
+        self._files.submit(self._write, task, saved, start)
 
-    def _own_slot(self, message: SlotAction) -> Slot:
+    def _own_slot(self, action: SlotAction, slot_id: int) -> Slot:
         """Return the slot of an action, unless it holds the prompt of somebody else."""
-        slot = self._engine.slots[message.slot]
-        if slot.tokens and slot.salt != message.salt:
-            what = f"slot {message.slot} holds a prompt of another API key or cache_salt"
+        slot = self._engine.slots[slot_id]
+        if slot.tokens and slot.salt != action.salt:
+            what = f"slot {slot_id} holds a prompt of another API key or cache_salt"
             raise InvalidRequest(what, param="id_slot")
         return slot
 
-    def _written(self, message: SlotAction, work: Callable[[], SlotActed]) -> None:
+    def _written(self, key: TaskKey, work: Callable[[], SlotActed]) -> None:
         """Tell how a save has ended, and begin the next one."""
 
         def end() -> SlotActed:
             self._is_writing = False
             if self._due:
-                following, path = self._due.popleft()
-                self._call(following, lambda: self._copy(following, path), following.slot)
+                following = self._due.popleft()
+                self._call(following.key, lambda: self._copy(following), following.slot)
             return work()
 
-        self._call(message, end)
+        self._call(key, end)
 
-    def _write(self, message: SlotAction, path: Path, saved: Saved, start: float) -> None:
+    def _write(self, task: _SlotTask, saved: Saved, start: float) -> None:
         try:
-            self._check_quota(message, path, saved)
-            size = slot_files.write(path, saved, self._stamp)
+            self._check_quota(task, saved)
+            size = slot_files.write(task.path, saved, self._stamp)
         except TaskError as error:
-            self._fail(message, error)
+            self._fail(task.key, error)
             return
         except OSError as error:
-            logger.error("slot not saved slot=%d reason=%s", message.slot, error.strerror)
+            logger.error("slot not saved slot=%d reason=%s", task.slot, error.strerror)
             reason = f"Unable to save slot: {error.strerror}"
-            self._fail(message, TaskError(ErrorCode.INTERNAL, reason))
+            self._fail(task.key, TaskError(ErrorCode.INTERNAL, reason))
             return
         except Exception as error:
-            logger.exception("slot not saved slot=%d", message.slot)
-            self._fail(message, TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {error}"))
+            logger.exception("slot not saved slot=%d", task.slot)
+            self._fail(task.key, TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {error}"))
             return
-        self._written(message, lambda: _acted(message, len(saved.tokens), size, start))
+        self._written(task.key, lambda: _acted(len(saved.tokens), size, start))
 
-    def _check_quota(self, message: SlotAction, path: Path, saved: Saved) -> None:
+    def _check_quota(self, task: _SlotTask, saved: Saved) -> None:
         """Refuse a file beyond what its owner may have; make the owner's folder."""
-        if not message.owner:
+        if not task.action.owner:
             return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        size = slot_files.folder_size(path.parent, path.name) + len(saved.state)
+        folder = task.path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        size = slot_files.folder_size(folder, task.path.name) + len(saved.state)
         if self._quota and size > self._quota:
             what = f"the saved slots of this API key would take more than {self._quota >> 20} MiB"
             raise InvalidRequest(what, param="filename")
 
     # ---- restoring ----------------------------------------------------------------------------
 
-    def _read(self, message: SlotAction, path: Path) -> None:
+    def _read(self, task: _SlotTask) -> None:
         """Judge a file before the engine hears of it."""
         start = time.perf_counter()
         card = self._backend.card
         limits = slot_files.Limits(n_ctx=card.n_ctx, n_vocab=card.n_vocab)
         saved: Saved | Unfit
         try:
-            saved = slot_files.read(path, self._stamp, limits, message.salt)
+            saved = slot_files.read(task.path, self._stamp, limits, task.action.salt)
         except Unfit as error:
             saved = error
         except Exception as error:
-            logger.exception("saved slot not read slot=%d", message.slot)
+            logger.exception("saved slot not read slot=%d", task.slot)
             saved = Unfit(str(error))
         read_s = time.perf_counter() - start
-        self._call(message, lambda: self._put(message, saved, read_s), message.slot)
+        self._call(task.key, lambda: self._put(task.slot, saved, read_s), task.slot)
 
-    def _put(self, message: SlotAction, saved: Saved | Unfit, read_s: float) -> SlotActed:
+    def _put(self, slot_id: int, saved: Saved | Unfit, read_s: float) -> SlotActed:
         """Replace what an idle slot holds; it is empty if that fails."""
         start = time.perf_counter() - read_s
-        slot = self._engine.slots[message.slot]
+        slot = self._engine.slots[slot_id]
         self._engine.cache.empty(slot)
         if isinstance(saved, Unfit):
             raise _not_restored(str(saved))
@@ -237,33 +248,27 @@ class SideTasks:
         slot.salt = saved.salt
         slot.scales = saved.scales or (0.0,) * len(self._backend.adapters.loaded)
         self._engine.cache.note(slot)
-        return _acted(message, len(saved.tokens), saved.size, start)
+        return _acted(len(saved.tokens), saved.size, start)
 
     # ---- erasing ------------------------------------------------------------------------------
 
-    def _erase(self, message: SlotAction) -> SlotActed:
-        slot = self._own_slot(message) if message.owner else self._engine.slots[message.slot]
+    def _erase(self, action: SlotAction, slot_id: int) -> SlotActed:
+        slot = self._own_slot(action, slot_id) if action.owner else self._engine.slots[slot_id]
         n_tokens = self._engine.cache.empty(slot)
-        return _acted(message, n_tokens, 0, time.perf_counter())
+        return _acted(n_tokens, 0, time.perf_counter())
 
-    def _fail(self, message: SlotAction, error: TaskError) -> None:
+    def _fail(self, key: TaskKey, error: TaskError) -> None:
         """Tell that a save has failed."""
 
         def fail() -> SlotActed:
             raise error
 
-        self._written(message, fail)
+        self._written(key, fail)
 
 
-def _acted(message: SlotAction, n_tokens: int, n_bytes: int, start: float) -> SlotActed:
-    return SlotActed(
-        task_id=message.task_id,
-        attempt=message.attempt,
-        slot=message.slot,
-        n_tokens=n_tokens,
-        n_bytes=n_bytes,
-        time_ms=(time.perf_counter() - start) * 1e3,
-    )
+def _acted(n_tokens: int, n_bytes: int, start: float) -> SlotActed:
+    time_ms = (time.perf_counter() - start) * 1e3
+    return SlotActed(n_tokens=n_tokens, n_bytes=n_bytes, time_ms=time_ms)
 
 
 def _not_restored(reason: str) -> InvalidRequest:

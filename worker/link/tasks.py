@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.wire import messages as m
 from protocol.wire import side_tasks as s
+from protocol.wire.messages import Envelope, FrameItem, TaskKey
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.embedding.inputs import MediaInput
 from worker.engine.engine import Engine
-from worker.engine.task import Abort, AbortAll, EngineTask, Report, Submit
+from worker.engine.task import Abort, AbortAll, EngineTask, Report, Submit, failed
 from worker.link.answers import ChatParsers
-from worker.link.jobs import Outcome, TaskKey, job_of, shares_prompt
-from worker.link.pending import PendingTasks, cancelled, failed
+from worker.link.jobs import Outcome, job_of, shares_prompt
+from worker.link.pending import PendingTasks, cancelled
 from worker.link.preparation import Overrun, Preparation, PreparationJob
 from worker.link.reasoning import end_thoughts
 from worker.link.side_tasks import SideTasks
@@ -36,7 +37,7 @@ class Tasks:
         self._side: SideTasks | None = None
         self._desk: EmbeddingBatcher | None = None
         self._parking = PendingTasks()
-        self._fresh: list[m.Generate] = []
+        self._fresh: list[Envelope] = []
         """Generations of the frame that is being heard, which share one prompt."""
         self._preparing: dict[TaskKey, PreparationJob] = {}
         self.running: set[TaskKey] = set()
@@ -61,12 +62,12 @@ class Tasks:
 
     def attach(
         self, engine: Engine, reader: PromptReader, side: SideTasks | None
-    ) -> list[m.Message]:
+    ) -> list[FrameItem]:
         """Begin what waits for the model; return what is to be said at once."""
         self._engine, self._reader, self._side = engine, reader, side
-        said: list[m.Message] = []
-        for task in self._parking.take():
-            said += self._begin(task)
+        said: list[FrameItem] = []
+        for envelope in self._parking.take():
+            said += self._begin(envelope)
         return said + self.flush()
 
     def detach(self) -> None:
@@ -76,7 +77,7 @@ class Tasks:
             self._side.close()
         self._engine = self._reader = self._side = self._desk = None
 
-    def give_up(self, error: TaskError) -> list[m.Terminal]:
+    def give_up(self, error: TaskError) -> list[Envelope]:
         """End the tasks that wait for the model: it will not come."""
         return self._parking.fail(error)
 
@@ -104,25 +105,26 @@ class Tasks:
 
     # ---- in -----------------------------------------------------------------------------------
 
-    def take(self, message: m.TaskMessage) -> list[m.Message]:
+    def take(self, envelope: Envelope) -> list[FrameItem]:
         """Take a task in; return what is to be said at once. `flush` ends the frame."""
-        is_question = isinstance(message, m.Inspect)
+        is_question = isinstance(envelope.payload, m.Inspect)
         self.n_taken += not is_question
         if self._engine is None and is_question:
-            return [failed(message, TaskError(ErrorCode.UNAVAILABLE, "the model is not loaded"))]
+            error = TaskError(ErrorCode.UNAVAILABLE, "the model is not loaded")
+            return [failed(envelope.task, error)]
         if self._engine is None:
-            self._parking.add(message)
+            self._parking.add(envelope)
             return []
-        return self._begin(message)
+        return self._begin(envelope)
 
-    def flush(self) -> list[m.Message]:
+    def flush(self) -> list[FrameItem]:
         """Begin the generations that share a prompt together."""
         fresh, self._fresh = self._fresh, []
         if fresh:
             self._prepare(fresh)
         return []
 
-    def cancel(self, key: TaskKey) -> list[m.Message]:
+    def cancel(self, key: TaskKey) -> list[FrameItem]:
         """End a task as soon as that can be, wherever it is."""
         if (ended := self._parking.cancel(key)) is not None:
             return [ended]
@@ -153,60 +155,61 @@ class Tasks:
         if self._engine is not None:
             self._engine.submit(AbortAll())
 
-    def _begin(self, message: m.TaskMessage) -> list[m.Message]:
+    def _begin(self, envelope: Envelope) -> list[FrameItem]:
         """Begin a task; return its end if that has come already."""
         try:
-            self._start(message)
+            self._start(envelope)
         except TaskError as error:
-            return [failed(message, error)]
+            return [failed(envelope.task, error)]
         except Exception as error:
-            return [self._faulty(message, error)]
+            return [self._faulty(envelope.task, error)]
         return []
 
-    def _start(self, message: m.TaskMessage) -> None:
+    def _start(self, envelope: Envelope) -> None:
         assert self._engine is not None
+        key, message, slot = envelope
         match message:
             case m.Generate():
-                if self._fresh and not shares_prompt(self._fresh[0], message):
+                if self._fresh and not shares_prompt(self._fresh[0].payload, message):
                     self.flush()
-                self._fresh.append(message)
+                self._fresh.append(envelope)
                 return
             case s.Render() | s.SetSystemPrompt() | m.Tokenize() | m.Detokenize():
                 self.flush()
-                self._prepare([message])
+                self._prepare([envelope])
                 return
             case m.Inspect():
-                self._questions.add((message.task_id, message.attempt))
-                self._engine.submit(Report(message.task_id, message.attempt))
+                self._questions.add(key)
+                self._engine.submit(Report(key))
             case s.EndThoughts():
-                self._engine.submit(end_thoughts(self._engine, message))
+                self._engine.submit(end_thoughts(self._engine, key, message))
             case s.SlotAction() | s.SetLora() if self._side is not None:
-                self._side.start(message)
+                self._side.start(key, message, slot)
             case s.Embed() | s.Rerank():
                 if self._desk is None:
                     raise TaskError(ErrorCode.NOT_SUPPORTED, "this worker makes no embeddings")
                 if isinstance(message, s.Embed) and message.media:
-                    self._prepare([message])
+                    self._prepare([envelope])
                     return
-                self._desk.open(message)
+                self._desk.open(key, message)
             case _:
                 what = f"unexpected task {type(message).__name__}"
                 raise TaskError(ErrorCode.NOT_SUPPORTED, what)
-        self.running.add((message.task_id, message.attempt))
+        self.running.add(key)
 
     # ---- preparing ----------------------------------------------------------------------------
 
-    def _prepare(self, messages: Sequence[m.TaskMessage]) -> None:
+    def _prepare(self, envelopes: Sequence[Envelope]) -> None:
         """Let a thread do what takes long; `prepared` goes on with it."""
         assert self._reader is not None
-        job = job_of(self._reader, messages)
-        for message in messages:
-            self._preparing[message.task_id, message.attempt] = job
+        job = job_of(self._reader, envelopes)
+        for envelope in envelopes:
+            self._preparing[envelope.task] = job
         self._preparation.submit(job)
 
-    def prepared(self) -> list[m.Message]:
+    def prepared(self) -> list[FrameItem]:
         """Hand what has been prepared to the engine; return what has ended instead."""
-        said: list[m.Message] = []
+        said: list[FrameItem] = []
         ready: list[EngineTask] = []
         for job in self._preparation.take():
             for key, outcome in self._results(job):
@@ -216,9 +219,9 @@ class Tasks:
             self._engine.submit(Submit(ready[0], tuple(ready[1:])))
         return said
 
-    def overdue(self) -> list[m.Message]:
+    def overdue(self) -> list[FrameItem]:
         """End the tasks whose preparation takes too long."""
-        said: list[m.Message] = []
+        said: list[FrameItem] = []
         for job in self._preparation.overdue():
             logger.error("given up preparing=%r after_s=%.1f", job.label, job.limit_s)
             for key, outcome in self._results(job):
@@ -239,7 +242,7 @@ class Tasks:
         error = found if isinstance(found, Exception) else RuntimeError(repr(found))
         return [(key, error) for key in keys]
 
-    def _settle(self, key: TaskKey, outcome: Outcome, ready: list[EngineTask]) -> list[m.Message]:
+    def _settle(self, key: TaskKey, outcome: Outcome, ready: list[EngineTask]) -> list[FrameItem]:
         if isinstance(outcome, Prepared):
             self.running.add(key)
             if outcome.parser is not None:
@@ -247,46 +250,44 @@ class Tasks:
             ready.append(outcome.task)
             return []
         if isinstance(outcome, m.Terminal):
-            return [outcome]
+            return [Envelope(key, outcome)]
         if isinstance(outcome, MediaInput):
             assert self._desk is not None
             try:
-                self._desk.open_media(outcome)
+                self._desk.open_media(key, outcome)
             except TaskError as error:
                 outcome = error
             else:
                 self.running.add(key)
                 return []
-        message = m.TaskMessage(task_id=key[0], attempt=key[1])
         if isinstance(outcome, TaskError):
-            return [failed(message, outcome)]
-        return [self._faulty(message, outcome)]
+            return [failed(key, outcome)]
+        return [self._faulty(key, outcome)]
 
     # ---- out ----------------------------------------------------------------------------------
 
-    def tell(self, messages: Sequence[m.Message]) -> tuple[list[m.Message], bool]:
+    def tell(self, items: Sequence[FrameItem]) -> tuple[list[FrameItem], bool]:
         """Return what the gateway is to hear of what the engine said, and whether a task ended."""
         running = self.running
-        wanted: list[m.Message] = []
+        wanted: list[FrameItem] = []
         ended: list[TaskKey] = []
-        for message in messages:
+        for item in items:
             # What the engine still says about tasks of a connection that is gone is dropped.
-            if not isinstance(message, m.TaskMessage):
-                wanted.append(message)
-            elif (key := (message.task_id, message.attempt)) in running:
-                wanted.append(message)
-                if isinstance(message, m.Terminal):
-                    ended.append(key)
+            if not isinstance(item, Envelope):
+                wanted.append(item)
+            elif item.task in running:
+                wanted.append(item)
+                if isinstance(item.payload, m.Terminal):
+                    ended.append(item.task)
         running.difference_update(ended)
         return self._answers.parse(wanted), bool(ended)
 
-    def _parser_failed(self, message: m.TaskMessage, error: Exception) -> m.Failed:
+    def _parser_failed(self, key: TaskKey, error: Exception) -> Envelope:
         """End a task whose answer cannot be taken apart."""
-        key = (message.task_id, message.attempt)
         if key in self.running:
             self.running.discard(key)
             self._abort(key)
-        return self._faulty(message, error)
+        return self._faulty(key, error)
 
     # -------------------------------------------------------------------------------------------
 
@@ -294,11 +295,11 @@ class Tasks:
         assert self._engine is not None
         if self._desk is not None:
             self._desk.drop(key)
-        self._engine.submit(Abort(*key))
+        self._engine.submit(Abort(key))
 
-    def _faulty(self, message: m.TaskMessage, error: Exception) -> m.Failed:
+    def _faulty(self, key: TaskKey, error: Exception) -> Envelope:
         """End a task that met a fault of ours."""
         self.n_faults += 1
-        logger.error("task=%d failed by a fault of the worker", message.task_id, exc_info=error)
+        logger.error("task=%d failed by a fault of the worker", key.id, exc_info=error)
         what = f"internal error: {type(error).__name__}"
-        return failed(message, TaskError(ErrorCode.INTERNAL, what))
+        return failed(key, TaskError(ErrorCode.INTERNAL, what))

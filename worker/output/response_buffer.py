@@ -29,18 +29,15 @@ class ResponseBuffer:
         """It is time to let go of it."""
         return len(self.tokens) >= MOST
 
-    def take(self, key: tuple[int, int], n_predicted: int) -> list[Delta]:
-        """Let go of all as one delta of a task; none if nothing is held."""
+    def take(self, n_predicted: int) -> Delta | None:
+        """Let go of all as one delta; None if nothing is held."""
         if not self.tokens and not any(self.texts):
-            return []
-        task_id, attempt = key
+            return None
         delta = Delta(
-            task_id=task_id,
-            attempt=attempt,
             text="".join(self.texts),
             tokens=tuple(self.tokens),
             probs=tuple(self.probs),
             n_predicted=n_predicted,
         )
         self.texts, self.tokens, self.probs = [], [], []
-        return [delta]
+        return delta

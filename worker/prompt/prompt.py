@@ -11,8 +11,9 @@ from protocol.wire.facts import ModelCard
 from protocol.wire.messages import (
     Detokenize,
     Detokenized,
+    Envelope,
     Generate,
-    TaskMessage,
+    TaskKey,
     Terminal,
     Tokenize,
     Tokenized,
@@ -66,11 +67,11 @@ class PromptReader:
         self._shown = shown_tokens(backend, self._conversations.markers)
         self._tokens = PromptTokenizer(backend, cuts_long=cuts_long)
 
-    def prepare(self, message: TaskMessage) -> Prepared | MediaInput | Terminal:
+    def prepare(self, envelope: Envelope) -> Prepared | MediaInput | Terminal:
         """Do all of a task that needs no engine; raises `TaskError` for what cannot be done."""
-        match message:
+        match message := envelope.payload:
             case Generate():
-                task, expected = self._read(message)
+                task, expected = self._read(envelope.task, message, envelope.slot)
                 parser = parser_of(expected, is_whole=not task.params.stream)
                 return Prepared(replace(task, sampler=self._sampler_of(task)), parser)
             case Render():
@@ -86,9 +87,7 @@ class PromptReader:
             case Detokenize():
                 tokens = self._tokens.valid_tokens(message.tokens)
                 content = self._backend.vocabulary.render(tokens)
-                return Detokenized(
-                    task_id=message.task_id, attempt=message.attempt, content=content
-                )
+                return Detokenized(content=content)
         raise AssertionError(f"{type(message).__name__} needs no preparation")
 
     def _sampler_of(self, task: EngineTask) -> Sampler:
@@ -100,8 +99,6 @@ class PromptReader:
         tokens = self.tokenize(message)
         pieces = self._backend.vocabulary.special_pieces if message.with_pieces else ()
         return Tokenized(
-            task_id=message.task_id,
-            attempt=message.attempt,
             tokens=tuple(tokens),
             pieces=tuple([pieces[token] for token in tokens]) if pieces else (),
         )
@@ -134,11 +131,13 @@ class PromptReader:
         """What every plain prompt begins with, as it was set last."""
         return self._system.current
 
-    def task(self, message: Generate) -> EngineTask:
+    def task(self, key: TaskKey, message: Generate, slot: int = -1) -> EngineTask:
         """Tokenize a generation; raises `TaskError` for what cannot be run."""
-        return self._read(message)[0]
+        return self._read(key, message, slot)[0]
 
-    def _read(self, message: Generate) -> tuple[EngineTask, Expected | None]:
+    def _read(
+        self, key: TaskKey, message: Generate, slot: int
+    ) -> tuple[EngineTask, Expected | None]:
         """Return a generation's task, and what its answer may hold if that is to be parsed."""
         check_scales(message.params.lora or (), self._card.n_lora)
         message = with_grammar(self._system.adapt(message))
@@ -150,7 +149,7 @@ class PromptReader:
         if chat is not None:
             message = replace(message, params=_chat_params(message.params, chat))
         if message.media:
-            return self._answered(self._media_task(message, chat), chat)
+            return self._answered(self._media_task(key, message, slot, chat), chat)
         echo_from = -1
         if chat is not None:
             tokens = self._tokens.read(self._without_bos(chat.text))
@@ -161,16 +160,15 @@ class PromptReader:
             tokens = self._system.lead(message, own)
             if message.echo:
                 echo_from = len(tokens) - len(own) + self._has_bos(message, own)
-        self._log(message, tokens, text)
+        self._log(key, tokens, text)
         tokens, truncated = self._tokens.fit(tokens, message.params.n_keep)
         if truncated and message.echo:
             raise self._tokens.too_long(len(tokens))
         task = EngineTask(
-            task_id=message.task_id,
-            attempt=message.attempt,
+            key=key,
             prompt=tokens,
             params=message.params,
-            slot=message.slot,
+            slot=slot,
             salt=message.salt,
             text=text,
             truncated=truncated,
@@ -178,11 +176,11 @@ class PromptReader:
         )
         return self._answered(task, chat)
 
-    def _log(self, message: Generate, tokens: list[int], text: str) -> None:
+    def _log(self, key: TaskKey, tokens: list[int], text: str) -> None:
         """Write the prompt down, if that was asked for."""
         if self._prompt_log:
             shown = text or self._backend.vocabulary.render(tokens)
-            self._prompt_log.note(message.task_id, len(tokens), shown)
+            self._prompt_log.note(key.id, len(tokens), shown)
 
     def _has_bos(self, message: Generate, tokens: list[int]) -> bool:
         """Tell whether the tokens of a prompt begin with a BOS that the client did not write."""
@@ -217,7 +215,7 @@ class PromptReader:
         )
         for text in (message.infill.prefix, message.infill.suffix):
             self._tokens.valid_tokens(tuple(one for one in text if isinstance(one, int)))
-        begun = self.tokenize(Tokenize(task_id=0, content=prompt)) if prompt else []
+        begun = self.tokenize(Tokenize(content=prompt)) if prompt else []
         vocabulary = self._backend.vocabulary
         return infill_prompt(message.infill, begun, vocabulary, self._user_text, rules)
 
@@ -226,7 +224,9 @@ class PromptReader:
         self._tokens.check_length(text)
         return self._backend.tokenize(text, add_special=False, parse_special=False)
 
-    def _media_task(self, message: Generate, chat: ChatPrompt | None) -> EngineTask:
+    def _media_task(
+        self, key: TaskKey, message: Generate, slot: int, chat: ChatPrompt | None
+    ) -> EngineTask:
         """Read a prompt with images or sounds in it; its middle is never cut out."""
         text = message.prompt
         if chat is not None:
@@ -240,11 +240,10 @@ class PromptReader:
         if len(tokens) >= self._card.n_ctx:
             raise self._tokens.too_long(len(tokens))
         return EngineTask(
-            task_id=message.task_id,
-            attempt=message.attempt,
+            key=key,
             prompt=tokens,
             params=message.params,
-            slot=message.slot,
+            slot=slot,
             salt=message.salt,
             text=text.replace(self._card.media_marker, ""),
             media=media,
@@ -258,12 +257,7 @@ class PromptReader:
             tokens, _ = self._backend.read_media(text, message.media)
         else:
             tokens = self._tokens.read(text)
-        return Rendered(
-            task_id=message.task_id,
-            attempt=message.attempt,
-            prompt=text,
-            n_tokens=len(tokens),
-        )
+        return Rendered(prompt=text, n_tokens=len(tokens))
 
     def tokenize(self, message: Tokenize) -> list[int]:
         """Tokenize a text, or texts and tokens mixed."""

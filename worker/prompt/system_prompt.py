@@ -38,9 +38,7 @@ class SystemPrefix:
             )
         self._tokens, self._anti_prompt = tokens, message.anti_prompt
         self.current = message
-        return SystemPromptSet(
-            task_id=message.task_id, attempt=message.attempt, n_tokens=len(tokens)
-        )
+        return SystemPromptSet(n_tokens=len(tokens))
 
     def __bool__(self) -> bool:
         return bool(self._tokens)

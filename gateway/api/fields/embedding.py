@@ -41,7 +41,6 @@ def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -
     normalize = read_int(body, "embd_normalize", -1, INT32_MAX)
     inputs, media = _with_media(body, value, _inputs(value, card.n_vocab, key), card)
     task = Embed(
-        task_id=0,
         inputs=inputs,
         media=media,
         normalize=card.embd_normalize if normalize is None else normalize,

@@ -32,7 +32,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     prompts = []
     for i, plain in enumerate(read_prompts(body, card.n_vocab)):
         prompt, media = place_media(body, i, plain, card)
-        task = Generate(task_id=0, prompt=prompt, params=params, schema=schema, media=media)
+        task = Generate(prompt=prompt, params=params, schema=schema, media=media)
         prompts.append(task)
     tasks, each = fan_out(prompts, params)
     return RequestPlan(

@@ -34,7 +34,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     params = read_params(body, card)
     schema = read_json_schema(body)
     refuse_media(body)
-    task = Generate(task_id=0, prompt=prompt or "", infill=gap, params=params, schema=schema)
+    task = Generate(prompt=prompt or "", infill=gap, params=params, schema=schema)
     tasks, each = fan_out([task], params)
     return RequestPlan(
         tasks=tasks,

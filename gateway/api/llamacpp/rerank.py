@@ -38,7 +38,7 @@ def plan_rerank(body: Mapping[str, Any], card: ModelCard) -> RerankPlan:
     documents = _documents(body.get(key), key)
     top_n = read_int(body, "top_n", 0, INT32_MAX)
     return RerankPlan(
-        task=Rerank(task_id=0, query=query, documents=documents),
+        task=Rerank(query=query, documents=documents),
         model=str(body.get("model") or card.name),
         top_n=len(documents) if top_n is None else top_n,
         is_tei=is_tei,

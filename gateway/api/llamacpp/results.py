@@ -34,7 +34,7 @@ class CompletionReply:
     def progress(self, index: int, message: Progress) -> bytes:
         """Return an empty chunk with `prompt_progress`."""
         told = orjson.dumps(progress_fields(message, self._params[index]))
-        return self._chunk(index, Delta(task_id=0), b"," + told[1:-1])
+        return self._chunk(index, Delta(), b"," + told[1:-1])
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Return one chunk, also for an empty text: it has the tokens."""

@@ -13,7 +13,6 @@ def tokenize_task(body: Mapping[str, Any], n_vocab: int) -> Tokenize:
     """Read a /tokenize body; missing content is empty."""
     content = body.get("content")
     return Tokenize(
-        task_id=0,
         content="" if content is None else read_content(content, n_vocab, key="content"),
         add_special=read_flag(body, "add_special"),
         parse_special=read_flag(body, "parse_special", default=True),
@@ -39,7 +38,7 @@ def _piece(piece: bytes) -> str | list[int]:
 def detokenize_task(body: Mapping[str, Any], n_vocab: int) -> Detokenize:
     """Read a /detokenize body; missing tokens are an empty list."""
     value = body.get("tokens")
-    return Detokenize(task_id=0, tokens=_tokens([] if value is None else value, n_vocab))
+    return Detokenize(tokens=_tokens([] if value is None else value, n_vocab))
 
 
 def _tokens(value: Any, n_vocab: int) -> tuple[int, ...]:

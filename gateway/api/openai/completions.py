@@ -38,7 +38,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     params = read_params(native, card)
     _check_best_of(body, params.n)
     prompts = read_prompts(body, card.n_vocab)
-    first = Generate(task_id=0, params=params, schema=read_json_schema(body))
+    first = Generate(params=params, schema=read_json_schema(body))
     placed = [place_media(body, i, prompt, card) for i, prompt in enumerate(prompts)]
     wanted = [replace(first, prompt=prompt, media=media) for prompt, media in placed]
     if suffix := _read_suffix(body, card):

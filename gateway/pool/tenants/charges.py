@@ -6,7 +6,7 @@ counted it, and the answer is added at the end, also if its client has left.
 
 from gateway.pool.task import Task
 from gateway.pool.task_queue import TaskQueue
-from protocol.wire.messages import Done, Failed, Finish, Terminal
+from protocol.wire.messages import Done, Failed, Finish, TaskMessage
 
 CACHED_COST = 0.1
 """Cost of a prompt token that was found in a cache, in computed tokens."""
@@ -27,7 +27,7 @@ class Charges:
         n_cached = min(task.n_cached, task.n_prompt)
         self._add(task, task.n_prompt - (1 - CACHED_COST) * n_cached - task.charged)
 
-    def ended(self, task: Task, message: Terminal) -> None:
+    def ended(self, task: Task, message: TaskMessage) -> None:
         """Charge the answer; a task that ends before it has started costs nothing."""
         if isinstance(message, Done):
             self._add(task, message.n_predicted)

@@ -150,5 +150,5 @@ def test_an_image_is_named_by_a_number() -> None:
 def test_the_events_of_a_model_that_sees_say_so() -> None:
     for card, told in ((SEEING, True), (CARD, False)):
         reply = plan_completion({"prompt": "x", "stream": True}, card).reply
-        frame = reply.delta(0, Delta(task_id=1, text="a"))
+        frame = reply.delta(0, Delta(text="a"))
         assert orjson.loads(frame.removeprefix(b"data: "))["multimodal"] is told

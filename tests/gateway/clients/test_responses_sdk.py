@@ -13,10 +13,10 @@ from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 
 SCRIPT = (
-    m.Delta(task_id=0, reasoning="Hm"),
-    m.Delta(task_id=0, text="I look."),
-    m.Delta(task_id=0, tool_calls=(m.ToolCallDelta(index=0, id="abc", name="f", arguments="{"),)),
-    m.Delta(task_id=0, tool_calls=(m.ToolCallDelta(index=0, arguments="}"),)),
+    m.Delta(reasoning="Hm"),
+    m.Delta(text="I look."),
+    m.Delta(tool_calls=(m.ToolCallDelta(index=0, id="abc", name="f", arguments="{"),)),
+    m.Delta(tool_calls=(m.ToolCallDelta(index=0, arguments="}"),)),
 )
 
 

@@ -17,7 +17,7 @@ from tests.gateway.inprocess import Running, running
 MESSAGES: Any = [{"role": "user", "content": "one two three"}]
 TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 PROBS = (TokenProb(id=1, piece=b"a", p=-0.5, top=((1, b"a", -0.5), (2, b"b", -1.0))),)
-LIKELY = (m.Delta(task_id=0, text="a", tokens=(1,), probs=PROBS, n_predicted=1),)
+LIKELY = (m.Delta(text="a", tokens=(1,), probs=PROBS, n_predicted=1),)
 
 
 @pytest.fixture

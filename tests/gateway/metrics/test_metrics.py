@@ -1,6 +1,8 @@
 """What a scrape sees."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -8,6 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.metrics.counters import Histogram, StatsBook
 from gateway.metrics.metrics import Metrics, WorkerView
 from protocol.wire.facts import Stats
+
+ROOT = Path(__file__).parents[3]
 
 LLAMACPP = """\
 # HELP llamacpp:prompt_tokens_total Number of prompt tokens processed, excluding cached tokens
@@ -252,3 +256,23 @@ def test_a_duration_falls_into_the_bucket_that_holds_it(seconds: float, bucket: 
     names = list(counts)
     assert counts[bucket] == 3
     assert all(counts[name] == 0 for name in names[: names.index(bucket)])
+
+
+def test_every_metric_is_on_its_page() -> None:
+    metrics = Metrics()
+    metrics.beat("w", "m", 1, Stats(accepted_at=(1,)))
+    page = (ROOT / "docs" / "running" / "metrics.md").read_text(encoding="utf-8")
+    text = metrics.render(_NoWorkers()).decode()
+    families = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+    named = set(re.findall(r"^\| `((?:llamapool_|llamacpp:)\w+)`", page, re.MULTILINE))
+    assert named == families
+
+
+class _NoWorkers:
+    """A pool without workers, as `Metrics.render` asks for one."""
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        return ()
+
+    def queue_depths(self) -> Mapping[str, int]:
+        return {}

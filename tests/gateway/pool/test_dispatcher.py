@@ -5,7 +5,7 @@ import pytest
 from gateway.pool.actions import Assign, CancelTask, Deliver
 from gateway.pool.dispatcher import Dispatcher
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Tokenized
+from protocol.wire.messages import Envelope, TaskKey, Tokenized
 from tests.gateway.dispatching import call, card, dispatcher, done, failures, places, started, task
 
 
@@ -209,7 +209,7 @@ def test_a_call_needs_no_slot() -> None:
     pool = dispatcher("a")
     pool.submit(task(1), 0.0)
     assert places(pool.submit(call(2), 0.0)) == [(2, "a")]
-    answer = Tokenized(task_id=2, tokens=())
+    answer = Envelope(TaskKey(2), Tokenized(tokens=()))
     assert pool.ended("a", answer, 1.0) == [Deliver(answer)]
     assert pool.cancel(2) == []
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.pool.actions import Assign, Deliver
 from protocol.errors import ErrorCode
-from protocol.wire.messages import Delta
+from protocol.wire.messages import TaskKey
 from tests.gateway.dispatching import (
     broken,
     card,
@@ -42,7 +42,7 @@ def test_what_a_client_has_seen_a_part_of_fails_with_its_worker() -> None:
     pool = dispatcher("a", "b")
     pool.submit(task(1), 0.0)
     assert pool.started("a", started(1), 0.5)
-    pool.prompt_read("a", Delta(task_id=1), 0.6)
+    pool.prompt_read("a", TaskKey(1), 0.6)
     assert failures(pool.worker_lost("a", 1.0)) == {1: ErrorCode.LOST}
     assert pool.n_tasks == 0
 
@@ -59,7 +59,7 @@ def test_an_answer_that_goes_out_whole_begins_anew_until_it_is_there() -> None:
     pool = dispatcher("a", "b")
     pool.submit(replace(task(1), is_whole=True), 0.0)
     pool.started("a", started(1), 0.5)
-    pool.prompt_read("a", Delta(task_id=1), 0.6)
+    pool.prompt_read("a", TaskKey(1), 0.6)
     assert pool.worker_lost("a", 1.0) == [Assign("b", 1, 1, -1)]
 
 

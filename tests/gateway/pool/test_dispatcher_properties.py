@@ -20,7 +20,7 @@ from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.task import TaskSpec, TaskState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Delta, Done, Failed, Finish, Started
+from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey
 from tests.examples import examples
 
 QUEUE_SIZE = 4
@@ -73,8 +73,8 @@ class DispatcherMachine(RuleBasedStateMachine):
                     assert (task_id, attempt) in self.workers[worker].held
                     assert task_id not in self.specs
                 case Deliver(message):
-                    assert self.running.pop(message.task_id)[1] == message.attempt
-                    del self.specs[message.task_id]
+                    assert self.running.pop(message.task.id)[1] == message.task.attempt
+                    del self.specs[message.task.id]
                 case Fail(task_id, _):
                     assert (task_id in self.waiting) != (task_id in self.running)
                     self.waiting.discard(task_id)
@@ -170,7 +170,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         started = [(w, *lease) for w in self.workers.values() for lease in w.held if w.held[lease]]
         worker, task_id, attempt = data.draw(st.sampled_from(started))
         if self.running.get(task_id) == (worker.key, attempt):
-            self.pool.prompt_read(worker.key, Delta(task_id=task_id, attempt=attempt), self.now)
+            self.pool.prompt_read(worker.key, TaskKey(task_id, attempt), self.now)
             if not self.specs[task_id].is_whole:
                 self.shown.add(task_id)
 
@@ -248,7 +248,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         if fresh and n_running >= worker.n_slots:
             return
         worker.held[task_id, attempt] = True
-        message = Started(task_id=task_id, attempt=attempt, slot=n_running, n_prompt=7)
+        message = Envelope(TaskKey(task_id, attempt), Started(slot=n_running, n_prompt=7))
         wanted = self.running.get(task_id) == (worker.key, attempt)
         assert self.pool.started(worker.key, message, self.now) == (wanted and fresh)
 
@@ -260,11 +260,11 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def end(self, worker: SimWorker, task_id: int, attempt: int, *, fails: bool) -> None:
         del worker.held[task_id, attempt]
-        message: Done | Failed = Done(
-            task_id=task_id, attempt=attempt, finish=Finish.EOS, n_predicted=5
-        )
+        message = Envelope(TaskKey(task_id, attempt), Done(finish=Finish.EOS, n_predicted=5))
         if fails:
-            message = Failed(task_id=task_id, attempt=attempt, code=ErrorCode.INTERNAL, message="")
+            message = Envelope(
+                TaskKey(task_id, attempt), Failed(code=ErrorCode.INTERNAL, message="")
+            )
             if self.running.get(task_id) == (worker.key, attempt):
                 self.failed(worker, task_id)
         actions = self.pool.ended(worker.key, message, self.now)
@@ -302,7 +302,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         """A terminal message for what the worker never had changes nothing."""
         worker = data.draw(st.sampled_from(list(self.workers.values())))
         if (task_id, attempt) not in worker.held:
-            message = Done(task_id=task_id, attempt=attempt, finish=Finish.EOS)
+            message = Envelope(TaskKey(task_id, attempt), Done(finish=Finish.EOS))
             assert self.pool.ended(worker.key, message, self.now) == []
 
     @rule(seconds=st.floats(0, 2 * TIMEOUT_S))

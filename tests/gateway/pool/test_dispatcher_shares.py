@@ -4,7 +4,7 @@ import pytest
 
 from gateway.pool.actions import CancelTask
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Done, Finish, Started
+from protocol.wire.messages import Done, Envelope, Finish, Started, TaskKey
 from tests.gateway.dispatching import card, dispatcher, done, failures, places, started, task
 
 
@@ -89,10 +89,10 @@ def test_who_hangs_up_is_charged_for_what_was_generated() -> None:
     for i, tenant in ((2, "x"), (3, "y")):
         pool.submit(task(i, tenant=tenant, n_tokens=100), 0.0)
     assert pool.cancel(1) == [CancelTask("a", 1, 0)]
-    gone = Done(task_id=1, finish=Finish.CANCELLED, n_predicted=5000)
-    assert pool.find("a", gone)
+    gone = Envelope(TaskKey(1), Done(finish=Finish.CANCELLED, n_predicted=5000))
+    assert pool.find("a", gone.task)
     assert places(pool.ended("a", gone, 1.0)) == [(3, "a")]
-    assert not pool.find("a", gone)
+    assert not pool.find("a", gone.task)
 
 
 def test_who_hangs_up_before_it_began_pays_nothing() -> None:
@@ -103,7 +103,7 @@ def test_who_hangs_up_before_it_began_pays_nothing() -> None:
     pool.submit(task(4, tenant="x", n_tokens=10), 0.0)
     pool.submit(task(5, tenant="y", n_tokens=10), 0.0)
     pool.cancel(2)
-    void = Done(task_id=2, finish=Finish.CANCELLED)
+    void = Envelope(TaskKey(2), Done(finish=Finish.CANCELLED))
     assert places(pool.ended("a", void, 1.0)) == [(3, "a")]
     assert places(pool.ended("a", done(3), 1.0)) == [(4, "a")]
 
@@ -115,7 +115,7 @@ def test_a_start_that_comes_after_the_client_has_gone_is_still_charged() -> None
         pool.submit(task(i, tenant=tenant, n_tokens=100), 0.0)
     pool.cancel(1)
     assert not pool.started("a", started(1, n_prompt=400), 0.5)
-    gone = Done(task_id=1, finish=Finish.CANCELLED)
+    gone = Envelope(TaskKey(1), Done(finish=Finish.CANCELLED))
     assert places(pool.ended("a", gone, 1.0)) == [(3, "a")]
 
 
@@ -125,9 +125,9 @@ def test_cached_tokens_of_a_prompt_are_cheap() -> None:
     for i, tenant in enumerate("xyxy", start=1):
         pool.submit(task(i, tenant=tenant), 0.0)
     assert places(pool.ended("a", done(0), 1.0)) == [(1, "a")]
-    pool.started("a", Started(task_id=1, slot=0, n_prompt=1000, n_cached=990), 1.0)
+    pool.started("a", Envelope(TaskKey(1), Started(slot=0, n_prompt=1000, n_cached=990)), 1.0)
     assert places(pool.ended("a", done(1), 2.0)) == [(2, "a")]
-    pool.started("a", Started(task_id=2, slot=0, n_prompt=500), 2.0)
+    pool.started("a", Envelope(TaskKey(2), Started(slot=0, n_prompt=500)), 2.0)
     assert places(pool.ended("a", done(2), 3.0)) == [(3, "a")]
 
 

@@ -26,7 +26,7 @@ async def test_a_task_streams_from_a_worker(rig: Rig) -> None:
     async with rig.workers(FakeOptions()):
         stream = rig.generate("to be or not")
         started = await stream.receive()
-        assert started == m.Started(task_id=stream.task_id, slot=0, n_prompt=4)
+        assert started == m.Started(slot=0, n_prompt=4)
         assert await text_of(stream) == "to be or not"
     assert repr(rig.pool).endswith("tasks=0 waiting=0 leases=0>>")
 
@@ -56,7 +56,7 @@ async def test_calls_need_no_slot(rig: Rig) -> None:
     async with rig.workers(SLOW):
         for _ in range(5):
             rig.generate()
-        task = m.Tokenize(task_id=0, content="a b")
+        task = m.Tokenize(content="a b")
         answer = await rig.pool.submit(task, model="fake").result()
         assert isinstance(answer, m.Tokenized)
         assert len(answer.tokens) == 2

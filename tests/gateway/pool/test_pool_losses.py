@@ -194,7 +194,7 @@ async def test_a_worker_that_leaves_because_it_failed_is_a_loss(rig: Rig) -> Non
 
 async def test_what_a_broken_worker_fails_unseen_another_answers(rig: Rig) -> None:
     async with rig.workers(FakeOptions(name="a", free_running=False)) as [broken]:
-        broken.engine.fail_next = m.Failed(task_id=0, code=ErrorCode.INTERNAL, message="no memory")
+        broken.engine.fail_next = m.Failed(code=ErrorCode.INTERNAL, message="no memory")
         stream = rig.generate("second try")
         await broken.got(m.Generate)
         async with one_more(rig, "b"):
@@ -214,10 +214,10 @@ async def test_late_messages_are_dropped_and_counted(rig: Rig) -> None:
         await fake.step()
         assert rig.metrics.n_late == 0  # what ends a cancelled task is no surprise
         await fake.send(
-            m.Delta(task_id=stream.task_id, text="late"),
-            m.Done(task_id=stream.task_id, finish=m.Finish.EOS),
+            m.Envelope(m.TaskKey(stream.task_id), m.Delta(text="late")),
+            m.Envelope(m.TaskKey(stream.task_id), m.Done(finish=m.Finish.EOS)),
         )
-        answer = await rig.pool.submit(m.Tokenize(task_id=0, content="x"), model="fake").result()
+        answer = await rig.pool.submit(m.Tokenize(content="x"), model="fake").result()
         assert isinstance(answer, m.Tokenized)
         assert rig.metrics.n_late == 2
         assert repr(rig.pool).endswith("tasks=0 waiting=0 leases=0>>")

@@ -14,24 +14,32 @@ from gateway.pool.task import RouteReason, Task, TaskSpec
 from gateway.routes.generate import pump
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import Timings, TokenProb
-from protocol.wire.messages import Delta, Done, Failed, Finish, Generate, Message, Started
+from protocol.wire.messages import (
+    Delta,
+    Done,
+    Failed,
+    Finish,
+    Generate,
+    Started,
+    TaskMessage,
+)
 from protocol.wire.sampling import SamplingParams
 
 
 def stream(closed: list[TaskStream] | None = None) -> TaskStream:
     return TaskStream(
         Task(TaskSpec(task_id=1, model="m"), 10.0),
-        Generate(task_id=1, prompt="x", params=SamplingParams()),
+        Generate(prompt="x", params=SamplingParams()),
         latencies=ModelLatencies(),
         on_close=(closed if closed is not None else []).append,
     )
 
 
 def delta(text: str, n: int) -> Delta:
-    return Delta(task_id=1, text=text, tokens=(n,), n_predicted=n)
+    return Delta(text=text, tokens=(n,), n_predicted=n)
 
 
-DONE = Done(task_id=1, finish=Finish.EOS)
+DONE = Done(finish=Finish.EOS)
 
 
 @pytest.mark.parametrize("is_over", [False, True])
@@ -42,7 +50,7 @@ async def test_many_deltas_that_nobody_fetched_are_merged(is_over: bool) -> None
     if is_over:
         one.push(DONE)
     tokens = tuple(range(1, 10))
-    assert await one.receive() == Delta(task_id=1, text=text, tokens=tokens, n_predicted=9)
+    assert await one.receive() == Delta(text=text, tokens=tokens, n_predicted=9)
     one.push(DONE)
     assert await one.receive() is DONE
     assert not one.has_mail
@@ -64,7 +72,7 @@ async def test_few_deltas_that_came_together_are_fetched_one_by_one(is_over: boo
 
 async def test_a_delta_is_never_merged_across_another_message() -> None:
     one = stream()
-    started = Started(task_id=1, slot=0, n_prompt=1)
+    started = Started(slot=0, n_prompt=1)
     one.push(started)
     one.push_delta(delta("a", 1), 11.0)
     one.push(started)
@@ -78,11 +86,11 @@ def test_merging_keeps_probabilities_and_the_last_timings() -> None:
     timings = Timings(predicted_n=1)
     merged = merge(
         [
-            Delta(task_id=1, text="a", probs=(prob,), n_predicted=1, timings=timings),
-            Delta(task_id=1, text="b", probs=(prob,), n_predicted=2),
+            Delta(text="a", probs=(prob,), n_predicted=1, timings=timings),
+            Delta(text="b", probs=(prob,), n_predicted=2),
         ]
     )
-    assert merged == Delta(task_id=1, text="ab", probs=(prob, prob), n_predicted=2, timings=timings)
+    assert merged == Delta(text="ab", probs=(prob, prob), n_predicted=2, timings=timings)
 
 
 def test_a_slow_reader_costs_the_memory_of_its_text() -> None:
@@ -94,7 +102,7 @@ def test_a_slow_reader_costs_the_memory_of_its_text() -> None:
 
 async def test_a_waiting_reader_is_woken() -> None:
     one = stream()
-    reader: asyncio.Task[Message] = asyncio.create_task(one.receive())
+    reader: asyncio.Task[TaskMessage] = asyncio.create_task(one.receive())
     await asyncio.sleep(0)
     one.push_delta(delta("a", 1), 11.0)
     assert await reader == delta("a", 1)
@@ -102,7 +110,7 @@ async def test_a_waiting_reader_is_woken() -> None:
 
 async def test_result_skips_to_the_terminal_message() -> None:
     one = stream()
-    one.push(Started(task_id=1, slot=0, n_prompt=1))
+    one.push(Started(slot=0, n_prompt=1))
     one.push_delta(delta("a", 1), 11.0)
     one.push(DONE)
     assert await one.result() is DONE
@@ -113,11 +121,7 @@ async def test_a_failure_is_raised_after_what_came_before_it() -> None:
     one.push_delta(delta("a", 1), 11.0)
     one.push(
         Failed(
-            task_id=1,
-            code=ErrorCode.CONTEXT_EXCEEDED,
-            message="too long",
-            param="prompt",
-            detail={"n_ctx": 8},
+            code=ErrorCode.CONTEXT_EXCEEDED, message="too long", param="prompt", detail={"n_ctx": 8}
         )
     )
     assert await one.receive() == delta("a", 1)
@@ -159,7 +163,7 @@ def test_close_after_the_end_tells_nobody() -> None:
 
 async def test_close_keeps_nothing() -> None:
     one = stream()
-    one.push(Started(task_id=1, slot=0, n_prompt=1))
+    one.push(Started(slot=0, n_prompt=1))
     one.push_delta(delta("a", 1), 11.0)
     one.close()
     one.push(DONE)

@@ -14,6 +14,7 @@ from gateway.pool.stream import TaskStream
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
+from tests.envelopes import payload_of
 from tests.fakes.echo import FakeOptions
 from tests.gateway.rig import SLOW, Rig, reach, text_of
 
@@ -27,7 +28,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 def hostile(rig: Rig) -> TaskStream:
     """Submit a task that msgpack cannot write, past the readers that would refuse it."""
     params = SamplingParams(logit_bias=((2**64, 1.0),))
-    task = m.Generate(task_id=0, prompt="x", params=params)
+    task = m.Generate(prompt="x", params=params)
     return rig.pool.submit(task, model="fake")
 
 
@@ -46,7 +47,7 @@ async def test_a_message_that_cannot_be_read_ends_its_own_task(rig: Rig) -> None
     async with rig.workers(SLOW) as [fake]:
         bad, good = rig.generate("a b"), rig.generate("c d")
         await fake.got(m.Generate, 2)
-        broken = [0, [["delta", {"task_id": bad.task_id, "tokens": [True]}]]]
+        broken = [0, [["delta", bad.task_id, 0, -1, {"tokens": [True]}]]]
         broken[0] = fake._sent
         await fake.send_raw(msgpack.packb(broken))
         with pytest.raises(TaskError) as caught:
@@ -91,10 +92,11 @@ async def test_an_action_that_raises_gives_its_credit_back(
     post = WorkerConnections.post
     async with rig.workers(FakeOptions(n_slots=1)):
 
-        def posts(peers: WorkerConnections, key: str, message: m.Message) -> None:
+        def posts(peers: WorkerConnections, key: str, item: m.FrameItem) -> None:
+            message = payload_of(item)
             if isinstance(message, m.Generate) and message.prompt == "bad":
                 raise RuntimeError("a fault of ours")
-            post(peers, key, message)
+            post(peers, key, item)
 
         monkeypatch.setattr(WorkerConnections, "post", posts)
         for _ in range(3):

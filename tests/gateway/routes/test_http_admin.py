@@ -106,7 +106,7 @@ async def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             report = facts.SlotReport(
                 id=0,
                 is_processing=True,
-                task_id=job.task.task_id,
+                task_id=job.envelope.task.id,
                 n_past=77,
                 prompt="secret",
                 generated="secret",

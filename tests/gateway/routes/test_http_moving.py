@@ -46,7 +46,7 @@ async def test_a_request_that_two_workers_failed_is_not_to_be_sent_again(tmp_pat
         for name in "abc":
             worker = await gateway.add_worker(FakeOptions(name=name))
             code = ErrorCode.UNAVAILABLE
-            worker.engine.fail_next = m.Failed(task_id=0, code=code, message="broken")
+            worker.engine.fail_next = m.Failed(code=code, message="broken")
         response = await gateway.post("/completion", BODY)
         assert response.status_code == 500
         assert response.headers["x-should-retry"] == "false"

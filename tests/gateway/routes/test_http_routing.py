@@ -46,9 +46,9 @@ async def test_what_a_worker_evicted_is_not_looked_for_there(tmp_path: Path) -> 
     async with running(tmp_path) as gateway:
         worker = await gateway.add_worker()
         await ask(gateway, {})
-        (task,) = [one for one in worker.received if isinstance(one, m.Generate)]
+        (asked,) = worker.envelopes
         assert (await ask(gateway, {}))[1] == "prefix"
-        await worker.send(m.Evicted(tasks=tuple(range(task.task_id, task.task_id + 2))))
+        await worker.send(m.Evicted(tasks=tuple(range(asked.task.id, asked.task.id + 2))))
         assert (await gateway.client.get("/slots")).status_code == 200  # it has been heard now
         assert (await ask(gateway, {}))[1] == "load"
 

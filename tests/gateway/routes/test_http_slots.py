@@ -47,8 +47,9 @@ async def test_save_and_restore_go_to_the_worker_of_the_slot(
     assert response.json() == {"id_slot": 3, "filename": "story"} | answer
     first, second = pair.workers
     assert not any(isinstance(one, SlotAction) for one in first.received)
-    asked = next(one for one in second.received if isinstance(one, SlotAction))
-    assert (asked.action, asked.slot, asked.filename) == (action, 1, "story")
+    ((_, asked, slot),) = second.envelopes
+    assert isinstance(asked, SlotAction)
+    assert (asked.action, slot, asked.filename) == (action, 1, "story")
 
 
 async def test_with_two_keys_each_has_files_and_a_namespace_of_its_own(tmp_path: Path) -> None:

@@ -84,7 +84,6 @@ async def test_a_lost_worker_is_an_event_and_a_broken_body(stepped: Running) -> 
 async def test_an_error_before_the_first_token_is_a_plain_status(stepped: Running) -> None:
     worker = stepped.workers[0]
     worker.engine.fail_next = m.Failed(
-        task_id=0,
         code=ErrorCode.CONTEXT_EXCEEDED,
         message="request (9 tokens) exceeds the available context size (4 tokens)",
         detail={"n_prompt_tokens": 9, "n_ctx": 4},

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Done, Failed, Finish
+from protocol.wire.messages import Done, Failed, Finish, TaskKey
 from protocol.wire.side_tasks import Embed, Embedded
+from tests.envelopes import payload_of
 from tests.worker.desks import DeskRig
 from worker.embedding.batcher import MAX_WAITING
 from worker.embedding.inputs import MediaInput
@@ -168,12 +169,12 @@ def test_a_worker_that_stops_fails_what_waits() -> None:
     rig.turn()
     rig.engine.submit(Stop())
     rig.engine.run()
-    assert isinstance(rig.emitted[-1], Failed)
+    assert isinstance(payload_of(rig.emitted[-1]), Failed)
     assert rig.n_ends(waiting) == 1
 
 
 def test_an_answer_beyond_all_measure_is_refused() -> None:
-    job = EmbeddingJob(Embed(task_id=1, inputs=("a", "b")), [list, list], normalize=2)
+    job = EmbeddingJob(TaskKey(1), Embed(inputs=("a", "b")), [list, list], normalize=2)
     job.store(0, b"x" * MAX_ANSWER_BYTES)
     assert not job.is_over
     job.store(1, b"x")
@@ -216,11 +217,11 @@ def test_a_model_does_only_what_its_pooling_is_for() -> None:
     with pytest.raises(TaskError) as caught:
         DeskRig(pooling="rank").embed("a")
     assert caught.value.code is ErrorCode.NOT_SUPPORTED
-    task = Embed(task_id=1, inputs=("a",), media=(b"x",))
+    task = Embed(inputs=("a",), media=(b"x",))
     rig = DeskRig()
     rig.embedder.reads_media = False
     with pytest.raises(TaskError, match="no embeddings of images"):
-        rig.desk.open_media(MediaInput(task, [1], {}))
+        rig.desk.open_media(TaskKey(1), MediaInput(task, [1], {}))
 
 
 class NotedAdapters:
@@ -263,9 +264,9 @@ def test_an_input_is_read_to_its_end_with_the_scales_that_it_began_with() -> Non
 def test_an_input_with_an_image_is_computed_alone(pooling: str) -> None:
     rig = DeskRig(pooling=pooling)
     other = rig.embed("a", "b")
-    task = Embed(task_id=99, inputs=("see",), media=(b"x",))
+    task = Embed(inputs=("see",), media=(b"x",))
     tokens, media = rig.backend.read_media(f"see {FAKE_MARKER} it", [b"x"])
-    rig.desk.open_media(MediaInput(task, tokens, media))
+    rig.desk.open_media(TaskKey(99), MediaInput(task, tokens, media))
     answer = rig.end(99)
     assert isinstance(answer, Embedded)
     assert answer.n_tokens == (len(tokens),)
@@ -276,7 +277,7 @@ def test_an_input_with_an_image_is_computed_alone(pooling: str) -> None:
 
 def test_an_input_with_an_image_must_fit() -> None:
     rig = DeskRig()
-    task = Embed(task_id=99, inputs=("see",), media=(b"x",))
+    task = Embed(inputs=("see",), media=(b"x",))
     tokens, media = rig.backend.read_media("y" * 5000 + FAKE_MARKER, [b"x"])
     with pytest.raises(TaskError, match="is too large to process"):
-        rig.desk.open_media(MediaInput(task, tokens, media))
+        rig.desk.open_media(TaskKey(99), MediaInput(task, tokens, media))

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.wire.messages import Generate, Infill
+from protocol.wire.messages import Generate, Infill, TaskKey
 from protocol.wire.sampling import SamplingParams
 from tests.models.adapters import write_control_vector, write_lora
 from tests.models.bert import CLS, SEP, write_bert
@@ -124,7 +124,7 @@ def test_an_encoder_generates_nothing_and_says_so(tmp_path: Path) -> None:
         assert not backend.card.can_generate
         reader = PromptReader(backend, cuts_long=False)
         with pytest.raises(TaskError) as caught:
-            reader.task(Generate(task_id=1, prompt="a", params=SamplingParams()))
+            reader.task(TaskKey(1), Generate(prompt="a", params=SamplingParams()))
         assert caught.value.code is ErrorCode.NOT_SUPPORTED
 
 
@@ -198,10 +198,8 @@ def test_an_infill_reads_the_tokens_of_the_model(tmp_path: Path, suffix_first: b
     path = write_llama(tmp_path / "fim.gguf", fim=("fim_pre", "fim_suf", "fim_mid"))
     with loaded(path, embeddings=True, spm_infill=suffix_first) as (backend, _):
         assert backend.card.fim_missing == ()
-        message = Generate(
-            task_id=1, infill=Infill(prefix="ab", suffix="<s>"), params=SamplingParams()
-        )
-        task = PromptReader(backend, cuts_long=False).task(message)
+        message = Generate(infill=Infill(prefix="ab", suffix="<s>"), params=SamplingParams())
+        task = PromptReader(backend, cuts_long=False).task(TaskKey(1), message)
         prefix, suffix, middle = (FIM[name] for name in ("fim_pre", "fim_suf", "fim_mid"))
         first, second = (suffix, prefix) if suffix_first else (prefix, suffix)
         assert task.prompt[1] == first

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode, InvalidRequest
-from protocol.wire.messages import Delta, Detokenized, Finish, Inspected, Progress
+from protocol.wire.messages import (
+    Delta,
+    Detokenized,
+    Finish,
+    Inspected,
+    Progress,
+    TaskKey,
+)
+from tests.envelopes import payloads
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeSampler
 from worker.engine.task import AbortAll, EngineJob, Report, Stop
@@ -41,7 +49,7 @@ def test_a_step_emits_all_slots_at_once() -> None:
     for i in range(3):
         rig.submit(f"task {i}", n_predict=4)
     rig.finish()
-    widest = max(sum(isinstance(m, Delta) for m in step) for step in rig.steps)
+    widest = max(len(payloads(step, Delta)) for step in rig.steps)
     assert widest == 3
 
 
@@ -133,7 +141,7 @@ def test_decoding_goes_on_while_a_long_prompt_is_read() -> None:
     rig.turn()
     reading = rig.submit("x" * 1000)
     rig.finish()
-    order = [m.task_id for m in rig.emitted if isinstance(m, Delta)]
+    order = [one.task.id for one in rig.envelopes if isinstance(one.payload, Delta)]
     assert order.index(reading) > 10
     assert set(order[: order.index(reading)]) == {talking}
 
@@ -242,7 +250,7 @@ def test_an_empty_prompt_is_answered_with_nothing() -> None:
     rig.engine.submit(Submit(task))
     other = rig.submit("other")
     rig.finish()
-    assert rig.done(task.task_id).finish is Finish.NONE
+    assert rig.done(task.key.id).finish is Finish.NONE
     assert rig.terminals(other) == 1
 
 
@@ -269,7 +277,7 @@ def test_report_describes_idle_and_busy_slots() -> None:
     rig = Rig(n_slots=2)
     rig.submit("hello", n_predict=50)
     rig.turn()
-    rig.engine.submit(Report(77, 0))
+    rig.engine.submit(Report(TaskKey(77)))
     rig.turn()
     report = next(m for m in rig.emitted if isinstance(m, Inspected))
     assert [slot.is_processing for slot in report.slots] == [True, False]
@@ -281,8 +289,8 @@ def test_a_call_runs_between_steps_and_sends_what_it_returns() -> None:
     rig = Rig(n_slots=1)
     rig.submit("hello", n_predict=50)
     rig.turn()
-    answer = Detokenized(task_id=5, content="done")
-    rig.engine.submit(EngineJob(5, 0, lambda: answer))
+    answer = Detokenized(content="done")
+    rig.engine.submit(EngineJob(TaskKey(5), lambda: answer))
     rig.turn()
     assert rig.of(5) == [answer]
 
@@ -293,7 +301,7 @@ def test_a_call_that_fails_is_answered_with_the_reason() -> None:
     def work() -> None:
         raise InvalidRequest("no such file", param="filename")
 
-    rig.engine.submit(EngineJob(6, 0, work))
+    rig.engine.submit(EngineJob(TaskKey(6), work))
     rig.turn()
     assert rig.failed(6).param == "filename"
 

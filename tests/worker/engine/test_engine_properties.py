@@ -5,7 +5,7 @@ import random
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.wire.messages import Delta, Started, TaskMessage, Terminal
+from protocol.wire.messages import Delta, Started, Terminal
 from tests.examples import examples
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeSampler
@@ -90,15 +90,14 @@ class EngineMachine(RuleBasedStateMachine):
         """Started first, at most one terminal, nothing after it."""
         ended: set[int] = set()
         started: set[int] = set()
-        for message in self.rig.emitted:
-            if isinstance(message, TaskMessage):
-                assert message.task_id not in ended
-                if isinstance(message, Started):
-                    started.add(message.task_id)
-                if isinstance(message, Delta):
-                    assert message.task_id in started
-                if isinstance(message, Terminal):
-                    ended.add(message.task_id)
+        for (task_id, _), message, _ in self.rig.envelopes:
+            assert task_id not in ended
+            if isinstance(message, Started):
+                started.add(task_id)
+            if isinstance(message, Delta):
+                assert task_id in started
+            if isinstance(message, Terminal):
+                ended.add(task_id)
 
     def teardown(self) -> None:
         """Everything ends, once."""

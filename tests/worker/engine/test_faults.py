@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.wire.messages import Detokenized, Finish
+from protocol.wire.messages import Detokenized, Finish, TaskKey
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeSampler
 from worker.engine.slot import Slot
@@ -20,7 +20,7 @@ def poison(rig: Rig, name: str, task_id: int) -> None:
 
     def raising(*args: Any, **named: Any) -> Any:
         runs = [slot.run for slot in rig.engine.slots if slot.run is not None]
-        samplers = [run.sampler for run in runs if run.task.task_id == task_id]
+        samplers = [run.sampler for run in runs if run.task.key.id == task_id]
         if any(one in args for one in samplers):
             raise KeyError("a fault of ours")
         return whole(*args, **named)
@@ -103,9 +103,9 @@ def test_a_fault_of_a_call_fails_that_call_only() -> None:
     def raising() -> Detokenized:
         raise RuntimeError("a fault of ours")
 
-    rig.engine.submit(EngineJob(7, 0, raising))
+    rig.engine.submit(EngineJob(TaskKey(7), raising))
     rig.turn()
-    rig.engine.submit(EngineJob(8, 0, raising, is_heavy=True))
+    rig.engine.submit(EngineJob(TaskKey(8), raising, is_heavy=True))
     rig.turn()
     assert [rig.failed(task_id).code for task_id in (7, 8)] == [ErrorCode.INTERNAL] * 2
     good = rig.submit("two")
@@ -120,7 +120,7 @@ def test_a_fault_of_a_report_is_answered(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(Slot, "report", raising)
-    rig.engine.submit(Report(7, 0))
+    rig.engine.submit(Report(TaskKey(7)))
     rig.turn()
     assert rig.failed(7).code is ErrorCode.INTERNAL
 

@@ -10,7 +10,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import InvalidRequest
-from protocol.wire.messages import Generate
+from protocol.wire.messages import Generate, TaskKey
 from protocol.wire.sampling import SamplingParams
 from tests.models.mmproj import N_PATCHES, write_mmproj
 from tests.worker.conftest import model_path
@@ -59,7 +59,7 @@ def test_text_is_read_up_to_the_next_piece() -> None:
 def image_task(rig: Rig, text: str, image: bytes, n: int) -> EngineTask:
     """A task with one image."""
     tokens, media = rig.backend.read_media(text, [image])
-    return EngineTask(n, 0, tokens, SamplingParams(n_predict=4, temperature=0.0), media=media)
+    return EngineTask(TaskKey(n), tokens, SamplingParams(n_predict=4, temperature=0.0), media=media)
 
 
 def test_an_image_is_read_in_its_place_and_found_again() -> None:
@@ -130,9 +130,9 @@ def test_markers_without_media_and_media_without_markers_are_refused(
     seeing: LlamaBackend,
 ) -> None:
     reader = PromptReader(seeing, cuts_long=False)
-    message = Generate(task_id=1, prompt="no marker", params=SamplingParams(), media=(png(8, 8),))
+    message = Generate(prompt="no marker", params=SamplingParams(), media=(png(8, 8),))
     with pytest.raises(InvalidRequest, match="0 media markers for 1 media"):
-        reader.task(message)
+        reader.task(TaskKey(1), message)
 
 
 @pytest.mark.model

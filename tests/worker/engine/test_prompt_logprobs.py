@@ -8,7 +8,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import TaskError
-from protocol.wire.messages import Delta, Generate
+from protocol.wire.messages import Delta, Generate, TaskKey
 from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import BOS, FakeBackend
@@ -25,7 +25,7 @@ def prompt_of(rig: Rig, task_id: int) -> tuple[Delta, ...]:
 def ask(rig: Rig, prompt: str = PROMPT, *, echo_from: int = 0, **params: Any) -> int:
     task = replace(rig.task(prompt, **params), echo_from=echo_from)
     rig.engine.submit(Submit(task))
-    return task.task_id
+    return task.key.id
 
 
 @pytest.mark.parametrize("n_predict", [0, 3])
@@ -71,8 +71,8 @@ def test_without_probabilities_the_tokens_are_told_and_the_cache_is_used() -> No
 def test_only_a_bos_of_ours_is_kept_back(prompt: Any, echo_from: int) -> None:
     reader = PromptReader(FakeBackend(WorkerConfig(backend="fake", n_ctx=64)), cuts_long=True)
     params = SamplingParams(n_probs=1)
-    message = Generate(task_id=1, prompt=prompt, params=params, echo=True)
-    task = reader.task(message)
+    message = Generate(prompt=prompt, params=params, echo=True)
+    task = reader.task(TaskKey(1), message)
     assert task.echo_from == echo_from
     assert not task.params.cache_prompt, "only what is read can be judged"
 
@@ -80,7 +80,7 @@ def test_only_a_bos_of_ours_is_kept_back(prompt: Any, echo_from: int) -> None:
 def test_a_prompt_that_would_be_cut_is_not_told() -> None:
     reader = PromptReader(FakeBackend(WorkerConfig(backend="fake", n_ctx=64)), cuts_long=True)
     with pytest.raises(TaskError, match="exceeds the available context"):
-        reader.task(Generate(task_id=1, prompt="x" * 99, params=SamplingParams(), echo=True))
+        reader.task(TaskKey(1), Generate(prompt="x" * 99, params=SamplingParams(), echo=True))
 
 
 @pytest.mark.parametrize(("adds_space", "text"), [(True, b"ha S"), (False, b" ha S")])

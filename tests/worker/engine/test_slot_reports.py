@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.wire.facts import SlotReport
-from protocol.wire.messages import Finish, Inspected
+from protocol.wire.messages import Finish, Inspected, TaskKey
 from tests.worker.engines import Rig
 from worker.engine.task import Report
 from worker.engine_thread import _is_debugged
@@ -11,7 +11,7 @@ from worker.engine_thread import _is_debugged
 
 def reported(rig: Rig) -> SlotReport:
     """Ask as /slots does."""
-    rig.engine.submit(Report(99, 0))
+    rig.engine.submit(Report(TaskKey(99)))
     rig.turn()
     (answer,) = [one for one in rig.emitted if isinstance(one, Inspected)][-1:]
     return answer.slots[0]

@@ -11,6 +11,7 @@ import zmq
 
 from protocol.config.config import WorkerConfig
 from protocol.wire import messages as m
+from protocol.wire.messages import TaskKey
 from protocol.wire.sampling import SamplingParams
 from tests.worker.router import Gateway
 from worker.engine.fake.backend import FakeBackend
@@ -73,7 +74,7 @@ def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any
 def test_a_sampler_that_is_never_made_ends_the_worker(stuck: tuple[Any, Any, Any]) -> None:
     gateway, _, ends = stuck
     params = SamplingParams(grammar="root ::= never")
-    gateway.send(m.Generate(task_id=1, prompt="hello", params=params))
+    gateway.send(m.Envelope(m.TaskKey(1), m.Generate(prompt="hello", params=params)))
     assert ends() == [EXIT_STUCK]
 
 
@@ -84,7 +85,7 @@ def test_a_light_call_that_never_returns_ends_the_worker(stuck: tuple[Any, Any, 
     def work() -> None:
         gate.wait(20)
 
-    process._thread.engine.submit(EngineJob(1, 0, work))
+    process._thread.engine.submit(EngineJob(TaskKey(1), work))
     assert ends() == [EXIT_STUCK]
     gate.set()
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from protocol.wire.messages import Detokenized
+from protocol.wire.messages import Detokenized, TaskKey
 from tests.worker.engines import Rig
 from worker.engine.task import EngineJob, Report
 
@@ -36,11 +36,11 @@ def test_light_and_heavy_calls_are_watched() -> None:
 
     def work() -> Detokenized:
         seen.append(rig.engine.busy_since)
-        return Detokenized(task_id=1, attempt=0, content="")
+        return Detokenized(content="")
 
-    rig.engine.submit(EngineJob(1, 0, work))
-    rig.engine.submit(EngineJob(2, 0, work, is_heavy=True))
-    rig.engine.submit(EngineJob(3, 0, work, slot=1))
+    rig.engine.submit(EngineJob(TaskKey(1), work))
+    rig.engine.submit(EngineJob(TaskKey(2), work, is_heavy=True))
+    rig.engine.submit(EngineJob(TaskKey(3), work, slot=1))
     rig.turn()
     assert len(seen) == 3 and all(since > 0 for since in seen)
     assert rig.engine.busy_since == 0.0
@@ -65,7 +65,7 @@ def test_steps_are_watched_and_counted() -> None:
 def test_all_work_shows_in_the_heartbeat_as_progress() -> None:
     rig = Rig()
     steps = [rig.engine.heartbeat().step]
-    rig.engine.submit(Report(1, 0))
+    rig.engine.submit(Report(TaskKey(1)))
     rig.turn()
     steps.append(rig.engine.heartbeat().step)
     rig.submit("hello", n_predict=1)

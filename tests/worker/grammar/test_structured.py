@@ -7,7 +7,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import InvalidRequest
-from protocol.wire.messages import Chat, Generate
+from protocol.wire.messages import Chat, Generate, TaskKey
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Render
 from tests.worker.grammar.test_schema import CASES
@@ -29,7 +29,7 @@ def reader(template: str = "") -> PromptReader:
 def grammar(**fields: Any) -> str:
     """The grammar of a task, over that of the request."""
     params = SamplingParams(grammar="root ::= [0-9]")
-    return reader("x{{ 1 }}").task(Generate(task_id=1, params=params, **fields)).params.grammar
+    return reader("x{{ 1 }}").task(TaskKey(1), Generate(params=params, **fields)).params.grammar
 
 
 def test_the_schema_of_a_prompt_becomes_its_grammar() -> None:
@@ -56,10 +56,9 @@ def test_a_bad_schema_names_the_field_it_came_in(field: str) -> None:
 
 def test_a_conversation_is_rendered_and_counted_beyond_any_context() -> None:
     chat = Chat(messages=({"role": "user", "content": "x" * 200},), add_generation_prompt=False)
-    rendered = reader().render(Render(task_id=3, attempt=1, chat=chat))
+    rendered = reader().render(Render(chat=chat))
     assert rendered.prompt == f"<|im_start|>user\n{'x' * 200}<|im_end|>\n"
     assert rendered.n_tokens == 1 + len(rendered.prompt)
-    assert (rendered.task_id, rendered.attempt) == (3, 1)
 
 
 # ---- llama.cpp -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import zmq
 from protocol.config.config import WorkerConfig
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
+from tests.envelopes import T
 from tests.worker.router import Gateway
 from worker.engine.engine import Engine
 from worker.engine.engine_config import EngineConfig
@@ -43,7 +44,7 @@ class Pair:
         reader = PromptReader(self.backend, cuts_long=False)
         self.link.attach(self.engine, reader, self.backend.card)
 
-    def until(self, kind: type[m.Message], n: int = 1) -> list[m.Message]:
+    def until(self, kind: type[T], n: int = 1) -> list[T]:
         """Let both sides work until the gateway has heard `n` of a kind."""
         self.turn_until(lambda: len(self.gateway.of(kind)) >= n)
         return self.gateway.of(kind)
@@ -60,7 +61,7 @@ class Pair:
     @property
     def beats(self) -> list[m.Heartbeat]:
         """The heartbeats that came."""
-        return [one for one in self.gateway.heard if isinstance(one, m.Heartbeat)]
+        return self.gateway.of(m.Heartbeat)
 
     def close(self) -> None:
         """End everything."""
@@ -72,7 +73,7 @@ class Pair:
         self.context.term()
 
 
-def generate(task_id: int, prompt: str, n_predict: int = 4) -> m.Generate:
+def generate(task_id: int, prompt: str, n_predict: int = 4) -> m.Envelope:
     """A short greedy generation."""
     params = SamplingParams(n_predict=n_predict, temperature=0.0)
-    return m.Generate(task_id=task_id, prompt=prompt, params=params)
+    return m.Envelope(m.TaskKey(task_id), m.Generate(prompt=prompt, params=params))

@@ -4,7 +4,17 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode
-from protocol.wire.messages import Delta, Done, Failed, Finish, Heartbeat, Message, TaskMessage
+from protocol.wire.messages import (
+    Delta,
+    Done,
+    Envelope,
+    Failed,
+    Finish,
+    FrameItem,
+    Heartbeat,
+    TaskKey,
+)
+from tests.envelopes import payload_of
 from tests.worker.chat_cases import HERMES, expect
 from worker.engine.backend import Vocabulary
 from worker.engine.fake.backend import FakeBackend
@@ -13,7 +23,7 @@ from worker.output.chat_parser.parser import ChatParser
 from worker.output.chat_parser.sink import Parsed
 from worker.prompt.prompt import parser_of, shown_tokens
 
-DONE = Done(task_id=1, attempt=0, finish=Finish.EOS, n_predicted=9)
+DONE = Envelope(TaskKey(1), Done(finish=Finish.EOS, n_predicted=9))
 
 
 def answers(*ids: int) -> ChatParsers:
@@ -22,23 +32,24 @@ def answers(*ids: int) -> ChatParsers:
     for task_id in ids:
         parser = parser_of(expect("hermes"), is_whole=False)
         assert parser is not None
-        found.open((task_id, 0), parser)
+        found.open(TaskKey(task_id), parser)
     return found
 
 
-def fault(message: TaskMessage, error: Exception) -> Failed:
+def fault(key: TaskKey, error: Exception) -> Envelope:
     """What ends a task whose parser failed."""
-    return Failed(task_id=message.task_id, code=ErrorCode.INTERNAL, message=repr(error))
+    return Envelope(key, Failed(code=ErrorCode.INTERNAL, message=repr(error)))
 
 
-def delta(text: str, task_id: int = 1) -> Delta:
+def delta(text: str, task_id: int = 1) -> Envelope:
     """A step's text."""
-    return Delta(task_id=task_id, text=text, tokens=(5,), n_predicted=3)
+    return Envelope(TaskKey(task_id), Delta(text=text, tokens=(5,), n_predicted=3))
 
 
 def test_texts_of_chats_are_taken_apart_and_others_are_not() -> None:
     found = answers(1)
-    chat, plain, beat = found.parse([delta(HERMES), delta(HERMES, 2), Heartbeat(step=1, busy=1)])
+    told = found.parse([delta(HERMES), delta(HERMES, 2), Heartbeat(step=1, busy=1)])
+    chat, plain, beat = map(payload_of, told)
     assert isinstance(chat, Delta) and isinstance(plain, Delta)
     assert chat.text == "" and chat.tool_calls[0].name == "special_function"
     assert (chat.tokens, chat.n_predicted) == ((5,), 3)
@@ -53,10 +64,10 @@ def test_what_is_only_words_goes_on_as_it_came() -> None:
 
 def test_what_was_held_back_goes_out_before_the_end() -> None:
     found = answers(1)
-    (held,) = found.parse([delta("a <tool_")])
+    (held,) = map(payload_of, found.parse([delta("a <tool_")]))
     assert isinstance(held, Delta) and held.text == "a "
     rest, end = found.parse([DONE])
-    assert rest == Delta(task_id=1, text="<tool_", n_predicted=9)
+    assert rest == Envelope(TaskKey(1), Delta(text="<tool_", n_predicted=9))
     assert end == DONE
     assert found.parse([delta("b")]) == [delta("b")]
 
@@ -64,7 +75,7 @@ def test_what_was_held_back_goes_out_before_the_end() -> None:
 def test_a_failed_task_says_nothing_more() -> None:
     found = answers(1)
     found.parse([delta("a <tool_")])
-    failed = Failed(task_id=1, code=ErrorCode.INTERNAL, message="x")
+    failed = Envelope(TaskKey(1), Failed(code=ErrorCode.INTERNAL, message="x"))
     assert found.parse([failed]) == [failed]
 
 
@@ -84,8 +95,8 @@ def test_a_parser_that_fails_ends_its_task_and_no_other(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ChatParser, "feed", fail)
     found = answers(1, 2)
-    said: list[Message] = [delta("good"), delta("bad"), delta("more"), DONE, delta("words", 2)]
-    failed = Failed(task_id=1, code=ErrorCode.INTERNAL, message="RecursionError()")
+    said: list[FrameItem] = [delta("good"), delta("bad"), delta("more"), DONE, delta("words", 2)]
+    failed = Envelope(TaskKey(1), Failed(code=ErrorCode.INTERNAL, message="RecursionError()"))
     assert found.parse(said) == [delta("good"), failed, delta("words", 2)]
     assert found.parse([delta("words", 2)]) == [delta("words", 2)]
 

@@ -25,7 +25,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[GatewayConnection, Gateway]]:
     context.term()
 
 
-def heard(gateway: Gateway, n: int) -> list[m.Message]:
+def heard(gateway: Gateway, n: int) -> list[m.FrameItem]:
     while len(gateway.heard) < n:
         assert gateway.poll(5000), gateway.heard
     return gateway.heard
@@ -35,26 +35,30 @@ def test_a_message_that_cannot_be_sent_ends_its_task(
     ends: tuple[GatewayConnection, Gateway],
 ) -> None:
     connection, gateway = ends
-    good = m.Delta(task_id=1, text="a", tokens=(1,), n_predicted=1)
-    bad = m.Delta(task_id=2, text="\ud800", tokens=(2**70,), n_predicted=1)
+    good = m.Envelope(m.TaskKey(1), m.Delta(text="a", tokens=(1,), n_predicted=1))
+    bad = m.Envelope(m.TaskKey(2), m.Delta(text="\ud800", tokens=(2**70,), n_predicted=1))
     assert connection.send([good, bad]) == [(2, 0)]
-    assert connection.send([good, m.Delta(task_id=2, text="more")]) == ()
-    done = [m.Done(task_id=one, finish=m.Finish.LIMIT) for one in (1, 2)]
+    assert connection.send([good, m.Envelope(m.TaskKey(2), m.Delta(text="more"))]) == ()
+    done = [m.Envelope(m.TaskKey(one), m.Done(finish=m.Finish.LIMIT)) for one in (1, 2)]
     connection.send(done)
     failed = heard(gateway, 4)[1]
-    assert isinstance(failed, m.Failed) and failed.task_id == 2
-    assert failed.code is ErrorCode.INVALID_REQUEST
+    assert isinstance(failed, m.Envelope) and failed.task == m.TaskKey(2)
+    assert isinstance(failed.payload, m.Failed)
+    assert failed.payload.code is ErrorCode.INVALID_REQUEST
     assert gateway.heard == [good, failed, good, done[0]]
-    connection.send([m.Delta(task_id=2, attempt=1, text="b")])  # another attempt is another matter
-    assert heard(gateway, 5)[-1] == m.Delta(task_id=2, attempt=1, text="b")
+    connection.send(
+        [m.Envelope(m.TaskKey(2, 1), m.Delta(text="b"))]
+    )  # another attempt is another matter
+    assert heard(gateway, 5)[-1] == m.Envelope(m.TaskKey(2, 1), m.Delta(text="b"))
 
 
 def test_a_terminal_that_cannot_be_sent_is_replaced(
     ends: tuple[GatewayConnection, Gateway],
 ) -> None:
     connection, gateway = ends
-    assert connection.send([m.Detokenized(task_id=3, content="\udfff")]) == [(3, 0)]
+    assert connection.send([m.Envelope(m.TaskKey(3), m.Detokenized(content="\udfff"))]) == [(3, 0)]
     (failed,) = heard(gateway, 1)
-    assert isinstance(failed, m.Failed) and failed.task_id == 3
-    connection.send([m.Detokenized(task_id=3, content="x")])
-    assert heard(gateway, 2)[1] == m.Detokenized(task_id=3, content="x")
+    assert isinstance(failed, m.Envelope) and failed.task == m.TaskKey(3)
+    assert isinstance(failed.payload, m.Failed)
+    connection.send([m.Envelope(m.TaskKey(3), m.Detokenized(content="x"))])
+    assert heard(gateway, 2)[1] == m.Envelope(m.TaskKey(3), m.Detokenized(content="x"))

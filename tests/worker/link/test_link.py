@@ -8,6 +8,7 @@ import pytest
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import EndThoughts, ThoughtsEnded
+from tests.envelopes import of_task
 from tests.worker.link.pair import Pair, generate
 
 
@@ -31,7 +32,7 @@ def test_slots_are_open_once_the_gateway_says_so(pair: Pair) -> None:
     pair.attach()
     pair.until(m.Ready)
     assert not pair.link.is_open
-    pair.gateway.send(m.Opened(), m.Tokenize(task_id=1, content="x"))
+    pair.gateway.send(m.Opened(), m.Envelope(m.TaskKey(1), m.Tokenize(content="x")))
     pair.until(m.Tokenized)
     assert pair.link.is_open
 
@@ -56,28 +57,31 @@ def test_choices_of_one_frame_start_together_and_read_their_prompt_once(pair: Pa
     pair.gateway.send(m.Welcome(gateway="g"), *choices)
     dones = pair.until(m.Done, len(choices))
     n = len("tell me something about it") + 1
-    assert sorted(done.n_cached for done in dones if isinstance(done, m.Done)) == [0, n]
+    assert sorted(done.n_cached for done in dones) == [0, n]
 
 
 def test_tokens_and_texts_need_no_slot(pair: Pair) -> None:
     pair.attach()
     pair.until(m.Ready)
     pair.gateway.send(
-        m.Tokenize(task_id=1, content="ab", with_pieces=True), m.Detokenize(task_id=2, tokens=(97,))
+        m.Envelope(m.TaskKey(1), m.Tokenize(content="ab", with_pieces=True)),
+        m.Envelope(m.TaskKey(2), m.Detokenize(tokens=(97,))),
     )
     (tokenized,) = pair.until(m.Tokenized)
     (detokenized,) = pair.until(m.Detokenized)
-    assert tokenized == m.Tokenized(task_id=1, tokens=(97, 98), pieces=(b"a", b"b"))
-    assert detokenized == m.Detokenized(task_id=2, content="a")
+    assert tokenized == m.Tokenized(tokens=(97, 98), pieces=(b"a", b"b"))
+    assert detokenized == m.Detokenized(content="a")
+    assert of_task(pair.gateway.heard, 1) == [tokenized]
+    assert of_task(pair.gateway.heard, 2) == [detokenized]
 
 
 def test_a_bad_prompt_fails_with_the_field(pair: Pair) -> None:
     pair.attach()
     pair.until(m.Ready)
-    pair.gateway.send(m.Generate(task_id=9, prompt=(-5,), params=SamplingParams()))
+    pair.gateway.send(m.Envelope(m.TaskKey(9), m.Generate(prompt=(-5,), params=SamplingParams())))
     (failed,) = pair.until(m.Failed)
     assert isinstance(failed, m.Failed)
-    assert (failed.task_id, failed.param) == (9, "prompt")
+    assert failed.param == "prompt" and of_task(pair.gateway.heard, 9) == [failed]
 
 
 def test_cancel_ends_a_task(pair: Pair) -> None:
@@ -85,7 +89,7 @@ def test_cancel_ends_a_task(pair: Pair) -> None:
     pair.until(m.Ready)
     pair.gateway.send(generate(1, "hello", n_predict=-1))
     pair.until(m.Started)
-    pair.gateway.send(m.Cancel(task_id=1))
+    pair.gateway.send(m.Envelope(m.TaskKey(1), m.Cancel()))
     (done,) = pair.until(m.Done)
     assert isinstance(done, m.Done)
     assert done.finish in {m.Finish.CANCELLED, m.Finish.LIMIT}
@@ -94,7 +98,7 @@ def test_cancel_ends_a_task(pair: Pair) -> None:
 def test_inspect_describes_the_slots(pair: Pair) -> None:
     pair.attach()
     pair.until(m.Ready)
-    pair.gateway.send(m.Inspect(task_id=4))
+    pair.gateway.send(m.Envelope(m.TaskKey(4), m.Inspect()))
     (inspected,) = pair.until(m.Inspected)
     assert isinstance(inspected, m.Inspected)
     assert [slot.id for slot in inspected.slots] == [0, 1]
@@ -103,8 +107,9 @@ def test_inspect_describes_the_slots(pair: Pair) -> None:
 def test_thoughts_are_ended_on_the_engines_thread(pair: Pair) -> None:
     pair.attach()
     pair.until(m.Ready)
-    pair.gateway.send(EndThoughts(task_id=3, target=99))
-    assert pair.until(ThoughtsEnded) == [ThoughtsEnded(task_id=3, is_running=False)]
+    pair.gateway.send(m.Envelope(m.TaskKey(3), EndThoughts(target=99)))
+    assert pair.until(ThoughtsEnded) == [ThoughtsEnded(is_running=False)]
+    assert len(of_task(pair.gateway.heard, 3)) == 1
 
 
 def test_a_new_gateway_gets_a_new_hello_and_no_old_words(pair: Pair) -> None:
@@ -121,8 +126,9 @@ def test_a_new_gateway_gets_a_new_hello_and_no_old_words(pair: Pair) -> None:
     pair.gateway.send(generate(2, "again"))
     (done,) = pair.until(m.Done)
     assert isinstance(done, m.Done)
-    assert done.task_id == 2
-    assert all(one.task_id == 2 for one in pair.gateway.heard if isinstance(one, m.TaskMessage))
+    heard = pair.gateway.heard
+    assert of_task(heard, 2)[-1] is done
+    assert all(one.task.id == 2 for one in heard if isinstance(one, m.Envelope))
 
 
 def test_a_missing_frame_starts_the_connection_over(pair: Pair) -> None:
@@ -147,23 +153,23 @@ def test_drain_is_announced_and_ends_when_idle(pair: Pair) -> None:
 
 def test_a_turn_goes_on_while_the_engine_speaks_and_ends_with_its_last_task(pair: Pair) -> None:
     pair.until(m.Hello)
-    pair.link.tasks.running.add((1, 0))
+    pair.link.tasks.running.add(m.TaskKey(1))
     texts = iter(["b", "c"])
     forward = pair.link._forward
 
-    def forwarded(messages: list[m.Message]) -> None:
+    def forwarded(messages: list[m.FrameItem]) -> None:
         forward(messages)
         if text := next(texts, ""):
-            pair.outlet.put([m.Delta(task_id=1, text=text)])
+            pair.outlet.put([m.Envelope(m.TaskKey(1), m.Delta(text=text))])
         elif not pair.link.is_idle:
-            pair.outlet.put([m.Done(task_id=1, finish=m.Finish.LIMIT)])
+            pair.outlet.put([m.Envelope(m.TaskKey(1), m.Done(finish=m.Finish.LIMIT))])
 
-    pair.link._forward = forwarded  # type: ignore[method-assign]
-    pair.outlet.put([m.Delta(task_id=1, text="a")])
+    pair.link._forward = forwarded  # type: ignore[method-assign, assignment]
+    pair.outlet.put([m.Envelope(m.TaskKey(1), m.Delta(text="a"))])
     n_turns = 0
     while not pair.link.is_idle:
         pair.link.turn()
         n_turns += 1
     assert n_turns < 4, "one for each of four frames"
     said = pair.until(m.Delta, 3)
-    assert [one.text for one in said if isinstance(one, m.Delta)] == ["a", "b", "c"]
+    assert [one.text for one in said] == ["a", "b", "c"]

@@ -9,6 +9,7 @@ from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode
 from protocol.wire import messages as m
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
+from tests.envelopes import of_task
 from tests.worker.link.pair import Pair, generate
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.fake.backend import FakeBackend
@@ -35,7 +36,7 @@ def embedding(plain: Pair) -> Pair:
 
 
 def test_vectors_come_back_over_the_wire(embedding: Pair) -> None:
-    embedding.gateway.send(Embed(task_id=1, inputs=("a", (98, "c"))))
+    embedding.gateway.send(m.Envelope(m.TaskKey(1), Embed(inputs=("a", (98, "c")))))
     (answer,) = embedding.until(Embedded)
     assert isinstance(answer, Embedded)
     assert answer.n_tokens == (2, 2)
@@ -44,25 +45,28 @@ def test_vectors_come_back_over_the_wire(embedding: Pair) -> None:
 
 
 def test_a_cancelled_request_ends_and_the_next_is_served(embedding: Pair) -> None:
-    many = Embed(task_id=1, inputs=("x" * 60,) * 500)
-    embedding.gateway.send(many, m.Cancel(task_id=1), Embed(task_id=2, inputs=("a",)))
+    many = m.Envelope(m.TaskKey(1), Embed(inputs=("x" * 60,) * 500))
+    embedding.gateway.send(
+        many, m.Envelope(m.TaskKey(1), m.Cancel()), m.Envelope(m.TaskKey(2), Embed(inputs=("a",)))
+    )
     embedding.until(Embedded)
     (done,) = embedding.gateway.of(m.Done)
     assert isinstance(done, m.Done)
-    assert (done.task_id, done.finish) == (1, m.Finish.CANCELLED)
+    assert done.finish is m.Finish.CANCELLED
+    assert of_task(embedding.gateway.heard, 1) == [done]
 
 
 def test_a_wrong_input_is_answered_and_not_fatal(embedding: Pair) -> None:
-    embedding.gateway.send(Embed(task_id=1, inputs=("x" * 600,)))
-    embedding.gateway.send(Rerank(task_id=2, query="q", documents=("d",)))
+    embedding.gateway.send(m.Envelope(m.TaskKey(1), Embed(inputs=("x" * 600,))))
+    embedding.gateway.send(m.Envelope(m.TaskKey(2), Rerank(query="q", documents=("d",))))
     failures = embedding.until(m.Failed, 2)
     assert all(isinstance(one, m.Failed) for one in failures)
-    embedding.gateway.send(Embed(task_id=3, inputs=("a",)))
+    embedding.gateway.send(m.Envelope(m.TaskKey(3), Embed(inputs=("a",))))
     embedding.until(Embedded)
 
 
 def test_a_worker_without_embeddings_says_so_and_goes_on(plain: Pair) -> None:
-    plain.gateway.send(Embed(task_id=1, inputs=("a",)), generate(2, "hello"))
+    plain.gateway.send(m.Envelope(m.TaskKey(1), Embed(inputs=("a",))), generate(2, "hello"))
     (failed,) = plain.until(m.Failed)
     assert isinstance(failed, m.Failed)
     assert failed.code is ErrorCode.NOT_SUPPORTED

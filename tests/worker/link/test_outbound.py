@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from protocol.wire.messages import Delta
+from protocol.wire.messages import Delta, Envelope, TaskKey
 from worker.link.outbound import OutboundQueue
 
-ONE, TWO = Delta(task_id=1, text="a"), Delta(task_id=2, text="b")
+ONE, TWO = Envelope(TaskKey(1), Delta(text="a")), Envelope(TaskKey(2), Delta(text="b"))
 
 
 @pytest.fixture

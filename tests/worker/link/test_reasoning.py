@@ -2,6 +2,7 @@
 
 import pytest
 
+from protocol.wire.messages import TaskKey
 from protocol.wire.side_tasks import EndThoughts, ThoughtsEnded
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeSampler
@@ -14,8 +15,8 @@ def test_a_running_task_is_told_to_end_its_thoughts(is_armed: bool) -> None:
     target = rig.submit("hello there", n_predict=50, reasoning_control=is_armed)
     rig.submit("someone else", n_predict=50, reasoning_control=True)
     rig.engine.turn()
-    call = end_thoughts(rig.engine, EndThoughts(task_id=9, target=target))
-    assert call.work() == ThoughtsEnded(task_id=9, is_running=True)
+    call = end_thoughts(rig.engine, TaskKey(9), EndThoughts(target=target))
+    assert call.work() == ThoughtsEnded(is_running=True)
     samplers = [slot.run.sampler for slot in rig.engine.slots if slot.run is not None]
     told = [one.was_ended for one in samplers if isinstance(one, FakeSampler)]
     assert sorted(told) == [False, is_armed]
@@ -25,5 +26,5 @@ def test_a_task_that_has_ended_is_not_found() -> None:
     rig = Rig()
     target = rig.submit("hello", n_predict=1)
     rig.finish()
-    call = end_thoughts(rig.engine, EndThoughts(task_id=9, target=target))
-    assert call.work() == ThoughtsEnded(task_id=9, is_running=False)
+    call = end_thoughts(rig.engine, TaskKey(9), EndThoughts(target=target))
+    assert call.work() == ThoughtsEnded(is_running=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Failed, Terminal
+from protocol.wire.messages import Failed, TaskKey, Terminal
 from protocol.wire.side_tasks import LoraListed, SetLora, SlotActed, SlotAction
 from tests.worker.engines import Rig
 from worker.engine.task import AbortAll
@@ -27,12 +27,12 @@ class Bench:
         self.side = SideTasks(self.rig.engine, self.rig.backend, str(folder), quota_mib)
 
     def start(self, action: str, slot: int, name: str = "story") -> None:
-        self.side.start(SlotAction(task_id=ID, action=action, slot=slot, filename=name))
+        self.side.start(TaskKey(ID), SlotAction(action=action, filename=name), slot)
         self.side.settle()
 
     def do(self, action: str, slot: int, name: str = "story") -> Terminal:
         """Start an action and turn until it has ended."""
-        self.rig.emitted.clear()
+        self.rig.envelopes.clear()
         self.start(action, slot, name)
         return self.turn_until(lambda: self.answer)
 
@@ -82,10 +82,10 @@ def test_an_action_waits_for_a_busy_slot_and_comes_before_the_next_task(
     first = bench.rig.submit(PROMPT, slot=0, n_predict=6)
     bench.rig.turn()
     second = bench.rig.submit("the next one", slot=0, n_predict=6)
-    bench.rig.emitted.clear()
+    bench.rig.envelopes.clear()
     bench.start(action, 0)
     bench.turn_until(lambda: bench.answer)
-    ended = [one.task_id for one in bench.rig.emitted if isinstance(one, Terminal)]
+    ended = [one.task.id for one in bench.rig.envelopes if isinstance(one.payload, Terminal)]
     assert ended.index(first) < ended.index(ID)
     bench.rig.finish()
     assert bench.rig.terminals(second) == 1
@@ -149,7 +149,7 @@ def test_what_the_gateway_should_have_refused_is_refused_here_too(
 def test_without_a_folder_nothing_is_done() -> None:
     rig = Rig()
     with pytest.raises(TaskError, match="--slot-save-path") as caught:
-        SideTasks(rig.engine, rig.backend, "").start(SlotAction(task_id=ID, action="erase", slot=0))
+        SideTasks(rig.engine, rig.backend, "").start(TaskKey(ID), SlotAction(action="erase"), 0)
     assert caught.value.code is ErrorCode.NOT_SUPPORTED
 
 
@@ -158,7 +158,7 @@ def test_scales_are_set_and_listed() -> None:
     side = SideTasks(rig.engine, rig.backend, "")
     found = []
     for scales in (None, ((1, 0.5),), None, ()):
-        side.start(SetLora(task_id=ID, scales=scales))
+        side.start(TaskKey(ID), SetLora(scales=scales))
         rig.turn()
         answer = rig.of(ID)[-1]
         assert isinstance(answer, LoraListed)
@@ -171,8 +171,9 @@ def test_scales_are_set_and_listed() -> None:
 # ---- whose slot, whose file, and how many -------------------------------------------------------
 
 
-def action(task_id: int, kind: str, **fields: Any) -> SlotAction:
-    return SlotAction(task_id=task_id, action=kind, slot=0, **{"filename": "story"} | fields)
+def begin(bench: Bench, task_id: int, kind: str, **fields: Any) -> None:
+    action = SlotAction(action=kind, **{"filename": "story"} | fields)
+    bench.side.start(TaskKey(task_id), action, 0)
 
 
 def end_of(bench: Bench, task_id: int) -> Terminal:
@@ -183,7 +184,7 @@ def end_of(bench: Bench, task_id: int) -> Terminal:
 
 
 def run(bench: Bench, task_id: int, kind: str, **fields: Any) -> Terminal:
-    bench.side.start(action(task_id, kind, **fields))
+    begin(bench, task_id, kind, **fields)
     bench.side.settle()
     return end_of(bench, task_id)
 
@@ -230,7 +231,7 @@ def test_every_owner_has_a_folder(tmp_path: Path) -> None:
     assert isinstance(run(bench, 1002, "restore"), Failed)
     acted(run(bench, 1003, "restore", owner="a1"))
     with pytest.raises(TaskError, match="Invalid owner"):
-        bench.side.start(action(1004, "save", owner="../x"))
+        begin(bench, 1004, "save", owner="../x")
 
 
 def test_an_owner_has_a_quota(tmp_path: Path) -> None:
@@ -267,11 +268,11 @@ def test_one_slot_is_copied_at_a_time_and_a_few_may_wait(
     monkeypatch.setattr(slot_files, "write", slow)
     monkeypatch.setattr(bench.rig.backend.states, "copy", counted)
     for number in range(MAX_PENDING):
-        bench.side.start(action(1000 + number, "save"))
+        begin(bench, 1000 + number, "save")
         bench.rig.turn()
     assert n_copies == 1
     with pytest.raises(TaskError) as caught:
-        bench.side.start(action(1010, "save"))
+        begin(bench, 1010, "save")
     assert caught.value.code is ErrorCode.OVERLOADED
     opened.set()
     bench.side.settle()
@@ -286,7 +287,7 @@ def test_actions_of_a_lost_gateway_leave_room_for_others(tmp_path: Path) -> None
     bench.rig.submit(PROMPT, slot=0, n_predict=20)
     bench.rig.turn()
     for number in range(MAX_PENDING):
-        bench.side.start(action(1000 + number, "save"))
+        begin(bench, 1000 + number, "save")
     bench.side.drop()
     bench.rig.engine.submit(AbortAll())
     bench.rig.turn()

@@ -12,6 +12,7 @@ from protocol.errors import ErrorCode
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Render, SetSystemPrompt, SystemPromptSet
+from tests.envelopes import of_task
 from tests.worker.link.pair import Pair
 from worker.link import jobs
 from worker.output.chat_parser.parser import ChatParser
@@ -36,22 +37,23 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     pair.close()
 
 
-def chat(task_id: int, content: str) -> m.Generate:
+def chat(task_id: int, content: str) -> m.Envelope:
     messages = ({"role": "user", "content": content},)
-    return m.Generate(
-        task_id=task_id, chat=m.Chat(messages=messages), params=SamplingParams(n_predict=2)
+    return m.Envelope(
+        m.TaskKey(task_id),
+        m.Generate(chat=m.Chat(messages=messages), params=SamplingParams(n_predict=2)),
     )
 
 
-def endless(task_id: int) -> m.Generate:
+def endless(task_id: int) -> m.Envelope:
     params = SamplingParams(n_predict=-1, stream=True)
-    return m.Generate(task_id=task_id, prompt="hello", params=params)
+    return m.Envelope(m.TaskKey(task_id), m.Generate(prompt="hello", params=params))
 
 
 def ends(pair: Pair, task_id: int) -> list[m.Terminal]:
     """The terminal messages of a task."""
-    said = [one for one in pair.gateway.heard if isinstance(one, m.Terminal)]
-    return [one for one in said if one.task_id == task_id]
+    said = of_task(pair.gateway.heard, task_id)
+    return [one for one in said if isinstance(one, m.Terminal)]
 
 
 def end_of(pair: Pair, task_id: int) -> m.Terminal:
@@ -88,7 +90,7 @@ def test_a_template_that_loops_is_ended_while_a_stream_goes_on(
     pair.gateway.send(chat(3, "hi"))
     assert isinstance(end_of(pair, 3), m.Done)
     assert 0 < max(beat.stats.link_lag_s for beat in pair.beats) < 0.25
-    pair.gateway.send(m.Cancel(task_id=1))
+    pair.gateway.send(m.Envelope(m.TaskKey(1), m.Cancel()))
     end_of(pair, 1)
 
 
@@ -100,10 +102,10 @@ class Held:
         self.released = threading.Event()
         prepare = PromptReader.prepare
 
-        def held(reader: PromptReader, message: m.Generate) -> Any:
+        def held(reader: PromptReader, *args: Any) -> Any:
             self.begun.set()
             assert self.released.wait(10)
-            return prepare(reader, message)
+            return prepare(reader, *args)
 
         monkeypatch.setattr(PromptReader, "prepare", held)
         self.pair = pair
@@ -118,14 +120,14 @@ def test_a_task_is_cancelled_while_it_is_prepared(
     held = Held(pair, monkeypatch)
     pair.gateway.send(endless(1), endless(2))
     held.wait()
-    pair.gateway.send(m.Cancel(task_id=1))
+    pair.gateway.send(m.Envelope(m.TaskKey(1), m.Cancel()))
     end = end_of(pair, 1)
     assert isinstance(end, m.Done)
     assert end.finish is m.Finish.CANCELLED
     assert not pair.link.is_idle, "a thread still works for it"
     held.released.set()
     pair.until(m.Started)
-    pair.gateway.send(m.Cancel(task_id=2))
+    pair.gateway.send(m.Envelope(m.TaskKey(2), m.Cancel()))
     end_of(pair, 2)
     pair.turn_until(lambda: pair.link.is_idle)
     assert len(ends(pair, 1)) == len(ends(pair, 2)) == len(pair.gateway.of(m.Started)) == 1
@@ -165,25 +167,23 @@ def test_choices_share_a_job_and_others_do_not(pair: Pair, monkeypatch: pytest.M
     pair.gateway.send(chat(1, "hi"), chat(2, "hi"), chat(3, "other"))
     held.wait()
     preparing = pair.link.tasks._preparing
-    assert preparing[1, 0] is preparing[2, 0]
-    assert preparing[1, 0] is not preparing[3, 0]
+    assert preparing[m.TaskKey(1)] is preparing[m.TaskKey(2)]
+    assert preparing[m.TaskKey(1)] is not preparing[m.TaskKey(3)]
     held.released.set()
     for task_id in (1, 2, 3):
         assert isinstance(end_of(pair, task_id), m.Done)
 
 
 def test_a_system_prompt_holds_for_what_comes_after_it(pair: Pair) -> None:
-    counted = m.Generate(task_id=1, prompt="", params=SamplingParams(n_predict=0))
-    pair.gateway.send(counted, SetSystemPrompt(task_id=2, prompt="abc"))
-    pair.gateway.send(m.Cancel(task_id=2), m.Generate(**_fields(counted) | {"task_id": 3}))
+    counted = m.Generate(prompt="", params=SamplingParams(n_predict=0))
+    pair.gateway.send(
+        m.Envelope(m.TaskKey(1), counted), m.Envelope(m.TaskKey(2), SetSystemPrompt(prompt="abc"))
+    )
+    pair.gateway.send(m.Envelope(m.TaskKey(2), m.Cancel()), m.Envelope(m.TaskKey(3), counted))
     ends_in_order = [end_of(pair, task_id) for task_id in (1, 2, 3)]
     assert isinstance(ends_in_order[1], SystemPromptSet), "an order is carried out"
     read = [end.n_prompt for end in ends_in_order if isinstance(end, m.Done)]
     assert read == [1, 4]
-
-
-def _fields(message: m.Generate) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in ("task_id", "prompt", "params")}
 
 
 @pytest.mark.parametrize("error", [RuntimeError("x"), RecursionError(), MemoryError()])
@@ -194,7 +194,7 @@ def test_any_exception_while_preparing_is_its_tasks_own(
         raise error
 
     monkeypatch.setattr(PromptReader, "render", fail)
-    pair.gateway.send(Render(task_id=7, chat=m.Chat()), chat(8, "hi"))
+    pair.gateway.send(m.Envelope(m.TaskKey(7), Render(chat=m.Chat())), chat(8, "hi"))
     assert failure_of(pair, 7).code is ErrorCode.INTERNAL
     assert isinstance(end_of(pair, 8), m.Done)
     assert "task=7" in caplog.text
@@ -215,11 +215,11 @@ def test_a_parser_that_fails_ends_its_own_task(
         continue_final_message=True,
     )
     params = SamplingParams(n_predict=50, stream=True)
-    pair.gateway.send(m.Generate(task_id=2, chat=continued, params=params))
+    pair.gateway.send(m.Envelope(m.TaskKey(2), m.Generate(chat=continued, params=params)))
     assert failure_of(pair, 2).code is ErrorCode.INTERNAL
     assert "task=2" in caplog.text
     pair.until(m.Delta, len(pair.gateway.of(m.Delta)) + 3)
-    pair.gateway.send(m.Cancel(task_id=1))
+    pair.gateway.send(m.Envelope(m.TaskKey(1), m.Cancel()))
     end_of(pair, 1)
     deadline = time.monotonic() + 10
     while not pair.link.is_idle or pair.engine.n_busy:

@@ -68,7 +68,7 @@ def test_texts_are_llama_servers_own(files: Path) -> None:
 
 
 def set_lora(served: Served, *scales: tuple[int, float]) -> LoraListed:
-    answer = served.do(SetLora(task_id=0, scales=scales))
+    answer = served.do(SetLora(scales=scales))
     assert isinstance(answer, LoraListed)
     return answer
 

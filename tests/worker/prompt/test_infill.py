@@ -6,7 +6,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Generate, Infill
+from protocol.wire.messages import Generate, Infill, TaskKey
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import SpecialTokens, Vocabulary
 from worker.engine.fake.backend import FakeBackend
@@ -111,8 +111,8 @@ def test_a_model_without_the_tokens_is_refused_before_anything_is_read() -> None
 def test_the_reader_lays_a_gap_out_as_the_worker_is_configured() -> None:
     config = WorkerConfig(backend="fake", n_ctx=1024, spm_infill=True)
     reader = PromptReader(FakeBackend(config), cuts_long=False)
-    message = Generate(task_id=1, prompt="", infill=GAP, params=SamplingParams())
-    task = reader.task(message)
+    message = Generate(prompt="", infill=GAP, params=SamplingParams())
+    task = reader.task(TaskKey(1), message)
     assert bytes(token for token in task.prompt if token < 256).endswith(b"\x02after\x01before\x03")
     assert task.text.endswith("before\x03")
 
@@ -121,4 +121,4 @@ def test_a_token_that_the_vocabulary_lacks_is_refused() -> None:
     reader = PromptReader(FakeBackend(WorkerConfig(backend="fake")), cuts_long=False)
     gap = Infill(prefix=("a", 10**6), suffix="")
     with pytest.raises(TaskError, match="Prompt contains invalid tokens"):
-        reader.task(Generate(task_id=1, prompt="", infill=gap, params=SamplingParams()))
+        reader.task(TaskKey(1), Generate(prompt="", infill=gap, params=SamplingParams()))

@@ -8,7 +8,15 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.wire.messages import Chat, Detokenize, Generate, Tokenize, Tokenized
+from protocol.wire.messages import (
+    Chat,
+    Detokenize,
+    Envelope,
+    Generate,
+    TaskKey,
+    Tokenize,
+    Tokenized,
+)
 from protocol.wire.sampling import SamplingParams
 from tests.worker.chat_templates import OPENER
 from worker.engine.fake.backend import BOS, FakeBackend, FakeSampler
@@ -27,7 +35,7 @@ def reader(*, cuts_long: bool = False, n_ctx: int = 64, template: str = "") -> P
 
 def generate(**fields: Any) -> Generate:
     """A minimal generation."""
-    return Generate(task_id=1, params=SamplingParams(), **fields)
+    return Generate(params=SamplingParams(), **fields)
 
 
 def chat(*messages: tuple[str, str], **kwargs: Any) -> Generate:
@@ -52,25 +60,25 @@ def text(tokens: list[int]) -> str:
     ],
 )
 def test_only_a_leading_text_gets_bos(prompt: Any, expected: str) -> None:
-    assert text(reader().task(generate(prompt=prompt)).prompt) == expected
+    assert text(reader().task(TaskKey(1), generate(prompt=prompt)).prompt) == expected
 
 
 def test_the_namespace_of_the_cache_is_handed_on() -> None:
-    assert reader().task(generate(prompt="ab", salt="tenant")).salt == "tenant"
-    assert reader().task(generate(prompt="ab")).salt == ""
+    assert reader().task(TaskKey(1), generate(prompt="ab", salt="tenant")).salt == "tenant"
+    assert reader().task(TaskKey(1), generate(prompt="ab")).salt == ""
 
 
 @pytest.mark.parametrize("token", [-1, 258, 10**9])
 def test_tokens_outside_the_vocabulary_are_refused(token: int) -> None:
     with pytest.raises(InvalidRequest, match="Prompt contains invalid tokens"):
-        reader().task(generate(prompt=(token,)))
+        reader().task(TaskKey(1), generate(prompt=(token,)))
     with pytest.raises(InvalidRequest):
-        reader().prepare(Detokenize(task_id=1, tokens=(token,)))
+        reader().prepare(Envelope(TaskKey(1), Detokenize(tokens=(token,))))
 
 
 def test_a_prompt_that_fills_the_context_is_refused_with_counts() -> None:
     with pytest.raises(TaskError) as caught:
-        reader(n_ctx=32).task(generate(prompt="x" * 31))
+        reader(n_ctx=32).task(TaskKey(1), generate(prompt="x" * 31))
     assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
     assert caught.value.detail == {"n_prompt_tokens": 32, "n_ctx": 32}
     assert str(caught.value) == (
@@ -80,14 +88,14 @@ def test_a_prompt_that_fills_the_context_is_refused_with_counts() -> None:
 
 def test_a_hopelessly_long_text_is_refused_before_it_is_tokenized() -> None:
     with pytest.raises(TaskError) as caught:
-        reader(n_ctx=32).task(generate(prompt="x" * 100_000))
+        reader(n_ctx=32).task(TaskKey(1), generate(prompt="x" * 100_000))
     assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
 
 
 def test_with_context_shift_the_middle_of_a_long_prompt_is_cut() -> None:
     prompt = tuple(i % 250 for i in range(100))
-    message = Generate(task_id=1, params=SamplingParams(n_keep=4), prompt=prompt)
-    task = reader(n_ctx=32, cuts_long=True).task(message)
+    message = Generate(params=SamplingParams(n_keep=4), prompt=prompt)
+    task = reader(n_ctx=32, cuts_long=True).task(TaskKey(1), message)
     assert task.truncated
     assert len(task.prompt) < 32
     assert task.prompt[:4] == [0, 1, 2, 3]
@@ -95,7 +103,7 @@ def test_with_context_shift_the_middle_of_a_long_prompt_is_cut() -> None:
 
 
 def test_default_template_is_chatml() -> None:
-    task = reader(n_ctx=256).task(chat(("system", "be kind"), ("user", "hi")))
+    task = reader(n_ctx=256).task(TaskKey(1), chat(("system", "be kind"), ("user", "hi")))
     assert text(task.prompt) == (
         "^<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
         "<|im_start|>assistant\n"
@@ -103,19 +111,23 @@ def test_default_template_is_chatml() -> None:
 
 
 def test_template_name_and_template_text_are_both_taken() -> None:
-    named = reader(n_ctx=256, template="chatml").task(chat(("user", "hi")))
-    written = reader(n_ctx=256, template=CHATML).task(chat(("user", "hi")))
+    named = reader(n_ctx=256, template="chatml").task(TaskKey(1), chat(("user", "hi")))
+    written = reader(n_ctx=256, template=CHATML).task(TaskKey(1), chat(("user", "hi")))
     assert named.prompt == written.prompt
 
 
 def test_a_bos_written_by_the_template_is_not_doubled() -> None:
-    task = reader(template="{{ bos_token }}{{ messages[0].content }}").task(chat(("user", "hi")))
+    task = reader(template="{{ bos_token }}{{ messages[0].content }}").task(
+        TaskKey(1), chat(("user", "hi"))
+    )
     assert text(task.prompt) == "^hi"
 
 
 def test_template_variables_come_from_the_request() -> None:
     template = "{{ mood }}/{{ add_generation_prompt }}/{{ messages|tojson }}"
-    task = reader(n_ctx=512, template=template).task(chat(("user", "<é>"), mood="bright"))
+    task = reader(n_ctx=512, template=template).task(
+        TaskKey(1), chat(("user", "<é>"), mood="bright")
+    )
     assert text(task.prompt).startswith('^bright/True/[{"role": "user", "content": "<Ã')
 
 
@@ -130,12 +142,12 @@ def test_template_variables_come_from_the_request() -> None:
 )
 def test_what_the_template_refuses_is_the_clients_mistake(template: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot render"):
-        reader(template=template).task(chat(("user", "hi")))
+        reader(template=template).task(TaskKey(1), chat(("user", "hi")))
 
 
 def test_what_no_message_has_is_undefined_as_in_llama_cpp() -> None:
     template = "{% if messages[0].role == 'system' %}s{% endif %}{{ messages[5].content }}a"
-    assert text(reader(template=template).task(chat()).prompt) == "^a"
+    assert text(reader(template=template).task(TaskKey(1), chat()).prompt) == "^a"
 
 
 def test_a_broken_template_is_found_when_the_model_is_loaded() -> None:
@@ -144,41 +156,45 @@ def test_a_broken_template_is_found_when_the_model_is_loaded() -> None:
 
 
 def test_tokenize_adds_bos_only_when_asked() -> None:
-    plain = reader().tokenize(Tokenize(task_id=1, content="ab"))
-    special = reader().tokenize(Tokenize(task_id=1, content="ab", add_special=True))
+    plain = reader().tokenize(Tokenize(content="ab"))
+    special = reader().tokenize(Tokenize(content="ab", add_special=True))
     assert (text(plain), text(special)) == ("ab", "^ab")
 
 
 def test_tokenize_takes_texts_and_tokens_mixed() -> None:
-    assert text(reader().tokenize(Tokenize(task_id=1, content=("a", 98, "c")))) == "abc"
+    assert text(reader().tokenize(Tokenize(content=("a", 98, "c")))) == "abc"
 
 
 def test_the_prompt_is_echoed_with_special_tokens() -> None:
-    assert reader().task(generate(prompt="ab")).text == "<bos>ab"
+    assert reader().task(TaskKey(1), generate(prompt="ab")).text == "<bos>ab"
 
 
 def test_the_servers_limit_holds_where_the_request_has_none() -> None:
     config = WorkerConfig(backend="fake", n_ctx=64, sampling=SamplingParams(n_predict=7))
     one = PromptReader(FakeBackend(config), cuts_long=False)
     for asked, due in ((-1, 7), (3, 3), (9, 9)):
-        message = Generate(task_id=1, prompt="a", params=SamplingParams(n_predict=asked))
-        assert one.task(message).params.n_predict == due
+        message = Generate(prompt="a", params=SamplingParams(n_predict=asked))
+        assert one.task(TaskKey(1), message).params.n_predict == due
 
 
 def test_prompts_are_logged_only_if_that_was_asked(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="worker.prompt.prompt_log")
     backend = FakeBackend(WorkerConfig(backend="fake", n_ctx=64))
-    PromptReader(backend, cuts_long=False).task(generate(prompt="secret"))
+    PromptReader(backend, cuts_long=False).task(TaskKey(1), generate(prompt="secret"))
     assert "secret" not in caplog.text
     log = PromptLog(logs=True)
-    PromptReader(backend, cuts_long=False, prompt_log=log).task(generate(prompt="secret"))
+    PromptReader(backend, cuts_long=False, prompt_log=log).task(
+        TaskKey(1), generate(prompt="secret")
+    )
     assert "tokens=7 text='<bos>secret'" in caplog.text
 
 
 def test_each_prompt_gets_a_file_in_the_folder_for_them(tmp_path: Path) -> None:
     backend = FakeBackend(WorkerConfig(backend="fake", n_ctx=64))
     log = PromptLog(folder=str(tmp_path / "new"))
-    PromptReader(backend, cuts_long=False, prompt_log=log).task(generate(prompt="secret"))
+    PromptReader(backend, cuts_long=False, prompt_log=log).task(
+        TaskKey(1), generate(prompt="secret")
+    )
     (path,) = (tmp_path / "new").iterdir()
     assert path.read_text() == "<bos>secret"
 
@@ -196,11 +212,13 @@ def test_a_folder_that_cannot_be_written_costs_the_files_alone(
 
 def budgeted(budget: int = -1, **fields: Any) -> Generate:
     """A generation whose thoughts have a budget."""
-    return Generate(task_id=1, params=SamplingParams(reasoning_budget_tokens=budget), **fields)
+    return Generate(params=SamplingParams(reasoning_budget_tokens=budget), **fields)
 
 
 def test_the_template_says_what_marks_thoughts() -> None:
-    params = reader(template=OPENER).task(budgeted(5, chat=Chat(messages=(USER,)))).params
+    params = (
+        reader(template=OPENER).task(TaskKey(1), budgeted(5, chat=Chat(messages=(USER,)))).params
+    )
     assert params.reasoning_budget_start_tag == "<think>"
     assert params.reasoning_budget_end_tags == ("</think>",)
     assert params.generation_prompt == "[assistant]<think>\n"
@@ -211,23 +229,26 @@ def test_the_servers_budget_of_thoughts_stands_for_requests_without_one() -> Non
     config = WorkerConfig(backend="fake", n_ctx=256, sampling=sampling, chat_template=OPENER)
     ours = PromptReader(FakeBackend(config), cuts_long=False)
     asked = Chat(messages=(USER,))
-    budgets = [ours.task(budgeted(n, chat=asked)).params.reasoning_budget_tokens for n in (-1, 3)]
+    budgets = [
+        ours.task(TaskKey(1), budgeted(n, chat=asked)).params.reasoning_budget_tokens
+        for n in (-1, 3)
+    ]
     assert budgets == [7, 3]
-    assert ours.task(budgeted(-1, prompt="a")).params.reasoning_budget_tokens == 7
+    assert ours.task(TaskKey(1), budgeted(-1, prompt="a")).params.reasoning_budget_tokens == 7
 
 
 def test_a_budget_for_thoughts_without_marks_is_refused() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        reader().task(budgeted(5, prompt="a"))
+        reader().task(TaskKey(1), budgeted(5, prompt="a"))
     assert caught.value.param == "reasoning_budget_tokens"
     with pytest.raises(InvalidRequest) as caught:
         params = SamplingParams(reasoning_control=True)
-        reader().task(Generate(task_id=1, prompt="a", params=params))
+        reader().task(TaskKey(1), Generate(prompt="a", params=params))
     assert caught.value.param == "reasoning_control"
 
 
 def test_a_chat_without_thoughts_takes_any_budget() -> None:
-    params = reader().task(budgeted(5, chat=Chat(messages=(USER,)))).params
+    params = reader().task(TaskKey(1), budgeted(5, chat=Chat(messages=(USER,)))).params
     assert not params.reasoning_budget_start_tag
 
 
@@ -264,45 +285,45 @@ def test_what_the_whole_context_could_not_hold_is_refused_before_it_is_tokenized
     backend = Counting(WorkerConfig(backend="fake", n_ctx=64))
     one = PromptReader(backend, cuts_long=False)
     backend.n_chars = 0
-    for message in (generate(prompt=content), Tokenize(task_id=1, content=content)):
+    for message in (generate(prompt=content), Tokenize(content=content)):
         with pytest.raises(TaskError) as caught:
-            one.prepare(message)
+            one.prepare(Envelope(TaskKey(1), message))
         assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
     assert backend.n_chars == 0
     fits = content[:-1]
-    assert isinstance(one.prepare(Tokenize(task_id=1, content=fits)), Tokenized)
+    assert isinstance(one.prepare(Envelope(TaskKey(1), Tokenize(content=fits))), Tokenized)
 
 
 def test_more_tokens_than_the_context_holds_are_not_written_as_text() -> None:
     with pytest.raises(TaskError) as caught:
-        reader(n_ctx=64).prepare(Detokenize(task_id=1, tokens=(97,) * 65))
+        reader(n_ctx=64).prepare(Envelope(TaskKey(1), Detokenize(tokens=(97,) * 65)))
     assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
 
 
 def test_a_template_that_calls_itself_without_end_is_a_refusal() -> None:
     template = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}"
     with pytest.raises(InvalidRequest, match="recursion"):
-        reader(template=template).task(chat(("user", "hi")))
+        reader(template=template).task(TaskKey(1), chat(("user", "hi")))
 
 
 @pytest.mark.parametrize("tells", [True, False])
 def test_a_chat_tells_its_prompt_where_it_is_asked_for(tells: bool) -> None:
     message = replace(chat(("user", "hi")), tells_prompt=tells)
-    told = reader(n_ctx=256).task(message).text
+    told = reader(n_ctx=256).task(TaskKey(1), message).text
     assert told.startswith("<bos><|im_start|>user\nhi") if tells else told == ""
 
 
 def test_texts_among_the_parameters_reach_the_engine_as_tokens() -> None:
     params = SamplingParams(penalty_prompt="ab", logit_bias=(("cd", 1.0), (7, -1.0)))
-    found = reader().task(Generate(task_id=1, prompt="x", params=params)).params
+    found = reader().task(TaskKey(1), Generate(prompt="x", params=params)).params
     assert found.penalty_prompt == (97, 98)
     assert found.logit_bias == ((99, 1.0), (100, 1.0), (7, -1.0))
     plain = SamplingParams(logit_bias=((7, -1.0),))
-    assert reader().task(Generate(task_id=1, prompt="x", params=plain)).params == plain
+    assert reader().task(TaskKey(1), Generate(prompt="x", params=plain)).params == plain
 
 
 def test_the_sampler_is_built_where_prompts_are_read() -> None:
-    prepared = reader().prepare(generate(prompt="ab"))
+    prepared = reader().prepare(Envelope(TaskKey(1), generate(prompt="ab")))
     assert isinstance(prepared, Prepared)
     assert isinstance(prepared.task.sampler, FakeSampler)
     prepared.task.sampler.close()

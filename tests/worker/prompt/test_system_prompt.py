@@ -6,7 +6,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.wire.messages import Chat, Generate, Infill
+from protocol.wire.messages import Chat, Generate, Infill, TaskKey
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import SetSystemPrompt
 from worker.engine.fake.backend import BOS, FAKE_MARKER, FakeBackend
@@ -18,12 +18,12 @@ SYSTEM = "Be kind."
 def reader(prompt: str = SYSTEM, anti_prompt: str = "", **config: Any) -> PromptReader:
     backend = FakeBackend(WorkerConfig(backend="fake", n_ctx=64, **config))
     reader = PromptReader(backend, cuts_long=False)
-    reader.set_system_prompt(SetSystemPrompt(task_id=0, prompt=prompt, anti_prompt=anti_prompt))
+    reader.set_system_prompt(SetSystemPrompt(prompt=prompt, anti_prompt=anti_prompt))
     return reader
 
 
 def generate(**fields: Any) -> Generate:
-    values: dict[str, Any] = {"task_id": 1, "params": SamplingParams()} | fields
+    values: dict[str, Any] = {"params": SamplingParams()} | fields
     return Generate(**values)
 
 
@@ -32,36 +32,38 @@ def text(tokens: list[int]) -> str:
 
 
 def test_it_stands_before_a_prompt_with_the_only_bos() -> None:
-    task = reader().task(generate(prompt="Hi"))
+    task = reader().task(TaskKey(1), generate(prompt="Hi"))
     assert text(task.prompt) == "^Be kind.Hi"
     assert task.text == "Hi"
 
 
 def test_without_one_the_prompt_has_its_own_bos() -> None:
-    assert text(reader("").task(generate(prompt="Hi")).prompt) == "^Hi"
+    assert text(reader("").task(TaskKey(1), generate(prompt="Hi")).prompt) == "^Hi"
 
 
 def test_tokens_that_a_client_wrote_are_left_alone() -> None:
-    task = reader().task(generate(prompt=(BOS, ord("H"), "i")))
+    task = reader().task(TaskKey(1), generate(prompt=(BOS, ord("H"), "i")))
     assert text(task.prompt) == "^Be kind.^Hi"
 
 
 def test_an_image_keeps_its_place() -> None:
-    task = reader(mmproj="x").task(generate(prompt=f"See {FAKE_MARKER}", media=(b"image",)))
+    task = reader(mmproj="x").task(
+        TaskKey(1), generate(prompt=f"See {FAKE_MARKER}", media=(b"image",))
+    )
     assert text(task.prompt) == "^Be kind.See ###"
     assert list(task.media) == [len("^Be kind.See ")]
 
 
 def test_chats_and_infill_have_none() -> None:
     chat = Chat(messages=({"role": "user", "content": "Hi"},))
-    assert SYSTEM not in text(reader(n_slots=1).task(generate(chat=chat)).prompt)
+    assert SYSTEM not in text(reader(n_slots=1).task(TaskKey(1), generate(chat=chat)).prompt)
     gap = generate(infill=Infill(prefix="a", suffix="b"))
-    assert SYSTEM not in text(reader().task(gap).prompt)
+    assert SYSTEM not in text(reader().task(TaskKey(1), gap).prompt)
 
 
 def test_the_anti_prompt_stops_and_the_prefix_is_kept() -> None:
     params = SamplingParams(stop=("x",), n_keep=2)
-    task = reader(anti_prompt="You:").task(generate(prompt="Hi", params=params))
+    task = reader(anti_prompt="You:").task(TaskKey(1), generate(prompt="Hi", params=params))
     assert task.params.stop == ("x", "You:")
     assert task.params.n_keep == 2 + len("^Be kind.")
 
@@ -69,17 +71,17 @@ def test_the_anti_prompt_stops_and_the_prefix_is_kept() -> None:
 def test_one_that_fills_the_context_changes_nothing() -> None:
     one = reader()
     with pytest.raises(TaskError) as caught:
-        one.set_system_prompt(SetSystemPrompt(task_id=0, prompt="x" * 64))
+        one.set_system_prompt(SetSystemPrompt(prompt="x" * 64))
     assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
-    assert text(one.task(generate(prompt="Hi")).prompt) == "^Be kind.Hi"
+    assert text(one.task(TaskKey(1), generate(prompt="Hi")).prompt) == "^Be kind.Hi"
 
 
 def test_a_prompt_must_fit_behind_it() -> None:
     with pytest.raises(TaskError, match="exceeds the available context"):
-        reader().task(generate(prompt="x" * 55))
+        reader().task(TaskKey(1), generate(prompt="x" * 55))
 
 
 def test_an_adapter_that_is_not_loaded_is_refused_before_the_engine() -> None:
     asked = generate(prompt="Hi", params=SamplingParams(lora=((1, 0.5),)))
     with pytest.raises(InvalidRequest, match="no adapter has the id 1"):
-        reader(lora=("one.gguf",)).task(asked)
+        reader(lora=("one.gguf",)).task(TaskKey(1), asked)

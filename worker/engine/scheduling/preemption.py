@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Message
+from protocol.wire.messages import Envelope
 from worker.engine.backend import BatchRow
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.results import SampleProcessor
@@ -28,7 +28,7 @@ class Preemption:
         self._results = results
         self._can_resume = can_resume
 
-    def make_room(self, rows: list[BatchRow], messages: list[Message]) -> list[BatchRow]:
+    def make_room(self, rows: list[BatchRow], messages: list[Envelope]) -> list[BatchRow]:
         """Free cells and return the rows to try next.
 
         First an idle sequence goes, then guesses, then halves of prompts, then the newest task.
@@ -67,7 +67,7 @@ class Preemption:
         run = slot.active
         if slot.state is SlotState.DECODE:
             run.reading = list(slot.tokens)
-        logger.info("preempted task=%d n_past=%d", run.task.task_id, len(slot.tokens))
+        logger.info("preempted task=%d n_past=%d", run.task.key.id, len(slot.tokens))
         self._cache.give_up(slot)
         slot.preempt()
         self._cache.counters.n_preempted += 1

@@ -25,7 +25,7 @@ def _events(data: bytes) -> list[dict[str, Any]]:
 
 def _stream(*deltas: Delta, **fields: Any) -> list[dict[str, Any]]:
     reply = MessagesReply(CARD)
-    reply.started(0, Started(task_id=1, slot=0, n_prompt=4, n_cached=3))
+    reply.started(0, Started(slot=0, n_prompt=4, n_cached=3))
     frames = [reply.delta(0, delta) for delta in deltas]
     return _events(b"".join([*frames, reply.done(0, done(**fields)), reply.end()]))
 
@@ -40,7 +40,7 @@ def _names(events: list[dict[str, Any]]) -> list[str]:
 
 
 def test_the_events_of_a_text() -> None:
-    events = _stream(Delta(task_id=1, text="hi"), Delta(task_id=1, text=" you"))
+    events = _stream(Delta(text="hi"), Delta(text=" you"))
     assert _names(events) == [
         "message_start",
         "content_block_start",
@@ -64,10 +64,10 @@ def test_the_events_of_a_text() -> None:
 
 def test_thoughts_text_and_calls_are_numbered_blocks_each_closed_in_turn() -> None:
     events = _stream(
-        Delta(task_id=1, reasoning="Hm"),
-        Delta(task_id=1, text="hi"),
-        Delta(task_id=1, tool_calls=(CALL,)),
-        Delta(task_id=1, tool_calls=(REST, ToolCallDelta(index=1, id="d", name="g"))),
+        Delta(reasoning="Hm"),
+        Delta(text="hi"),
+        Delta(tool_calls=(CALL,)),
+        Delta(tool_calls=(REST, ToolCallDelta(index=1, id="d", name="g"))),
         finish=Finish.EOS,
     )
     blocks = [
@@ -102,7 +102,7 @@ def test_an_answer_of_nothing_has_no_blocks() -> None:
 
 def test_progress_is_a_ping() -> None:
     reply = MessagesReply(CARD)
-    message = Progress(task_id=1, total=9, cached=1, processed=5, time_ms=2.5)
+    message = Progress(total=9, cached=1, processed=5, time_ms=2.5)
     events = _events(reply.progress(0, message) + reply.progress(0, message))
     assert _names(events) == ["message_start", "ping", "ping"]
     assert events[1]["prompt_progress"]["processed"] == 5

@@ -93,7 +93,7 @@ def test_tokenize_refuses_wrong_types(body: dict[str, Any]) -> None:
 
 
 def test_pieces_that_are_no_text_are_bytes() -> None:
-    message = Tokenized(task_id=1, tokens=(1, 2), pieces=("é".encode(), b"\xf0\x9f"))
+    message = Tokenized(tokens=(1, 2), pieces=("é".encode(), b"\xf0\x9f"))
     assert tokenized(message, with_pieces=True) == {
         "tokens": [{"id": 1, "piece": "é"}, {"id": 2, "piece": [240, 159]}]
     }

@@ -23,7 +23,7 @@ VECTOR = struct.pack("<2f", 0.5, -1.25)
 def embedded(*vectors: bytes, is_pooled: bool = True) -> Embedded:
     """Return a worker's answer with three tokens an input."""
     n_tokens = (3,) * len(vectors)
-    return Embedded(task_id=1, vectors=vectors, n_embd=2, n_tokens=n_tokens, is_pooled=is_pooled)
+    return Embedded(vectors=vectors, n_embd=2, n_tokens=n_tokens, is_pooled=is_pooled)
 
 
 def decoded(value: Any) -> Any:

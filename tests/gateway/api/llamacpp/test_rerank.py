@@ -12,7 +12,7 @@ from tests.gateway.cards import CARD
 
 RANK = replace(CARD, has_embeddings=True, pooling="rank", n_embd_out=1)
 ASKED = {"query": "q", "documents": ["a", "b", "c"]}
-SCORES = Reranked(task_id=1, scores=(0.5, -1.0, 4.0), n_tokens=12)
+SCORES = Reranked(scores=(0.5, -1.0, 4.0), n_tokens=12)
 
 
 def answer(body: dict[str, Any]) -> Any:

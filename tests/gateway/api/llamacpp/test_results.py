@@ -117,8 +117,8 @@ def _frame(data: bytes) -> Any:
 
 def test_a_chunk_tells_text_tokens_slot_and_counts() -> None:
     reply = CompletionReply(CARD, [params()])
-    reply.started(0, Started(task_id=1, slot=3, n_prompt=4))
-    chunk = _frame(reply.delta(0, Delta(task_id=1, text='"\n', tokens=(7,), n_predicted=1)))
+    reply.started(0, Started(slot=3, n_prompt=4))
+    chunk = _frame(reply.delta(0, Delta(text='"\n', tokens=(7,), n_predicted=1)))
     assert chunk == {
         "index": 0,
         "content": '"\n',
@@ -133,7 +133,7 @@ def test_a_chunk_tells_text_tokens_slot_and_counts() -> None:
 
 
 def test_a_chunk_without_text_still_tells_its_tokens() -> None:
-    chunk = _frame(CompletionReply(CARD, [params()]).delta(0, Delta(task_id=1, tokens=(7,))))
+    chunk = _frame(CompletionReply(CARD, [params()]).delta(0, Delta(tokens=(7,))))
     assert chunk["content"] == "" and chunk["tokens"] == [7]
 
 
@@ -141,22 +141,17 @@ def test_timings_tell_of_guesses_only_where_there_were_any() -> None:
     told = timings(Timings(predicted_n=9, draft_n=6, draft_n_accepted=4))
     assert (told["draft_n"], told["draft_n_accepted"]) == (6, 4)
     assert "draft_n" not in timings(Timings(predicted_n=9))
-    both = [
-        Done(task_id=i, finish=Finish.EOS, timings=Timings(draft_n=6, draft_n_accepted=i))
-        for i in (1, 2)
-    ]
+    both = [Done(finish=Finish.EOS, timings=Timings(draft_n=6, draft_n_accepted=i)) for i in (1, 2)]
     assert (total(both).draft_n, total(both).draft_n_accepted) == (12, 3)
 
 
 def test_timings_progress_and_probabilities_ride_along() -> None:
     reply = CompletionReply(CARD, [params(n_probs=1)])
-    delta = Delta(task_id=1, text="a", probs=(PROB,), timings=Timings(predicted_n=1))
+    delta = Delta(text="a", probs=(PROB,), timings=Timings(predicted_n=1))
     chunk = _frame(reply.delta(0, delta))
     assert chunk["timings"]["predicted_per_second"] == 0.0
     assert len(chunk["completion_probabilities"][0]["top_logprobs"]) == 1
-    progress = _frame(
-        reply.progress(0, Progress(task_id=1, total=9, cached=1, processed=4, time_ms=2.7))
-    )
+    progress = _frame(reply.progress(0, Progress(total=9, cached=1, processed=4, time_ms=2.7)))
     assert progress["prompt_progress"] == {"total": 9, "cache": 1, "processed": 4, "time_ms": 2}
     assert progress["content"] == ""
     assert "timings" not in progress
@@ -165,7 +160,7 @@ def test_timings_progress_and_probabilities_ride_along() -> None:
 def test_progress_tells_the_times_so_far_if_each_token_does() -> None:
     # llama-server: {"cache_n": 0, "prompt_n": 64, "prompt_ms": 363.34, …, "predicted_n": 0, …}
     reply = CompletionReply(CARD, [params(timings_per_token=True)])
-    progress = Progress(task_id=1, total=9, cached=1, processed=4, time_ms=2.7)
+    progress = Progress(total=9, cached=1, processed=4, time_ms=2.7)
     chunk = _frame(reply.progress(0, progress))
     assert list(chunk)[-2:] == ["timings", "prompt_progress"]
     told = chunk["timings"]

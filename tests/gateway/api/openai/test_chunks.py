@@ -33,7 +33,7 @@ def _frames(data: bytes) -> list[Any]:
 
 
 def _delta(text: str = "a", **fields: Any) -> Delta:
-    return Delta(task_id=1, text=text, **fields)
+    return Delta(text=text, **fields)
 
 
 def test_the_first_chunk_has_the_role_and_no_other_has() -> None:
@@ -97,7 +97,7 @@ def test_timings_per_token_are_in_every_chunk_but_the_role() -> None:
 
 
 def test_progress_is_a_role_chunk_of_its_own() -> None:
-    progress = Progress(task_id=1, total=4, cached=0, processed=2, time_ms=1.0)
+    progress = Progress(total=4, cached=0, processed=2, time_ms=1.0)
     (chunk,) = _frames(_chat().progress(0, progress))
     assert chunk["prompt_progress"]["processed"] == 2
     assert "timings" not in chunk
@@ -200,7 +200,7 @@ def test_text_usage_sums_prompts_once_and_choices_all() -> None:
 
 
 def test_text_progress_and_timings_ride_along() -> None:
-    progress = Progress(task_id=1, total=4, cached=0, processed=2, time_ms=1.0)
+    progress = Progress(total=4, cached=0, processed=2, time_ms=1.0)
     (chunk,) = _frames(_text().progress(0, progress))
     assert chunk["prompt_progress"]["total"] == 4 and chunk["choices"][0]["text"] == ""
     timed = TextReply(CARD, [params(timings_per_token=True)], PLAIN, (None,))

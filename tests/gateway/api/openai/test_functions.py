@@ -138,7 +138,7 @@ def test_a_streamed_call_names_the_function_once() -> None:
     reply = _reply()
     named = ToolCallDelta(index=0, id="1", name="get_weather")
     more = ToolCallDelta(index=0, arguments="{}")
-    stream = reply.delta(0, Delta(task_id=1, tool_calls=(named, more)))
+    stream = reply.delta(0, Delta(tool_calls=(named, more)))
     stream += reply.done(0, done(finish=Finish.EOS))
     chunks = [json.loads(line[6:]) for line in stream.split(b"\n\n") if line]
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]

@@ -12,11 +12,11 @@ from tests.gateway.cards import CARD, PROB, done
 CALL = ToolCallDelta(index=0, id="abc", name="get_weather", arguments="{")
 WHOLE_CALL = ToolCallDelta(index=0, id="abc", name="get_weather", arguments="{}")
 
-THINKING = [Delta(task_id=1, reasoning="Hm", n_predicted=1)]
-WRITING = [Delta(task_id=1, text="hi", n_predicted=2), Delta(task_id=1, text=" you", n_predicted=3)]
+THINKING = [Delta(reasoning="Hm", n_predicted=1)]
+WRITING = [Delta(text="hi", n_predicted=2), Delta(text=" you", n_predicted=3)]
 CALLING = [
-    Delta(task_id=1, tool_calls=(CALL,), n_predicted=4),
-    Delta(task_id=1, tool_calls=(ToolCallDelta(index=0, arguments="}"),), n_predicted=5),
+    Delta(tool_calls=(CALL,), n_predicted=4),
+    Delta(tool_calls=(ToolCallDelta(index=0, arguments="}"),), n_predicted=5),
 ]
 
 
@@ -101,7 +101,7 @@ def test_ids_stay_the_same_over_the_stream() -> None:
 
 
 def test_one_merged_delta_opens_each_item_in_turn() -> None:
-    merged = Delta(task_id=1, reasoning="Hm", text="hi", tool_calls=(WHOLE_CALL,), n_predicted=3)
+    merged = Delta(reasoning="Hm", text="hi", tool_calls=(WHOLE_CALL,), n_predicted=3)
     whole = _stream(merged)[-1]["response"]
     assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "function_call"]
     assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
@@ -119,7 +119,7 @@ def test_an_answer_of_nothing_is_complete() -> None:
 
 def test_progress_is_told_in_the_first_events() -> None:
     reply = _reply()
-    message = Progress(task_id=1, total=9, cached=1, processed=5, time_ms=2.5)
+    message = Progress(total=9, cached=1, processed=5, time_ms=2.5)
     first = _events(reply.progress(0, message))
     second = _events(reply.progress(0, message))
     assert [event["type"] for event in first] == ["response.created", "response.in_progress"]
@@ -129,7 +129,7 @@ def test_progress_is_told_in_the_first_events() -> None:
 
 
 def test_timings_stand_beside_the_last_event_of_a_delta_and_the_response() -> None:
-    timed = Delta(task_id=1, text="hi", n_predicted=1, timings=done().timings)
+    timed = Delta(text="hi", n_predicted=1, timings=done().timings)
     events = _stream(timed)
     assert [event["type"] for event in events if "timings" in event] == [
         "response.output_text.delta",
@@ -166,8 +166,8 @@ def test_the_object_holds_the_items_of_the_stream() -> None:
 
 
 def test_probabilities_of_half_a_character_come_with_the_other_half() -> None:
-    half = Delta(task_id=1, probs=(PROB,), n_predicted=1)
-    rest = Delta(task_id=1, text="é", probs=(PROB,), n_predicted=2)
+    half = Delta(probs=(PROB,), n_predicted=1)
+    rest = Delta(text="é", probs=(PROB,), n_predicted=2)
     events = _stream(half, rest, reply=_reply(n_top=1))
     (delta,) = [event for event in events if event["type"] == "response.output_text.delta"]
     assert [len(item["top_logprobs"]) for item in delta["logprobs"]] == [1, 1]

@@ -185,7 +185,7 @@ def _frames(data: bytes) -> list[Any]:
 
 
 def _deltas(reply: ChatReply, **fields: Any) -> list[Any]:
-    frames = _frames(reply.delta(0, Delta(task_id=1, **fields)))
+    frames = _frames(reply.delta(0, Delta(**fields)))
     return [frame["choices"][0]["delta"] for frame in frames]
 
 
@@ -222,7 +222,7 @@ def test_thoughts_words_and_calls_of_one_step_are_deltas_of_their_own() -> None:
 
 def test_an_answer_that_was_cut_off_says_so_even_with_calls() -> None:
     reply = _reply()
-    reply.delta(0, Delta(task_id=1, tool_calls=(ToolCallDelta(index=0, id="b", name="f"),)))
+    reply.delta(0, Delta(tool_calls=(ToolCallDelta(index=0, id="b", name="f"),)))
     (end,) = _frames(reply.done(0, done(finish=Finish.LIMIT)))
     assert end["choices"][0]["finish_reason"] == "length"
 

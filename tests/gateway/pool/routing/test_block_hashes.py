@@ -13,7 +13,7 @@ TEXT = "".join(f"word {i} " for i in range(300))
 
 
 def task(**fields: Any) -> Generate:
-    return Generate(task_id=1, params=fields.pop("params", SamplingParams()), **fields)
+    return Generate(params=fields.pop("params", SamplingParams()), **fields)
 
 
 def chat(*contents: str, **fields: Any) -> Generate:

@@ -36,7 +36,7 @@ def begin(pending: PendingPrefill, task: Task, n_tokens: int, now: float) -> Non
     """Let the worker of a task read so much of its prompt from now on."""
     if task.state is TaskState.WAITING:
         task.assign("a", "a", RouteReason.LOAD, now)
-    task.start(Started(task_id=task.task_id, slot=0, n_prompt=n_tokens), now)
+    task.start(Started(slot=0, n_prompt=n_tokens), now)
     pending.started(task, now)
 
 

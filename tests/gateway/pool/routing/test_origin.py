@@ -99,6 +99,6 @@ def _keys(origin: Origin) -> list[int]:
 
 def test_the_choices_of_a_prompt_are_fingerprinted_once() -> None:
     origin = Origin()
-    task = Generate(task_id=0, prompt="x" * 600, params=SamplingParams())
+    task = Generate(prompt="x" * 600, params=SamplingParams())
     assert origin.prefix(task, "m") is origin.prefix(task, "m")
     assert len(origin.prefix(task, "m").blocks) == 2

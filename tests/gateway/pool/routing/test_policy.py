@@ -12,7 +12,7 @@ from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.task import RouteReason, Task, TaskSpec
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Delta, Done, Evicted, Failed, Finish, Started
+from protocol.wire.messages import Done, Envelope, Evicted, Failed, Finish, Started, TaskKey
 from tests.gateway.simulation import Conversation, Simulation, Speed, Turn, words
 
 
@@ -61,24 +61,23 @@ class Pool:
 
     def start(self, spec: TaskSpec, n_cached: int = -1, read_s: float = 0.1) -> None:
         """Read a prompt, in this time; what should be cached is, unless it is said otherwise."""
-        lease: dict[str, Any] = {"task_id": spec.task_id, "attempt": 0}
+        lease = TaskKey(spec.task_id)
         worker = self.tasks[spec.task_id].worker
         n_cached = self.tasks[spec.task_id].n_expected if n_cached < 0 else n_cached
         n_prompt = max(spec.n_tokens, n_cached)
-        message = Started(**lease, slot=0, n_prompt=n_prompt, n_cached=n_cached)
+        message = Envelope(lease, Started(slot=0, n_prompt=n_prompt, n_cached=n_cached))
         self.dispatcher.started(worker, message, self.now)
         self.now += read_s
-        self.dispatcher.prompt_read(worker, Delta(**lease), self.now)
+        self.dispatcher.prompt_read(worker, lease, self.now)
 
     def end(self, spec: TaskSpec, **fields: Any) -> list[tuple[int, str, RouteReason]]:
         values: dict[str, Any] = {
-            "task_id": spec.task_id,
             "finish": Finish.EOS,
             "n_prompt": spec.n_tokens,
             "n_predicted": 10,
             "n_past": spec.n_tokens + 10,
         }
-        message = Done(**(values | fields))
+        message = Envelope(TaskKey(spec.task_id), Done(**(values | fields)))
         worker = self.tasks[spec.task_id].worker
         return self.note(self.dispatcher.ended(worker, message, self.now))
 
@@ -124,7 +123,7 @@ def test_what_the_worker_evicted_is_forgotten() -> None:
 def test_what_failed_or_was_never_read_is_not_taken_for_cached() -> None:
     pool = Pool("a", "b")
     pool.submit(task(1, "history"))
-    failed = Failed(task_id=1, code=ErrorCode.INVALID_REQUEST, message="")
+    failed = Envelope(TaskKey(1), Failed(code=ErrorCode.INVALID_REQUEST, message=""))
     pool.dispatcher.ended("a", failed, pool.now)
     assert pool.run(task(2, "history!"))[1] is RouteReason.LOAD
     pool.submit(task(3, "something"))

@@ -12,7 +12,7 @@ from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.task import TaskSpec
 from protocol.errors import TaskError
-from protocol.wire.messages import Delta, Evicted
+from protocol.wire.messages import Evicted, TaskKey
 from tests.examples import examples
 from tests.gateway.pool.test_dispatcher_properties import QUEUE_SIZE, TIMEOUT_S, DispatcherMachine
 
@@ -107,12 +107,11 @@ class RoutedMachine(DispatcherMachine):
     def prompt_read(self, data: st.DataObject, seconds: float) -> None:
         worker, task_id, attempt = data.draw(st.sampled_from(self.holding()))
         self.time_passes(seconds)
-        if (task_id, attempt) in worker.held:
-            delta = Delta(task_id=task_id, attempt=attempt)
-            if self.running.get(task_id) == (worker.key, attempt):
-                self.pool.prompt_read(worker.key, delta, self.now)
-                if not self.specs[task_id].is_whole:
-                    self.shown.add(task_id)
+        is_held = (task_id, attempt) in worker.held
+        if is_held and self.running.get(task_id) == (worker.key, attempt):
+            self.pool.prompt_read(worker.key, TaskKey(task_id, attempt), self.now)
+            if not self.specs[task_id].is_whole:
+                self.shown.add(task_id)
 
     @rule(data=st.data(), task_id=st.integers(0, 30))
     @precondition(lambda self: self.workers)

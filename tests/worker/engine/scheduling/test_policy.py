@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.wire.messages import TaskKey
 from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow
@@ -115,7 +116,7 @@ def reading(prompts: Sequence[tuple[int, float]]) -> list[Slot]:
     slots = []
     for i, (n, ago_s) in enumerate(prompts):
         slot = Slot(i, 8192)
-        task = EngineTask(i, 0, [7] * n, SamplingParams())
+        task = EngineTask(TaskKey(i), [7] * n, SamplingParams())
         slot.begin(SlotTask.of(task, FakeSampler(task.params), 0, order=i))
         slot.active.started_s = NOW_S - ago_s
         slot.active.is_undecided = False

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from protocol.wire.messages import Delta, Done, Finish
+from protocol.wire.messages import Delta, Done, Envelope, Finish, TaskKey
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
 from tests.worker.conftest import serving
@@ -131,17 +131,20 @@ def cancel_in_the_middle(served: Served) -> None:
     ids = [next(served._ids) for _ in served.engine.slots]
     for slot, task_id in enumerate(ids):
         prompt = served.tokenize(f"{STORY} {task_id}")
-        served.engine.submit(Submit(EngineTask(task_id, 0, prompt, params, slot=slot)))
+        served.engine.submit(Submit(EngineTask(TaskKey(task_id), prompt, params, slot=slot)))
     n_left = dict.fromkeys(ids, 4)
     while n_left:
-        for message in served._emitted.get(timeout=60):
+        for item in served._emitted.get(timeout=60):
+            if not isinstance(item, Envelope):
+                continue
+            message, task_id = item.payload, item.task.id
             if isinstance(message, Delta):
-                n_left[message.task_id] -= 1
-                if n_left[message.task_id] == 0:
-                    served.engine.submit(Abort(message.task_id, 0))
+                n_left[task_id] -= 1
+                if n_left[task_id] == 0:
+                    served.engine.submit(Abort(item.task))
             elif isinstance(message, Done):
                 assert message.finish is Finish.CANCELLED and message.backend_sampling
-                del n_left[message.task_id]
+                del n_left[task_id]
 
 
 def test_guesses_are_judged_by_tokens_from_the_device() -> None:

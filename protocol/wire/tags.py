@@ -1,0 +1,48 @@
+"""The name that each message has on the wire."""
+
+from protocol.wire import messages as m
+from protocol.wire import side_tasks as s
+
+TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
+    "welcome": m.Welcome,
+    "refused": m.Refused,
+    "opened": m.Opened,
+    "generate": m.Generate,
+    "tokenize": m.Tokenize,
+    "detokenize": m.Detokenize,
+    "inspect": m.Inspect,
+    "cancel": m.Cancel,
+    "drain": m.Drain,
+    "ping": m.Ping,
+    "hello": m.Hello,
+    "loading": m.LoadingProgress,
+    "ready": m.Ready,
+    "heartbeat": m.Heartbeat,
+    "started": m.Started,
+    "evicted": m.Evicted,
+    "progress": m.Progress,
+    "delta": m.Delta,
+    "done": m.Done,
+    "failed": m.Failed,
+    "tokenized": m.Tokenized,
+    "detokenized": m.Detokenized,
+    "inspected": m.Inspected,
+    "draining": m.Draining,
+    "bye": m.Bye,
+    "render": s.Render,
+    "rendered": s.Rendered,
+    "embed": s.Embed,
+    "embedded": s.Embedded,
+    "end_thoughts": s.EndThoughts,
+    "thoughts_ended": s.ThoughtsEnded,
+    "rerank": s.Rerank,
+    "reranked": s.Reranked,
+    "slot_action": s.SlotAction,
+    "slot_acted": s.SlotActed,
+    "set_lora": s.SetLora,
+    "lora_listed": s.LoraListed,
+    "set_system_prompt": s.SetSystemPrompt,
+    "system_prompt_set": s.SystemPromptSet,
+}
+PAYLOADS = frozenset(cls for cls in TAGS.values() if issubclass(cls, m.TaskMessage))
+"""What travels in an envelope."""
