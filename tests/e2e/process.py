@@ -13,8 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tests.cores import threads
+
 ROOT = Path(__file__).parents[2]
 MARK = "LLAMAPOOL_TEST_MARK"
+_SHARE = {"LLAMA_ARG_THREADS": str(threads())} if "PYTEST_XDIST_WORKER" in os.environ else {}
+"""A worker that is not told otherwise takes every core; the other test processes need theirs."""
 
 T = TypeVar("T")
 
@@ -32,7 +36,7 @@ class Process:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.popen = subprocess.Popen(
             argv,
-            env={**clean, "PYTHONPATH": path, MARK: self.mark, **(env or {})},
+            env={**clean, **_SHARE, "PYTHONPATH": path, MARK: self.mark, **(env or {})},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

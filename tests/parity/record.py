@@ -7,7 +7,6 @@ Run it after a change of the llama.cpp that is pinned; the result is test data.
 
 import argparse
 import contextlib
-import json
 import os
 import subprocess
 import time
@@ -17,12 +16,12 @@ from typing import Any
 
 import httpx
 
+from tests.parity import recording
 from tests.parity.ask import ask
 from tests.parity.cases import Case
 from tests.parity.setups import SETUPS
 from worker.settings.resolve import find_model
 
-RECORDED = Path(__file__).parent / "recorded.json"
 PORT = 18077
 DEAD = {"status": 0, "type": "", "body": "the server died"}
 
@@ -34,12 +33,11 @@ def main() -> None:
     parser.add_argument("--model", default=find_model(""))
     parser.add_argument("--setup", action="append", choices=SETUPS, help="Record these alone.")
     args = parser.parse_args()
-    answers: dict[str, Any] = json.loads(RECORDED.read_text()) if args.setup else {}
+    answers = recording.read() if args.setup else {}
     for setup in (SETUPS[name] for name in args.setup or SETUPS):
         command = [str(args.llama_server), "-m", args.model, *setup.arguments]
         answers |= recorded(command, setup.cases)
-    text = json.dumps(answers, indent=0, ensure_ascii=False, sort_keys=True)
-    RECORDED.write_text(text.replace(args.model, "MODEL") + "\n", encoding="utf-8")
+    recording.write(answers, args.model)
 
 
 def recorded(command: list[str], cases: Sequence[Case]) -> dict[str, Any]:

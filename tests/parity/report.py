@@ -15,7 +15,7 @@ _TEXT = (
     " pool of one worker, both of one slot with the default model. Equal is: the same status; every"
     " key of its answer, with the same JSON type; the same error message; where an answer can be"
     " the same to the letter (*text or values*), the same text, token, count or vector."
-    " llama-server's answers are in `tests/parity/recorded.json`, written by"
+    " llama-server's answers are in `tests/parity/recorded/`, written by"
     " `tests/parity/record.py`; `tests/parity/test_parity.py` compares."
 )
 _AREAS = {
@@ -38,6 +38,11 @@ _AREAS = {
 _OTHER = "Everything else"
 
 
+def area_of(case: Case) -> str:
+    """Name the part of the API that a case is about."""
+    return _AREAS.get(case.path, _OTHER)
+
+
 def compared() -> list[str]:
     """Return the lines of the section."""
     cases = [case for setup in SETUPS.values() for case in setup.cases]
@@ -56,7 +61,7 @@ def compared() -> list[str]:
 
 
 def _counts(cases: list[Case]) -> Iterator[str]:
-    areas = [_AREAS.get(case.path, _OTHER) for case in cases]
+    areas = [area_of(case) for case in cases]
     total = Counter(areas)
     pairs = list(zip(areas, cases, strict=True))
     equal = Counter(area for area, case in pairs if case.name not in DECISIONS)

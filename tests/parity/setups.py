@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tests.cores import threads
 from tests.parity.cases import CASES, Case
 from tests.parity.chats import CHATS
 from tests.parity.options import CONSTANT, NO_JINJA, TOLD, VARIABLES
@@ -18,7 +19,7 @@ class Setup:
     cases: tuple[Case, ...]
 
 
-_PLAIN = ("-a", "smol", "-np", "1", "-c", "2048", "-t", "2", "--metrics")
+_PLAIN = ("-a", "smol", "-np", "1", "-c", "2048", "-t", str(threads()), "--metrics")
 
 SETUPS: Mapping[str, Setup] = {
     "plain": Setup(arguments=_PLAIN, cases=(*CASES, *CHATS, *SIDE)),

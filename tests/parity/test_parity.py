@@ -1,17 +1,16 @@
-"""Our pool answers as llama-server answered when `recorded.json` was written."""
+"""Our pool answers as llama-server answered when `recorded/` was written."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.process import python
 from tests.e2e.served import Served
+from tests.parity import recording
 from tests.parity.ask import ask, generated
 from tests.parity.cases import Case
 from tests.parity.compare import missing, unequal
@@ -20,9 +19,7 @@ from tests.parity.setups import SETUPS, Setup
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
 
-RECORDED: dict[str, dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "recorded.json").read_text(encoding="utf-8")
-)
+RECORDED = recording.read()
 PAIRS = [
     pytest.param(name, case, id=case.name) for name, setup in SETUPS.items() for case in setup.cases
 ]

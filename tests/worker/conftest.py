@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from protocol.config.config import WorkerConfig
+from tests.cores import threads
 from tests.worker.served import Served
 from worker.engine.task import Stop
 from worker.speculation.drafting import open_drafter
@@ -36,7 +37,7 @@ def serving(n_slots: int, **settings: Any) -> Iterator[Served]:
         model=model_path(),
         n_slots=n_slots,
         n_ctx=n_slots * 512,
-        n_threads=2,
+        n_threads=threads(),
         **{"flash_attn": "off", "cache_branches": 0 if n_slots == 1 else 32} | settings,
     )
     backend = LlamaBackend(config, lambda _fraction: None)

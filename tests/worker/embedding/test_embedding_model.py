@@ -10,6 +10,7 @@ from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.wire.messages import Generate, Infill, TaskKey
 from protocol.wire.sampling import SamplingParams
+from tests.cores import threads
 from tests.models.adapters import write_control_vector, write_lora
 from tests.models.bert import CLS, SEP, write_bert
 from tests.models.llama import FIM, write_llama
@@ -52,7 +53,7 @@ def test_vectors_are_those_of_llama_cpp_python() -> None:
     import llama_cpp
 
     reference: Any = llama_cpp.Llama(
-        model_path(), embedding=True, pooling_type=1, n_ctx=512, n_threads=2, verbose=False
+        model_path(), embedding=True, pooling_type=1, n_ctx=512, n_threads=threads(), verbose=False
     )
     wanted = [np.array(reference.embed(text, normalize=True)) for text in TEXTS]
     reference.close()
@@ -97,7 +98,8 @@ def test_generation_goes_on_undisturbed_beside_embeddings() -> None:
         )
         beside = logits(backend, tokens)
     alone = LlamaBackend(
-        WorkerConfig(model=model_path(), n_ctx=1024, n_threads=2, warmup=False), lambda _: None
+        WorkerConfig(model=model_path(), n_ctx=1024, n_threads=threads(), warmup=False),
+        lambda _: None,
     )
     assert logits(alone, tokens) == beside
     alone.close()

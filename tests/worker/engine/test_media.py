@@ -12,6 +12,7 @@ from protocol.config.config import WorkerConfig
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Generate, TaskKey
 from protocol.wire.sampling import SamplingParams
+from tests.cores import threads
 from tests.models.mmproj import N_PATCHES, write_mmproj
 from tests.worker.conftest import model_path
 from tests.worker.engines import Rig
@@ -89,7 +90,7 @@ def test_streams_go_on_while_an_image_waits() -> None:
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaBackend]:
     """SmolLM2 with a random projector."""
     path = write_mmproj(tmp_path_factory.mktemp("mmproj") / "mmproj.gguf", 576)
-    config = WorkerConfig(model=model_path(), mmproj=str(path), n_ctx=512, n_threads=2)
+    config = WorkerConfig(model=model_path(), mmproj=str(path), n_ctx=512, n_threads=threads())
     backend = LlamaBackend(config, lambda _fraction: None)
     yield backend
     backend.close()

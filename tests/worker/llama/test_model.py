@@ -8,6 +8,7 @@ import pytest
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Finish
 from protocol.wire.sampling import SamplingParams
+from tests.cores import threads
 from tests.worker.conftest import model_path
 from tests.worker.served import Served, is_plausible
 
@@ -21,7 +22,9 @@ PROMPTS = [f"The number {word} is" for word in NUMBERS]
 def test_greedy_text_equals_llama_cpp_pythons_own(single: Served) -> None:
     from llama_cpp import Llama
 
-    llama = Llama(model_path(), n_ctx=512, n_threads=2, n_threads_batch=2, verbose=False)
+    llama = Llama(
+        model_path(), n_ctx=512, n_threads=threads(), n_threads_batch=threads(), verbose=False
+    )
     for prompt in (STORY, "The capital of France is", "def fibonacci(n):\n"):
         theirs = llama(prompt, max_tokens=32, temperature=0)["choices"][0]["text"]
         assert single.ask(prompt, n_predict=32, cache_prompt=False).text == theirs
