@@ -1,1 +1,4 @@
-"""llama-server's router: which models are loaded, who waits for one, which one makes room."""
+"""Models that are loaded and unloaded on demand, as llama-server's router does.
+
+Imported by the routes and the server.
+"""

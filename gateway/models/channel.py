@@ -1,6 +1,6 @@
 """The gateway's end of the control channel: lines to and from the supervisor.
 
-The supervisor is our parent and outlives us; a connection that breaks is dialled again.
+The supervisor is the parent process and outlives the gateway; a broken connection is opened again.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _AGAIN_S = 0.5
 
 
 class Channel:
-    """One connection, kept up by a task of its own."""
+    """One connection, which a task of its own opens again whenever it breaks."""
 
     def __init__(self, path: str, on_line: Callable[[Line], None]) -> None:
         self._path = path
@@ -33,11 +33,11 @@ class Channel:
         return self._writer is not None
 
     def open(self) -> None:
-        """Begin to dial."""
+        """Begin to connect."""
         self._task = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection for good."""
         if self._task is not None:
             self._task.cancel()
         if self._writer is not None:
@@ -45,7 +45,7 @@ class Channel:
         self._writer = None
 
     def send(self, order: Order) -> None:
-        """Send an order; a supervisor that is away tells all it knows when it is back."""
+        """Send an order; dropped while disconnected, as the supervisor lists all on connecting."""
         if self._writer is not None:
             self._writer.write(encode(order))
 

@@ -1,4 +1,4 @@
-"""Who listens to changes of models: a mailbox each, bounded, ended by None."""
+"""Listeners to changes of models: each has a bounded mailbox that ends with None."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gateway.models.views import Event
 
 _MAX_EVENTS = 1000
-"""Events that a listener may be behind; then it is hung up on."""
+"""Events that a listener may be behind; with more, its stream is ended."""
 
 Mailbox = asyncio.Queue[Event | None]
 
@@ -23,17 +23,17 @@ class ModelEvents:
         return f"<ModelEvents listeners={len(self._mailboxes)}>"
 
     @property
-    def is_heard(self) -> bool:
-        """Whether anybody listens."""
+    def has_listeners(self) -> bool:
+        """Whether there is any."""
         return bool(self._mailboxes)
 
-    def tell(self, event: Event) -> None:
-        """Tell everybody."""
+    def publish(self, event: Event) -> None:
+        """Put an event into every mailbox."""
         for mailbox in self._mailboxes:
             mailbox.put_nowait(event if mailbox.qsize() < _MAX_EVENTS else None)
 
     def end(self) -> None:
-        """Tell everybody, and whoever comes, that there is no more to come."""
+        """End every mailbox, those of later listeners too."""
         self._is_over = True
         for mailbox in self._mailboxes:
             mailbox.put_nowait(None)

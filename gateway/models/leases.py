@@ -1,15 +1,15 @@
-"""Every request's uses of models, given back when the request ends, however it ends."""
+"""The models that a request leases, given back when the request ends, however it ends."""
 
 from contextlib import ExitStack
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 USES = "uses"
-"""Where in the scope an endpoint finds the stack for its uses."""
+"""Key of the scope under which an endpoint finds the stack for its leases."""
 
 
 class ModelLeaseMiddleware:
-    """Puts a stack into the scope and unwinds it behind the request."""
+    """Puts a stack into the scope and unwinds it after the request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What the pool knows of the models that the router has loaded."""
+"""What the pool knows of the models that are loaded."""
 
 import time
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from protocol.wire.facts import ModelCard
 
 
 class LoadedModels:
-    """The `Facts` of the router, from the pool."""
+    """The pool as the `Facts` of the model manager."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._created = int(time.time())
 
     def card(self, model: str) -> ModelCard:
-        """Return the card of a model that is loaded; raises `TaskError` if it has just gone."""
+        """Return the card of a loaded model; raises `TaskError` if it was just unloaded."""
         card = self._find(model)
         if card is None:
             raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")

@@ -1,8 +1,7 @@
-"""The router as the HTTP side uses it: requests wait here for their models.
+"""Loads and unloads models for requests, which wait here until their model is loaded.
 
-It performs what the book decides, and owns the futures of those who wait and the channel to the
-supervisor. State is touched from the
-loop only, in calls that do not await.
+It performs what `ModelStates` decides, and owns the futures of waiting requests and the channel to
+the supervisor. State changes on the loop only, in calls that do not await.
 """
 
 import asyncio
@@ -16,7 +15,15 @@ from typing import Any, Protocol
 from gateway.models.channel import Channel
 from gateway.models.events import ModelEvents
 from gateway.models.model import ManagedModel
-from gateway.models.state_machine import Action, Admit, ModelStates, Refuse, Send, Tell, no_room
+from gateway.models.state_machine import (
+    Action,
+    Admit,
+    ModelStates,
+    Refuse,
+    Send,
+    StateChanged,
+    no_room,
+)
 from gateway.models.views import RELOADED, change, listed
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.process.control import Line, Listed, Order, Verb, WorkerReport
@@ -31,7 +38,7 @@ class Facts(Protocol):
     """What the pool knows of loaded models."""
 
     def card(self, model: str) -> ModelCard:
-        """Return the card of a loaded model; raises `TaskError` if it has just gone."""
+        """Return the card of a loaded model; raises `TaskError` if it was just unloaded."""
 
     def shown(self, model: str) -> Mapping[str, Any]:
         """Return what is listed of a loaded model; empty if the pool does not know it."""
@@ -40,7 +47,7 @@ class Facts(Protocol):
         """Tell whether a model's workers sleep."""
 
     def gone(self, model: str) -> None:
-        """Note that a model was unloaded: what still waits for a slot of it waits in vain."""
+        """Fail the tasks that wait for a slot of a model, because it was unloaded."""
 
 
 class ModelManager:
@@ -54,7 +61,7 @@ class ModelManager:
         timeout_s: float,
         facts: Facts,
     ) -> None:
-        self.book = ModelStates(models_max=models_max)
+        self.states = ModelStates(models_max=models_max)
         self.channel = Channel(path, self._on_line)
         self._timeout_s = timeout_s
         self._facts = facts
@@ -62,13 +69,13 @@ class ModelManager:
         self._tickets = itertools.count(1)
         self._waiting: dict[int, tuple[ManagedModel, asyncio.Future[None]]] = {}
         self._waiters: list[asyncio.Future[None]] = []
-        """Rung at every line of the supervisor."""
+        """Woken by every line of the supervisor."""
         self._lists: list[asyncio.Future[Listed]] = []
-        self.news = ModelEvents()
+        self.events = ModelEvents()
         self._is_draining = False
 
     def __repr__(self) -> str:
-        return f"<ModelManager waiting={len(self._waiting)} {self.book!r}>"
+        return f"<ModelManager waiting={len(self._waiting)} {self.states!r}>"
 
     async def start(self) -> None:
         """Dial the supervisor and wait for its list of models."""
@@ -79,29 +86,29 @@ class ModelManager:
                 await first
 
     def drain(self) -> None:
-        """Load nothing more; nobody waits for a model any longer, or for events."""
+        """Load nothing more; refuse the requests that wait, and end the event streams."""
         self._is_draining = True
         for ticket in list(self._waiting):
             self._refuse(ticket, _shutting_down())
-        self._ring()
-        self.news.end()
+        self._wake()
+        self.events.end()
 
     def close(self) -> None:
-        """Hang up."""
+        """Drain, and close the channel."""
         self.drain()
         self.channel.close()
 
     # ---- requests -----------------------------------------------------------------------------
 
     def use(self, name: str | None, *, autoload: bool, touches: bool) -> tuple[ManagedModel, bool]:
-        """Take one use of a model if it is loaded; false if it must be waited for.
+        """Lease a model if it is loaded; false if the caller must wait for it.
 
-        Every use is given back by `release`. Raises `TaskError`.
+        Every lease is given back by `release`. Raises `TaskError`.
         """
-        model = self.book.find(name)
+        model = self.states.find(name)
         if touches:
-            self.book.touch(model)
-        if self.book.take(model):
+            self.states.touch(model)
+        if self.states.take(model):
             return model, True
         if not autoload and not model.is_running:
             raise InvalidRequest("model is not loaded", param="model")
@@ -110,15 +117,15 @@ class ModelManager:
         return model, False
 
     def card(self, model: ManagedModel) -> ModelCard:
-        """Return the card of a model in use; raises `TaskError` if it has just died."""
+        """Return the card of a leased model; raises `TaskError` if its worker has just died."""
         return self._facts.card(model.name)
 
     def release(self, model: ManagedModel) -> None:
-        """Give one use of a model back."""
-        self._perform(self.book.release(model))
+        """Give one lease of a model back."""
+        self._perform(self.states.release(model))
 
     async def wait(self, model: ManagedModel) -> None:
-        """Take one use of a model once it is loaded; cancelled, it leaves no trace."""
+        """Lease a model once it is loaded; raises `TaskError`. May be cancelled at any time."""
         self._check_running()
         ticket, future = self._enter(model)
         try:
@@ -135,27 +142,27 @@ class ModelManager:
         ticket = next(self._tickets)
         future = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = (model, future)
-        self._perform(self.book.ask(ticket, model))
+        self._perform(self.states.enqueue(ticket, model))
         return ticket, future
 
     def _give_up(self, ticket: int, model: ManagedModel, future: "asyncio.Future[None]") -> None:
-        """Leave the queue, or give back what was given while the news was under way."""
+        """Leave the queue, or give back a lease that was granted but not yet noticed."""
         if self._waiting.pop(ticket, None) is not None:
-            self._perform(self.book.leave(ticket))
+            self._perform(self.states.leave(ticket))
         elif future.done() and not future.cancelled() and future.exception() is None:
             self.release(model)
 
-    # ---- orders of clients --------------------------------------------------------------------
+    # ---- load and unload ----------------------------------------------------------------------
 
     async def load(self, name: str) -> None:
-        """Begin to load a model; another makes room if need be. Raises `TaskError`."""
-        model = self.book.named(name)
+        """Begin to load a model, unloading another if there is no room. Raises `TaskError`."""
+        model = self.states.named(name)
         if model is None:
             raise TaskError(ErrorCode.NOT_FOUND, "model is not found", param="model")
         if model.is_running:
             raise InvalidRequest("model is already running", param="model")
         self._check_running()
-        if not self.book.can_make_room():
+        if not self.states.can_make_room():
             raise no_room()
         ticket, future = self._enter(model)
         try:
@@ -166,16 +173,19 @@ class ModelManager:
             future.result()
 
     def unload(self, name: str) -> None:
-        """Begin to end a model: what runs on it is finished within its time. Raises `TaskError`."""
-        model = self.book.named(name)
+        """Begin to unload a model; its running tasks may finish within the drain time.
+
+        Raises `TaskError`.
+        """
+        model = self.states.named(name)
         if model is None:
             raise InvalidRequest("model is not found", param="model")
         if not model.is_running:
             raise InvalidRequest("model is not running", param="model")
-        self._perform(self.book.unload(model))
+        self._perform(self.states.unload(model))
 
     async def reload(self) -> None:
-        """Look for models again, and wait until what has changed or gone has ended."""
+        """Look for models again, and wait until those that changed or went are unloaded."""
         self._check_running()
         following = self._next_list()
         self.channel.send(Order(verb=Verb.RELOAD))
@@ -184,11 +194,11 @@ class ModelManager:
             raise _shutting_down()
         if error := following.result().error:
             raise TaskError(ErrorCode.INTERNAL, f"models not reloaded: {error}")
-        leaving = [one for one in self.book.models.values() if one.is_stopping]
+        leaving = [one for one in self.states.models.values() if one.is_stopping]
         await self._until(lambda: not any(one.is_stopping for one in leaving))
-        self.news.tell(RELOADED)
+        self.events.publish(RELOADED)
 
-    # ---- what clients are told ------------------------------------------------------------------
+    # ---- listing -----------------------------------------------------------------------------
 
     def listing(self) -> dict[str, Any]:
         """Return GET /models."""
@@ -199,7 +209,7 @@ class ModelManager:
                 self._created,
                 sleeps=self._facts.sleeps(model.name),
             )
-            for model in self.book.models.values()
+            for model in self.states.models.values()
         ]
         return {"data": data, "object": "list"}
 
@@ -211,19 +221,19 @@ class ModelManager:
     def _on_line(self, line: Line) -> None:
         match line:
             case Listed():
-                self._perform(self.book.listed(line))
+                self._perform(self.states.listed(line))
                 waiting, self._lists = self._lists, []
                 for future in waiting:
                     if not future.done():
                         future.set_result(line)
             case WorkerReport(model=name):
-                self._perform(self.book.heard(line))
-                model = self.book.models.get(name)
+                self._perform(self.states.reported(line))
+                model = self.states.models.get(name)
                 if model is None or not model.is_running:
                     self._facts.gone(name)
-        self._ring()
+        self._wake()
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -235,7 +245,7 @@ class ModelManager:
         return future
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that the supervisor's lines will bring about."""
+        """Wait until a line of the supervisor makes the condition true; raises `TaskError`."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 while not condition():
@@ -261,12 +271,12 @@ class ModelManager:
                     self._admit(ticket)
                 case Refuse(ticket, error):
                     self._refuse(ticket, error)
-                case Tell(name, has_begun):
-                    self._tell(name, has_begun=has_begun)
+                case StateChanged(name, has_begun):
+                    self._publish(name, has_begun=has_begun)
 
     def _admit(self, ticket: int) -> None:
         model, future = self._waiting.pop(ticket)
-        if future.done():  # cancelled, and not yet woken to say so
+        if future.done():  # its request was cancelled and has not run since
             self.release(model)
         else:
             future.set_result(None)
@@ -276,12 +286,12 @@ class ModelManager:
         if not future.done():
             future.set_exception(error)
 
-    def _tell(self, name: str, *, has_begun: bool) -> None:
-        model = self.book.models.get(name)
-        if model is None or not self.news.is_heard:
+    def _publish(self, name: str, *, has_begun: bool) -> None:
+        model = self.states.models.get(name)
+        if model is None or not self.events.has_listeners:
             return
         sleeps = self._facts.sleeps(name)
-        self.news.tell(change(model, self._shown(model), has_begun=has_begun, sleeps=sleeps))
+        self.events.publish(change(model, self._shown(model), has_begun=has_begun, sleeps=sleeps))
 
 
 def _shutting_down() -> TaskError:

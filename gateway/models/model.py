@@ -10,11 +10,11 @@ TRANSITIONS: Mapping[ModelState, frozenset[ModelState]] = {
     ModelState.LOADING: frozenset({ModelState.LOADED, ModelState.UNLOADED}),
     ModelState.LOADED: frozenset({ModelState.LOADING, ModelState.UNLOADED}),
 }
-"""LOADED to LOADING: its only worker died and starts again. Who sleeps is LOADED here."""
+"""LOADED to LOADING: its only worker died and starts again. A sleeping model is LOADED here."""
 
 
 class ManagedModel:
-    """One model, as the router counts it."""
+    """One model with its workers and requests."""
 
     __slots__ = (
         "exit_code",
@@ -33,16 +33,16 @@ class ManagedModel:
         self.info = info
         self.state = ModelState.UNLOADED
         self.is_stopping = False
-        """It was told to go; until it has gone it takes nothing new."""
+        """Whether it is being unloaded: it takes no new request."""
         self.is_unlisted = False
-        """Its source names it no more; it is forgotten once it has gone."""
+        """Whether no source lists it any more: it is forgotten once it is unloaded."""
         self.n_requests = 0
         self.last_used = 0
         self.workers: dict[str, Phase] = {}
         self.progress = 0.0
         self.exit_code = 0
         self.why = ""
-        """How its last load ended, if it failed."""
+        """Why its last load failed; empty if it did not."""
 
     def __repr__(self) -> str:
         marks = f"{' stopping' if self.is_stopping else ''}{' failed' if self.has_failed else ''}"
@@ -50,7 +50,7 @@ class ManagedModel:
 
     @property
     def name(self) -> str:
-        """Return its name."""
+        """Its name."""
         return self.info.name
 
     @property
@@ -65,7 +65,7 @@ class ManagedModel:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it could make room: loaded, and nobody uses it."""
+        """Whether it can be unloaded to make room: it is loaded and has no request."""
         return self.is_usable and self.n_requests == 0
 
     @property
@@ -73,13 +73,13 @@ class ManagedModel:
         """Whether it is not loaded because it could not be."""
         return self.state is ModelState.UNLOADED and self.exit_code != 0
 
-    def turn(self, state: ModelState) -> None:
+    def become(self, state: ModelState) -> None:
         """Change the state along `TRANSITIONS`."""
         assert state in TRANSITIONS[self.state], f"{self!r} cannot become {state}"
         self.state = state
 
-    def hear(self, report: WorkerReport) -> bool:
-        """Note how a worker is; true if that changed the model's state."""
+    def update(self, report: WorkerReport) -> bool:
+        """Take in the phase of a worker; true if that changed the model's state."""
         if report.phase is Phase.GONE:
             self.workers.pop(report.worker, None)
             if report.exit_code:
@@ -90,7 +90,7 @@ class ManagedModel:
         state = self._state_of_workers()
         if state is self.state:
             return False
-        self.turn(state)
+        self.become(state)
         if state is ModelState.LOADED or self.is_stopping:
             self.exit_code, self.why = 0, ""
         if state is ModelState.UNLOADED:

@@ -1,8 +1,9 @@
-"""Which models run, who waits for which, and which makes room: every decision, and no I/O.
+"""Which models run, which requests wait for them, and which model is unloaded to make room.
 
 Pure and synchronous: each call returns the actions to perform. A place is taken in the line that
-decides, so that no two models are given the same one. Requests that want a model which is not
-loaded share one entry of a FIFO queue; a model with an entry, or with a request, is never evicted.
+decides, so that no two models get the same one. Requests for a model that is not loaded share one
+entry of a FIFO queue. A model with an entry in the queue or a running request is never unloaded to
+make room.
 """
 
 from dataclasses import dataclass
@@ -17,36 +18,36 @@ _RETRY_S = {"retry_after_s": 5}
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give the supervisor an order."""
+    """Send the supervisor an order."""
 
     order: Order
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Tell a waiting request that its model is loaded; it counts as a user of it already."""
+    """Let a waiting request go on: its model is loaded and counts the request already."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Tell a waiting request that it waits in vain."""
+    """End the wait of a request with an error."""
 
     ticket: int
     error: TaskError
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """Tell whoever listens to events that a model's state has changed."""
+class StateChanged:
+    """Publish the event that a model's state has changed."""
 
     model: str
     has_begun: bool = False
-    """It was just ordered to load: llama-server has an event of its own for that."""
+    """Whether it was just ordered to load: llama-server has a separate event for that."""
 
 
-Action = Send | Admit | Refuse | Tell
+Action = Send | Admit | Refuse | StateChanged
 
 
 class ModelStates:
@@ -56,7 +57,7 @@ class ModelStates:
         self.models: dict[str, ManagedModel] = {}
         self._models_max = models_max
         self._queue: dict[str, dict[int, None]] = {}
-        """Model to the tickets that wait for it, in the order in which models were asked for."""
+        """Model to the tickets that wait for it, in the order of the models' first requests."""
         self._n_used = 0
 
     def __repr__(self) -> str:
@@ -66,7 +67,7 @@ class ModelStates:
     # ---- requests -----------------------------------------------------------------------------
 
     def find(self, name: str | None) -> ManagedModel:
-        """Find a model by name or alias; raises `InvalidRequest` in llama-server's words."""
+        """Find a model by name or alias; raises `InvalidRequest` with llama-server's message."""
         if not name:
             raise InvalidRequest("model name is missing from the request", param="model")
         model = self.named(name)
@@ -80,18 +81,18 @@ class ModelStates:
             return self.models[name]
         return next((one for one in self.models.values() if name in one.info.aliases), None)
 
-    def ask(self, ticket: int, model: ManagedModel) -> list[Action]:
-        """Use a model now if it is loaded, or else let the request wait until it is."""
+    def enqueue(self, ticket: int, model: ManagedModel) -> list[Action]:
+        """Let a request wait for a model; it is admitted at once if the model is loaded."""
         self._queue.setdefault(model.name, {})[ticket] = None
         return self._pump()
 
     def take(self, model: ManagedModel) -> bool:
-        """Use a model if it is loaded."""
+        """Count a request of a model if it is loaded; false if it is not."""
         model.n_requests += model.is_usable
         return model.is_usable
 
     def leave(self, ticket: int) -> list[Action]:
-        """Forget a request that waits no more."""
+        """Forget a request that no longer waits."""
         for name, tickets in self._queue.items():
             if ticket in tickets:
                 del tickets[ticket]
@@ -101,17 +102,17 @@ class ModelStates:
         return []
 
     def touch(self, model: ManagedModel) -> None:
-        """Note that a model is used: the one used longest ago makes room first."""
+        """Note that a model is used: the one used longest ago is unloaded first."""
         self._n_used += 1
         model.last_used = self._n_used
 
     def release(self, model: ManagedModel) -> list[Action]:
-        """End one use of a model, which may be listed no more."""
+        """End one request of a model, which may have been removed from the list meanwhile."""
         model.n_requests -= 1
         assert model.n_requests >= 0, f"{model!r} was released too often"
         return self._pump() if model.n_requests == 0 else []
 
-    # ---- orders of clients --------------------------------------------------------------------
+    # ---- load and unload ----------------------------------------------------------------------
 
     def can_make_room(self) -> bool:
         """Whether one more model could be loaded without waiting for a request to end."""
@@ -120,7 +121,7 @@ class ModelStates:
         return any(one.is_stopping for one in self.models.values()) or self._victim() is not None
 
     def unload(self, model: ManagedModel) -> list[Action]:
-        """End a model; one that is still loading is not waited for."""
+        """Unload a model; requests that wait for it to load are refused."""
         if model.is_stopping or not model.is_running:
             return []
         actions: list[Action] = []
@@ -132,7 +133,7 @@ class ModelStates:
     # ---- reports of the supervisor --------------------------------------------------------------
 
     def listed(self, report: Listed) -> list[Action]:
-        """Take in the list of models; what runs and has changed or gone is ended."""
+        """Take in the list of models; unload running ones that have changed or are not listed."""
         if report.is_greeting:
             for model in self.models.values():
                 self._forget_workers(model)
@@ -144,31 +145,31 @@ class ModelStates:
         self.models |= {name: ManagedModel(info) for name, info in infos.items()}
         for worker in report.workers:
             if worker.model in self.models:
-                self.models[worker.model].hear(worker)
+                self.models[worker.model].update(worker)
         return actions + self._pump()
 
-    def heard(self, report: WorkerReport) -> list[Action]:
-        """Note how a worker is."""
+    def reported(self, report: WorkerReport) -> list[Action]:
+        """Take in the phase of a worker."""
         model = self.models.get(report.model)
         if model is None:
             return []
         was_stopping = model.is_stopping
         if report.phase is Phase.GONE and not report.worker:  # the order itself failed
             model.workers.clear()
-        has_changed = model.hear(report)
+        has_changed = model.update(report)
         actions: list[Action] = []
         if has_changed and model.state is ModelState.UNLOADED and not was_stopping:
             actions += self._refuse_all(model.name, _failed(model))
         if model.state is ModelState.UNLOADED and model.is_unlisted:
-            actions += self._strike(model)
+            actions += self._remove(model)
         elif has_changed or report.phase is Phase.LOADING:
-            actions.append(Tell(model.name))
+            actions.append(StateChanged(model.name))
         return actions + self._pump()
 
     # ---- decisions ----------------------------------------------------------------------------
 
     def _pump(self) -> list[Action]:
-        """Admit who can be admitted, load what there is room for, and make room for the rest."""
+        """Admit requests of loaded models, load what has room, and make room for the rest."""
         actions: list[Action] = []
         n_needed = 0
         for name in list(self._queue):
@@ -199,10 +200,13 @@ class ModelStates:
         return min(able, key=lambda one: one.last_used, default=None)
 
     def _start(self, model: ManagedModel) -> list[Action]:
-        model.turn(ModelState.LOADING)
+        model.become(ModelState.LOADING)
         model.exit_code, model.why, model.progress = 0, "", 0.0
         self.touch(model)
-        return [Send(Order(verb=Verb.LOAD, model=model.name)), Tell(model.name, has_begun=True)]
+        return [
+            Send(Order(verb=Verb.LOAD, model=model.name)),
+            StateChanged(model.name, has_begun=True),
+        ]
 
     def _stop(self, model: ManagedModel) -> list[Action]:
         model.is_stopping = True
@@ -217,7 +221,7 @@ class ModelStates:
         return [Refuse(ticket, error) for ticket in self._queue.pop(name, {})]
 
     def _relist(self, model: ManagedModel, info: ModelInfo | None) -> list[Action]:
-        """Take in what the sources now say of a model; None is nothing."""
+        """Take in the new listing of a model; None means that it is not listed."""
         is_same = info is not None and info.stamp == model.info.stamp
         model.is_unlisted = info is None
         if info is not None:
@@ -225,24 +229,24 @@ class ModelStates:
         if model.is_running:
             return [] if is_same else self._stop_once(model)
         if info is None:
-            return self._strike(model)
+            return self._remove(model)
         model.exit_code, model.why = 0, ""
         return []
 
     def _stop_once(self, model: ManagedModel) -> list[Action]:
         return [] if model.is_stopping else self._stop(model)
 
-    def _strike(self, model: ManagedModel) -> list[Action]:
+    def _remove(self, model: ManagedModel) -> list[Action]:
         del self.models[model.name]
         gone = InvalidRequest(f"model '{model.name}' not found", param="model")
         return self._refuse_all(model.name, gone)
 
     def _forget_workers(self, model: ManagedModel) -> None:
-        """Begin anew with a supervisor whose reports follow."""
+        """Forget a model's workers: a new connection reports them anew."""
         model.workers.clear()
         model.is_stopping = False
         if model.is_running:
-            model.turn(ModelState.UNLOADED)
+            model.become(ModelState.UNLOADED)
 
 
 def _failed(model: ManagedModel) -> TaskError:
@@ -251,6 +255,6 @@ def _failed(model: ManagedModel) -> TaskError:
 
 
 def no_room() -> TaskError:
-    """Return llama-server's words for a load that every running model is too busy for."""
+    """Return llama-server's error for a load while every running model is busy."""
     message = "model limit reached, try again later"
     return TaskError(ErrorCode.OVERLOADED, message, detail=_RETRY_S)

@@ -1,4 +1,4 @@
-"""What GET /models and GET /models/sse say of models that can be loaded. Pure."""
+"""The bodies of GET /models and GET /models/sse for models that can be loaded. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +46,7 @@ def _status(model: ManagedModel, *, sleeps: bool) -> dict[str, Any]:
 
 
 def state_of(model: ManagedModel, *, sleeps: bool) -> ModelState:
-    """Say how a model is, in llama-server's words."""
+    """Return the state of a model by llama-server's name."""
     return ModelState.SLEEPING if sleeps and model.is_usable else model.state
 
 

@@ -19,12 +19,12 @@ their own, or sums over them.
 import math
 
 from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
-from gateway.pool.routing.deferral import DeferralPolicy
+from gateway.pool.routing.placement import Placement
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
 from gateway.pool.task import MAX_FAULTS, Task, TaskSpec, TaskState
-from gateway.pool.task_queue import TaskQueue
 from gateway.pool.tenants.charges import Charges
-from gateway.pool.workers import SlotMap, Worker, WorkerState, least_busy
+from gateway.pool.tenants.task_queue import TaskQueue
+from gateway.pool.workers import SlotMap, Worker, WorkerState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Envelope, Evicted, Failed, Started, TaskKey, Terminal
@@ -57,7 +57,7 @@ class Dispatcher:
         """The newest card of every model that is or was ready."""
         self.draining = False
         self.queue = TaskQueue(timeout_s=queue_timeout_s)
-        self.deferral = DeferralPolicy(self.router, timeout_s=queue_timeout_s)
+        self.placement = Placement(self.workers, self.queue, self.router)
         self._queue_size = queue_size
         self._charges = Charges(self.queue)
         self._n_assigned = 0
@@ -113,7 +113,7 @@ class Dispatcher:
         task = Task(spec, now)
         actions: list[Action] = []
         if self.queue.depth(spec.model) >= self.queue_limit(spec.model):
-            if self._place(task, now) is not None:
+            if self.placement.find(task, now) is not None:
                 task.can_be_reserved = False  # it goes at once, or not at all
             else:
                 actions = self._make_room(task)
@@ -140,7 +140,7 @@ class Dispatcher:
             self._end(task)
             message = f"No slot became free within {self.queue.timeout_s:g} s"
             actions.append(Fail(task.task_id, self._overloaded(task.spec.model, message)))
-        for model in self.deferral.released(now):
+        for model in self.placement.deferral.released(now):
             actions += self._pump(model, now)
         return actions
 
@@ -278,7 +278,7 @@ class Dispatcher:
         if is_wanted and is_fault:
             task.n_faults += 1
             task.tried.add(task.worker)
-            if task.may_move and self._others(task):
+            if task.may_move and self.placement.others(task):
                 self._requeue(task, now)
                 return []
         self._charges.ended(task, message)
@@ -301,62 +301,18 @@ class Dispatcher:
         message = "The queue is full, and others have fewer requests in it"
         return [Fail(last.task_id, self._overloaded(task.spec.model, message))]
 
-    def _place(self, task: Task, now: float) -> RouteChoice | None:
-        """Find the worker that should take a task if it is to go now."""
-        spec = task.spec
-        able = (self._others(task) if task.tried else []) or self._owners(spec)
-        if not spec.takes_credit:
-            # What the gateway itself asks of one worker is never kept waiting.
-            asked = least_busy(one for one in able if spec.worker or one.takes_aside)
-            return RouteChoice(asked) if asked is not None else None
-        if spec.slot >= 0:
-            owner = next((worker for worker in able if worker.can_run_in(spec.slot)), None)
-            return self.router.pinned(spec, owner, now) if owner is not None else None
-        return self.router.choose(spec, able, now)
-
-    def _owners(self, spec: TaskSpec) -> list[Worker]:
-        """List the workers that may run a task."""
-        return [
-            worker
-            for worker in self.workers.values()
-            if worker.model == spec.model and spec.worker in ("", worker.name)
-        ]
-
-    def _others(self, task: Task) -> list[Worker]:
-        """List the ready workers that may run a task and have not failed it."""
-        owners = self._owners(task.spec)
-        return [one for one in owners if one.is_ready and one.key not in task.tried]
-
     def _pump(self, model: str, now: float) -> list[Action]:
         """Assign waiting tasks of a model as long as there is a worker to take one."""
         actions: list[Action] = []
-        while self.n_waiting:
-            action = self._assign_next(model, now)
-            if action is None:
-                break
-            actions.append(action)
+        while self.queue and (found := self.placement.next(model, now)) is not None:
+            self.queue.serve(found[0])
+            actions.append(self._assign(*found, now))
         return actions
-
-    def _assign_next(self, model: str, now: float) -> Assign | None:
-        """Assign the first waiting task that has a worker to go to and gains nothing by waiting."""
-        able = [w for w in self.workers.values() if w.model == model and w.has_credit]
-        has_rivals = self.n_waiting > 1
-
-        def defers(task: Task) -> bool:
-            return has_rivals and self.deferral.defers(task, able, self.workers.values(), now)
-
-        for task in self.queue.candidates(model, has_credit=bool(able), defers=defers):
-            choice = self._place(task, now)
-            if choice is None or self.deferral.reserves(task, choice, self.workers, now):
-                continue
-            self.queue.serve(task)
-            return self._assign(task, choice, now)
-        return None
 
     def _assign(self, task: Task, choice: RouteChoice, now: float) -> Assign:
         """Take the credit of a task that has just left the queue."""
         worker = choice.worker
-        self.deferral.forget(task)
+        self.placement.deferral.forget(task)
         task.assign(worker.key, worker.name, choice.reason, now)
         worker.take(task)
         self._n_assigned += 1
@@ -376,7 +332,7 @@ class Dispatcher:
         """Forget a task that no worker and no queue has any more."""
         task.end()
         del self.tasks[task.task_id]
-        self.deferral.forget(task)
+        self.placement.deferral.forget(task)
 
     def _overloaded(self, model: str, message: str) -> TaskError:
         """Build the refusal with the time in which a slot for one more should become free."""

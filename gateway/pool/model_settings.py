@@ -1,7 +1,6 @@
-"""Standing orders: what every worker of a model must know, now and whenever one comes (back).
+"""Settings that clients have made for a whole model: LoRA scales and the system prompt.
 
-Clients change two things for a whole model: the scales of its LoRA adapters and its system prompt.
-A worker that starts anew begins with the configured ones, so it is told before its first task.
+A worker starts with the configured ones, so each new worker gets them before its first task.
 """
 
 from collections.abc import Sequence
@@ -11,13 +10,13 @@ from protocol.wire.messages import Envelope, TaskKey
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 
 ORDER = TaskKey(-1)
-"""Of what a new worker is told: nobody waits for its answer."""
+"""Task of a setting that is sent to a new worker: nobody waits for the answer."""
 
 Scales = tuple[tuple[int, float], ...]
 
 
 class ModelSettings:
-    """What clients have set, by model."""
+    """Settings by model."""
 
     def __init__(self) -> None:
         self._scales: dict[str, Scales] = {}
@@ -35,11 +34,11 @@ class ModelSettings:
         self._system[model] = system
 
     def system_prompt(self, card: ModelCard) -> SystemPrompt:
-        """Return what holds for a model: what was set last, or what it was configured with."""
+        """Return the system prompt of a model: the one set last, or else the configured one."""
         return self._system.get(card.name, card.system_prompt)
 
     def of(self, model: str) -> Sequence[Envelope]:
-        """Return what to tell a new worker."""
+        """Return the messages that bring a new worker up to date."""
         orders: list[Envelope] = []
         if model in self._scales:
             orders.append(Envelope(ORDER, SetLora(scales=self._scales[model])))

@@ -1,48 +1,36 @@
-"""The gateway's view of all workers, as the HTTP side uses it.
+"""All workers as the HTTP side sees them: submit a task, read its stream, look at the pool.
 
-It puts dispatcher, connections and courier together and owns the clock of the queue and of
-liveness. It knows nothing of HTTP, and decides nothing about who runs what.
+It puts dispatcher, transport and worker calls together and owns the clock of the queue and of
+liveness. It knows nothing of HTTP, and does not decide which worker runs what.
 """
 
 import asyncio
 import itertools
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gateway.metrics.metrics import Metrics, WorkerView
-from gateway.pool import status as overview
+from gateway.pool import status
 from gateway.pool.dispatcher import Dispatcher
-from gateway.pool.model_settings import ModelSettings, Scales, system_order
+from gateway.pool.model_settings import ModelSettings, Scales
 from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.routing.origin import Origin
+from gateway.pool.routing.prompt_length import guess_tokens
 from gateway.pool.status import Health, ModelState
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from gateway.pool.task_transport import TaskTransport
-from gateway.pool.workers import Worker
+from gateway.pool.worker_calls import WorkerCalls
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m
-from protocol.wire.side_tasks import (
-    Embed,
-    EndThoughts,
-    Render,
-    Rerank,
-    SetLora,
-    SlotAction,
-    ThoughtsEnded,
-)
+from protocol.wire.side_tasks import SlotAction
 
 __all__ = ["Health", "ModelState", "Pool"]
 
-_INSPECT_LIMIT_S = 2.0
-_ORDER_LIMIT_S = 10.0
-_REFUSALS = (ErrorCode.INVALID_REQUEST, ErrorCode.CONTEXT_EXCEEDED, ErrorCode.NOT_SUPPORTED)
-_ALONE_S = 30.0
-"""A pool without any worker says for so long that it is loading: a supervisor starts new ones."""
-_CHARS_PER_TOKEN = 4
+_NO_WORKER_S = 30.0
+"""A pool without any worker is `loading model` for so long, then `error`."""
 _MAX_TICK_S = 0.5
 _ID_CYCLE = 1_000_000_000
 
@@ -56,16 +44,21 @@ class Pool:
         self._dispatcher = Dispatcher(
             queue_size=config.queue_size, queue_timeout_s=config.queue_timeout_s
         )
-        self._orders = ModelSettings()
-        self._courier = TaskTransport(
-            self._dispatcher, metrics, self._orders, heartbeat_s=config.heartbeat_s
+        self._settings = ModelSettings()
+        self._transport = TaskTransport(
+            self._dispatcher, metrics, self._settings, heartbeat_s=config.heartbeat_s
         )
-        # Not from 0: a worker may still speak of the tasks of a gateway that was here before.
+        # Not from 0: workers may still send messages for tasks of an earlier gateway process.
         self._ids = itertools.count(time.time_ns() // 1_000_000 % _ID_CYCLE)
-        self._inspections: dict[str, asyncio.Task[m.Inspected | None]] = {}
-        """Questions about slots that are under way, by worker."""
+        self._calls = WorkerCalls(
+            self._dispatcher,
+            self._settings,
+            self._transport.submit,
+            lambda: next(self._ids),
+            load_limit_s=config.timeout_s,
+        )
         self._timer: asyncio.TimerHandle | None = None
-        self._alone_since = 0.0
+        self._no_worker_since = 0.0
 
     def __repr__(self) -> str:
         return f"<Pool {self._dispatcher!r}>"
@@ -74,9 +67,9 @@ class Pool:
         """Open the endpoints for workers; raises `ConfigError` that names the one at fault."""
         if not self._config.bind:
             raise ConfigError("gateway.bind: no endpoint for workers")
-        self._courier.open(self._config.bind)
+        self._transport.open(self._config.bind)
         self._metrics.loop_lag.open()
-        self._alone_since = self._now()
+        self._no_worker_since = self._now()
         self._tick()
 
     async def close(self) -> None:
@@ -84,7 +77,7 @@ class Pool:
         self._metrics.loop_lag.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._courier.close()
+        self._transport.close()
 
     def submit(
         self,
@@ -97,7 +90,7 @@ class Pool:
     ) -> TaskStream:
         """Give a task to a worker or to the queue; raises `TaskError` if neither takes it.
 
-        `is_whole` says that its client sees nothing of the answer before all of it is there.
+        With `is_whole` the client sees nothing of the answer before all of it is there.
         """
         name, slot, prefix = "", -1, Prefix()
         origin = origin or Origin(tenant=tenant)
@@ -105,13 +98,13 @@ class Pool:
             prefix = origin.prefix(task, model)
             if task.params.id_slot >= 0:
                 name, slot = self._dispatcher.slots.locate(model, task.params.id_slot)
-        return self._courier.submit(
+        return self._transport.submit(
             task,
             TaskSpec(
                 task_id=next(self._ids),
                 model=model,
                 tenant=origin.tenant,
-                n_tokens=_guess_tokens(task),
+                n_tokens=guess_tokens(task),
                 takes_credit=isinstance(task, m.Generate),
                 worker=name,
                 slot=slot,
@@ -123,7 +116,7 @@ class Pool:
         )
 
     def model_of_slot(self, slot_id: int) -> str:
-        """Name the model that has a slot; empty if there is no such slot."""
+        """Return the model of a slot; empty if there is no such slot."""
         owner = self._dispatcher.slots.owner(slot_id)
         return owner[1] if owner is not None else ""
 
@@ -144,69 +137,48 @@ class Pool:
             slot=slot,
             is_bound=True,
         )
-        return self._courier.submit(task, spec)
+        return self._transport.submit(task, spec)
 
     async def end_thoughts(self, stream: TaskStream) -> bool:
-        """End the thoughts of a running task; false if it has just ended."""
-        worker = self._dispatcher.workers.get(stream.task.worker)
-        if worker is None:
-            return False
-        order = EndThoughts(target=stream.task_id)
-        try:
-            answer = await self._ask(worker, order, _ORDER_LIMIT_S)
-        except TimeoutError:
-            raise TaskError(ErrorCode.UNAVAILABLE, "The worker does not answer") from None
-        return isinstance(answer, ThoughtsEnded) and answer.is_running
+        """End the reasoning of a running task; false if the task has just ended."""
+        return await self._calls.end_thoughts(stream)
 
     async def set_lora(self, model: str, scales: Scales) -> None:
         """Set the scales of a model's adapters in every worker, also in those to come."""
-        self._orders.set_scales(model, scales)
-        await self._tell_all(SetLora(scales=scales), model)
+        await self._calls.set_lora(model, scales)
 
     async def set_system_prompt(self, card: facts.ModelCard, system: facts.SystemPrompt) -> None:
-        """Set the system prompt in every worker of a model; raises `TaskError` if it is too long.
-
-        Then all have the one that they had before.
-        """
-        before = self._orders.system_prompt(card)
-        if system == before:
-            return
-        self._orders.set_system_prompt(card.name, system)
-        try:
-            await self._tell_all(system_order(system), card.name)
-        except TaskError:
-            self._orders.set_system_prompt(card.name, before)
-            await self._tell_all(system_order(before), card.name)
-            raise
+        """Set the system prompt of a model in its workers; raises `TaskError` if it is too long."""
+        await self._calls.set_system_prompt(card, system)
 
     def system_prompt(self, card: facts.ModelCard) -> facts.SystemPrompt:
         """Return the system prompt that holds for a model."""
-        return self._orders.system_prompt(card)
+        return self._settings.system_prompt(card)
 
     def card(self, model: str | None) -> facts.ModelCard:
         """Find the model that a request means; raises `TaskError`."""
-        return overview.resolve(self._dispatcher, model)
+        return status.resolve(self._dispatcher, model)
 
     def cards(self) -> tuple[facts.ModelCard, ...]:
         """List the models that are or were ready."""
         return tuple(self._dispatcher.cards.values())
 
     def health(self) -> Health:
-        """Say how the pool is."""
-        given_up = self._now() - self._alone_since > _ALONE_S
-        return overview.health(self._dispatcher, given_up=given_up)
+        """Return the pool's health."""
+        given_up = self._now() - self._no_worker_since > _NO_WORKER_S
+        return status.health(self._dispatcher, given_up=given_up)
 
     def state(self, card: facts.ModelCard) -> ModelState:
-        """Say how a model is."""
-        return overview.model_state(self._dispatcher, card.name)
+        """Return the state of a model."""
+        return status.model_state(self._dispatcher, card.name)
 
     def n_slots(self, card: facts.ModelCard) -> int:
         """Count the slots of a model."""
-        return overview.count_slots(self._dispatcher, card.name)
+        return status.count_slots(self._dispatcher, card.name)
 
     def workers(self) -> tuple[WorkerView, ...]:
         """List the connected workers, for the metrics."""
-        return tuple(map(overview.view, self._dispatcher.workers.values()))
+        return tuple(map(status.view, self._dispatcher.workers.values()))
 
     def queue_depths(self) -> Mapping[str, int]:
         """Count the tasks of each model that have no slot yet, for the metrics."""
@@ -219,31 +191,16 @@ class Pool:
     async def slots(
         self, model: str | None = None
     ) -> tuple[tuple[facts.SlotReport, facts.ModelCard], ...]:
-        """Ask the workers what their slots do; for a silent one the gateway's own count stands.
-
-        So for one that sleeps: to look at a worker neither wakes it nor keeps it awake.
-        """
-        asked = [
-            worker
-            for worker in self._dispatcher.workers.values()
-            if worker.card is not None and model in (None, worker.model)
-        ]
-        reports = await asyncio.gather(*map(self._report, asked))
-        rows = [
-            (report, worker.card)
-            for worker, one in zip(asked, reports, strict=True)
-            for report in one
-            if worker.card is not None
-        ]
-        return tuple(sorted(rows, key=lambda row: row[0].id))
+        """Return what every slot does, ordered by its id; `model` None means all models."""
+        return await self._calls.slots(model)
 
     def tenant_of(self, task_id: int) -> str | None:
-        """Return whose task it is that runs; None if it runs no more."""
+        """Return the tenant of a running task; None if it has ended."""
         return self._dispatcher.tenant_of(task_id)
 
     def abandon(self, model: str) -> None:
         """Fail what waits for a model that was unloaded."""
-        self._courier.abandon(model)
+        self._transport.abandon(model)
 
     def drain(self) -> None:
         """Take nothing new; what runs and waits is still served."""
@@ -251,92 +208,19 @@ class Pool:
 
     async def drained(self) -> None:
         """Wait until every task has ended."""
-        await self._courier.drained()
-
-    async def _report(self, worker: Worker) -> tuple[facts.SlotReport, ...]:
-        answer = await self._inspect(worker)
-        base = self._dispatcher.slots.base(worker.name)
-        if answer is not None:
-            return tuple(replace(one, id=base + one.id) for one in answer.slots)
-        return overview.guess_slots(worker, base)
-
-    async def _inspect(self, worker: Worker) -> m.Inspected | None:
-        """Ask a worker that is awake, once for all who want to know at the same time."""
-        if not worker.is_ready or worker.is_sleeping:
-            return None
-        question = self._inspections.get(worker.key)
-        if question is None:
-            question = asyncio.create_task(self._ask_slots(worker))
-            self._inspections[worker.key] = question
-            question.add_done_callback(lambda _: self._inspections.pop(worker.key))
-        return await asyncio.shield(question)
-
-    async def _ask_slots(self, worker: Worker) -> m.Inspected | None:
-        try:
-            answer = await self._ask(worker, m.Inspect(), _INSPECT_LIMIT_S)
-        except (TimeoutError, TaskError):
-            return None
-        return answer if isinstance(answer, m.Inspected) else None
-
-    async def _tell_all(self, order: m.TaskMessage, model: str) -> None:
-        """Tell each ready worker; one that is lost is told again when it comes back."""
-        workers = [w for w in self._dispatcher.workers.values() if w.is_ready and w.model == model]
-        tellings = (self._ask(worker, order, _ORDER_LIMIT_S) for worker in workers)
-        for answer in await asyncio.gather(*tellings, return_exceptions=True):
-            if isinstance(answer, TaskError) and answer.code in _REFUSALS:
-                raise answer
-
-    async def _ask(self, worker: Worker, task: m.TaskMessage, limit_s: float) -> m.Terminal:
-        """Ask one worker beside its slots."""
-        spec = TaskSpec(
-            task_id=next(self._ids), model=worker.model, takes_credit=False, worker=worker.name
-        )
-        stream = self._courier.submit(task, spec)
-        try:
-            # One that sleeps must load its model first.
-            async with asyncio.timeout(self._config.timeout_s if worker.is_sleeping else limit_s):
-                return await stream.result()
-        finally:
-            stream.close()
+        await self._transport.drained()
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         shortest = min(self._config.heartbeat_s, self._config.queue_timeout_s)
-        # First the next tick: a fault in this one must not stop the clock.
+        # Scheduled first: a fault in this tick must not stop the clock.
         self._timer = loop.call_later(min(_MAX_TICK_S, shortest / 2), self._tick)
         try:
-            self._courier.sweep(loop.time())
+            self._transport.sweep(loop.time())
         except Exception:
-            self._courier.failed("tick")
+            self._transport.failed("tick")
         if self._dispatcher.workers:
-            self._alone_since = loop.time()
+            self._no_worker_since = loop.time()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def _guess_tokens(task: m.TaskMessage) -> int:
-    """Guess the length of a prompt; the fair share needs a number before a worker counts."""
-    n = 0
-    for part in _parts(task):
-        if isinstance(part, str):
-            n += max(1, len(part) // _CHARS_PER_TOKEN)
-        else:
-            n += len(part) if isinstance(part, tuple) else 1
-    return max(1, n)
-
-
-def _parts(task: m.TaskMessage) -> tuple[object, ...]:
-    """List what a task has to read: texts, tokens, or tuples of tokens."""
-    match task:
-        case m.Generate(chat=chat) | Render(chat=chat) if chat is not None:
-            return tuple(message.get("content") for message in chat.messages)
-        case m.Generate(prompt=content) | m.Tokenize(content=content):
-            return (content,) if isinstance(content, str) else content or ()
-        case m.Detokenize(tokens=tokens):
-            return (tokens,)
-        case Embed(inputs=inputs):
-            return inputs
-        case Rerank(query=query, documents=documents):
-            return tuple(query + document for document in documents)
-    return ()

@@ -1,6 +1,6 @@
-"""What can be said of the pool: models, health, slots as the gateway counts them.
+"""Health, models and slots of the pool, as the gateway counts them.
 
-Pure reading of the dispatcher's books.
+Pure: it only reads the dispatcher.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from protocol.wire.facts import ModelCard, SlotReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How the pool is."""
+    """Health of the pool."""
 
     status: str
     """`ok`, `loading model`, `no slot available` or `error`."""
@@ -28,7 +28,7 @@ class Health:
 
 
 class ModelState(StrEnum):
-    """What llama-server's router calls the states of a model."""
+    """State of a model, by llama-server's names."""
 
     UNLOADED = "unloaded"
     LOADING = "loading"
@@ -37,7 +37,7 @@ class ModelState(StrEnum):
 
 
 def model_state(dispatcher: Dispatcher, model: str) -> ModelState:
-    """Say how a model is: what the most awake of its workers is."""
+    """Return the state of a model: that of its worker which is closest to taking a task."""
     workers = [one for one in dispatcher.workers.values() if one.model == model]
     have = [one for one in workers if one.state is not WorkerState.LOADING]
     if have:
@@ -52,7 +52,7 @@ def count_slots(dispatcher: Dispatcher, model: str) -> int:
 
 
 def resolve(dispatcher: Dispatcher, model: str | None) -> ModelCard:
-    """Find the model that a request means; the only one there is goes by any name."""
+    """Find the model of a request; a pool with one model accepts any name. Raises `TaskError`."""
     names = dispatcher.models
     if len(names) > 1 and not model:
         raise InvalidRequest("model name is missing from the request", param="model")
@@ -66,7 +66,7 @@ def resolve(dispatcher: Dispatcher, model: str | None) -> ModelCard:
 
 
 def _named(dispatcher: Dispatcher, model: str) -> str:
-    """Return the name of the model that goes by this one."""
+    """Return the name of the model that has this alias or file."""
     if model not in dispatcher.models:
         for name, card in dispatcher.cards.items():
             if model in card.aliases or _is_file(model, card.path):
@@ -75,13 +75,13 @@ def _named(dispatcher: Dispatcher, model: str) -> str:
 
 
 def _is_file(name: str, path: str) -> bool:
-    """Tell whether a name is the model's file: llama-server's clients may send what -m was."""
+    """Whether a name is the model's file: clients of llama-server may send the path of `-m`."""
     file = name.removeprefix("./")
     return file.endswith(".gguf") and f"/{path.lstrip('/')}".endswith(f"/{file.lstrip('/')}")
 
 
 def health(dispatcher: Dispatcher, *, given_up: bool) -> Health:
-    """Sum up the workers; `given_up` says that there has been none for too long."""
+    """Sum up the workers; with `given_up` a pool without workers is an error, not loading."""
     ready = [worker for worker in dispatcher.workers.values() if worker.is_ready]
     idle = sum(worker.n_free for worker in ready)
     if not ready:
@@ -99,7 +99,7 @@ def health(dispatcher: Dispatcher, *, given_up: bool) -> Health:
 
 
 def view(worker: Worker) -> WorkerView:
-    """Show a worker to the metrics."""
+    """Return what the metrics show of a worker."""
     return WorkerView(
         name=worker.name,
         model=worker.model,
@@ -110,7 +110,7 @@ def view(worker: Worker) -> WorkerView:
 
 
 def guess_slots(worker: Worker, base: int) -> tuple[SlotReport, ...]:
-    """Report the slots of a worker that does not answer, from the credits taken."""
+    """Report the slots of a worker that does not answer, from the credits taken there."""
     tasks = worker.slots
     return tuple(
         SlotReport(id=base + i, is_processing=i in tasks, task_id=tasks.get(i, -1))

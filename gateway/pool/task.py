@@ -96,7 +96,7 @@ _NEXT: dict[TaskState, frozenset[TaskState]] = {
 class Task:
     """One task. It has at most one attempt at a time that a worker has not ended.
 
-    Each transition is one method; `_enter` refuses those that `_NEXT` does not name.
+    Each transition is one method; `_become` refuses those that `_NEXT` does not list.
     """
 
     __slots__ = (
@@ -197,14 +197,14 @@ class Task:
 
     def assign(self, worker: str, name: str, route: RouteReason, now: float) -> None:
         """Give it to the worker of this key and name."""
-        self._enter(TaskState.ASSIGNED)
+        self._become(TaskState.ASSIGNED)
         self.worker, self.worker_name, self.slot = worker, name, self.spec.slot
         self.route, self.assigned_at = route, now
 
     def start(self, message: Started, now: float) -> None:
         """Note that its worker has begun with it; a cancelled task stays cancelled."""
         if self.state is not TaskState.CANCELLED:
-            self._enter(TaskState.STARTED)
+            self._become(TaskState.STARTED)
         self.started_at = now
         self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
         if self.slot < 0:
@@ -216,18 +216,18 @@ class Task:
 
     def requeue(self, now: float) -> None:
         """Let it begin anew; nothing of the last attempt stays."""
-        self._enter(TaskState.WAITING)
+        self._become(TaskState.WAITING)
         self.waits_since = now
         self.attempt += 1
         self._reset()
 
     def cancel(self) -> None:
         """Give it up while its worker has it."""
-        self._enter(TaskState.CANCELLED)
+        self._become(TaskState.CANCELLED)
 
     def end(self) -> None:
         """Make it final."""
-        self._enter(TaskState.ENDED)
+        self._become(TaskState.ENDED)
 
     def verdict(self, reason: str = "") -> TaskError:
         """Return the error that ends it after its worker was lost or has failed."""
@@ -238,6 +238,6 @@ class Task:
         code = ErrorCode.LOST if self.n_faults else ErrorCode.UNAVAILABLE
         return TaskError(code, "The worker was lost while it answered")
 
-    def _enter(self, state: TaskState) -> None:
+    def _become(self, state: TaskState) -> None:
         assert state in _NEXT[self.state], f"{self!r} cannot become {state}"
         self.state = state

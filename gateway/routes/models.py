@@ -47,7 +47,7 @@ class ModelEndpoints:
         name = request.query_params.get("model", "")
         if not name:
             raise InvalidRequest("model must be a non-empty string", param="model")
-        model = manager.book.named(name)
+        model = manager.states.named(name)
         if model is None:
             message = f"model name={name} is not found"
             raise TaskError(ErrorCode.NOT_FOUND, message, param="model")
@@ -73,7 +73,7 @@ class ModelEventStream:
             config.ping_interval_s,
             min(config.limits.send_timeout_s, config.timeout_s),
         )
-        with manager.news.listening() as mailbox:
+        with manager.events.listening() as mailbox:
             await events.open()
             await guarded(_pass_on(mailbox, events), disconnected(receive), events.keep_alive())
         await events.finish()

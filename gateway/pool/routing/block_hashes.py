@@ -1,7 +1,7 @@
-"""A prompt as hashes of its blocks: equal hashes, equal beginnings.
+"""A prompt as hashes of its blocks: prompts with equal hashes begin with the same text.
 
-Hashes are Python's own, which are seeded anew in each process: nobody can prepare collisions, and
-nothing of them may leave it. 100 kB of text take 0.1 ms.
+Python's own `hash` is seeded anew in each process: nobody can prepare collisions, and the hashes
+mean nothing outside of it. 100 kB of text take 0.1 ms.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from protocol.wire.messages import Chat, Generate, Infill
 _BLOCK_CHARS = 256
 _BLOCK_TOKENS = 64
 _MAX_BLOCKS = 4096
-"""A megabyte of text; what follows is not looked at."""
+"""A megabyte of text; the rest of a prompt is not hashed."""
 _MEDIA_SAMPLE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The beginnings of a prompt, block by block."""
+    """A prompt by its blocks."""
 
     blocks: tuple[int, ...] = ()
     """Hash of each whole block and all before it."""
@@ -48,7 +48,7 @@ def _hashed(content: Sequence[object], length: int, seed: int) -> Prefix:
 
 
 def _text(task: Generate) -> str:
-    """Write down what the prompt is made of, in the order in which models read it."""
+    """Join what the prompt is made of, in the order in which models read it."""
     if task.chat is not None:
         text = _chat_text(task.chat)
     elif task.infill is not None:
@@ -62,18 +62,18 @@ def _text(task: Generate) -> str:
 
 
 def _chat_text(chat: Chat) -> str:
-    """Write down a conversation; what templates make of other fields is at its end, or rare."""
+    """Join a conversation. Other fields change its end or are rare, so they are left out."""
     parts = [orjson.dumps(tool).decode() for tool in chat.tools]
     for message in chat.messages:
         content = message.get("content")
         parts.append(f"\0{message.get('role')}\0")
         parts.append(content if isinstance(content, str) else orjson.dumps(content).decode())
-        parts += [_named(key, message[key]) for key in _SPOKEN if message.get(key)]
+        parts += [_named(key, message[key]) for key in _CONTENT_FIELDS if message.get(key)]
     return "".join(parts)
 
 
-_SPOKEN = ("reasoning_content", "tool_calls")
-"""What else a message says."""
+_CONTENT_FIELDS = ("reasoning_content", "tool_calls")
+"""Fields of a message beside `content` that templates write into the prompt."""
 
 
 def _named(key: str, value: object) -> str:

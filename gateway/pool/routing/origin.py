@@ -1,8 +1,8 @@
-"""Where a request comes from, as far as the cache is concerned: its namespace and its session.
+"""Origin of a request: the namespace of the cache that it may use, and its session.
 
-The namespace is the server's: with isolation it follows from the API key, and what a client says
-can only split it further, so that nobody can ask what another tenant's prompts begin with. A
-session is a hint: requests of one are likely to share a prompt. It changes no answer.
+The namespace is set by the server: with isolation it follows from the API key, and a client's
+`cache_salt` can only split it further, so that nobody can probe for the prompts of another tenant.
+A session is a hint that requests share a prompt. It changes no answer.
 """
 
 import hashlib
@@ -26,19 +26,19 @@ _SESSION_FIELDS = ("prompt_cache_key", "session_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Who asks, and what it belongs to."""
+    """Tenant, cache namespace and session of a request."""
 
     tenant: str = ""
     salt: str = ""
     """Namespace of the cache."""
     session: str = ""
-    """What the client names as shared by the requests of one conversation."""
+    """The client's name for a conversation, from a header or a field."""
     label: str = ""
-    """Who the client's user is: a weaker hint of the same kind."""
+    """The client's user, a weaker hint of the same kind."""
     _prefixes: dict[tuple[int, int], Prefix] = field(default_factory=dict, compare=False)
 
     def prefix(self, task: Generate, model: str) -> Prefix:
-        """Fingerprint a prompt, once for all its choices."""
+        """Hash the blocks of a prompt, once for all choices of the request."""
         key = (id(task.chat), id(task.prompt) if task.infill is None else id(task.infill))
         found = self._prefixes.get(key)
         if found is None:
@@ -46,16 +46,16 @@ class Origin:
         return found
 
     def session_key(self, model: str) -> int:
-        """Identify the session among all those of the pool; 0 is none."""
+        """Return the hash of the session within the pool; 0 for none."""
         return hash((model, self.salt, "session", self.session)) if self.session else 0
 
     def label_key(self, model: str) -> int:
-        """Identify the user likewise."""
+        """Return the hash of the user within the pool; 0 for none."""
         return hash((model, self.salt, "label", self.label)) if self.label else 0
 
 
 def read_origin(scope: Scope, body: Mapping[str, Any]) -> Origin:
-    """Read what headers and body say; raises `InvalidRequest` naming the field."""
+    """Read the origin from headers and body; raises `InvalidRequest` naming the field."""
     return Origin(
         tenant=scope["tenant"],
         salt=_salt(scope.get("namespace", ""), _read_salt(body)),
@@ -65,16 +65,16 @@ def read_origin(scope: Scope, body: Mapping[str, Any]) -> Origin:
 
 
 def namespace(isolation: str, tenant: str, n_keys: int) -> str:
-    """Name the tenant's part of the cache; empty is common to all.
+    """Return the tenant's namespace of the cache; empty is common to all.
 
-    Unless it is said, tenants are kept apart as soon as there are two keys.
+    With `isolation` neither `key` nor `none`, tenants are apart as soon as there are two API keys.
     """
     is_apart = isolation == "key" or (isolation != "none" and n_keys > 1)
     return tenant if is_apart and n_keys else ""
 
 
 def _salt(own: str, clients: str) -> str:
-    """Mix both parts so that no client can name another's namespace."""
+    """Hash both parts, so that no client can name the namespace of another tenant."""
     if not own and not clients:
         return ""
     return hashlib.sha256(f"{own}\0{clients}".encode("utf-8", "replace")).hexdigest()[:16]

@@ -8,7 +8,8 @@ workers that are predicted to be about equally fast.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gateway.pool.routing.load import Throughput, crowding_s, slot_wait_s
+from gateway.pool.routing.load import Throughput
+from gateway.pool.routing.offers import Offer, make_offers
 from gateway.pool.routing.prefix_index import SessionMap, SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
 from gateway.pool.task import RouteReason, Task, TaskSpec
@@ -44,22 +45,6 @@ class RouteChoice:
     reason: RouteReason = RouteReason.LOAD
     n_cached: int = 0
     better: BetterWorker | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """One worker as the place for one task."""
-
-    worker: Worker
-    n_blocks: int
-    """Blocks of the prompt that should be cached there."""
-    n_own: int
-    """Those of them that few other prompts share."""
-    n_cached: float
-    cost_s: float
-    """Predicted time to the first token, and what the other streams cost."""
-    had_session: bool
-    """Whether the task's session was there last."""
 
 
 class RoutingPolicy:
@@ -117,12 +102,12 @@ class RoutingPolicy:
         able = [worker for worker in ready if worker.has_credit]
         if not able:
             return None
-        offers = self._offers(spec, ready, now)
+        found = self._offers(spec, ready, now)
         rank = min(map(_rank, able))
         first = {worker.key for worker in able if _rank(worker) == rank}
-        best = self._best(spec, [offer for offer in offers if offer.worker.key in first])
-        better = _better(best, [offer for offer in offers if not offer.worker.n_free])
-        return RouteChoice(best.worker, _reason(best, offers), round(best.n_cached), better)
+        best = self._best(spec, [offer for offer in found if offer.worker.key in first])
+        better = _better(best, [offer for offer in found if not offer.worker.n_free])
+        return RouteChoice(best.worker, _reason(best, found), round(best.n_cached), better)
 
     def pinned(self, spec: TaskSpec, worker: Worker, now: float) -> RouteChoice:
         """Return the choice for a task that can go to one worker only."""
@@ -189,41 +174,17 @@ class RoutingPolicy:
         if key in self._estimates:
             self._estimates[key].evicted(tasks)
 
-    def _offers(self, spec: TaskSpec, workers: Sequence[Worker], now: float) -> list[_Offer]:
-        session = self._sessions.find(spec.session)
-        estimates = [self._estimates[worker.key] for worker in workers]
-        hits = [one.indexed(spec) for one in estimates]
-        most = max((n_blocks for n_blocks, _ in hits), default=0)
-        n_shared, n_sharers = _shared_prefix(spec, estimates, hits, most)
-        offers = []
-        for worker, estimate, (n_blocks, n_indexed) in zip(workers, estimates, hits, strict=True):
-            throughput = estimate.throughput
-            n_tokens = estimate.n_tokens(spec)
-            had_session = session is not None and session.worker == worker.key
-            n_cached = n_indexed * throughput.hit_ratio.value
-            if session is not None and had_session and not most:
-                n_cached = float(min(session.n_tokens, n_tokens))
-            n_read = n_tokens - n_cached
-            if n_blocks < n_shared:  # read once here, it serves the other prompts too
-                share = (n_shared - n_blocks) / spec.prefix.size
-                n_read -= n_tokens * share * (1 - 1 / n_sharers)
-            cost_s = (
-                estimate.pending.wait_s(now)
-                + slot_wait_s(throughput, worker.n_slots, worker.n_leases)
-                + n_read / throughput.prompt_per_s.value
-                + crowding_s(throughput, worker.n_busy)
-            )
-            n_own = max(0, n_blocks - n_shared)
-            offers.append(_Offer(worker, n_blocks, n_own, n_cached, cost_s, had_session))
-        return offers
+    def _offers(self, spec: TaskSpec, workers: Sequence[Worker], now: float) -> list[Offer]:
+        rated = [(worker, self._estimates[worker.key]) for worker in workers]
+        return make_offers(spec, rated, self._sessions.find(spec.session), now)
 
-    def _best(self, spec: TaskSpec, offers: Sequence[_Offer]) -> _Offer:
+    def _best(self, spec: TaskSpec, offers: Sequence[Offer]) -> Offer:
         """Choose by affinity among those that are about as fast as the fastest."""
         least_s = min(offer.cost_s for offer in offers)
         limit_s = least_s + max(_MARGIN_S, _MARGIN_SHARE * least_s)
         label = self._sessions.find(spec.label)
 
-        def order(offer: _Offer) -> tuple[float, ...]:
+        def order(offer: Offer) -> tuple[float, ...]:
             worker = offer.worker
             had_label = label is not None and label.worker == worker.key
             n_ahead = worker.n_leases - worker.n_slots
@@ -233,24 +194,11 @@ class RoutingPolicy:
         return min((offer for offer in offers if offer.cost_s <= limit_s), key=order)
 
 
-def _shared_prefix(
-    spec: TaskSpec,
-    estimates: Sequence[WorkerEstimate],
-    hits: Sequence[tuple[int, float]],
-    most: int,
-) -> tuple[int, int]:
-    """Return how many blocks of a prompt several others share, and how many prompts do."""
-    for estimate, (n_blocks, _) in zip(estimates, hits, strict=True):
-        if most and n_blocks == most:
-            return estimate.index.shared_prefix(spec.prefix.blocks, most)
-    return 0, 1
-
-
 def _rank(worker: Worker) -> tuple[bool, bool]:
     return not worker.n_free, worker.is_sleeping
 
 
-def _reason(best: _Offer, offers: Sequence[_Offer]) -> RouteReason:
+def _reason(best: Offer, offers: Sequence[Offer]) -> RouteReason:
     """Return what decided."""
     if best.n_blocks:
         return RouteReason.PREFIX
@@ -260,7 +208,7 @@ def _reason(best: _Offer, offers: Sequence[_Offer]) -> RouteReason:
     return RouteReason.SPREAD if is_known else RouteReason.LOAD
 
 
-def _better(best: _Offer, busy: Sequence[_Offer]) -> BetterWorker | None:
+def _better(best: Offer, busy: Sequence[Offer]) -> BetterWorker | None:
     """Find a worker without a free slot that holds so much of the prompt that it is faster."""
     if not best.worker.n_free or best.cost_s < _MIN_SAVED_S:
         return None

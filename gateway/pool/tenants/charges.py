@@ -5,7 +5,7 @@ counted it, and the answer is added at the end, also if its client has left.
 """
 
 from gateway.pool.task import Task
-from gateway.pool.task_queue import TaskQueue
+from gateway.pool.tenants.task_queue import TaskQueue
 from protocol.wire.messages import Done, Failed, Finish, TaskMessage
 
 CACHED_COST = 0.1

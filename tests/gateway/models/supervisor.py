@@ -1,6 +1,6 @@
 """A supervisor without processes: it does what the book orders, when it is told to."""
 
-from gateway.models.state_machine import Action, Admit, ModelStates, Refuse, Send, Tell
+from gateway.models.state_machine import Action, Admit, ModelStates, Refuse, Send, StateChanged
 from protocol.errors import TaskError
 from protocol.process.control import Listed, ModelInfo, Order, Phase, Verb, WorkerReport
 
@@ -9,7 +9,7 @@ class Pretended:
     """A book, and what has become of its orders and of those who ask."""
 
     def __init__(self, *names: str, models_max: int = 4) -> None:
-        self.book = ModelStates(models_max=models_max)
+        self.states = ModelStates(models_max=models_max)
         self.orders: list[Order] = []
         """Not yet done."""
         self.done: list[str] = []
@@ -21,7 +21,7 @@ class Pretended:
 
     def lists(self, *names: str, error: str = "", **stamps: str) -> None:
         infos = (ModelInfo(name=name, stamp=stamps.get(name, "")) for name in names)
-        self.perform(self.book.listed(Listed(models=tuple(infos), error=error)))
+        self.perform(self.states.listed(Listed(models=tuple(infos), error=error)))
 
     def perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -33,22 +33,22 @@ class Pretended:
                     self.admitted.append(ticket)
                 case Refuse(ticket, error):
                     self.refused[ticket] = error
-                case Tell(model):
-                    self.told.append(f"{model} {self.book.models[model].state}")
+                case StateChanged(model):
+                    self.told.append(f"{model} {self.states.models[model].state}")
 
     def ask(self, ticket: int, name: str) -> None:
-        model = self.book.find(name)
-        self.book.touch(model)
-        self.perform(self.book.ask(ticket, model))
+        model = self.states.find(name)
+        self.states.touch(model)
+        self.perform(self.states.enqueue(ticket, model))
 
     def release(self, name: str) -> None:
-        self.perform(self.book.release(self.book.models[name]))
+        self.perform(self.states.release(self.states.models[name]))
 
     def says(self, model: str, phase: Phase, exit_code: int = 0, why: str = "") -> None:
         report = WorkerReport(
             model=model, worker=f"{model}-1", phase=phase, exit_code=exit_code, why=why
         )
-        self.perform(self.book.heard(report))
+        self.perform(self.states.reported(report))
 
     def obey(self) -> None:
         """Do all orders, and those that they lead to."""
@@ -61,4 +61,4 @@ class Pretended:
                 self.says(order.model, Phase.GONE)
 
     def running(self) -> list[str]:
-        return [name for name, model in self.book.models.items() if model.is_running]
+        return [name for name, model in self.states.models.items() if model.is_running]

@@ -15,7 +15,7 @@ def test_the_first_request_loads_its_model_and_is_admitted_once_it_is_there() ->
     assert (one.done, one.admitted) == (["load a"], [])
     one.obey()
     assert one.admitted == [1]
-    assert one.book.models["a"].n_requests == 1
+    assert one.states.models["a"].n_requests == 1
     assert one.told == ["a loading", "a loading", "a loaded"]
 
 
@@ -85,7 +85,7 @@ def test_who_leaves_the_queue_costs_nobody_a_place() -> None:
     one.ask(1, "a")
     one.obey()
     one.ask(2, "b")
-    one.perform(one.book.leave(2))
+    one.perform(one.states.leave(2))
     one.release("a")
     assert one.done == ["load a"]
     assert one.running() == ["a"]
@@ -112,8 +112,8 @@ def test_all_who_wait_for_a_model_that_fails_are_told_why() -> None:
     error = one.refused[1]
     assert error.code is ErrorCode.INTERNAL
     assert error.message == "model name=a failed to load: it is no GGUF file"
-    assert one.book.models["a"].has_failed
-    assert one.book.models["a"].exit_code == 78
+    assert one.states.models["a"].has_failed
+    assert one.states.models["a"].exit_code == 78
 
 
 def test_a_model_that_failed_is_tried_again_by_the_next_request() -> None:
@@ -124,7 +124,7 @@ def test_a_model_that_failed_is_tried_again_by_the_next_request() -> None:
     one.orders.pop(0)
     one.obey()
     assert one.admitted == [2]
-    assert not one.book.models["a"].has_failed
+    assert not one.states.models["a"].has_failed
 
 
 def test_a_failure_frees_the_place_for_the_next_in_line() -> None:
@@ -141,10 +141,10 @@ def test_a_model_that_is_told_to_go_takes_nothing_new_and_comes_back_for_who_wai
     one = Pretended("a")
     one.ask(1, "a")
     one.obey()
-    one.perform(one.book.unload(one.book.models["a"]))
+    one.perform(one.states.unload(one.states.models["a"]))
     one.ask(2, "a")
     assert one.admitted == [1]
-    assert one.book.models["a"].state is ModelState.LOADED
+    assert one.states.models["a"].state is ModelState.LOADED
     one.obey()
     assert one.admitted == [1, 2]
     assert one.done == ["load a", "unload a", "load a"]
@@ -153,12 +153,12 @@ def test_a_model_that_is_told_to_go_takes_nothing_new_and_comes_back_for_who_wai
 def test_unloading_a_model_that_loads_sends_away_who_waits_for_it() -> None:
     one = Pretended("a")
     one.ask(1, "a")
-    one.perform(one.book.unload(one.book.models["a"]))
+    one.perform(one.states.unload(one.states.models["a"]))
     assert one.refused[1].message == "model name=a is not running"
     one.orders.pop(0)
     one.obey()
     assert one.running() == []
-    assert not one.book.models["a"].has_failed
+    assert not one.states.models["a"].has_failed
 
 
 def test_a_dead_worker_that_starts_again_is_waited_for() -> None:
@@ -174,10 +174,10 @@ def test_a_dead_worker_that_starts_again_is_waited_for() -> None:
 
 def test_a_model_of_two_workers_is_there_with_the_first_and_gone_with_the_last() -> None:
     model = ManagedModel(ModelInfo(name="m"))
-    model.turn(ModelState.LOADING)
+    model.become(ModelState.LOADING)
 
     def hear(worker: str, phase: Phase, exit_code: int = 0) -> ModelState:
-        model.hear(WorkerReport(model="m", worker=worker, phase=phase, exit_code=exit_code))
+        model.update(WorkerReport(model="m", worker=worker, phase=phase, exit_code=exit_code))
         return model.state
 
     assert hear("x", Phase.LOADING) is ModelState.LOADING
@@ -199,14 +199,14 @@ def test_a_model_of_two_workers_is_there_with_the_first_and_gone_with_the_last()
 )
 def test_unknown_models_are_refused_in_llama_servers_words(name: str | None, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        Pretended("a").book.find(name)
+        Pretended("a").states.find(name)
 
 
 def test_a_model_goes_by_its_aliases() -> None:
     one = Pretended()
     info = ModelInfo(name="a", aliases=("x", "y"))
-    one.book.listed(Listed(models=(info,)))
-    assert one.book.find("y").name == "a"
+    one.states.listed(Listed(models=(info,)))
+    assert one.states.find("y").name == "a"
 
 
 def test_a_reload_ends_what_changed_or_went_and_adds_what_is_new() -> None:
@@ -214,13 +214,13 @@ def test_a_reload_ends_what_changed_or_went_and_adds_what_is_new() -> None:
     for ticket, name in enumerate(("same", "changed", "gone"), 1):
         one.ask(ticket, name)
     one.obey()
-    gone = one.book.models["gone"]
+    gone = one.states.models["gone"]
     one.lists("same", "changed", "new", changed="other")
     one.obey()
     assert one.done[3:] == ["unload changed", "unload gone"]
-    assert list(one.book.models) == ["same", "changed", "new"]
+    assert list(one.states.models) == ["same", "changed", "new"]
     assert one.running() == ["same"]
-    one.perform(one.book.release(gone))  # its request ended after it
+    one.perform(one.states.release(gone))  # its request ended after it
 
 
 def test_who_waits_for_a_model_that_is_no_more_is_told_so() -> None:
@@ -239,8 +239,8 @@ def test_a_supervisor_that_is_new_says_what_runs() -> None:
     one.ask(2, "b")
     ready = WorkerReport(model="a", worker="w", phase=Phase.READY)
     infos = (ModelInfo(name="a"), ModelInfo(name="b"))
-    one.perform(one.book.listed(Listed(models=infos, is_greeting=True, workers=(ready,))))
-    assert one.book.models["a"].is_usable
+    one.perform(one.states.listed(Listed(models=infos, is_greeting=True, workers=(ready,))))
+    assert one.states.models["a"].is_usable
     assert one.done == ["load a", "load b", "load b"]
     one.release("a")
 
@@ -249,7 +249,7 @@ def test_an_order_that_cannot_be_done_ends_the_wait() -> None:
     one = Pretended("a")
     one.ask(1, "a")
     gone = WorkerReport(model="a", worker="", phase=Phase.GONE, exit_code=78, why="it is not there")
-    one.perform(one.book.heard(gone))
+    one.perform(one.states.reported(gone))
     assert "it is not there" in one.refused[1].message
 
 
@@ -265,9 +265,9 @@ def test_no_limit_is_no_limit(models_max: int) -> None:
 
 def test_room_can_be_made_unless_everybody_is_busy() -> None:
     one = Pretended("a", "b", models_max=1)
-    assert one.book.can_make_room()
+    assert one.states.can_make_room()
     one.ask(1, "a")
     one.obey()
-    assert not one.book.can_make_room()
+    assert not one.states.can_make_room()
     one.release("a")
-    assert one.book.can_make_room()
+    assert one.states.can_make_room()

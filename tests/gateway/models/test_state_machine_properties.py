@@ -47,17 +47,17 @@ class Crowd:
         elif what == "leave" and (waiting := self.waiting()):
             ticket = waiting[int(which) % len(waiting)]
             self.left.add(ticket)
-            one.perform(one.book.leave(ticket))
+            one.perform(one.states.leave(ticket))
         elif what == "release" and (using := self.using()):
             ticket = using[int(which) % len(using)]
             one.admitted.remove(ticket)
             self.left.add(ticket)
             one.release(self.wanted[ticket])
         elif what == "unload":
-            one.perform(one.book.unload(one.book.models[str(which)]))
+            one.perform(one.states.unload(one.states.models[str(which)]))
         elif what == "obey" and one.orders:
             self.obey(fails=bool(which))
-        elif what == "crash" and one.book.models[str(which)].workers:
+        elif what == "crash" and one.states.models[str(which)].workers:
             one.says(str(which), Phase.LOADING)
             one.says(str(which), Phase.READY)
 
@@ -73,11 +73,11 @@ class Crowd:
             self.one.says(order.model, Phase.READY)
 
     def check(self) -> None:
-        book = self.one.book
+        states = self.one.states
         assert len(self.one.running()) <= self.limit
         for name in NAMES:
             users = [ticket for ticket in self.using() if self.wanted[ticket] == name]
-            assert book.models[name].n_requests == len(users)
+            assert states.models[name].n_requests == len(users)
 
 
 @given(STEPS, st.integers(1, 3))
@@ -105,4 +105,4 @@ def test_everybody_who_waits_is_answered_once_the_others_end(
         else:
             break
     assert crowd.waiting() == []
-    assert repr(crowd.one.book).endswith("queue=[]>")
+    assert repr(crowd.one.states).endswith("queue=[]>")

@@ -333,7 +333,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         held = {task_id: worker for worker, task_id, _ in self.holding()}
         assert self.pool.tasks.keys() == self.specs.keys() | held.keys()
         assert self.pool.queue.ids == self.waiting
-        assert self.pool.deferral.ids <= self.waiting
+        assert self.pool.placement.deferral.ids <= self.waiting
         for task_id, task in self.pool.tasks.items():
             assert (task.state is TaskState.WAITING) == (task_id in self.waiting)
             assert (task.state is TaskState.CANCELLED) == (task_id not in self.specs)

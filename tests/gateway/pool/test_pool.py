@@ -134,7 +134,7 @@ async def test_health_follows_the_workers(rig: Rig) -> None:
 async def test_a_pool_that_stays_empty_is_in_error(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.pool.pool._ALONE_S", -1.0)
+    monkeypatch.setattr("gateway.pool.pool._NO_WORKER_S", -1.0)
     assert rig.pool.health().status == "error"
 
 

@@ -226,7 +226,7 @@ async def test_late_messages_are_dropped_and_counted(rig: Rig) -> None:
 async def test_slots_of_a_mute_worker_are_told_by_the_gateway(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.pool.pool._INSPECT_LIMIT_S", 0.05)
+    monkeypatch.setattr("gateway.pool.worker_calls._INSPECT_LIMIT_S", 0.05)
     async with rig.workers(SLOW) as [fake]:
         stream = rig.generate()
         await fake.got(m.Generate)

@@ -45,7 +45,7 @@ class RoutedMachine(DispatcherMachine):
             return False
         other = self.specs[task_id]
         if not other.prefix.blocks:  # it may only be kept for the worker of its session
-            return task_id not in self.pool.deferral.ids
+            return task_id not in self.pool.placement.deferral.ids
         since = self.passed_at.setdefault(task_id, self.now)
         return self.now - since > 2 * LONGEST_S
 
@@ -128,7 +128,7 @@ class RoutedMachine(DispatcherMachine):
             tried = self.tried[task_id]
             if spec.worker or tried or not any(worker.has_credit for worker in owners):
                 continue
-            assert task_id in self.pool.deferral.ids, f"{task_id} waits without a reason"
+            assert task_id in self.pool.placement.deferral.ids, f"{task_id} waits without a reason"
             task = self.pool.tasks[task_id]
             assert task.reserved_for in {worker.key for worker in owners}
             assert task.reserved_until <= self.now + LONGEST_S

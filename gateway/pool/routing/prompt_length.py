@@ -1,0 +1,33 @@
+"""Guesses how long a prompt is before a worker has counted its tokens."""
+
+from protocol.wire import messages as m
+from protocol.wire.side_tasks import Embed, Render, Rerank
+
+_CHARS_PER_TOKEN = 4
+
+
+def guess_tokens(task: m.TaskMessage) -> int:
+    """Guess the tokens that a task has to read, at least 1."""
+    n = 0
+    for part in _parts(task):
+        if isinstance(part, str):
+            n += max(1, len(part) // _CHARS_PER_TOKEN)
+        else:
+            n += len(part) if isinstance(part, tuple) else 1
+    return max(1, n)
+
+
+def _parts(task: m.TaskMessage) -> tuple[object, ...]:
+    """List what a task has to read: texts, tokens, or tuples of tokens."""
+    match task:
+        case m.Generate(chat=chat) | Render(chat=chat) if chat is not None:
+            return tuple(message.get("content") for message in chat.messages)
+        case m.Generate(prompt=content) | m.Tokenize(content=content):
+            return (content,) if isinstance(content, str) else content or ()
+        case m.Detokenize(tokens=tokens):
+            return (tokens,)
+        case Embed(inputs=inputs):
+            return inputs
+        case Rerank(query=query, documents=documents):
+            return tuple(query + document for document in documents)
+    return ()

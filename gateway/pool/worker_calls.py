@@ -1,0 +1,149 @@
+"""Calls to workers beside their slots: what their slots do, adapters, system prompts.
+
+The gateway's own calls need no credit and go to one worker each, whatever that one has to do.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.model_settings import ModelSettings, Scales, system_order
+from gateway.pool.status import guess_slots
+from gateway.pool.stream import TaskStream
+from gateway.pool.task import TaskSpec
+from gateway.pool.workers import Worker
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire import facts
+from protocol.wire import messages as m
+from protocol.wire.side_tasks import EndThoughts, SetLora, ThoughtsEnded
+
+_INSPECT_LIMIT_S = 2.0
+_CALL_LIMIT_S = 10.0
+_REFUSALS = (ErrorCode.INVALID_REQUEST, ErrorCode.CONTEXT_EXCEEDED, ErrorCode.NOT_SUPPORTED)
+
+Submit = Callable[[m.TaskMessage, TaskSpec], TaskStream]
+
+
+class WorkerCalls:
+    """Asks single workers, or all workers of a model."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        settings: ModelSettings,
+        submit: Submit,
+        next_id: Callable[[], int],
+        *,
+        load_limit_s: float,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._settings = settings
+        self._submit = submit
+        self._next_id = next_id
+        self._load_limit_s = load_limit_s
+        """How long a worker that sleeps may take: it loads its model first."""
+        self._inspections: dict[str, asyncio.Task[m.Inspected | None]] = {}
+        """Calls about slots that are under way, by the worker's key."""
+
+    def __repr__(self) -> str:
+        return f"<WorkerCalls inspections={len(self._inspections)}>"
+
+    async def end_thoughts(self, stream: TaskStream) -> bool:
+        """End the reasoning of a running task; false if the task has just ended."""
+        worker = self._dispatcher.workers.get(stream.task.worker)
+        if worker is None:
+            return False
+        call = EndThoughts(target=stream.task_id)
+        try:
+            answer = await self._call(worker, call, _CALL_LIMIT_S)
+        except TimeoutError:
+            raise TaskError(ErrorCode.UNAVAILABLE, "The worker does not answer") from None
+        return isinstance(answer, ThoughtsEnded) and answer.is_running
+
+    async def set_lora(self, model: str, scales: Scales) -> None:
+        """Set the scales of a model's adapters in every worker, also in those to come."""
+        self._settings.set_scales(model, scales)
+        await self._call_all(SetLora(scales=scales), model)
+
+    async def set_system_prompt(self, card: facts.ModelCard, system: facts.SystemPrompt) -> None:
+        """Set the system prompt in every worker of a model; raises `TaskError` if it is too long.
+
+        After an error all workers have the one that they had before.
+        """
+        before = self._settings.system_prompt(card)
+        if system == before:
+            return
+        self._settings.set_system_prompt(card.name, system)
+        try:
+            await self._call_all(system_order(system), card.name)
+        except TaskError:
+            self._settings.set_system_prompt(card.name, before)
+            await self._call_all(system_order(before), card.name)
+            raise
+
+    async def slots(
+        self, model: str | None
+    ) -> tuple[tuple[facts.SlotReport, facts.ModelCard], ...]:
+        """Ask the workers what their slots do; for a worker without an answer, report the credits.
+
+        A worker that sleeps is not asked, so that a look neither wakes it nor keeps it awake.
+        """
+        workers = [
+            worker
+            for worker in self._dispatcher.workers.values()
+            if worker.card is not None and model in (None, worker.model)
+        ]
+        reports = await asyncio.gather(*map(self._report, workers))
+        rows = [
+            (report, worker.card)
+            for worker, one in zip(workers, reports, strict=True)
+            for report in one
+            if worker.card is not None
+        ]
+        return tuple(sorted(rows, key=lambda row: row[0].id))
+
+    async def _report(self, worker: Worker) -> tuple[facts.SlotReport, ...]:
+        answer = await self._inspect(worker)
+        base = self._dispatcher.slots.base(worker.name)
+        if answer is not None:
+            return tuple(replace(one, id=base + one.id) for one in answer.slots)
+        return guess_slots(worker, base)
+
+    async def _inspect(self, worker: Worker) -> m.Inspected | None:
+        """Ask a worker that is awake; requests at the same time share one call."""
+        if not worker.is_ready or worker.is_sleeping:
+            return None
+        call = self._inspections.get(worker.key)
+        if call is None:
+            call = asyncio.create_task(self._ask_slots(worker))
+            self._inspections[worker.key] = call
+            call.add_done_callback(lambda _: self._inspections.pop(worker.key))
+        return await asyncio.shield(call)
+
+    async def _ask_slots(self, worker: Worker) -> m.Inspected | None:
+        try:
+            answer = await self._call(worker, m.Inspect(), _INSPECT_LIMIT_S)
+        except (TimeoutError, TaskError):
+            return None
+        return answer if isinstance(answer, m.Inspected) else None
+
+    async def _call_all(self, request: m.TaskMessage, model: str) -> None:
+        """Call each ready worker; one that is lost gets the settings when it comes back."""
+        workers = [w for w in self._dispatcher.workers.values() if w.is_ready and w.model == model]
+        calls = (self._call(worker, request, _CALL_LIMIT_S) for worker in workers)
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(answer, TaskError) and answer.code in _REFUSALS:
+                raise answer
+
+    async def _call(self, worker: Worker, request: m.TaskMessage, limit_s: float) -> m.Terminal:
+        """Call one worker; raises `TimeoutError` and `TaskError`."""
+        spec = TaskSpec(
+            task_id=self._next_id(), model=worker.model, takes_credit=False, worker=worker.name
+        )
+        stream = self._submit(request, spec)
+        try:
+            async with asyncio.timeout(self._load_limit_s if worker.is_sleeping else limit_s):
+                return await stream.result()
+        finally:
+            stream.close()
