@@ -63,7 +63,7 @@ class Running:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that other tasks of this loop will bring about."""
+    """Wait for a condition that other tasks of this loop make true."""
     async with asyncio.timeout(LIMIT_S):
         while not condition():  # noqa: ASYNC110 - the pool announces none of these
             await asyncio.sleep(0.002)

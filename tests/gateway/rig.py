@@ -19,7 +19,7 @@ SLOW = FakeOptions(free_running=False)
 
 
 class Bell(logging.Handler):
-    """Rings at every log line: whatever a test waits for in the gateway leaves one."""
+    """Wakes waiting tests at every log line: whatever they wait for is logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Rig:
         await self.holds(lambda: self.pool.health().n_workers == n_workers)
 
     async def logged(self, text: str) -> None:
-        """Wait until the gateway has said this."""
+        """Wait until the gateway has logged this."""
         await self.holds(lambda: any(text in line for line in self.waiter.lines))
 
     async def holds(self, condition: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""A supervisor without processes: it does what the book orders, when it is told to."""
+"""A supervisor without processes: it carries out orders when a test says so."""
 
 from gateway.models.state_machine import Action, Admit, ModelStates, Refuse, Send, StateChanged
 from protocol.errors import TaskError
@@ -6,14 +6,14 @@ from protocol.process.control import Listed, ModelInfo, Order, Phase, Verb, Work
 
 
 class Pretended:
-    """A book, and what has become of its orders and of those who ask."""
+    """`ModelStates` with its orders, and the requests that were admitted or refused."""
 
     def __init__(self, *names: str, models_max: int = 4) -> None:
         self.states = ModelStates(models_max=models_max)
         self.orders: list[Order] = []
-        """Not yet done."""
+        """Orders that are not carried out yet."""
         self.done: list[str] = []
-        """Every order ever given, as `load a`."""
+        """Every order, as `load a`."""
         self.admitted: list[int] = []
         self.refused: dict[int, TaskError] = {}
         self.told: list[str] = []
@@ -51,7 +51,7 @@ class Pretended:
         self.perform(self.states.reported(report))
 
     def obey(self) -> None:
-        """Do all orders, and those that they lead to."""
+        """Carry out all orders, and those that follow from them."""
         while self.orders:
             order = self.orders.pop(0)
             if order.verb is Verb.LOAD:

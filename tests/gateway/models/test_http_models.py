@@ -1,4 +1,4 @@
-"""Models that are loaded as requests ask for them, over HTTP and with a fake supervisor."""
+"""Models that requests load, over HTTP and with a fake supervisor."""
 
 import asyncio
 import contextlib

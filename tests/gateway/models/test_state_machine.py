@@ -1,4 +1,4 @@
-"""Which models run and who waits: the decisions alone, with a supervisor that only pretends."""
+"""Decisions on which models run and which requests wait, with a simulated supervisor."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: the promises of the book hold."""
+"""Random events in random order: limits, leases and the queue of models stay consistent."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ STEPS = st.lists(
 
 
 class Crowd:
-    """Clients that ask, wait, use and leave."""
+    """Clients that request models, wait for them, use them and leave."""
 
     def __init__(self, models_max: int) -> None:
         self.one = Pretended(*NAMES, models_max=models_max)

@@ -1,4 +1,4 @@
-"""The dispatcher's decisions, one rule a test."""
+"""Decisions of the dispatcher, one rule a test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What becomes of tasks whose workers die, leave or fail."""
+"""Tasks whose workers die, leave or fail."""
 
 from dataclasses import replace
 

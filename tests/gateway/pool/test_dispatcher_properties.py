@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: no task is lost, ends twice or jumps its tenant's queue."""
+"""Random events in random order: no task is lost, ends twice or overtakes its tenant's others."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ NAMES = ("a", "b", "c")
 
 @dataclass
 class SimWorker:
-    """What a worker really holds: the truth that the dispatcher's credits must match."""
+    """What a worker really has; the dispatcher's credits must agree with it."""
 
     key: str
     name: str
@@ -62,7 +62,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.tried: dict[int, set[str]] = defaultdict(set)
         self.shown: set[int] = set()
 
-    # ---- what the pool is told to do ------------------------------------------------------
+    # ---- actions of the dispatcher --------------------------------------------------------
 
     def perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -156,7 +156,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.perform(actions)
 
     def moved(self, task_id: int) -> None:
-        """A task waits again, to begin anew with another worker."""
+        """Note that a task waits again, to begin anew with another worker."""
         del self.running[task_id]
         self.waiting.add(task_id)
         self.attempts[task_id] += 1
@@ -166,7 +166,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         lambda self: any(started for w in self.workers.values() for started in w.held.values())
     )
     def read(self, data: st.DataObject) -> None:
-        """The first delta of a task comes: its client may see it."""
+        """Deliver the first delta of a task: its client may see it."""
         started = [(w, *lease) for w in self.workers.values() for lease in w.held if w.held[lease]]
         worker, task_id, attempt = data.draw(st.sampled_from(started))
         if self.running.get(task_id) == (worker.key, attempt):
@@ -275,7 +275,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.perform(actions)
 
     def failed(self, worker: SimWorker, task_id: int) -> None:
-        """What nobody has seen goes to another worker, if there is one; but not to a third."""
+        """Expect a task that no client has seen at a second worker, but never at a third."""
         self.faults[task_id] += 1
         self.tried[task_id].add(worker.key)
         spec = self.specs[task_id]
@@ -299,7 +299,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(data=st.data(), task_id=st.integers(0, 60), attempt=st.integers(0, 3))
     @precondition(lambda self: self.workers)
     def liar(self, data: st.DataObject, task_id: int, attempt: int) -> None:
-        """A terminal message for what the worker never had changes nothing."""
+        """Send a terminal message for an attempt that the worker never had: nothing changes."""
         worker = data.draw(st.sampled_from(list(self.workers.values())))
         if (task_id, attempt) not in worker.held:
             message = Envelope(TaskKey(task_id, attempt), Done(finish=Finish.EOS))

@@ -1,4 +1,4 @@
-"""Shares of tenants: of the queue, of the slots, and what each is charged."""
+"""Shares of tenants in the queue and the slots, and what each tenant is charged."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the pool does when workers die, fall silent, talk nonsense or leave."""
+"""Workers that die, fall silent, send invalid frames or leave."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -116,7 +116,7 @@ async def test_a_worker_of_another_wire_version_is_refused(rig: Rig) -> None:
 async def test_a_worker_that_is_busy_and_stands_still_is_given_up(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It beats, so nothing but its step tells: its tasks are handled as if it had died."""
+    """Its heartbeats go on, only its step counter stands still: its tasks move as after a death."""
     monkeypatch.setattr("gateway.pool.connections._STALL_MORE_S", 0.2)
     one = FakeOptions(name="a", n_slots=1, n_prefetch=1, free_running=False, stall_s=0.1)
     async with rig.workers(one) as [stuck]:

@@ -1,4 +1,4 @@
-"""Two workers of one name: the one that lives keeps it, the one that died leaves it."""
+"""Two workers of one name: a living worker keeps it, a dead one loses it to the newcomer."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Workers whose model is not loaded: what is said of them, who wakes them, and who does not."""
+"""Workers whose model is unloaded: how they are shown, and which requests load it again."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 async def set_sleeping(pair: Running, worker: FakeWorker, value: bool) -> None:
-    """Let a worker say that it sleeps or not, and the gateway hear it."""
+    """Let a worker report that it sleeps or not; wait until the gateway knows."""
     worker.engine.is_sleeping = value
     await worker.send(worker.engine.heartbeat())
     state = "sleeping" if value else "ready"

@@ -1,4 +1,4 @@
-"""Which model a request means."""
+"""The model that a request names, by name, alias or file."""
 
 from dataclasses import replace
 

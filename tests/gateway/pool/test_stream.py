@@ -185,7 +185,7 @@ def test_times_are_measured_from_the_submission() -> None:
 
 
 class Frames:
-    """Stands for the client's events: what was written, and for the words of an API."""
+    """Stands for a client's event stream and a dialect's formatter; keeps what was written."""
 
     def __init__(self, *, is_read_by_chunk: bool = True) -> None:
         self.written: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What one task does costs that task: the others' messages, slots and loops go on."""
+"""A fault in one task ends that task only: messages, slots and loops of the others go on."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 def hostile(rig: Rig) -> TaskStream:
-    """Submit a task that msgpack cannot write, past the readers that would refuse it."""
+    """Submit a task that msgpack cannot write; the readers of requests would refuse it."""
     params = SamplingParams(logit_bias=((2**64, 1.0),))
     task = m.Generate(prompt="x", params=params)
     return rig.pool.submit(task, model="fake")

@@ -1,4 +1,4 @@
-"""Fingerprints: equal beginnings are known as such, and nothing else is."""
+"""Block hashes: prompts with equal beginnings share them, others do not."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ def chat(*contents: str, **fields: Any) -> Generate:
 
 
 def shared(one: Generate, other: Generate) -> int:
-    """Count the blocks that both begin with; what follows must differ."""
+    """Count the blocks that both begin with; all later ones must differ."""
     a, b = fingerprint(one, "m").blocks, fingerprint(other, "m").blocks
     n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     assert not set(a[n:]) & set(b[n:])

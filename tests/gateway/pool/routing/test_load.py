@@ -1,4 +1,4 @@
-"""Predictions: measured where something was measured, and sane before."""
+"""Predicted waits, before and after measurements."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where tasks go: one rule a test, and whole afternoons of traffic on a simulated clock."""
+"""The choice of a worker: one rule a test, then minutes of traffic on a simulated clock."""
 
 import itertools
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def task(task_id: int, text: str = "", **fields: Any) -> TaskSpec:
 
 
 class Pool:
-    """A dispatcher, and workers that do what they are told to have done."""
+    """A dispatcher and workers whose messages the test sends."""
 
     def __init__(self, *names: str, n_slots: int = 2, n_prefetch: int = 0) -> None:
         self.dispatcher = Dispatcher(queue_size=100, queue_timeout_s=60.0)
@@ -60,7 +60,7 @@ class Pool:
         return self.note(self.dispatcher.submit(spec, self.now))
 
     def start(self, spec: TaskSpec, n_cached: int = -1, read_s: float = 0.1) -> None:
-        """Read a prompt, in this time; what should be cached is, unless it is said otherwise."""
+        """Read a prompt in `read_s`; -1 finds as much in the cache as was expected."""
         lease = TaskKey(spec.task_id)
         worker = self.tasks[spec.task_id].worker
         n_cached = self.tasks[spec.task_id].n_expected if n_cached < 0 else n_cached
@@ -82,7 +82,7 @@ class Pool:
         return self.note(self.dispatcher.ended(worker, message, self.now))
 
     def run(self, spec: TaskSpec, **started: Any) -> tuple[str, RouteReason]:
-        """Run a task from its submission to its end; return where and why there."""
+        """Run a task from its submission to its end; return its worker and the reason."""
         ((_, worker, reason),) = self.submit(spec)
         self.start(spec, **started)
         self.end(spec)
@@ -294,13 +294,13 @@ def talk(simulation: Simulation, n: int, *, n_turns: int = 6, over_s: float = 10
 
 
 def reused(turns: Sequence[Turn]) -> float:
-    """Return what was found in caches, of what one cache without bounds would have held."""
+    """Return tokens found in caches over those that one unbounded cache would have held."""
     ideal = sum(turn.n_prompt - 120 for turn in turns)
     return sum(turn.n_cached for turn in turns) / ideal
 
 
 def moved(turns: Sequence[Turn]) -> float:
-    """Return the share of turns that did not go where the conversation was."""
+    """Return the share of turns that went to another worker than the turn before."""
     pairs = [(a, b) for a, b in itertools.pairwise(turns) if a.stays == b.stays]
     return sum(a.worker != b.worker for a, b in pairs) / len(pairs)
 

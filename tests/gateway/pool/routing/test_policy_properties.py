@@ -1,4 +1,4 @@
-"""The dispatcher's promises with prompts that are known here and there.
+"""The properties of the dispatcher with prompts that some workers have in their cache.
 
 Prompts may now be kept for the worker that knows them, or let others of their tenant go first; but
 not for long, never beside a free slot without a reason, and never for a worker that is gone.
@@ -19,11 +19,11 @@ from tests.gateway.pool.test_dispatcher_properties import QUEUE_SIZE, TIMEOUT_S,
 INDEX_BYTES = 4000
 TEXTS = ("", "aaaa", "aaaaaaaa", "aaaabbbb", "bbbbbb", "cc")
 LONGEST_S = TIMEOUT_S / 4
-"""For which a task is kept, or lets others go first."""
+"""Longest time for which a task is reserved, or lets others go first."""
 
 
 class RoutedMachine(DispatcherMachine):
-    """The same pool, with prompts that have beginnings in common."""
+    """The same machine, with prompts that share beginnings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,14 +33,14 @@ class RoutedMachine(DispatcherMachine):
 
     @initialize(n_slots=st.integers(1, 2), n_prefetch=st.integers(0, 1))
     def two_workers(self, n_slots: int, n_prefetch: int) -> None:
-        """Begin with a pool in which there is something to choose."""
+        """Begin with two ready workers."""
         for name in ("a", "b"):
             self.hello(name, "m", n_slots, n_prefetch)
         for worker in list(self.workers.values()):
             self.open(worker)
 
     def is_ahead(self, task_id: int, spec: TaskSpec) -> bool:
-        """Whether a task that was earlier has waited longer for it than it may."""
+        """Whether an earlier task was passed over for longer than it may be."""
         if not super().is_ahead(task_id, spec):
             return False
         other = self.specs[task_id]
@@ -92,7 +92,7 @@ class RoutedMachine(DispatcherMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.workers)
     def leaves(self, data: st.DataObject) -> None:
-        """Seldom, or there would be nobody left to choose from."""
+        """Let a worker drain, rarely, so that some are left to choose from."""
         if data.draw(st.integers(0, 9)) == 7:
             super().leaves(data)
 
@@ -121,7 +121,7 @@ class RoutedMachine(DispatcherMachine):
 
     @invariant()
     def nobody_waits_beside_a_free_credit(self) -> None:
-        """Unless it is kept for a worker that is there, and not for too long."""
+        """No task waits beside a free credit unless it is reserved, and not too long."""
         for task_id in self.waiting:
             spec = self.specs[task_id]
             owners = [w for w in self.pool.workers.values() if w.model == spec.model]

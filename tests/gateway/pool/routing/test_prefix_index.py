@@ -1,4 +1,4 @@
-"""The index of prefixes: bounded, forgetful on demand, and never sure of more than it was told."""
+"""The index of prefixes: bounded, forgets on demand, and matches only what was added."""
 
 import random
 import tracemalloc

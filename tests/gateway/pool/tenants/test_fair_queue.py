@@ -1,4 +1,4 @@
-"""The fair queue's own promises: bounded memory, and no gain from being forgotten."""
+"""The fair queue: bounded memory, and a forgotten tenant gains nothing."""
 
 import pytest
 
