@@ -19,7 +19,7 @@ their own, or sums over them.
 import math
 
 from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
-from gateway.pool.routing.placement import Placement
+from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
 from gateway.pool.task import MAX_FAULTS, Task, TaskSpec, TaskState
 from gateway.pool.tenants.charges import Charges
@@ -57,7 +57,7 @@ class Dispatcher:
         """The newest card of every model that is or was ready."""
         self.draining = False
         self.queue = TaskQueue(timeout_s=queue_timeout_s)
-        self.placement = Placement(self.workers, self.queue, self.router)
+        self.placement = TaskPlacement(self.workers, self.queue, self.router)
         self._queue_size = queue_size
         self._charges = Charges(self.queue)
         self._n_assigned = 0

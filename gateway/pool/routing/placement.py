@@ -7,7 +7,7 @@ from gateway.pool.tenants.task_queue import TaskQueue
 from gateway.pool.workers import Worker, least_busy
 
 
-class Placement:
+class TaskPlacement:
     """Brings the order of the queue, the workers' credits and the routing together."""
 
     def __init__(self, workers: dict[str, Worker], queue: TaskQueue, router: RoutingPolicy) -> None:
@@ -17,7 +17,7 @@ class Placement:
         self._router = router
 
     def __repr__(self) -> str:
-        return f"<Placement {self._queue!r} {self.deferral!r}>"
+        return f"<TaskPlacement {self._queue!r} {self.deferral!r}>"
 
     def next(self, model: str, now: float) -> tuple[Task, RouteChoice] | None:
         """Find the first waiting task that has a worker to go to and gains nothing by waiting."""
