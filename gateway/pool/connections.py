@@ -1,4 +1,4 @@
-"""The connections of workers: handshake, order of frames, signs of life, one frame a turn.
+"""Connections of workers: handshake, order of frames, liveness, one frame a turn of the loop.
 
 It turns bytes into messages and lost connections into one call, and knows nothing of tasks. Every
 connection has a fresh identity (`name:epoch:n`); frames of an identity that was given up are
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.pool.rivals import Rival, Rivals
 from gateway.pool.router_socket import RouterSocket
-from gateway.workers.rivals import Rival, Rivals
 from protocol import WIRE_VERSION
 from protocol.errors import TaskError
 from protocol.wire import codec
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 _SILENT_BEATS = 5
 _SILENT_MIN_S = 3.0
 _STALL_FACTOR, _STALL_MORE_S = 1.5, 5.0
-"""A worker ends itself when its engine stands still: the gateway gives it time to."""
+"""A worker whose engine is stuck ends itself after `stall_s`; the gateway waits longer."""
 _SECOND_LOOK_S = 0.05
 _REST_S = 0.5
-"""How long the last words of a worker that died may be on their way."""
+"""How long frames of a worker that died may still be on their way."""
 _MAX_REFUSED = 1024
 _RESET = codec.encode(-1, [Ping()])
-"""Breaks the sequence on purpose."""
+"""A frame out of sequence, upon which a living worker connects anew."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,23 +45,23 @@ class WorkerConnection:
     model: str
     seen_at: float
     moved_at: float
-    """When its engine was last seen to work, or to have nothing to do."""
+    """When its engine last made a step, or had nothing to do."""
     step: int = -1
     stall_s: float = math.inf
-    """How long its engine may stand still, busy, before it is given up."""
+    """How long its engine may be busy without a step before the connection is given up."""
     expected: int = 1
     sent: int = 0
     outbox: list[FrameItem] = field(default_factory=list)
 
     def beat(self, beat: Heartbeat, now: float) -> None:
-        """Note whether the engine moves."""
+        """Take in whether the engine makes steps."""
         if not beat.busy or beat.step != self.step:
             self.step, self.moved_at = beat.step, now
         self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if beat.busy else math.inf
 
 
 class Owner(Protocol):
-    """Who acts on what the workers say."""
+    """Receiver of messages and lost connections."""
 
     def joined(self, peer: WorkerConnection) -> None:
         """Take in a worker that said `Hello`."""
@@ -70,13 +70,13 @@ class Owner(Protocol):
         """Take the messages of one frame."""
 
     def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
-        """Act on a connection that is no more."""
+        """Act on a lost connection."""
 
     def refused(self, peer: WorkerConnection, item: FrameItem, error: TaskError) -> None:
         """End the task of a message that could not be sent."""
 
     def dropped(self, n: int) -> None:
-        """Count messages that nobody wants."""
+        """Count messages that belong to no task."""
 
     def failed(self, place: str) -> None:
         """Log and count the exception that is being handled."""
@@ -104,7 +104,7 @@ class WorkerConnections:
         self._socket.open(endpoints)
 
     def close(self) -> None:
-        """Drop every connection without a word."""
+        """Drop every connection without telling the workers."""
         for handle in (self._flush, self._look):
             if handle is not None:
                 handle.cancel()
@@ -152,7 +152,7 @@ class WorkerConnections:
                 self._owner.failed("sweep")
 
     def _reach(self, peer: WorkerConnection, items: Sequence[FrameItem]) -> None:
-        """Send messages; a peer to which they do not get is lost, and nothing else."""
+        """Send messages; a peer that cannot be reached is lost, the others are not affected."""
         try:
             if not self._send(peer, items):
                 self._lose_unreachable(peer)
@@ -172,14 +172,14 @@ class WorkerConnections:
 
     def _on_frame(self, identity: bytes, data: bytes) -> None:
         try:
-            self._hear(identity, data)
+            self._take(identity, data)
         except Exception:
             self._owner.failed("frame")
 
-    def _hear(self, identity: bytes, data: bytes) -> None:
+    def _take(self, identity: bytes, data: bytes) -> None:
         now = asyncio.get_running_loop().time()
         peer = self._peers.get(identity)
-        if peer is None and self._rivals.hear(identity, data):
+        if peer is None and self._rivals.keep(identity, data):
             return
         try:
             frame = codec.decode(data)
@@ -241,7 +241,7 @@ class WorkerConnections:
             self._owner.received(peer, more, now)
 
     def _doubt(self, old: WorkerConnection, identity: bytes, hello: bytes) -> None:
-        """Let a second worker of a name wait until the first one has spoken, or is lost."""
+        """Let a second worker of a name wait until the first one sends something or is lost."""
         logger.info("worker=%s waits: another of its name is connected", old.name)
         now = asyncio.get_running_loop().time()
         one_too_many = self._rivals.wait(identity, old.name, hello, now)
@@ -250,14 +250,14 @@ class WorkerConnections:
         self._reach(old, [Ping()])
 
     def _turn_away(self, rival: Rival) -> None:
-        """Tell a worker that another of its name lives."""
+        """Refuse a worker, because another one of its name is alive."""
         reason = f"a worker named {rival.name!r} is alive: give each worker a name of its own"
         logger.error("worker=%s refused=name reason=%s", rival.name, reason)
         self._socket.send(rival.identity, codec.encode(0, [Refused(reason=reason)]))
         self._ignore(rival.identity)
 
     def _succeed(self, name: str) -> None:
-        """Hear a worker that waited for a name which is free now."""
+        """Take in a worker that waited for a name which is free now."""
         heir = self._rivals.heir(name)
         if heir is not None:
             for data in heir.frames:
@@ -273,7 +273,7 @@ class WorkerConnections:
         )
 
     def _ignore(self, identity: bytes) -> None:
-        """Answer nothing that comes from a connection which was refused."""
+        """Drop all later frames of a connection that was refused."""
         if len(self._refused) >= _MAX_REFUSED:
             self._refused.clear()
         self._refused.add(identity)
@@ -285,7 +285,7 @@ class WorkerConnections:
                 asyncio.get_running_loop().call_soon(self._succeed, peer.name)
 
     def _break(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
-        """Give up a connection whose worker may well live: it is told so."""
+        """Give up a connection whose worker may be alive; tell it, so that it connects anew."""
         self._lose(peer, reason, died=died)
         self._socket.send(peer.identity, _RESET)
 
@@ -295,7 +295,7 @@ class WorkerConnections:
         self._lose(peer, "is gone")
 
     def _on_disconnect(self) -> None:
-        """Some peer has gone, ZeroMQ does not say which: a send to it will."""
+        """Find the peer that has gone: ZeroMQ does not say which one, but a send to it fails."""
         self._ping_all()
         if self._look is None:
             # The event may overtake the end of the route; a second look settles it.

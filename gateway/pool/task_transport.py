@@ -1,7 +1,6 @@
 """Carries messages between workers and streams, and performs what the dispatcher decides.
 
-It owns the streams of all live tasks, counts and logs how each ends, and waits for nothing but the
-end of all of them.
+It owns the streams of all tasks that clients wait for, and counts and logs how each of them ends.
 """
 
 import asyncio
@@ -26,18 +25,18 @@ logger = logging.getLogger(__name__)
 
 
 class TaskTransport:
-    """The `peers.Owner` of the pool."""
+    """The `Owner` of the worker connections, and the way from the pool to its workers."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         metrics: Metrics,
-        orders: ModelSettings,
+        settings: ModelSettings,
         *,
         heartbeat_s: float,
     ) -> None:
         self._dispatcher = dispatcher
-        self._orders = orders
+        self._settings = settings
         self._metrics = metrics
         self._peers = WorkerConnections(self, heartbeat_s=heartbeat_s)
         self._streams: dict[int, TaskStream] = {}
@@ -51,7 +50,7 @@ class TaskTransport:
         self._peers.open(endpoints)
 
     def close(self) -> None:
-        """Fail what is left and drop every connection."""
+        """Fail the remaining tasks and drop every connection."""
         for stream in list(self._streams.values()):
             stream.fail(TaskError(ErrorCode.UNAVAILABLE, "The server is shutting down"))
             self._end(stream, ErrorCode.UNAVAILABLE)
@@ -69,7 +68,7 @@ class TaskTransport:
         self._perform(self._dispatcher.expire(now))
 
     def abandon(self, model: str) -> None:
-        """Fail what waits for a model that was unloaded."""
+        """Fail the tasks that wait for a model that was unloaded."""
         self._perform(self._dispatcher.abandon(model))
 
     def submit(self, request: m.TaskMessage, spec: TaskSpec) -> TaskStream:
@@ -185,7 +184,7 @@ class TaskTransport:
         logger.info("worker=%s model=%s epoch=%d joined", peer.name, peer.model, peer.epoch)
 
     def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
-        """Move or fail the tasks of a connection that is no more."""
+        """Move or fail the tasks of a connection that is lost."""
         actions = self._dispatcher.worker_lost(peer.key, self._now(), died=died)
         if died:
             self._metrics.worker_lost(peer.name, peer.model)
@@ -194,7 +193,7 @@ class TaskTransport:
         self._perform(actions)
 
     def dropped(self, n: int) -> None:
-        """Count messages that nobody wants."""
+        """Count messages that belong to no task."""
         self._metrics.dropped(n)
 
     def received(self, peer: WorkerConnection, items: Sequence[FrameItem], now: float) -> None:
@@ -222,7 +221,7 @@ class TaskTransport:
                 self._blame(peer, item)
 
     def _blame(self, peer: WorkerConnection, item: FrameItem) -> None:
-        """End the task whose message raised, if it is still that one's."""
+        """End the task whose message raised an exception, if this worker still has it."""
         task_id = item.task.id if isinstance(item, Envelope) else -1
         self.failed("message", task_id)
         self._break_of(peer, task_id)
@@ -272,7 +271,7 @@ class TaskTransport:
                 self._note(peer, item)
 
     def _note(self, peer: WorkerConnection, message: m.Message) -> None:
-        """Take in what a worker says of itself."""
+        """Take in what a worker reports of itself."""
         match message:
             case m.Evicted():
                 self._dispatcher.evicted(peer.key, message)
@@ -286,7 +285,7 @@ class TaskTransport:
 
     def _open(self, peer: WorkerConnection, card: ModelCard, now: float) -> None:
         self._peers.post(peer.key, m.Opened())
-        for order in self._orders.of(card.name):
+        for order in self._settings.of(card.name):
             self._peers.post(peer.key, order)
         self._perform(self._dispatcher.worker_ready(peer.key, card, now))
         logger.info("worker=%s model=%s slots=%d ready", peer.name, card.name, card.n_slots)
@@ -309,6 +308,6 @@ class TaskTransport:
         stream.push(message)
 
     def _drop(self, key: str, lease: TaskKey) -> None:
-        """Count a message that nobody wants, unless its task was given up a moment ago."""
+        """Count a message that belongs to no task, unless its task was cancelled a moment ago."""
         if not self._dispatcher.was_cancelled(key, lease):
             self._metrics.dropped(1)

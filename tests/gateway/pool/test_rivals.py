@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.workers import rivals
-from gateway.workers.rivals import Rivals
+from gateway.pool import rivals
+from gateway.pool.rivals import Rivals
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
@@ -69,8 +69,8 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = Rivals(1.0)
     out = [waiting.wait(str(i).encode(), "a", b"hello", 0.0) for i in range(4)]
     assert [one.identity if one else None for one in out] == [None, None, b"0", b"1"]
-    assert all(waiting.hear(b"2", b"x") for _ in range(9))
-    assert not waiting.hear(b"0", b"x")
+    assert all(waiting.keep(b"2", b"x") for _ in range(9))
+    assert not waiting.keep(b"0", b"x")
     assert waiting.refused("a", 0.5) == waiting.refused("b", 2.0) == []
     heir = waiting.heir("a")
     assert heir is not None and (heir.identity, len(heir.frames)) == (b"2", 3)

@@ -121,14 +121,14 @@ async def test_a_frame_that_breaks_its_reader_leaves_the_next_alone(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig.workers(SLOW) as [fake]:
-        hear, broken = WorkerConnections._hear, [True]
+        hear, broken = WorkerConnections._take, [True]
 
         def hears(peers: WorkerConnections, identity: bytes, data: bytes) -> None:
             hear(peers, identity, data)
             if broken.pop() if broken else False:
                 raise RuntimeError("a fault of ours")
 
-        monkeypatch.setattr(WorkerConnections, "_hear", hears)
+        monkeypatch.setattr(WorkerConnections, "_take", hears)
         stream = rig.generate("a b")
         await fake.got(m.Generate)
         await fake.step(4)

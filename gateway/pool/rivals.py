@@ -1,16 +1,15 @@
-"""Workers that come under a name which a connected worker has: they wait until it is clear whether
-that one lives.
+"""Workers that connect under the name of a connected worker wait until it is clear which one lives.
 
-Pure. The name of a worker that was killed is free again, and its successor may come before that is
-noticed; but a worker that lives is never thrown out. So the newcomer waits: if the first one says
-anything, the newcomer is refused; if the first one is lost, the newcomer has its name.
+Pure. The name of a killed worker is free again, and its successor may connect before the death is
+noticed; but a living worker is never disconnected for another. So the newcomer waits: if the first
+one sends anything, the newcomer is refused; if the first one is lost, the newcomer gets the name.
 """
 
 from dataclasses import dataclass, field
 
 _MAX_RIVALS = 64
 _MAX_FRAMES = 1024
-"""What one may say while it waits: it loads its model meanwhile."""
+"""Frames kept of a waiting worker, which loads its model meanwhile."""
 
 
 @dataclass(slots=True)
@@ -21,15 +20,15 @@ class Rival:
     name: str
     since: float
     frames: list[bytes] = field(default_factory=list)
-    """All that it said, to be heard once it has the name."""
+    """What it has sent, to be taken in once it has the name."""
 
 
 class Rivals:
-    """All that wait."""
+    """All connections that wait for a name."""
 
     def __init__(self, rest_s: float) -> None:
         self._rest_s = rest_s
-        """What comes of the first one sooner may have been on its way when it died."""
+        """A frame of the first worker that comes sooner may have been sent before it died."""
         self._waiting: dict[bytes, Rival] = {}
 
     def __repr__(self) -> str:
@@ -45,15 +44,15 @@ class Rivals:
             return None
         return self._waiting.pop(next(iter(self._waiting)))
 
-    def hear(self, identity: bytes, frame: bytes) -> bool:
-        """Keep what a waiting one says; false if it does not wait."""
+    def keep(self, identity: bytes, frame: bytes) -> bool:
+        """Keep a frame of a waiting connection; false if it does not wait."""
         rival = self._waiting.get(identity)
         if rival is not None and len(rival.frames) < _MAX_FRAMES:
             rival.frames.append(frame)
         return rival is not None
 
     def refused(self, name: str, now: float) -> list[Rival]:
-        """Take out those whose name is taken for good: its owner has just spoken."""
+        """Take out those whose name stays taken: its owner has just sent a frame."""
         over = [
             rival
             for rival in self._waiting.values()
@@ -64,6 +63,6 @@ class Rivals:
         return over
 
     def heir(self, name: str) -> Rival | None:
-        """Take out who has waited longest for a name that is free now."""
+        """Take out the connection that has waited longest for a name that is free now."""
         found = next((rival for rival in self._waiting.values() if rival.name == name), None)
         return self._waiting.pop(found.identity) if found is not None else None
