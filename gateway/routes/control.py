@@ -6,11 +6,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.api.fields.options import read_text
 from gateway.http.errors import json_response
 from gateway.routes.service import Service
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Generate
-from protocol.wire.schema import json_type
 
 _UNKNOWN = "no active completion for this id"
 _UNARMED = "reasoning control not enabled for this completion"
@@ -25,10 +25,10 @@ class ChatControlEndpoint:
     async def control(self, request: Request) -> Response:
         """Do what the body asks for."""
         body = await self._service.read_plain(request.scope, request.receive, "ChatControl")
-        chat_id = _read_text(body, "id")
+        chat_id = read_text(body, "id")
         if not chat_id:
             raise InvalidRequest("missing completion id", param="id")
-        if _read_text(body, "action") != "reasoning_end":
+        if read_text(body, "action") != "reasoning_end":
             raise InvalidRequest("unknown control action", param="action")
         return json_response(await self._end_reasoning(request.scope["tenant"], chat_id))
 
@@ -45,11 +45,3 @@ class ChatControlEndpoint:
 
 def _failure(message: str) -> dict[str, Any]:
     return {"success": False, "message": message}
-
-
-def _read_text(body: dict[str, Any], key: str) -> str:
-    value = body.get(key)
-    if value is not None and not isinstance(value, str):
-        message = f"Field '{key}': type must be string, but is {json_type(value)}"
-        raise InvalidRequest(message, param=key)
-    return value or ""

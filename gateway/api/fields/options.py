@@ -19,6 +19,14 @@ def read_flag(body: Mapping[str, Any], key: str, default: bool = False) -> bool:
     return value
 
 
+def read_text(body: Mapping[str, Any], key: str) -> str:
+    """Read a text; null and absent are empty."""
+    value = body.get(key)
+    if value is not None and not isinstance(value, str):
+        raise wrong_type(key, "string", value)
+    return value or ""
+
+
 def read_object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Read an object; null and absent are empty."""
     value = body.get(key)
