@@ -22,11 +22,11 @@ class BatchRow(NamedTuple):
     pos: int
     tokens: Sequence[int]
     wants_logits: bool
-    """The last token's logits are needed: it will be sampled from."""
+    """The last token's logits are needed, because the next token is sampled from them."""
     is_draft: bool = False
-    """The tokens after the first are guesses: the logits of each are needed to judge the next."""
+    """The tokens after the first are a draft: each token's logits are needed to verify the next."""
     is_probed: bool = False
-    """The logits of each token are needed: they tell how likely the next one was."""
+    """The logits of each token are needed, for the probability of the next prompt token."""
 
     def without_guesses(self) -> "BatchRow":
         """Return the row without the guesses of a draft."""
@@ -64,7 +64,7 @@ class Sampler(Protocol):
 
     @property
     def biases(self) -> tuple[tuple[int, float], ...]:
-        """The biases of the request as they are applied: tokens with what is added to them."""
+        """Tokens whose logits are changed, and by how much."""
 
     @property
     def backend_sampling(self) -> bool:
@@ -78,11 +78,11 @@ class Sampler(Protocol):
 
 
 class CacheFull(Exception):
-    """No cells left for this batch; nothing was changed, so it may be tried again smaller."""
+    """The batch found no cells; nothing was changed, so a smaller one may be tried."""
 
 
 class DecodeFailed(Exception):
-    """The batch was not computed. `fatal` says that the backend cannot be trusted any more."""
+    """The batch was not computed; if `fatal`, the backend is broken."""
 
     def __init__(self, message: str, *, fatal: bool) -> None:
         super().__init__(message)
@@ -94,7 +94,7 @@ class DeadEnd(Exception):
 
 
 class SpecialTokens(NamedTuple):
-    """Tokens with a meaning of their own; -1 where the vocabulary has none."""
+    """Special tokens; -1 where the vocabulary has none."""
 
     bos: int = -1
     eos: int = -1
@@ -116,17 +116,17 @@ class SpecialTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What the engine needs to know of tokens, as tables indexed by token id."""
+    """Tables of tokens, indexed by token id."""
 
     pieces: Sequence[bytes]
-    """Text of each token; control tokens are empty, for they are not shown."""
+    """Text of each token; control tokens are empty, because they are not shown."""
     special_pieces: Sequence[bytes]
-    """The same with control tokens written out."""
+    """Text of each token, control tokens included."""
     is_eog: Sequence[bool]
     add_bos: bool
     special: SpecialTokens = SpecialTokens()
     adds_space: bool = False
-    """Texts are tokenized as if a space stood before them, which is none of their text."""
+    """The tokenizer adds a space before a text, which is not part of it."""
 
     def render(self, tokens: Sequence[int]) -> str:
         """Write tokens as text, control tokens included."""
@@ -140,7 +140,7 @@ class MediaEmbedding(NamedTuple):
     pos: int
     tokens: Sequence[int]
     is_last: bool
-    """Nothing of the input follows: its vectors are wanted."""
+    """The last piece of an input, after which its vectors are wanted."""
     normalize: int = -1
 
 
@@ -176,11 +176,11 @@ class Embedder(Protocol):
         """Compute one input with media in it, and forget it; answers as `embed` does."""
 
     def forget(self, seq: int) -> None:
-        """Drop the pieces of an input that nobody wants any more."""
+        """Drop the pieces of a cancelled input."""
 
 
 class Backend(Protocol):
-    """What the engine needs from the side that computes."""
+    """What the engine needs from llama.cpp or the fake."""
 
     card: ModelCard
     vocabulary: Vocabulary
@@ -192,7 +192,7 @@ class Backend(Protocol):
     """Most tokens of one `decode` whose logits can be kept; at least one a sequence."""
     is_gpu: bool
     prefill_token_s: float
-    """First guess at the time to read one prompt token, from the warm-up; 0 if unknown."""
+    """Time to read one prompt token in the warm-up, in seconds; 0 if unknown."""
 
     @property
     def embedder(self) -> Embedder | None:
@@ -204,7 +204,7 @@ class Backend(Protocol):
     def open_sampler(
         self, params: SamplingParams, prompt: Sequence[int], triggers: Sequence[str] = ()
     ) -> Sampler:
-        """Build the sampler of a task; raises `TaskError` for what the client got wrong.
+        """Build the sampler of a task; raises `TaskError` for invalid parameters.
 
         It tokenizes texts, reads grammars and looks at the end of the prompt. Any thread may call
         it: who reads prompts does, so that the engine's thread need not (`Task.sampler`). With
@@ -212,7 +212,7 @@ class Backend(Protocol):
         """
 
     def seat(self, seq: int, sampler: Sampler) -> None:
-        """Note the sequence of all rows that a sampler will choose from, but the prompt's last."""
+        """Bind a sampler to the sequence whose tokens it will choose after the first."""
 
     def decode(self, rows: Sequence[BatchRow]) -> None:
         """Compute one batch; raises `CacheFull` or `DecodeFailed`."""
@@ -224,13 +224,13 @@ class Backend(Protocol):
         """
 
     def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
-        """Choose the tokens of several rows of the last batch at once, if that is sooner.
+        """Choose the tokens of several rows of the last batch at once, if that is faster.
 
         `sample` then returns them. Only for rows whose last token alone is sampled from.
         """
 
     def probe(self, row: int, offset: int, token: int, n: int) -> TokenProb:
-        """Tell how likely a token was after one of a probed row, and the `n` likeliest."""
+        """Return the probability of a token after one of a probed row, and the `n` likeliest."""
 
     def read_media(self, text: str, media: Sequence[bytes]) -> tuple[list[int], Media]:
         """Tokenize a text with markers for media, BOS included. Any thread may call it."""
@@ -239,10 +239,10 @@ class Backend(Protocol):
         """Put one image or sound into a sequence; raises `CacheFull` or `DecodeFailed`."""
 
     def remove(self, seq: int, start: int) -> bool:
-        """Forget a sequence from `start` on; False if only the whole of it could be forgotten."""
+        """Remove a sequence's cells from `start` on; return False if only all could be removed."""
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Forget positions `start` to `end` and move the later ones down."""
+        """Remove positions `start` to `end` and move the later ones down."""
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Let `target` hold the cells `start` to `end` of `source` too; only if `can_copy`."""

@@ -1,10 +1,9 @@
-"""The prefix cache: which sequences hold what, who may take a beginning, and what goes first.
+"""The prefix cache: which sequences hold which tokens, and which are evicted first.
 
-Slots compute; what they leave stays. A slot that takes a task that has nothing to do with what it
-holds gives its sequence to a *branch*: a sequence number beyond the slots', to which the cells are
-copied (in a unified cache that costs nothing). Slots and branches are indexed in one radix tree for
-each space, so that a prompt finds its longest computed beginning whoever computed it. Idle
-sequences go when cells or numbers are needed, the least recently used first.
+A slot that takes a task unrelated to the tokens it holds gives these to a *branch*: a sequence
+number beyond the slots', which then shares the cells. Slots and branches are indexed in one radix
+tree for each namespace, so that a prompt finds its longest computed prefix, whoever computed it.
+Idle sequences stay until cells or sequence numbers are needed; the least recently used goes first.
 """
 
 from collections.abc import Sequence
@@ -19,20 +18,20 @@ from worker.engine.slot import CacheNamespace, Slot, SlotState
 from worker.engine.stats import Counters
 
 MIN_SHARED = 16
-"""Fewer tokens are read as soon as they are taken."""
+"""Least tokens worth sharing. Source: fewer are read in the time that sharing takes."""
 MIN_KEPT = 32
-"""Fewer tokens of its own are not worth a sequence beside the slots."""
+"""Least unshared tokens of an idle sequence that becomes a branch: there are few branches."""
 MAX_SEQUENCES = 256
 """llama.cpp's own bound (LLAMA_MAX_SEQ)."""
 
 
 def n_sequences(n_slots: int, n_branches: int) -> int:
-    """Return how many sequences a context has: those of the slots, and the branches'."""
+    """Return how many sequences a context has: slots and branches."""
     return min(MAX_SEQUENCES, n_slots + n_branches)
 
 
 class Source(NamedTuple):
-    """A sequence whose first `n` tokens are those of a prompt, and computed."""
+    """A sequence whose first `n` tokens are a prompt's, and are computed."""
 
     seq: int
     n: int
@@ -40,10 +39,7 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class CachedBranch:
-    """A sequence that serves nobody: what a slot held before it took another task.
-
-    What evicting needs has the names that it has in `Slot`.
-    """
+    """An idle sequence that a slot held before it took another task."""
 
     id: int
     """Number of the sequence."""
@@ -54,11 +50,11 @@ class CachedBranch:
 
 
 Idle = CachedBranch | Slot
-"""A sequence that nobody computes with."""
+"""A sequence that no task uses."""
 
 
 class PrefixCache:
-    """Owns the branches and the index; the engine thread's alone."""
+    """Owns the branches and the index; used by the engine's thread only."""
 
     def __init__(
         self,
@@ -84,7 +80,7 @@ class PrefixCache:
     # ---- the index ----------------------------------------------------------------------------
 
     def note(self, slot: Slot) -> None:
-        """Index what a slot has read; its cells may be taken from now on."""
+        """Index the tokens that a slot has read, so that others may share them."""
         if not self.is_on or not slot.tokens:
             return
         space = self._spaces.setdefault(slot.id, slot.space)
@@ -93,49 +89,49 @@ class PrefixCache:
         tree.extend(slot.id, slot.tokens[known:])
 
     def find(self, space: CacheNamespace, prompt: Sequence[int], n_most: int) -> Source | None:
-        """Find the sequence that holds most of a prompt, of which `n_most` tokens may be taken."""
+        """Find the sequence that holds most of a prompt's first `n_most` tokens."""
         match = self.holders(space, prompt)
         n = min(match.n, n_most)
         return Source(min(match.keys), n) if n > 0 else None
 
     def holders(self, space: CacheNamespace, prompt: Sequence[int]) -> RadixMatch:
-        """Tell how much of a prompt is known, and which sequences hold as much."""
+        """Return how many leading tokens of a prompt are known, and which sequences hold them."""
         tree = self._trees.get(space)
         return NOTHING if tree is None else tree.longest(prompt)
 
     @property
     def n_cells(self) -> int:
-        """Cells in use, shared ones counted once."""
+        """Cells in use; shared cells count once."""
         n_known = sum(tree.n_tokens for tree in self._trees.values())
         unknown = (len(slot.tokens) - self._length(slot.id) for slot in self.slots)
         return n_known + sum(unknown)
 
     @property
     def n_evictable(self) -> int:
-        """Cells that could be had by evicting; rather too few, where idle sequences share some."""
+        """Cells that evicting would free; a lower bound where idle sequences share some."""
         idle = [slot.id for slot in self.slots if slot.state is SlotState.IDLE]
         own = sum(self.own(seq) for seq in (*self._branches, *idle))
         return own if self.is_on else sum(len(self.slots[seq].tokens) for seq in idle)
 
     @property
     def n_host_bytes(self) -> int:
-        """Size of what the host's memory holds."""
+        """Bytes in the host's memory."""
         return self._host.n_bytes if self._host is not None else 0
 
     @property
     def n_branches(self) -> int:
-        """Sequences that are kept beside the slots."""
+        """Branches in use."""
         return len(self._branches)
 
     # ---- slots --------------------------------------------------------------------------------
 
     def tick(self) -> int:
-        """Count a use; the higher the number, the more recent."""
+        """Count a use and return its number; a higher number is more recent."""
         self._n_uses += 1
         return self._n_uses
 
     def cut(self, slot: Slot, n: int) -> int:
-        """Let a slot forget all but its first `n` tokens; return how many it could keep."""
+        """Remove all but the first `n` tokens of a slot; return how many it could keep."""
         if not self._backend.remove(slot.id, n):
             n = 0  # recurrent memory cannot be cut: read it all again
             self._backend.remove(slot.id, 0)
@@ -145,7 +141,7 @@ class PrefixCache:
         return n
 
     def unindex(self, slot: Slot, n: int = 0) -> None:
-        """Let nobody take more than the first `n` tokens of a slot: the rest changes."""
+        """Remove a slot's tokens from `n` on from the index, because they are about to change."""
         if (space := self._spaces.get(slot.id)) is None:
             return
         self._trees[space].cut(slot.id, n)
@@ -153,13 +149,13 @@ class PrefixCache:
             self._forget_space(slot.id)
 
     def empty(self, slot: Slot) -> int:
-        """Empty an idle slot because somebody wants it so; return how many tokens it had."""
+        """Empty an idle slot on request; return how many tokens it had."""
         if slot.tokens:
             self._lost.append(slot.last_task_id)
         return self._clear(slot)
 
     def take_lost(self) -> tuple[int, ...]:
-        """Return the tasks whose texts have left context and host since the last call."""
+        """Return the tasks whose tokens have left the context and the host since the last call."""
         forgotten = self._host.forgotten if self._host is not None else []
         if not (self._lost or forgotten):
             return ()
@@ -169,9 +165,9 @@ class PrefixCache:
         return lost
 
     def keep(self, slot: Slot, n: int, *, to_host: bool = False) -> None:
-        """Save what an idle slot holds beyond its first `n` tokens, which it is about to forget.
+        """Keep an idle slot's tokens, of which it is about to remove all but the first `n`.
 
-        It stays as a branch, or goes to the host's memory.
+        They stay as a branch, or go to the host's memory.
         """
         if not slot.tokens:
             return
@@ -179,8 +175,8 @@ class PrefixCache:
             self._lose(slot)
             return
         self.note(slot)
-        # Who wants no cache leaves none: its successors find the cells as llama-server's would,
-        # and round alike.
+        # A task without `cache_prompt` leaves nothing, as in llama-server: the next task finds the
+        # same cells and rounds alike.
         is_wanted = slot.last_params is None or slot.last_params.cache_prompt
         has_absorbed = is_wanted and self._absorb(slot)
         own = min(self.own(slot.id), len(slot.tokens) - n)
@@ -198,7 +194,7 @@ class PrefixCache:
         slot.n_shared = len(tokens)
 
     def take(self, slot: Slot, source: Source, prompt: Sequence[int]) -> int:
-        """Let a slot hold the first `source.n` tokens of its prompt; return how many are new."""
+        """Give a slot the first `source.n` tokens of its prompt; return how many are new to it."""
         start = len(slot.tokens)
         self._backend.copy(source.seq, slot.id, start, source.n)
         slot.tokens.extend(prompt[start : source.n])
@@ -208,7 +204,7 @@ class PrefixCache:
         return source.n - start
 
     def restore(self, slot: Slot, prompt: Sequence[int], n_most: int, n_least: int) -> int:
-        """Bring a prompt's beginning back from the host's memory; return its length, or 0."""
+        """Copy a prompt's prefix back from the host's memory; return its length, or 0."""
         if self._host is None or len(slot.tokens) >= n_most:
             return 0
         entry = self._host.find(slot.space, prompt, n_most, whole=not self._backend.can_rewind)
@@ -225,7 +221,7 @@ class PrefixCache:
         return entry.n
 
     def give_up(self, slot: Slot) -> None:
-        """Take all cells of a busy slot; the host's memory helps it when it comes back."""
+        """Free all cells of a busy slot; a copy goes to the host's memory if there is one."""
         if self.is_on:
             self._put_aside(slot, frozenset())  # its task goes on: nothing is lost with the copy
         self.cut(slot, 0)
@@ -233,7 +229,7 @@ class PrefixCache:
     # ---- making room --------------------------------------------------------------------------
 
     def evict(self) -> bool:
-        """Forget the idle sequence that was used least recently; False if there is none."""
+        """Evict the least recently used idle sequence; return False if there is none."""
         oldest = min(self.idle(), key=last_used, default=None)
         if oldest is None:
             return False
@@ -241,7 +237,7 @@ class PrefixCache:
         return True
 
     def move_idle(self, slot: Slot, space: CacheNamespace, prompt: Sequence[int]) -> None:
-        """Move what is idle and of no use to a slot's new task to the host's memory.
+        """Move the idle sequences that a slot's new task cannot use to the host's memory.
 
         On a CPU each row of a batch looks at all cells in use, whoever's they are. llama-server
         does the same (`--cache-idle-slots`).
@@ -260,7 +256,7 @@ class PrefixCache:
     # -------------------------------------------------------------------------------------------
 
     def _absorb(self, slot: Slot) -> bool:
-        """Drop the branches that a slot's text begins with: earlier turns of one conversation."""
+        """Drop branches that are prefixes of a slot's tokens: earlier turns of a conversation."""
         tree = self._trees[self._spaces[slot.id]]
         covered = [one for one in self._branches.values() if tree.is_covered(one.id, slot.id)]
         for branch in covered:
@@ -278,7 +274,7 @@ class PrefixCache:
             slot.last_used = self.tick()
 
     def _free_number(self) -> bool:
-        """Forget the branch that was used least recently."""
+        """Evict the least recently used branch to free its number."""
         oldest = min(self._branches.values(), key=last_used, default=None)
         if oldest is None:
             return False
@@ -286,12 +282,12 @@ class PrefixCache:
         return True
 
     def idle(self) -> list[Idle]:
-        """List the sequences that nobody computes with and that hold something."""
+        """Return the idle sequences that hold tokens."""
         idle = [slot for slot in self.slots if slot.state is SlotState.IDLE and slot.tokens]
         return [*self._branches.values(), *idle]
 
     def let_go(self, old: Idle) -> None:
-        """Forget an idle sequence, or move it to the host's memory."""
+        """Evict an idle sequence; a copy goes to the host's memory if that has room."""
         self._lose(old)
         self._remove(old)
 
@@ -314,22 +310,22 @@ class PrefixCache:
         return slot.forget()
 
     def _lose(self, old: Idle) -> None:
-        """Tell of a text that leaves the cache, unless the host's memory takes it."""
+        """Record that a sequence leaves the cache, unless the host's memory takes a copy."""
         if self.is_on and self.own(old.id) < MIN_SHARED:
-            return  # nearly all of it stays with others
+            return  # other sequences hold nearly all of it
         self.counters.n_evicted += 1
         if not self._put_aside(old, {old.last_task_id}):
             self._lost.append(old.last_task_id)
 
     def _put_aside(self, old: Idle, tasks: AbstractSet[int]) -> bool:
-        """Copy a sequence, the text of some tasks, into the host's memory if there is any."""
+        """Copy a sequence of some tasks to the host's memory; return whether it is there."""
         if self._host is None:
             return False
         states = self._backend.states
         return self._host.put(old.space, old.tokens, lambda: states.copy(old.id), tasks)
 
     def own(self, seq: int) -> int:
-        """Count the cells that only this sequence holds."""
+        """Count the cells that no other sequence holds."""
         space = self._spaces.get(seq)
         return self._trees[space].n_own(seq) if space is not None else 0
 
@@ -344,5 +340,5 @@ class PrefixCache:
 
 
 def last_used(one: Idle) -> int:
-    """Return when an idle sequence was last of use; the least goes first."""
+    """Return the number of an idle sequence's last use; the lowest is evicted first."""
     return one.last_used

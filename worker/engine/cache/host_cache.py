@@ -1,7 +1,7 @@
 """The second tier of the prefix cache: copies of sequences in the host's memory (`--cache-ram`).
 
-What leaves the context is kept here, bounded in bytes, the least recently used going first. A copy
-is a whole sequence; a prompt that begins like it takes the copy and forgets what is too much.
+Bounded in bytes; the least recently used copy goes first. A copy is a whole sequence; a prompt with
+the same prefix restores the copy and cuts what follows.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -14,9 +14,9 @@ from worker.engine.cache.radix import RadixTree
 from worker.engine.cache.states import State
 
 MIN_TOKENS = 64
-"""Fewer are read about as soon as they are copied."""
+"""Least tokens of a copy. Source: fewer are read in the time that copying takes."""
 MAX_TASKS = 16
-"""Tasks that are remembered of a copy: a text that is asked for again and again has any number."""
+"""Most tasks recorded for one copy: a repeated prompt has any number of them."""
 
 
 class HostCacheHit(NamedTuple):
@@ -33,17 +33,17 @@ class _Copy:
     tokens: list[int]
     state: State
     tasks: set[int]
-    """Whose texts these are: with the copy they are gone."""
+    """Tasks whose tokens these are; they are reported as lost with the copy."""
     last_used: int
 
 
 class HostCache:
-    """Owns the copies; the engine thread's alone."""
+    """Owns the copies; used by the engine's thread only."""
 
     def __init__(self, n_bytes_max: int) -> None:
         """`n_bytes_max` below 0 is no limit."""
         self.forgotten: list[int] = []
-        """Tasks whose texts made way for others since somebody took this list."""
+        """Tasks whose copies were dropped since this list was last cleared."""
         self._n_bytes_max = n_bytes_max
         self._copies: dict[int, _Copy] = {}
         self._trees: dict[Hashable, RadixTree] = {}
@@ -58,9 +58,9 @@ class HostCache:
         copy: Callable[[], State],
         tasks: AbstractSet[int] = frozenset(),
     ) -> bool:
-        """Keep a sequence, unless it is short or kept already; tell whether it is kept now.
+        """Keep a copy of a sequence unless it is short; return whether there is one now.
 
-        `tasks` are those whose text it is, to be told of when it is gone.
+        `tasks` are reported as lost when the copy is dropped.
         """
         if len(tokens) < MIN_TOKENS or self._n_bytes_max == 0:
             return False
@@ -90,7 +90,7 @@ class HostCache:
     def find(
         self, space: Hashable, prompt: Sequence[int], n_most: int, *, whole: bool = False
     ) -> HostCacheHit | None:
-        """Find the copy that holds most of a prompt; with `whole` all of the copy must fit."""
+        """Find the copy that holds most of a prompt; with `whole` it must be a prefix of that."""
         if (tree := self._trees.get(space)) is None:
             return None
         if whole:
@@ -133,7 +133,7 @@ class HostCache:
         return True
 
     def _add_tasks(self, copy: _Copy, tasks: AbstractSet[int]) -> None:
-        """Note that a copy is the text of more tasks; newer ones stand for the oldest of many."""
+        """Record more tasks for a copy; the oldest are reported as lost if there are too many."""
         copy.tasks |= tasks
         while len(copy.tasks) > MAX_TASKS:
             self.forgotten.append(min(copy.tasks))
@@ -145,7 +145,7 @@ class HostCache:
             self._copies[key].last_used = self._n_uses
 
     def _drop(self, key: int) -> set[int]:
-        """Forget a copy; return whose it was."""
+        """Drop a copy; return its tasks."""
         copy = self._copies.pop(key)
         self.n_bytes -= len(copy.state)
         tree = self._trees[copy.space]

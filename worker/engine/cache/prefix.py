@@ -1,11 +1,11 @@
-"""Which slot suits a prompt, and how much of its cache can be kept. Pure."""
+"""Common prefixes, and which slot suits a prompt. Pure."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 
 class Cached(Protocol):
-    """What the choice needs to know of an idle slot."""
+    """What choosing a slot needs to know of it."""
 
     @property
     def id(self) -> int:

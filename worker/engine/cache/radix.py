@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 
 class RadixMatch(NamedTuple):
-    """The longest known beginning of a prompt, and the sequences that hold it."""
+    """The longest known prefix of a prompt, and the sequences that hold it."""
 
     n: int
     keys: frozenset[int]
 
 
 NOTHING = RadixMatch(0, frozenset())
-"""Of a prompt that nobody knows."""
+"""Match of a prompt of which no prefix is known."""
 
 
 class _Node:
@@ -40,17 +40,17 @@ class RadixTree:
         self._ends: dict[int, _Node] = {}
         self._lengths: dict[int, int] = {}
         self.n_tokens = 0
-        """Tokens of all sequences, a common beginning counted once."""
+        """Tokens of all sequences; a common prefix counts once."""
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def length(self, key: int) -> int:
-        """Return how many tokens of a sequence are known; 0 for a strange one."""
+        """Return how many tokens of a sequence are indexed; 0 for an unknown one."""
         return self._lengths.get(key, 0)
 
     def extend(self, key: int, tokens: Sequence[int]) -> None:
-        """Append tokens to a sequence, which begins to exist with its first."""
+        """Append tokens to a sequence; an unknown one is added."""
         if not tokens:
             return
         self._lengths[key] = self.length(key) + len(tokens)
@@ -91,7 +91,7 @@ class RadixTree:
         self._join(node)
 
     def longest(self, tokens: Sequence[int]) -> RadixMatch:
-        """Find the longest beginning of `tokens` that any sequence holds."""
+        """Find the longest prefix of `tokens` that any sequence holds."""
         node, at, found = self._root, 0, NOTHING
         while at < len(tokens):
             child = node.children.get(tokens[at])
@@ -106,7 +106,7 @@ class RadixTree:
         return found
 
     def is_covered(self, key: int, other: int) -> bool:
-        """Tell whether another sequence begins with the whole of this one."""
+        """Return whether a sequence is a prefix of another."""
         end = self._ends.get(key)
         return end is not None and key != other and other in end.keys
 
@@ -161,7 +161,7 @@ class RadixTree:
             self._join(node)
 
     def _join(self, node: _Node) -> None:
-        """Make one node of two where the fork between them has gone."""
+        """Merge two nodes where no fork is left between them."""
         if node is self._root or len(node.children) != 1:
             return
         (child,) = node.children.values()

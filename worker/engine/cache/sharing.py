@@ -1,11 +1,11 @@
-"""One prompt, read once: a task takes the beginning of its prompt from whoever has computed it.
+"""Tasks with a common prefix read it once: they take it from the sequence that has computed it.
 
-A task whose beginning is just being read by an older one waits for that, and one with the very same
-prompt starts from the same logits: eight choices of one prompt, or eight users of one long system
-prompt, cost one reading. What nobody holds any more may lie in the host's memory.
+A task waits for an older one that is reading the same prefix, and tasks with the same prompt start
+from the same logits. So eight choices of one prompt, or eight users of one long system prompt, cost
+one reading. A prefix that no sequence holds may be in the host's memory.
 
-Shared cells have one position for all: `Slot.n_shared` says how far a slot's cells may belong to
-others too, and such cells are never moved (see `Step`).
+A shared cell has one position for all its owners. `Slot.n_shared` bounds the cells of a slot that
+may be shared, and these are never moved (`ContextRoom`).
 """
 
 from collections.abc import Sequence
@@ -17,27 +17,27 @@ from worker.engine.media import whole_pieces
 from worker.engine.slot import Slot, SlotState, SlotTask
 
 MIN_AHEAD = 4
-"""Tokens beyond what can be taken now that are worth another step of waiting."""
+"""Tokens beyond those that can be taken now for which a task waits another step."""
 MIN_RESTORED = 64
-"""Tokens beyond what can be taken now that are worth a copy from the host's memory."""
+"""Tokens beyond those in the context for which a copy is fetched from the host's memory."""
 
 
 class Promise(NamedTuple):
-    """A slot that will have the first `n` tokens of a prompt."""
+    """A slot that will hold the first `n` tokens of a prompt."""
 
     slot: Slot
     n: int
 
 
 class PrefixSharing:
-    """Decides for each new task whether it reads its prompt, takes it, or waits for it."""
+    """Decides for each new task whether it reads its prompt, takes a prefix, or waits for one."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
         self._counters = cache.counters
 
     def settle(self, slots: Sequence[Slot]) -> None:
-        """Let undecided slots, oldest first, take what there is or wait for more."""
+        """Let undecided slots, oldest first, take the prefix that is cached or wait for more."""
         undecided = [slot for slot in slots if slot.run is not None and slot.run.is_undecided]
         for slot in sorted(undecided, key=lambda one: one.active.order):
             run = slot.active
@@ -50,7 +50,7 @@ class PrefixSharing:
             self._recover(slot)
 
     def identical_prompts(self, leader: Slot, slots: Sequence[Slot]) -> list[Slot]:
-        """Give the whole prompt of a slot, just read, to those that wait for the same one."""
+        """Give a slot's prompt, just read, to the slots that wait for the same one; return them."""
         if leader.active.is_resumed:
             return []
         found = [slot for slot in slots if slot.run is not None and slot.run.is_undecided]
@@ -66,10 +66,10 @@ class PrefixSharing:
         return alike
 
     def _waits(self, slot: Slot, slots: Sequence[Slot]) -> bool:
-        """Tell whether another slot is about to have more of a prompt than can be had now."""
+        """Return whether another slot will soon hold more of a prompt than is cached now."""
         run = slot.active
         if run.task.media:
-            return False  # positions of an image are of no use in part
+            return False  # a part of an image cannot be shared
         others = [one for one in slots if one is not slot and one.space == slot.space]
         promised = promise(run, others)
         if promised is None:
@@ -79,7 +79,7 @@ class PrefixSharing:
         return promised.n >= best or is_twin(promised, run)
 
     def _recover(self, slot: Slot) -> None:
-        """Take what the cache holds, or bring back what the host's memory holds."""
+        """Take the prefix from the cache, or from the host's memory if that holds more."""
         run, n_before = slot.active, len(slot.tokens)
         ready = self._cache.find(slot.space, run.reading, most(run)) if self._cache.is_on else None
         n_ready = max(n_before, ready.n if ready else 0)
@@ -102,25 +102,25 @@ class PrefixSharing:
 
 
 def most(run: SlotTask) -> int:
-    """Return how many tokens may be taken: the last one is always read again."""
+    """Return how many tokens may be taken: all but the last, whose logits are needed."""
     return whole_pieces(run.task.media, len(run.reading) - 1)
 
 
 def least(slot: Slot) -> int:
-    """Return from how many tokens on taking is worth it; a prompt without a rest always is."""
+    """Return the least tokens worth taking; a whole prompt always is."""
     n_all = len(slot.active.reading) - 1
     return max(len(slot.tokens) + 1, min(len(slot.tokens) + MIN_SHARED, n_all))
 
 
 def is_twin(promised: Promise, run: SlotTask) -> bool:
-    """Tell whether another task has the very same prompt: its logits will do for both."""
+    """Return whether another task has the same prompt, so that its logits serve both."""
     other = promised.slot.active
     is_new = not (run.is_resumed or other.is_resumed)
     return is_new and promised.n == len(run.reading) == len(other.reading)
 
 
 def promise(run: SlotTask, others: Sequence[Slot]) -> Promise | None:
-    """Find the older task that is reading most of a prompt and has not come to the end of it."""
+    """Find the older task that is still reading the longest common prefix with a prompt."""
     sources = [
         Promise(one, common_prefix(one.run.reading, run.reading))
         for one in others

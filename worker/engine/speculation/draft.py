@@ -1,7 +1,7 @@
-"""Guessing ahead: who is asked for tokens that a slot may choose next, and how many. Pure.
+"""Speculative decoding: which drafter proposes tokens for which slot, and how many. Pure.
 
-A draft costs rows in a batch and saves steps where it is right; it never changes a text, for each
-token is still chosen by the slot's own sampler (`Results`).
+A draft costs rows in a batch and saves steps where it is right. It never changes a text, because
+each token is still chosen by the slot's own sampler (`SampleProcessor`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,42 +13,42 @@ from worker.engine.slot import Slot
 
 
 class DraftRequest(NamedTuple):
-    """A slot that could go several tokens in one step."""
+    """A slot that could decode several tokens in one step."""
 
     slot: int
     tokens: Sequence[int]
-    """Everything so far, the chosen token that is not computed yet included."""
+    """All tokens so far, with the chosen one that is not computed yet."""
     n_max: int
     n_min: int | None = None
-    """Fewer tokens than these are no guess; None is the drafter's own."""
+    """Least tokens of a draft; None is the drafter's own limit."""
     p_min: float | None = None
-    """A draft model stops before a token less likely than this; None is its own."""
+    """Least probability of a token that a draft model proposes; None is its own limit."""
     kinds: tuple[str, ...] = ()
-    """Who may guess; empty is anybody."""
+    """Kinds of drafters that may propose; empty is all."""
 
     def kept(self, guess: list[int], n_min: int) -> list[int]:
-        """Return a guess, or nothing if it is too short; `n_min` is the drafter's own."""
+        """Return a draft, empty if it is too short; `n_min` is the drafter's own limit."""
         return guess if len(guess) >= (n_min if self.n_min is None else self.n_min) else []
 
 
 class Drafter(Protocol):
-    """Guesses what comes next; owned by the engine thread."""
+    """Proposes the next tokens; used by the engine's thread only."""
 
     n_max: int
-    """Most tokens of one guess."""
+    """Most tokens of one draft."""
 
     def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
-        """Return a guess for each wish, at most its `n_max` tokens; none is an empty one."""
+        """Return a draft for each request, of at most its `n_max` tokens, or an empty one."""
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Take note of a text that is finished."""
+        """Learn from a finished text."""
 
     def close(self) -> None:
-        """Free what it holds, and write down what it has learnt."""
+        """Free its memory, and save what it has learnt."""
 
 
 class Drafters:
-    """Asks several drafters in turn: who is asked first has the first guess."""
+    """Asks several drafters in order and takes the first draft."""
 
     def __init__(self, drafters: Mapping[str, Drafter]) -> None:
         """Take the drafters by their kinds."""
@@ -56,7 +56,7 @@ class Drafters:
         self.n_max = max(drafter.n_max for drafter in drafters.values())
 
     def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
-        """Return the first guess that anybody has for each wish."""
+        """Return the first draft of any drafter for each request."""
         guesses: dict[int, list[int]] = {wish.slot: [] for wish in wishes}
         for kind, drafter in self._drafters.items():
             left = [
@@ -81,14 +81,14 @@ class Drafters:
 
 
 class Speculator:
-    """Makes the rows of decoding slots: the one token of each, and the guesses that follow it."""
+    """Makes the rows of decoding slots: one token each, and the draft that follows it."""
 
     def __init__(self, drafter: Drafter | None, *, n_slots: int, n_rows: int) -> None:
         self._drafter = drafter
         self._n_slots = n_slots
-        """Guess while at most this many slots decode: more rows pay only in small batches."""
+        """Draft while at most this many slots decode: more rows pay only in small batches."""
         self._n_rows = n_rows
-        """Most guesses of one step."""
+        """Most drafted tokens of one step."""
 
     def rows(self, slots: Sequence[Slot], n_free: int) -> list[BatchRow]:
         """Return one row for each decoding slot; the batch takes `n_free` tokens beside these."""
@@ -99,7 +99,7 @@ class Speculator:
         return [self._row(slot, guesses.get(slot.id, [])) for slot in slots]
 
     def most(self, n_slots: int) -> int:
-        """Return how many guesses there may be in a step in which so many slots decode."""
+        """Return the most drafted tokens of a step in which `n_slots` decode."""
         is_on = self._drafter is not None and 0 < n_slots <= self._n_slots
         return self._n_rows if is_on else 0
 
@@ -143,7 +143,7 @@ def _wish(slot: Slot, n_max: int) -> DraftRequest:
 
 
 def longest_wanted(params: SamplingParams, n_max: int) -> int:
-    """Return how many guesses a request takes at once, of the `n_max` that there may be."""
+    """Return how many drafted tokens a request allows, of at most `n_max`."""
     if "none" in params.speculative_types:
         return 0
     wanted = params.speculative_n_max
@@ -151,7 +151,7 @@ def longest_wanted(params: SamplingParams, n_max: int) -> int:
 
 
 def longest_guess(n_tokens: int, n_ctx: int, n_left: int) -> int:
-    """Return how many guesses fit beside the pending token of a slot (llama-server's rule).
+    """Return how many drafted tokens fit after the pending one (llama-server's rule).
 
     `n_left` counts the tokens that the task may still generate, below 0 without a limit. One place
     stays free for the token that follows the last guess, and one for a context shift.
@@ -161,7 +161,7 @@ def longest_guess(n_tokens: int, n_ctx: int, n_left: int) -> int:
 
 
 def share_rows(wanted: Sequence[int], n_rows: int) -> list[int]:
-    """Share `n_rows` among slots that want so many guesses: evenly, and none more than it wants."""
+    """Share `n_rows` evenly among slots; no slot gets more than it wants."""
     shares = [0] * len(wanted)
     for n_done, i in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
         shares[i] = max(0, min(wanted[i], n_rows // (len(wanted) - n_done)))

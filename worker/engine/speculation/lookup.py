@@ -21,7 +21,7 @@ class Index:
     """N-gram to the position behind its last occurrence that has a follower."""
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Take the text as it is now; usually it has grown by a few tokens."""
+        """Index the text as it is now; usually it has grown by a few tokens."""
         n_known = len(self._tokens)
         if common_prefix(self._tokens, tokens) < n_known:
             self._tokens, self._after, n_known = [], {}, 0
@@ -48,7 +48,7 @@ class PromptLookup:
         self._indexes: dict[int, Index] = {}
 
     def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
-        """Guess for each wish from its own tokens."""
+        """Return a draft for each request from its own tokens."""
         return [self._guess(wish) for wish in wishes]
 
     def _guess(self, wish: DraftRequest) -> list[int]:
@@ -58,7 +58,7 @@ class PromptLookup:
         return wish.kept(guess, self._n_min)
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Nothing to note: each text is looked up in itself."""
+        """Do nothing: each text is looked up in itself."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""
