@@ -71,7 +71,13 @@ def build_app(
         is_page=_public_page(pages, routes),
     )
     if not ring.has_admin:
-        logger.warning("no key is an admin's: mark one with --api-key-admin, or in the key file")
+        logger.warning(
+            "no key is an admin's",
+            extra={
+                "action": "requests that only an admin may make are refused",
+                "hint": "mark a key with --api-key-admin, or in the key file",
+            },
+        )
     app = Starlette(
         routes=[*routes, *pages.routes()],
         middleware=[

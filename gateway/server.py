@@ -135,13 +135,14 @@ async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: 
     app = build_app(config, parts.pool, metrics, parts.router)
     gc.freeze()  # what is there now never goes: to look through it takes 40 ms of every stream
     await parts.start()
-    url = url_of(socks[0], config)
-    everywhere = " ".join(url_of(sock, config) for sock in socks)
+    urls = [url_of(sock, config) for sock in socks]
+    url = urls[0]
     _warn_if_open(config, url)
     stop = asyncio.Event()
     server = asyncio.create_task(_serve(app, config, socks, stop, metrics))
     beat = asyncio.create_task(_beat(notifier))
-    logger.info("listening url=%s", everywhere)
+    for sock_url in urls:
+        logger.info("listening", extra={"url": sock_url})
     notifier.send(X_URL=url)
     notifier.ready(f"listening on {url}")
     try:
@@ -167,7 +168,7 @@ async def _until_told(
         told.cancel()
         server.result()
         return EXIT_ERROR  # it ends by itself only by an exception
-    logger.info("draining limit_s=%.0f", config.drain_timeout_s)
+    logger.info("draining", extra={"limit_s": config.drain_timeout_s})
     notifier.stopping()
     parts.drain()
     drained = asyncio.create_task(parts.pool.drained())
@@ -178,7 +179,10 @@ async def _until_told(
     for task in pending:
         task.cancel()
     if drained not in done:
-        logger.warning("not drained reason=%s", "second signal" if leave in done else "time is up")
+        cause = "second signal" if leave in done else "time is up"
+        logger.warning(
+            "not drained", extra={"cause": cause, "action": "tasks that still run are cut"}
+        )
     return EXIT_ERROR if leave in done else EXIT_OK
 
 
@@ -240,5 +244,10 @@ async def _beat(notifier: Notifier) -> None:
 def _warn_if_open(config: GatewayConfig, url: str) -> None:
     if not is_local(config) and not config.has_keys:
         logger.warning(
-            "ANYBODY who can reach %s can use this server: set --api-key or --api-key-file", url
+            "no key is needed",
+            extra={
+                "url": url,
+                "action": "ANYBODY who can reach this address is served",
+                "hint": "set --api-key or --api-key-file",
+            },
         )

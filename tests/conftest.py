@@ -1,6 +1,11 @@
 """What all tests share."""
 
+import logging
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from protocol.process.logs import event_text
 
 # A loaded machine makes generation slow; that says nothing about the code under test.
 _CALM = [HealthCheck.too_slow]
@@ -10,3 +15,16 @@ settings.register_profile("explore", deadline=None, suppress_health_check=_CALM)
 # `make quick`: every property is tried, with a tenth of the examples (see tests/examples.py).
 settings.register_profile("quick", settings.get_profile("shared"), max_examples=10)
 settings.load_profile("shared")
+
+
+class _EventFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return event_text(record) + trace
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Show events with their fields in `caplog.text`, as a log line does."""
+    caplog.handler.setFormatter(_EventFormatter())
+    return caplog

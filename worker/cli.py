@@ -9,6 +9,7 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.process import logs
 from protocol.process.notify import Notifier
-from worker.host.placement import Host, describe
+from worker.host.placement import Host, Placement, grouped
 from worker.host.topology import read_host
 from worker.models.catalog import open_catalog
 from worker.settings import resolve
@@ -182,9 +183,25 @@ def _on_this_host(pool: PoolConfig, folder: Path, host: Host) -> PoolConfig:
     """Resolve the configuration, and tell what each worker gets of the machine."""
     pool, placements = resolve.settle(pool, runtime_dir=str(folder), host=host)
     if placements:
-        for line in describe([worker.name for worker in pool.worker], placements):
-            logger.info("placed %s", line)
+        _log_placements([worker.name for worker in pool.worker], placements)
     return pool
+
+
+def _log_placements(names: Sequence[str], placements: Sequence[Placement]) -> None:
+    for one, workers in grouped(names, placements).items():
+        logger.info(
+            "placed",
+            extra={
+                "workers": workers,
+                "n_threads": one.n_threads,
+                "n_threads_batch": one.n_threads_batch,
+                "cpus": one.cpus,
+                "numa": one.numa,
+                "poll": one.poll,
+                "weights": "read" if one.reads else "mapped",
+                "cause": one.why,
+            },
+        )
 
 
 def _supervise(pool: PoolConfig, said: Given, start: Start) -> int:
@@ -219,7 +236,7 @@ def _on_demand(pool: PoolConfig, said: Given, folder: Path) -> OnDemand:
 
 def _warn(said: Given) -> None:
     for line in warnings(said.unused):
-        logger.warning(line)
+        logger.warning("option without effect", extra={"cause": line})
 
 
 @main.group(context_settings=_CONTEXT)

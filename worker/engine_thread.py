@@ -94,7 +94,7 @@ class EngineThread:
         except Exception as error:
             self.error = error
             if not isinstance(error, ConfigError):
-                logger.exception("engine thread failed")
+                logger.exception("engine thread failed", extra={"action": "the worker ends"})
         self._ended.set()
         self._outlet.wake()
 

@@ -161,7 +161,7 @@ class WorkerProcess:
 
     def _fall_asleep(self) -> None:
         """Let the engine's thread free the model; nobody uses it any more."""
-        logger.info("falling asleep idle_s=%g", self._idle.limit_s)
+        logger.info("falling asleep", extra={"idle_s": self._idle.limit_s})
         assert self._reader is not None
         self._system = self._reader.system_prompt
         self._reader = None
@@ -194,7 +194,10 @@ class WorkerProcess:
             target_s = engine_config(self._config, backend).step_target_s
             self._link.embed_with(EmbeddingBatcher(backend, backend.embedder, engine, target_s))
         if self._config.lora_base:
-            logger.warning("lora_base is not used: llama.cpp has no such thing any more")
+            logger.warning(
+                "option without effect",
+                extra={"option": "--lora-base", "cause": "removed from llama.cpp"},
+            )
         card = self._with_system_prompt(reader, backend.card)
         self._reader = reader
         self._link.attach(
@@ -204,11 +207,13 @@ class WorkerProcess:
             SideTasks(engine, backend, self._config.slot_save_path, self._config.slot_quota_mib),
         )
         logger.info(
-            "ready model=%s slots=%d n_ctx=%d build=%s",
-            backend.card.name,
-            backend.card.n_slots,
-            backend.card.n_ctx,
-            backend.card.build,
+            "ready",
+            extra={
+                "model": backend.card.name,
+                "n_slots": backend.card.n_slots,
+                "n_ctx": backend.card.n_ctx,
+                "build": backend.card.build,
+            },
         )
 
     def _with_system_prompt(self, reader: PromptReader, card: ModelCard) -> ModelCard:
@@ -239,11 +244,25 @@ class WorkerProcess:
             limit_s = engine.stall_s
             stalled_s = time.monotonic() - since
             if stalled_s > limit_s:
-                logger.critical("engine stuck in=%.1fs limit=%.1fs", stalled_s, limit_s)
+                logger.critical(
+                    "engine stuck",
+                    extra={
+                        "stalled_s": stalled_s,
+                        "limit_s": limit_s,
+                        "action": "the worker ends at once",
+                    },
+                )
                 sys.stderr.flush()
                 os._exit(EXIT_STUCK)  # the engine thread holds the library: nothing can be freed
         if (job := self._link.preparation.stuck(self._config.stall_s)) is not None:
-            logger.critical("preparing stuck job=%r limit=%.1fs", job.label, job.limit_s)
+            logger.critical(
+                "preparation stuck",
+                extra={
+                    "job": job.label,
+                    "limit_s": job.limit_s,
+                    "action": "the worker ends at once",
+                },
+            )
             sys.stderr.flush()
             os._exit(EXIT_STUCK)
         self._feed_watchdog()
@@ -304,4 +323,6 @@ def refuse(error: ConfigError, notifier: Notifier) -> None:
     """Tell why this worker cannot work: a supervisor of ours logs it, or without one we do."""
     notifier.send(X_REASON=error, STATUS=error)
     if LOG_FD_VARIABLE not in os.environ:
-        logger.critical("cannot work: %s", error)
+        logger.critical(
+            "cannot work", extra={"cause": error, "action": "the worker ends with code 78"}
+        )

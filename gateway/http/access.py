@@ -101,13 +101,15 @@ class AccessMiddleware:
         self._metrics.http_request(_route(scope), status, seconds)
         logger.log(
             logging.DEBUG if scope["path"] in PUBLIC_PATHS else logging.INFO,
-            "request method=%s path=%s status=%d ms=%.1f client=%s id=%s",
-            scope["method"],
-            ascii(scope["path"][:200])[1:-1],
-            status,
-            seconds * 1000,
-            scope["address"] or "-",
-            exchange.request_id.decode(),
+            "request",
+            extra={
+                "method": scope["method"],
+                "path": scope["path"][:200],
+                "status": status,
+                "duration_s": seconds,
+                "client": scope["address"] or None,
+                "request_id": exchange.request_id.decode(),
+            },
         )
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: _AccessRecord) -> None:
@@ -126,7 +128,14 @@ class AccessMiddleware:
             exchange.status = exchange.status or _CLIENT_GONE
             return
         except Exception:
-            logger.exception("request failed id=%s", exchange.request_id.decode())
+            logger.exception(
+                "request failed",
+                extra={
+                    "path": scope["path"][:200],
+                    "request_id": exchange.request_id.decode(),
+                    "action": "the client gets 500, or a cut answer if it had begun",
+                },
+            )
             if not exchange.status:
                 await task_error_response(BROKEN, scope["path"])(scope, receive, exchange.forward)
         await exchange.cut(scope)

@@ -153,7 +153,13 @@ def install() -> None:
     """Let Hypercorn serve by `BoundedConnection`; says so if this Hypercorn is another one."""
     is_known = all(hasattr(TCPServer, name) for name in ("_read_data", "protocol_send", "run"))
     if getattr(run, "TCPServer", None) not in (TCPServer, BoundedConnection) or not is_known:
-        logger.warning("connections are not bounded: this Hypercorn is not known")
+        logger.warning(
+            "connections are not limited",
+            extra={
+                "cause": "this version of Hypercorn is not known",
+                "hint": "install the version that constraints.txt names",
+            },
+        )
         return
     server: Any = run  # its class is looked up here at each connection
     server.TCPServer = BoundedConnection

@@ -54,7 +54,7 @@ class Fetcher:
         except TimeoutError as error:
             raise NotFetched(f"not fetched within {self._patience_s:g} s") from error
         except (OSError, h11.RemoteProtocolError) as error:
-            logger.info("media not fetched reason=%r", error)
+            logger.info("media not fetched", extra={"cause": repr(error)})
             raise NotFetched("cannot be fetched") from error
 
     async def _follow(self, url: str, kind: str) -> bytes:
@@ -62,7 +62,9 @@ class Fetcher:
             target = self._judged(url)
             answer = await self._ask(target, await self._resolve(target), kind)
             if answer.status == 200:
-                logger.info("media fetched host=%s bytes=%d", target.host, len(answer.body))
+                logger.info(
+                    "media fetched", extra={"host": target.host, "size_bytes": len(answer.body)}
+                )
                 return answer.body
             if answer.status not in _REDIRECTS or not answer.location:
                 raise NotFetched(f"its server answered with {answer.status}")

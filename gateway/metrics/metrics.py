@@ -179,7 +179,10 @@ class _Own(Collector):
             try:
                 yield from part()
             except Exception:
-                logger.exception("fault place=metrics part=%s", part.__name__)
+                logger.exception(
+                    "metrics incomplete",
+                    extra={"place": part.__name__, "action": "the page leaves this part out"},
+                )
                 self._metrics.fault("metrics")
 
     def _of_workers(self) -> Iterator[Metric]:

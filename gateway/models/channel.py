@@ -54,9 +54,14 @@ class Channel:
             try:
                 await self._converse()
             except OSError as error:
-                logger.error("no way to the supervisor path=%s error=%s", self._path, error)
+                logger.error(
+                    "supervisor unreachable",
+                    extra={"file": self._path, "cause": error, "retry_s": _AGAIN_S},
+                )
             except Exception:
-                logger.exception("control channel broke path=%s", self._path)
+                logger.exception(
+                    "control channel failed", extra={"file": self._path, "retry_s": _AGAIN_S}
+                )
             await asyncio.sleep(_AGAIN_S)
 
     async def _converse(self) -> None:
@@ -74,9 +79,14 @@ class Channel:
         try:
             line = decode(data)
         except ControlError as error:
-            logger.error("control: %s", error)
+            logger.error(
+                "control line unreadable", extra={"cause": error, "action": "the line is ignored"}
+            )
             return
         try:
             self._on_line(line)
         except Exception:
-            logger.exception("control line=%s was not acted upon", type(line).__name__)
+            logger.exception(
+                "control line not carried out",
+                extra={"kind": type(line).__name__, "action": "the line is ignored"},
+            )

@@ -265,7 +265,9 @@ class ModelManager:
         for action in actions:
             match action:
                 case Send(order):
-                    logger.info("order=%s model=%s", order.verb, order.model)
+                    logger.info(
+                        "order sent", extra={"order": order.verb, "model": order.model or None}
+                    )
                     self.channel.send(order)
                 case Admit(ticket):
                     self._admit(ticket)

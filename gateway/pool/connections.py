@@ -185,7 +185,15 @@ class WorkerConnections:
             frame = codec.decode(data)
         except codec.ProtocolError as error:
             self._owner.dropped(1)
-            logger.warning("frame=bad worker=%r reason=%s", identity[:64], error)
+            logger.warning(
+                "frame unreadable",
+                extra={
+                    "worker": peer.name if peer is not None else None,
+                    "identity": identity[:64].decode(errors="replace"),
+                    "cause": error,
+                    "action": "the connection is given up" if peer is not None else None,
+                },
+            )
             if peer is not None:
                 self._break(peer, "sent what is no frame")
             return
@@ -242,7 +250,10 @@ class WorkerConnections:
 
     def _doubt(self, old: WorkerConnection, identity: bytes, hello: bytes) -> None:
         """Let a second worker of a name wait until the first one sends something or is lost."""
-        logger.info("worker=%s waits: another of its name is connected", old.name)
+        logger.info(
+            "worker waits",
+            extra={"worker": old.name, "cause": "another worker of this name is connected"},
+        )
         now = asyncio.get_running_loop().time()
         one_too_many = self._rivals.wait(identity, old.name, hello, now)
         if one_too_many is not None:
@@ -252,7 +263,7 @@ class WorkerConnections:
     def _turn_away(self, rival: Rival) -> None:
         """Refuse a worker, because another one of its name is alive."""
         reason = f"a worker named {rival.name!r} is alive: give each worker a name of its own"
-        logger.error("worker=%s refused=name reason=%s", rival.name, reason)
+        logger.error("worker refused", extra={"worker": rival.name, "cause": reason})
         self._socket.send(rival.identity, codec.encode(0, [Refused(reason=reason)]))
         self._ignore(rival.identity)
 
@@ -266,10 +277,14 @@ class WorkerConnections:
     def _refuse(self, identity: bytes, hello: Hello) -> None:
         self._ignore(identity)
         logger.error(
-            "worker=%s refused=wire_version theirs=%d ours=%d; run the same release on both sides",
-            hello.worker,
-            hello.wire_version,
-            WIRE_VERSION,
+            "worker refused",
+            extra={
+                "worker": hello.worker,
+                "cause": "it speaks another version of the wire protocol",
+                "wire_version": hello.wire_version,
+                "own_wire_version": WIRE_VERSION,
+                "hint": "run the same release on both sides",
+            },
         )
 
     def _ignore(self, identity: bytes) -> None:

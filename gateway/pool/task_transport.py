@@ -158,21 +158,24 @@ class TaskTransport:
         if not isinstance(stream.request, m.Generate):
             return
         self._metrics.task_ended(task.spec.model, finish)
+        slot = self._dispatcher.slots.global_id(task.worker_name, task.slot)
         logger.info(
-            "task=%d model=%s worker=%s slot=%d route=%s cached=%d tokens=%d+%d queue_ms=%.1f "
-            "ttft_ms=%.1f itl_ms=%.2f finish=%s",
-            task.task_id,
-            task.spec.model,
-            task.worker_name or "-",
-            self._dispatcher.slots.global_id(task.worker_name, task.slot),
-            task.route or "-",
-            task.n_cached,
-            task.n_prompt,
-            task.n_predicted,
-            task.queued_s * 1000,
-            task.ttft_s * 1000,
-            task.itl_s * 1000,
-            finish,
+            "task ended",
+            extra={
+                "task": task.task_id,
+                "attempt": task.attempt,
+                "model": task.spec.model,
+                "worker": task.worker_name or None,
+                "slot": slot if slot >= 0 else None,
+                "route": task.route or None,
+                "n_cached": task.n_cached,
+                "n_prompt": task.n_prompt,
+                "n_predicted": task.n_predicted,
+                "queue_s": task.queued_s,
+                "ttft_s": task.ttft_s,
+                "itl_s": task.itl_s,
+                "finish": finish,
+            },
         )
 
     def _now(self) -> float:
@@ -181,7 +184,9 @@ class TaskTransport:
     def joined(self, peer: WorkerConnection) -> None:
         """Take in a worker that said `Hello`."""
         self._dispatcher.worker_hello(peer.key, peer.name, peer.model)
-        logger.info("worker=%s model=%s epoch=%d joined", peer.name, peer.model, peer.epoch)
+        logger.info(
+            "worker joined", extra={"worker": peer.name, "model": peer.model, "epoch": peer.epoch}
+        )
 
     def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
         """Move or fail the tasks of a connection that is lost."""
@@ -189,7 +194,16 @@ class TaskTransport:
         if died:
             self._metrics.worker_lost(peer.name, peer.model)
         level = logging.WARNING if died else logging.INFO
-        logger.log(level, "worker=%s model=%s lost reason=%s", peer.name, peer.model, reason)
+        logger.log(
+            level,
+            "worker lost",
+            extra={
+                "worker": peer.name,
+                "model": peer.model,
+                "cause": reason,
+                "action": "its tasks begin anew at other workers or fail" if died else None,
+            },
+        )
         self._perform(actions)
 
     def dropped(self, n: int) -> None:
@@ -229,7 +243,13 @@ class TaskTransport:
     def _unreadable(self, peer: WorkerConnection, task_id: int, message: m.Malformed) -> None:
         """End the task of a message that could not be read."""
         logger.error(
-            "worker=%s task=%d unreadable message reason=%s", peer.name, task_id, message.reason
+            "message unreadable",
+            extra={
+                "worker": peer.name,
+                "task": task_id,
+                "cause": message.reason,
+                "action": "the task fails",
+            },
         )
         self._metrics.fault("message")
         self._break_of(peer, task_id)
@@ -242,21 +262,38 @@ class TaskTransport:
     def refused(self, peer: WorkerConnection, item: FrameItem, error: TaskError) -> None:
         """End the task of a message that could not be sent; its credit comes back."""
         task_id = item.task.id if isinstance(item, Envelope) else -1
-        logger.warning("worker=%s task=%d not sent reason=%s", peer.name, task_id, error.message)
+        logger.warning(
+            "message not sent",
+            extra={
+                "worker": peer.name,
+                "task": task_id if task_id >= 0 else None,
+                "cause": error.message,
+                "action": "the task fails" if task_id >= 0 else None,
+            },
+        )
         if isinstance(item, Envelope):
             failed = m.Failed(code=error.code, message=error.message)
             self._receive(peer, Envelope(item.task, failed), self._now())
 
     def failed(self, place: str, task_id: int = -1) -> None:
         """Log and count the exception that is being handled."""
-        logger.exception("fault place=%s task=%d", place, task_id)
+        logger.exception(
+            "unexpected exception",
+            extra={
+                "place": place,
+                "task": task_id if task_id >= 0 else None,
+                "action": "the task fails" if task_id >= 0 else "the pool goes on",
+            },
+        )
         self._metrics.fault(place)
 
     def _receive(self, peer: WorkerConnection, item: FrameItem, now: float) -> None:
         match item:
             case Envelope(lease, m.Terminal() as end) if lease == ORDER:
                 if isinstance(end, m.Failed):
-                    logger.error("worker=%s order failed: %s", peer.name, end.message)
+                    logger.error(
+                        "setting not applied", extra={"worker": peer.name, "cause": end.message}
+                    )
             case Envelope(lease, m.Terminal()):
                 if self._dispatcher.find(peer.key, lease) is None:
                     self._metrics.dropped(1)
@@ -277,7 +314,7 @@ class TaskTransport:
                 self._dispatcher.evicted(peer.key, message)
             case m.Draining():
                 self._dispatcher.worker_leaves(peer.key)
-                logger.info("worker=%s model=%s draining", peer.name, peer.model)
+                logger.info("worker draining", extra={"worker": peer.name, "model": peer.model})
             case m.Heartbeat():
                 peer.beat(message, self._now())
                 self._dispatcher.worker_sleeps(peer.key, message.is_sleeping)
@@ -288,7 +325,10 @@ class TaskTransport:
         for order in self._settings.of(card.name):
             self._peers.post(peer.key, order)
         self._perform(self._dispatcher.worker_ready(peer.key, card, now))
-        logger.info("worker=%s model=%s slots=%d ready", peer.name, card.name, card.n_slots)
+        logger.info(
+            "worker ready",
+            extra={"worker": peer.name, "model": card.name, "n_slots": card.n_slots},
+        )
 
     def _advance(self, peer: WorkerConnection, envelope: Envelope, now: float) -> None:
         lease, message, _ = envelope

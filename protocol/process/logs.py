@@ -1,15 +1,23 @@
-"""Logging of every process: one line an event, key=value, to stderr and to a file if one is named.
+"""Logging of every process: one line per event, to standard error and to a file if one is named.
 
-`2026-11-21T07:40:01.123Z INFO gateway.pool.pool worker lost worker=smol-1`. Under the journal the
-time is left out and the level becomes its priority prefix; `json` makes each line an object.
+A call names the event and passes all values as fields (`protocol/process/log_fields.py`):
 
-A child of our supervisor logs to a pipe of its own (`LOG_FD_VARIABLE`): what libraries write to its
-standard error, whatever that is, cannot be taken for a line of the log.
+    logger.warning("worker lost", extra={"worker": name, "cause": cause})
+
+As text: `2026-11-21T07:40:01.123Z WARNING gateway.pool.task_transport worker lost worker=w1`, with
+values in double quotes where they hold spaces, quotes, `=` or control characters. Under the journal
+the time is left out and the level is written as a priority prefix. With `json` each line is an
+object: time, level, process, logger, event, then the fields.
+
+A child of the supervisor writes its log to a pipe of its own (`LOG_FD_VARIABLE`). So nothing that a
+library prints to the child's standard error can be mistaken for a log line.
 """
 
 import json as json_module
 import logging
+import math
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -19,26 +27,36 @@ from protocol.config.config import LogConfig
 from protocol.errors import ConfigError
 
 LOG_FD_VARIABLE = "LLAMAPOOL_LOG_FD"
-"""Names the descriptor for log lines in the environment of a child."""
+"""Environment variable of a child that holds the number of its descriptor for log lines."""
 
 _PRIORITY = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _COLORS = ((logging.ERROR, "31"), (logging.WARNING, "33"))
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 0: logging.INFO, 3: logging.INFO}
-"""llama-server's verbosity of today; 0 was the normal one of 2024."""
+"""llama-server's levels of `--verbosity`; 0 was its default until 2024."""
+
+RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Attributes that `logging` itself sets on a record; every other one is a field of ours."""
+FieldValue = str | int | float | list[str]
+_QUOTED = re.compile(r"[\s\"=]")
+_DECIMALS = 4
+"""Of times in seconds: a tenth of a millisecond."""
 
 
 class Writable(Protocol):
-    """Where log lines go."""
+    """Destination of log lines, such as a text file."""
 
     def write(self, text: str, /) -> object:
-        """Take text."""
+        """Write text."""
 
     def flush(self) -> object:
-        """Let go of what is held back."""
+        """Write what is buffered."""
 
 
-class _Lines(logging.Formatter):
-    """Plain lines; `process` stands before the logger's name where that does not say it."""
+class _TextFormatter(logging.Formatter):
+    """Write `time LEVEL logger event key=value ...`.
+
+    `process` is written before the logger's name unless that name begins with it.
+    """
 
     def __init__(self, process: str, config: LogConfig, *, look: str) -> None:
         super().__init__()
@@ -47,17 +65,17 @@ class _Lines(logging.Formatter):
         self._look = look
 
     def format(self, record: logging.LogRecord) -> str:
-        message = one_line(record.getMessage())
+        text = event_text(record)
         if record.exc_info:
             trace = self.formatException(record.exc_info)
-            message += "".join(f"\n    {one_line(line)}" for line in trace.split("\n"))
+            text += "".join(f"\n    {one_line(line)}" for line in trace.split("\n"))
         name = record.name
         if name != self._process and not name.startswith(f"{self._process}."):
             name = f"{self._process} {name}"
         if self._look == "journal":
             priority = next((p for level, p in _PRIORITY if record.levelno >= level), 7)
-            return f"<{priority}>{name} {message}"
-        words = [message]
+            return f"<{priority}>{name} {text}"
+        words = [text]
         if self._config.prefix:
             words[:0] = [self._level(record), name]
         if self._config.timestamps:
@@ -71,33 +89,70 @@ class _Lines(logging.Formatter):
         return f"\x1b[{color}m{record.levelname}\x1b[0m"
 
 
-def one_line(text: str) -> str:
-    """Write what would end the line, or steer a terminal, as an escape: nobody forges a line."""
-    return text if text.isprintable() else "".join(map(_escaped, text))
-
-
-def _escaped(char: str) -> str:
-    return char if char.isprintable() or char == "\t" else ascii(char)[1:-1]
-
-
-class _Objects(logging.Formatter):
-    """One JSON object a line."""
+class _JsonFormatter(logging.Formatter):
+    """Write each record as one JSON object on one line."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {
+        line = {
             "time": _time(record),
             "level": record.levelname,
             "process": self._process,
             "logger": record.name,
-            "message": record.getMessage(),
+            "event": record.getMessage(),
+            **fields_of(record),
         }
         if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
-        return json_module.dumps(fields)
+            line["exception"] = self.formatException(record.exc_info)
+        return json_module.dumps(line)
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, FieldValue]:
+    """Return the fields of a record, ready for JSON; a field whose value is None is left out."""
+    return {
+        name: _plain(value)
+        for name, value in vars(record).items()
+        if name not in RECORD_ATTRIBUTES and value is not None
+    }
+
+
+def _plain(value: object) -> FieldValue:
+    if isinstance(value, bool) or type(value) is int:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return round(value, _DECIMALS)
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
+    return str(value)
+
+
+def event_text(record: logging.LogRecord) -> str:
+    """Write the event and the fields of a record as one line without time, level and logger."""
+    pairs = (f"{name}={_text(value)}" for name, value in fields_of(record).items())
+    return " ".join((one_line(record.getMessage()), *pairs))
+
+
+def _text(value: FieldValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.{_DECIMALS}f}".rstrip("0").rstrip(".")
+    text = ",".join(value) if isinstance(value, list) else str(value)
+    if text.isprintable() and text and not _QUOTED.search(text):
+        return text
+    return one_line(json_module.dumps(text, ensure_ascii=False))
+
+
+def one_line(text: str) -> str:
+    """Escape line ends and control characters, so that no text can forge a log line."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(char: str) -> str:
+    return char if char.isprintable() or char == "\t" else ascii(char)[1:-1]
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -108,7 +163,7 @@ def _time(record: logging.LogRecord) -> str:
 def configure(
     process: str, config: LogConfig | None = None, *, stream: Writable | None = None
 ) -> None:
-    """Send the log of this process to stderr, or to `stream`, in place of any earlier set-up.
+    """Send the log of this process to stderr, or to `stream`; replaces any earlier configuration.
 
     Raises `ConfigError` if the file that the configuration names cannot be written.
     """
@@ -116,12 +171,12 @@ def configure(
     fd = 2
     if stream is None and (own := _own_fd()) is not None:
         fd = own
-        stream = open(fd, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 # for as long as we
+        stream = open(fd, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 # open until the process ends
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_formatter(process, config, _look(config, fd)))
     handlers: list[logging.Handler] = [handler]
     if config.file:
-        # Every process of the pool appends to it: a line is one write.
+        # Every process of the pool appends to this file; each line is one write.
         try:
             handlers.append(logging.FileHandler(Path(config.file), encoding="utf-8"))
         except OSError as error:
@@ -133,7 +188,7 @@ def configure(
 
 
 def _own_fd() -> int | None:
-    """Return the descriptor that our supervisor made for our lines; None if there is none."""
+    """Return the descriptor that the supervisor opened for this process's log, or None."""
     try:
         fd = int(os.environ.get(LOG_FD_VARIABLE, ""))
         os.fstat(fd)
@@ -150,13 +205,17 @@ def _look(config: LogConfig, fd: int) -> str:
 
 
 def _formatter(process: str, config: LogConfig, look: str) -> logging.Formatter:
-    return _Objects(process) if config.format == "json" else _Lines(process, config, look=look)
+    return (
+        _JsonFormatter(process)
+        if config.format == "json"
+        else _TextFormatter(process, config, look=look)
+    )
 
 
 def is_journal(fd: int) -> bool:
-    """Tell whether a descriptor is the one that `JOURNAL_STREAM` names.
+    """Return whether a descriptor is the one that `JOURNAL_STREAM` names.
 
-    The variable alone says nothing: terminals of a desktop session inherit it too.
+    That the variable is set is not enough: terminals of a desktop session inherit it too.
     """
     try:
         return os.environ.get("JOURNAL_STREAM", "") == stream_id(fd)
@@ -165,6 +224,6 @@ def is_journal(fd: int) -> bool:
 
 
 def stream_id(fd: int) -> str:
-    """Name a descriptor as `JOURNAL_STREAM` does: device and inode."""
+    """Return `device:inode` of a descriptor, the format of `JOURNAL_STREAM`."""
     stat = os.fstat(fd)
     return f"{stat.st_dev}:{stat.st_ino}"

@@ -20,7 +20,7 @@ class Served(Process):
 
     def wait_until_ready(self) -> "Served":
         """Return once it says that it is ready and the gateway has heard of every worker."""
-        found = self.wait_for(r"supervisor ready url=(\S+) \S+ workers=(\d+)")
+        found = self.wait_for(r"supervisor ready url=(\S+) \S+ n_workers=(\d+)")
         self.url = found[1]
         self._client = httpx.Client(base_url=self.url, timeout=20)
         return self
@@ -33,7 +33,7 @@ class Served(Process):
 
     def pid_of(self, name: str) -> int:
         """Return the process that was last reported ready under a name, host or not."""
-        ready = re.compile(rf"[ /]{re.escape(name)} is ready pid=")
+        ready = re.compile(rf"process ready child=(\S+/)?{re.escape(name)} pid=")
         line = next(line for line in reversed(self.lines) if ready.search(line))
         return int(line.rpartition("=")[2])
 

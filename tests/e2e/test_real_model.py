@@ -257,7 +257,7 @@ def test_kill_9_of_one_worker_leaves_the_other_streams_alone(pool: Served) -> No
         os.kill(pool.pid_of(name), signal.SIGKILL)
         ends = [future.result() for future in running]
     assert sorted(ends) == ["broken"] * 4 + ["whole"] * 4
-    pool.wait_for(f"{name} is ready", timeout_s=20)
+    pool.wait_for(f"process ready child={name}", timeout_s=20)
     assert eventually(pool.is_idle)
     assert pool.complete("again").status_code == 200
 

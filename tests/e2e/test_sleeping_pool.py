@@ -56,6 +56,6 @@ def test_a_model_that_is_gone_ends_the_worker_which_is_tried_again(
     assert response.status_code == 503
     message = "The model could not be loaded again after sleeping"
     assert response.json()["error"]["message"] == message
-    served.wait_for(r"a died cause=.* again_in_s=0\.5")
-    served.wait_for("a is given up cause=.*does not exist")
+    served.wait_for(r"process died child=a cause=.* retry_s=0\.5")
+    served.wait_for("process given up child=a cause=.*does not exist")
     assert served.wait() == 78

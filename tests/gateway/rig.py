@@ -10,6 +10,7 @@ from gateway.metrics.metrics import Metrics
 from gateway.pool.pool import Pool
 from gateway.pool.stream import TaskStream
 from protocol.config.config import GatewayConfig
+from protocol.process.logs import event_text
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from tests.fakes.echo import FakeOptions
@@ -27,7 +28,7 @@ class Bell(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        self.lines.append(event_text(record))
         self.rung.set()
 
 

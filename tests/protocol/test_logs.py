@@ -44,7 +44,7 @@ def test_a_line_has_time_level_and_part_unless_told_otherwise() -> None:
 
 def test_lines_can_be_json_and_coloured() -> None:
     fields = json.loads(written(LogConfig(format="json")))
-    assert (fields["level"], fields["message"]) == ("WARNING", "worker lost")
+    assert (fields["level"], fields["event"]) == ("WARNING", "worker lost")
     assert written(LogConfig(colors="on")).count("\x1b[") == 2
 
 
@@ -67,6 +67,55 @@ def test_a_file_gets_the_lines_too_and_keeps_what_it_has(tmp_path: Path) -> None
         logs.configure("gateway", LogConfig(file=str(tmp_path / "no" / "x.log")))
 
 
+def event(form: str, **fields: object) -> str:
+    stream = io.StringIO()
+    config = LogConfig(format=form, timestamps=False, prefix=False)
+    logs.configure("part", config, stream=stream)
+    logging.getLogger("part").warning("done", extra=fields)
+    return stream.getvalue().rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "json_value"),
+    [
+        ("w1", "w1", "w1"),
+        ("", '""', ""),
+        ("is gone", '"is gone"', "is gone"),
+        ('say "a"', r'"say \"a\""', 'say "a"'),
+        ("a=b", '"a=b"', "a=b"),
+        ("a\nb\u2028", r'"a\nb\u2028"', "a\nb\u2028"),
+        (r"C:\new", r"C:\new", r"C:\new"),
+        (7, "7", 7),
+        (0.1234567, "0.1235", 0.1235),
+        (600.0, "600", 600.0),
+        (float("inf"), "inf", "inf"),
+        (True, "true", True),
+        (("a", "b"), "a,b", ["a", "b"]),
+        (["a b", "c"], '"a b,c"', ["a b", "c"]),
+        (Path("/x"), "/x", "/x"),
+        (ValueError("no"), "no", "no"),
+    ],
+    ids=str,
+)
+def test_a_field_keeps_its_type_in_json_and_is_one_word_of_text(
+    value: object, text: str, json_value: object
+) -> None:
+    assert event("text", worker=value) == f"done worker={text}"
+    assert json.loads(event("json", worker=value))["worker"] == json_value
+
+
+def test_a_field_without_a_value_is_left_out() -> None:
+    assert event("text", worker=None, task=0) == "done task=0"
+    assert "worker" not in json.loads(event("json", worker=None))
+
+
+def test_lines_of_libraries_keep_their_text() -> None:
+    stream = io.StringIO()
+    logs.configure("gateway", LogConfig(timestamps=False), stream=stream)
+    logging.getLogger("asyncio").error("%s was never\nretrieved", "task")
+    assert stream.getvalue() == "ERROR gateway asyncio task was never\\nretrieved\n"
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.characters(codec=None), max_size=40), st.booleans())
 def test_what_is_logged_never_makes_a_line_of_its_own(text: str, has_trace: bool) -> None:
@@ -75,7 +124,9 @@ def test_what_is_logged_never_makes_a_line_of_its_own(text: str, has_trace: bool
     try:
         raise ValueError(text)
     except ValueError:
-        logging.getLogger("part").error("schema=%s", text, exc_info=has_trace)
+        logging.getLogger("part").error(
+            "schema=%s", text, extra={"cause": text}, exc_info=has_trace
+        )
     first, *more = stream.getvalue().encode("utf-8").decode().rstrip("\n").split("\n")
     assert first.startswith("ERROR part schema=")
     assert len(first.splitlines()) == 1

@@ -65,7 +65,7 @@ def guarded(name: str, check: Check, limit_s: float) -> list[Finding]:
         try:
             found.extend(check())
         except Exception as error:
-            logger.debug("check %s failed", name, exc_info=True)
+            logger.debug("check failed", extra={"check": name}, exc_info=True)
             found.append(warn(name, f"cannot be checked: {error!r}", "please report this"))
 
     thread = threading.Thread(target=work, name=f"check-{name}", daemon=True)

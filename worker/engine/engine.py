@@ -139,7 +139,9 @@ class Engine:
             while not self._stopping and self.failure is None:
                 self.turn()
         except Exception as error:
-            logger.exception("engine failed")
+            logger.exception(
+                "engine failed", extra={"action": "the worker ends; what it runs fails"}
+            )
             self.failure = f"{type(error).__name__}: {error}"
         self._end(self.failure or "the worker stops")
         self._flush()
@@ -187,7 +189,7 @@ class Engine:
                 case Report(key) | Abort(key):
                     self._outbox.append(failed(key, self.counters.fault(key.id, error)))
                 case _:
-                    logger.exception("command=%s failed", type(command).__name__)
+                    logger.exception("command failed", extra={"kind": type(command).__name__})
 
     def _apply(self, command: Command) -> None:
         match command:

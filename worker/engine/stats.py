@@ -86,7 +86,11 @@ class Counters:
     def fault(self, task_id: int, error: Exception) -> TaskError:
         """Log and count an unexpected exception; return the error for the client."""
         self.n_faults += 1
-        logger.error("task=%d failed by a fault of the worker", task_id, exc_info=error)
+        logger.error(
+            "unexpected exception",
+            extra={"task": task_id, "action": "the task fails"},
+            exc_info=error,
+        )
         return TaskError(ErrorCode.INTERNAL, f"internal error: {type(error).__name__}")
 
     def judged(self, n_guessed: int, n_accepted: int) -> None:

@@ -183,7 +183,14 @@ class Step:
         self._n_failures += 1
         if error.fatal and self._n_failures >= 2:
             self.failure = "llama.cpp failed to compute twice in a row"
-        logger.error("decode failed rows=%d error=%s", len(rows), error)
+        logger.error(
+            "decode failed",
+            extra={
+                "n_rows": len(rows),
+                "cause": error,
+                "action": "its tasks fail" if self.failure is None else "the worker ends",
+            },
+        )
         for row in rows:
             self.results.fail(
                 self._slots[row.seq], TaskError(ErrorCode.INTERNAL, str(error)), messages

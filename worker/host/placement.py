@@ -152,16 +152,21 @@ def _against(host: Host, worker: WorkerConfig, where: _Where) -> str:
     return ""
 
 
-def describe(names: Sequence[str], placements: Sequence[Placement]) -> list[str]:
-    """Say in a line what was chosen, for all workers that got the same together."""
+def grouped(names: Sequence[str], placements: Sequence[Placement]) -> dict[Placement, list[str]]:
+    """Return the names of the workers that have the same placement, by placement."""
     same: dict[Placement, list[str]] = {}
     for name, placement in zip(names, placements, strict=True):
         same.setdefault(placement, []).append(name)
+    return same
+
+
+def describe(names: Sequence[str], placements: Sequence[Placement]) -> list[str]:
+    """Write each placement as one line, with all workers that have it."""
     return [
         f"workers={','.join(group)} threads={one.n_threads} threads_batch={one.n_threads_batch} "
         f"cpus={one.cpus} numa={one.numa} poll={one.poll} "
         f"weights={'read' if one.reads else 'mapped'} ({one.why})"
-        for one, group in same.items()
+        for one, group in grouped(names, placements).items()
     ]
 
 

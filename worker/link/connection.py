@@ -80,7 +80,15 @@ class GatewayConnection:
         goes_on: set[TaskKey] = set()
         for item, error in refused:
             said = item.payload if isinstance(item, Envelope) else item
-            logger.error("message=%s not sent reason=%s", type(said).__name__, error.message)
+            logger.error(
+                "message not sent",
+                extra={
+                    "kind": type(said).__name__,
+                    "task": item.task.id if isinstance(item, Envelope) else None,
+                    "cause": error.message,
+                    "action": "its task fails" if isinstance(item, Envelope) else None,
+                },
+            )
             if isinstance(item, Envelope):
                 ended[item.task] = failed(item.task, error)
                 if not isinstance(said, Terminal):

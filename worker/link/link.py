@@ -216,9 +216,19 @@ class Link:
     def _reconnect(self, reason: str) -> None:
         """Start over: what ran for the old connection has nobody to go to."""
         if self.tasks.is_idle:  # as when all is stopped, the gateway first
-            logger.info("waiting for a gateway reason=%s", reason)
+            logger.info("waiting for a gateway", extra={"cause": reason})
         else:
-            logger.warning("gateway lost tasks=%r reason=%s", self.tasks, reason)
+            n_pending, n_preparing, n_running = self.tasks.counts
+            logger.warning(
+                "gateway lost",
+                extra={
+                    "cause": reason,
+                    "n_pending": n_pending,
+                    "n_preparing": n_preparing,
+                    "n_running": n_running,
+                    "action": "these tasks are dropped; the worker connects again",
+                },
+            )
         self._connection.close()
         self._is_welcome = False
         self.tasks.clear()
@@ -244,7 +254,10 @@ class Link:
             case m.Ping():
                 pass
             case _:
-                logger.warning("unexpected message type=%s", type(item).__name__)
+                logger.warning(
+                    "unexpected message",
+                    extra={"kind": type(item).__name__, "action": "it is ignored"},
+                )
 
     def _welcome(self, message: m.Welcome) -> None:
         if message.wire_version != WIRE_VERSION:

@@ -196,12 +196,20 @@ class SideTasks:
             self._fail(task.key, error)
             return
         except OSError as error:
-            logger.error("slot not saved slot=%d reason=%s", task.slot, error.strerror)
+            logger.error(
+                "slot not saved",
+                extra={
+                    "task": task.key.id,
+                    "slot": task.slot,
+                    "file": path,
+                    "cause": error.strerror,
+                },
+            )
             reason = f"Unable to save slot: {error.strerror}"
             self._fail(task.key, TaskError(ErrorCode.INTERNAL, reason))
             return
         except Exception as error:
-            logger.exception("slot not saved slot=%d", task.slot)
+            logger.exception("slot not saved", extra={"task": task.key.id, "slot": task.slot})
             self._fail(task.key, TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {error}"))
             return
         self._written(task.key, lambda: _acted(len(saved.tokens), size, start))
@@ -230,7 +238,7 @@ class SideTasks:
         except Unfit as error:
             saved = error
         except Exception as error:
-            logger.exception("saved slot not read slot=%d", task.slot)
+            logger.exception("saved slot not read", extra={"task": task.key.id, "slot": task.slot})
             saved = Unfit(str(error))
         read_s = time.perf_counter() - start
         self._call(task.key, lambda: self._put(task.slot, saved, read_s), task.slot)

@@ -51,8 +51,12 @@ class Tasks:
         """Tasks that ended by an exception which no task should cause."""
 
     def __repr__(self) -> str:
-        n = (len(self._parking), len(self._preparing), len(self.running))
-        return "<Tasks pending={} preparing={} running={}>".format(*n)
+        return "<Tasks pending={} preparing={} running={}>".format(*self.counts)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Numbers of tasks that are pending, being prepared, and running."""
+        return len(self._parking), len(self._preparing), len(self.running)
 
     # ---- the model ----------------------------------------------------------------------------
 
@@ -223,7 +227,10 @@ class Tasks:
         """End the tasks whose preparation takes too long."""
         said: list[FrameItem] = []
         for job in self._preparation.overdue():
-            logger.error("given up preparing=%r after_s=%.1f", job.label, job.limit_s)
+            logger.error(
+                "preparation too slow",
+                extra={"job": job.label, "limit_s": job.limit_s, "action": "its tasks fail"},
+            )
             for key, outcome in self._results(job):
                 said += self._settle(key, outcome, [])
         return said
@@ -300,6 +307,10 @@ class Tasks:
     def _faulty(self, key: TaskKey, error: Exception) -> Envelope:
         """End a task that met a fault of ours."""
         self.n_faults += 1
-        logger.error("task=%d failed by a fault of the worker", key.id, exc_info=error)
+        logger.error(
+            "unexpected exception",
+            extra={"task": key.id, "attempt": key.attempt, "action": "the task fails"},
+            exc_info=error,
+        )
         what = f"internal error: {type(error).__name__}"
         return failed(key, TaskError(ErrorCode.INTERNAL, what))

@@ -106,7 +106,10 @@ class DraftModel:
             for row in rows:
                 self._books[row.seq] += row.tokens
             return True
-        logger.warning("draft model failed code=%d: its cache is read again", code)
+        logger.warning(
+            "draft model failed",
+            extra={"code": code, "action": "its cache is emptied and computed again"},
+        )
         lib.llama_memory_clear(self._memory, True)
         self._books.clear()
         return False

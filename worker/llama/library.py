@@ -44,7 +44,7 @@ def keep(level: int, text: bytes) -> None:
         return
     if level in (_WARN, _ERROR):
         _recent.append(line)
-        logger.debug("llama.cpp %s", line)
+        logger.debug("llama.cpp", extra={"line": line})
     elif level == _CONTINUED and _recent:
         _recent[-1] += line
     elif level == _INFO and ("offloaded" in line or "buffer size" in line):

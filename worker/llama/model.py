@@ -72,12 +72,17 @@ class LoadedModel:
 
 
 def _log_figures(perf: Any) -> None:
-    """Write down what llama.cpp has measured; times are its milliseconds."""
+    """Log what llama.cpp has measured; it gives times in milliseconds."""
     logger.info(
-        "llama.cpp load_ms=%.1f prompt_ms=%.1f prompt_tokens=%d decode_ms=%.1f decodes=%d"
-        " graphs_reused=%d",
-        *(perf.t_load_ms, perf.t_p_eval_ms, perf.n_p_eval),
-        *(perf.t_eval_ms, perf.n_eval, perf.n_reused),
+        "llama.cpp's figures",
+        extra={
+            "load_s": perf.t_load_ms / 1000,
+            "prompt_s": perf.t_p_eval_ms / 1000,
+            "n_prompt": perf.n_p_eval,
+            "decode_s": perf.t_eval_ms / 1000,
+            "n_decodes": perf.n_eval,
+            "n_graphs_reused": perf.n_reused,
+        },
     )
 
 
@@ -93,7 +98,14 @@ def load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
         fault = error
     n_layer = int(read_header(Path(config.model)).of_model("block_count") or 0)
     for smaller in fewer_layers(config, n_layer):
-        logger.warning("%s; trying with %d layers on the GPU", fault, smaller.n_gpu_layers)
+        logger.warning(
+            "model does not fit",
+            extra={
+                "cause": fault,
+                "action": "trying with fewer layers on the GPU",
+                "n_gpu_layers": smaller.n_gpu_layers,
+            },
+        )
         try:
             return _load(smaller, on_progress)
         except _Short as error:
@@ -136,15 +148,23 @@ def tell_placement(config: WorkerConfig) -> None:
     """Log where layers and caches lie, and warn where a GPU was wanted and has none of them."""
     found = library.placement()
     logger.info(
-        "loaded layers_on_gpu=%d of=%d places=%s", found.n_offloaded, found.n_layers, found.buffers
+        "model loaded",
+        extra={
+            "n_gpu_layers": found.n_offloaded,
+            "n_layers": found.n_layers,
+            "buffers": found.buffers,
+        },
     )
     is_wanted = bool(config.devices) or config.n_gpu_layers > 0
     if is_wanted and not found.n_offloaded:
         logger.warning(
-            "no layer lies on a GPU, though devices=%s n_gpu_layers=%d ask for it: is there one,"
-            " and was llama.cpp built for it?",
-            config.devices or "all",
-            config.n_gpu_layers,
+            "no layer lies on a GPU",
+            extra={
+                "devices": config.devices or "all",
+                "n_gpu_layers": config.n_gpu_layers,
+                "action": "all is computed on the CPU",
+                "hint": "is there a GPU, and was llama.cpp built for it? run llamapool doctor",
+            },
         )
 
 
@@ -159,7 +179,14 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
     fault = ""
     for one in (config, *smaller_contexts(config, n_ctx_train)):
         if fault:
-            logger.warning("%s; trying with n_ctx=%d", fault, one.n_ctx)
+            logger.warning(
+                "context does not fit",
+                extra={
+                    "cause": fault,
+                    "action": "trying with a smaller context",
+                    "n_ctx": one.n_ctx,
+                },
+            )
         library.forget_log()
         n_ctx_slot = slot_context(one, n_ctx_train)
         context = _make_context(model, one, n_ctx_slot)

@@ -78,12 +78,15 @@ class Catalog:
         names_taken: set[str] = set()
         for name in sorted({*files, *presets}):
             if "," in name:
-                logger.warning("model %r is not listed: there is a comma in its name", name)
+                logger.warning(
+                    "model not listed",
+                    extra={"model": name, "cause": "there is a comma in its name"},
+                )
                 continue
             own = presets.get(name, Preset())
             preset = own.over(files.get(name, Preset()).over(every))
             for line in preset.warnings:
-                logger.warning("%s", line)
+                logger.warning("option without effect", extra={"model": name, "cause": line})
             source = "preset" if name in presets else "models_dir"
             yield self._entry(name, preset, source, names_taken)
 
@@ -133,7 +136,9 @@ def open_catalog(pool: PoolConfig, flags: Mapping[str, Any]) -> Catalog:
             f"number of models to load on startup ({n_startup}) exceeds models_max ({limit})"
         )
     if not catalog.entries:
-        logger.warning("no models found; add one and ask for GET /models?reload=1")
+        logger.warning(
+            "no models found", extra={"hint": "add one and ask for GET /models?reload=1"}
+        )
     return catalog
 
 

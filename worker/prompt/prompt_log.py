@@ -20,7 +20,7 @@ class PromptLog:
     def note(self, task_id: int, n_tokens: int, text: str) -> None:
         """Write a prompt down; a full disk costs that and nothing else."""
         if self._logs:
-            logger.info("prompt task=%d tokens=%d text=%r", task_id, n_tokens, text)
+            logger.info("prompt", extra={"task": task_id, "n_prompt": n_tokens, "text": text})
         if self._folder is None:
             return
         path = self._folder / f"{time.time_ns() // 1_000_000:012d}-{task_id}.txt"
@@ -28,4 +28,4 @@ class PromptLog:
             self._folder.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", errors="replace")
         except OSError as error:
-            logger.error("prompt not written path=%s error=%s", path, error)
+            logger.error("prompt not written", extra={"file": path, "cause": error})

@@ -29,7 +29,7 @@ def host_settings(environ: Mapping[str, str]) -> dict[str, Any]:
     """Read them as `{field: value}`; raises `ConfigError` that names the file and the key."""
     found: dict[str, Any] = {}
     for path in host_files(environ):
-        logger.info("using config file: %s", path)
+        logger.info("using config file", extra={"file": path})
         try:
             sections = ini.parse(path.read_text(encoding="utf-8"), origin=str(path))
         except (OSError, UnicodeDecodeError) as error:

@@ -68,7 +68,9 @@ def read_cache(path: str, n_vocab: int) -> Cache:
     try:
         return unpack(Path(path).read_bytes(), n_vocab)
     except FileNotFoundError:
-        logger.warning("lookup cache %s does not exist: it begins empty", path)
+        logger.warning(
+            "lookup cache does not exist", extra={"file": path, "action": "it begins empty"}
+        )
         return {}
     except OSError as error:
         raise ConfigError(f"cannot read lookup cache {path}: {error.strerror}") from error
@@ -132,4 +134,4 @@ class SavedLookup:
         try:
             add_to_cache(self._path, self._lookup.learnt, self._n_vocab)
         except (OSError, ConfigError) as error:
-            logger.error("lookup cache not written path=%s error=%s", self._path, error)
+            logger.error("lookup cache not written", extra={"file": self._path, "cause": error})

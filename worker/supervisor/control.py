@@ -108,7 +108,9 @@ class ControlServer:
         try:
             line = decode(text)
         except ControlError as error:
-            logger.error("control: %s", error)
+            logger.error(
+                "control line unreadable", extra={"cause": error, "action": "the line is ignored"}
+            )
             return
         if isinstance(line, Order):
             self._orders.append(line)

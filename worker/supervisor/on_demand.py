@@ -79,7 +79,10 @@ class OnDemand:
             case Verb.LOAD if entry is None:
                 self._refuse(order.model, "it is not there any more")
             case Verb.LOAD if any(True for _ in self._of(order.model)):
-                logger.warning("model=%s is running already", order.model)
+                logger.warning(
+                    "model is running already",
+                    extra={"model": order.model, "action": "the order is ignored"},
+                )
             case Verb.LOAD:
                 assert entry is not None
                 self._load(entry, now)
@@ -142,7 +145,10 @@ class OnDemand:
             self._catalog.read()
         except ConfigError as failure:
             error = str(failure)
-            logger.error("models not reloaded: %s", error)
+            logger.error(
+                "models not reloaded",
+                extra={"cause": error, "action": "the list stays as it was"},
+            )
         self._control.report(Listed(models=self._infos(), error=error))
 
     def _refuse(self, model: str, why: str) -> None:
@@ -159,7 +165,7 @@ class OnDemand:
         except OSError as error:
             self._refuse(entry.info.name, f"cannot write {path}: {error.strerror}")
             return
-        logger.info("loading model=%s workers=%d", entry.info.name, len(entry.workers))
+        logger.info("loading", extra={"model": entry.info.name, "n_workers": len(entry.workers)})
         for index, one in enumerate(launch.workers(entry.workers, path, os.environ)):
             socket = self._folder / f"notify-{self._n_started}-{index}.sock"
             self._watches.append(ChildWatch(ManagedChild(one, socket), due_at=now))
@@ -167,7 +173,7 @@ class OnDemand:
     def _unload(self, model: str, now: float) -> None:
         entry = self._catalog.entries.get(model)
         patience_s = entry.stop_timeout_s if entry is not None else 0.0
-        logger.info("unloading model=%s", model)
+        logger.info("unloading", extra={"model": model})
         for watch in self._of(model):
             if watch.leaves_by is None:
                 watch.leaves_by = now + patience_s

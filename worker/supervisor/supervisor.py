@@ -109,7 +109,7 @@ class Supervisor:
             self._kill_all()
             if self._on_demand:
                 self._on_demand.close()
-        logger.info("ended code=%d", self._exit_code)
+        logger.info("ended", extra={"exit_code": self._exit_code})
         return self._exit_code
 
     def _guarded(self, action: Callable[[], None]) -> None:
@@ -117,7 +117,7 @@ class Supervisor:
         try:
             action()
         except Exception:
-            logger.exception("fault of the supervisor")
+            logger.exception("unexpected exception", extra={"action": "all other processes go on"})
 
     def _is_over(self) -> bool:
         return self._phase is SupervisorPhase.STOPPING and not any(
@@ -129,11 +129,14 @@ class Supervisor:
             if number is signal.SIGCHLD:
                 continue  # every turn looks for the dead
             if self._phase is SupervisorPhase.RUNNING:
-                logger.info("draining signal=%s", number.name)
+                logger.info("draining", extra={"signal": number.name})
                 self._console.tell("\nFinishing running requests; Ctrl-C again ends at once.\n")
                 self._drain(now)
             else:
-                logger.warning("ending at once signal=%s", number.name)
+                logger.warning(
+                    "ending at once",
+                    extra={"signal": number.name, "action": "all processes are killed"},
+                )
                 self._exit_code = EXIT_ERROR
                 self._phase = SupervisorPhase.STOPPING
                 self._kill(self._watches)
@@ -193,7 +196,7 @@ class Supervisor:
         )
         for fd, heard in zip(child.fds, hears, strict=True):
             self._selector.register(fd, selectors.EVENT_READ, heard)
-        logger.debug("started process=%s pid=%d", child.launch.name, child.pid)
+        logger.debug("process started", extra={"child": child.launch.name, "pid": child.pid})
 
     def _pass_on(self, output: Output) -> None:
         self._console.lines(output.read())
@@ -215,7 +218,7 @@ class Supervisor:
                 child.become(ChildState.READY)
                 watch.ready_at = watch.heard_at = time.monotonic()
                 watch.was_ready = True
-                logger.info("%s is ready pid=%d", child.launch.name, child.pid)
+                logger.info("process ready", extra={"child": child.launch.name, "pid": child.pid})
 
     # ---- death --------------------------------------------------------------------------------
 
@@ -235,7 +238,7 @@ class Supervisor:
             self._judge(watch, now)
         else:
             child.become(ChildState.ENDED)
-            logger.debug("%s has ended code=%d", child.launch.name, code)
+            logger.debug("process ended", extra={"child": child.launch.name, "exit_code": code})
 
     def _judge(self, watch: ChildWatch, now: float) -> None:
         """Decide what a death means, and say what is known of it."""
@@ -272,22 +275,33 @@ class Supervisor:
         child, name = watch.child, watch.child.launch.name
         cause = watch.failure or child.reason or explain(watch.exit_code)
         cause = "stuck: no progress" if watch.is_killed else cause
-        if verdict.delay_s is None:
+        retry_s = verdict.delay_s
+        if retry_s is None:
+            n_deaths = len(watch.history.deaths)
             logger.error(
-                "%s is given up cause=%r deaths=%d", name, cause, len(watch.history.deaths)
+                "process given up", extra={"child": name, "cause": cause, "n_deaths": n_deaths}
             )
         elif verdict.is_quarantine:
-            logger.error("%s is quarantined cause=%r again_in_s=%.0f", name, cause, verdict.delay_s)
+            logger.error(
+                "process quarantined", extra={"child": name, "cause": cause, "retry_s": retry_s}
+            )
         elif watch.exit_code == EXIT_OK:
-            logger.info("%s was drained again_in_s=%.1f", name, verdict.delay_s)
+            logger.info("process drained", extra={"child": name, "retry_s": retry_s})
         else:
-            logger.error("%s died cause=%r again_in_s=%.1f", name, cause, verdict.delay_s)
+            logger.error("process died", extra={"child": name, "cause": cause, "retry_s": retry_s})
 
     def _kill_the_silent(self, now: float) -> None:
         for watch in self._watches:
             limit = watch.child.launch.watchdog_s
             if watch.is_timed and now - watch.heard_at >= limit:
-                logger.error("%s makes no progress silent_s=%.1f", watch.child.launch.name, limit)
+                logger.error(
+                    "process makes no progress",
+                    extra={
+                        "child": watch.child.launch.name,
+                        "silent_s": limit,
+                        "action": "it is killed",
+                    },
+                )
                 self._kill([watch])
 
     def _kill(self, watches: Sequence[ChildWatch]) -> None:
@@ -303,7 +317,10 @@ class Supervisor:
         if all(watch.child.state in _OUT for watch in self._workers):
             is_config = all(watch.exit_code == EXIT_CONFIG for watch in self._workers)
             if len(self._workers) > 1:  # of a single one it was just said
-                logger.error("no worker can start workers=%d", len(self._workers))
+                logger.error(
+                    "no worker can start",
+                    extra={"n_workers": len(self._workers), "action": "everything ends"},
+                )
             self._exit_code = EXIT_CONFIG if is_config else EXIT_NO_WORKER
             self._drain(now)
 
@@ -340,7 +357,13 @@ class Supervisor:
                 late = [self._gateway]
             if late:
                 self._exit_code = self._exit_code or EXIT_ERROR
-                logger.error("not gone in time: %s", " ".join(w.child.launch.name for w in late))
+                logger.error(
+                    "not ended in time",
+                    extra={
+                        "children": [watch.child.launch.name for watch in late],
+                        "action": "they are killed",
+                    },
+                )
             self._kill(late)
             self._phase_ends_at = now + _STOP_S
 
@@ -387,8 +410,13 @@ class Supervisor:
             seconds=now - self._started_at,
         )
         logger.info(
-            "ready url=%s models=%s workers=%d seconds=%.2f",
-            *(notice.url, ",".join(notice.models), notice.n_workers, notice.seconds),
+            "ready",
+            extra={
+                "url": notice.url,
+                "models": notice.models,
+                "n_workers": notice.n_workers,
+                "start_s": notice.seconds,
+            },
         )
         self._console.tell(str(notice))
 
@@ -397,4 +425,4 @@ def _log_lines(name: str, data: bytes) -> None:
     """Log what a process wrote beside its log: a library's words, or a stack as it crashed."""
     for line in data.decode(errors="replace").split("\n"):
         if line.strip():
-            logger.warning("%s said: %s", name, line)
+            logger.warning("standard error", extra={"child": name, "line": line})

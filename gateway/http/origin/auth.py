@@ -111,7 +111,14 @@ class KeyRing:
                 file.refresh()
             except (OSError, UnicodeDecodeError) as error:
                 # An editor replaces a file by way of no file: the last good keys stay.
-                logger.warning("key file unreadable path=%s error=%s", file.path, error)
+                logger.warning(
+                    "key file unreadable",
+                    extra={
+                        "file": file.path,
+                        "cause": error,
+                        "action": "the keys that were read last stay valid",
+                    },
+                )
 
 
 def _marked(line: str) -> tuple[str, bool]:

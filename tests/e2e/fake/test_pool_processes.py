@@ -94,8 +94,8 @@ def test_killed_worker_comes_back_and_others_go_on(serve: Serve) -> None:
         ]
         assert all(event.wait(10) for event in started)
         os.kill(served.pid_of("a"), signal.SIGKILL)
-        served.wait_for("a died cause='killed")
-        served.wait_for("a is ready", timeout_s=5)
+        served.wait_for("process died child=a cause=.killed")
+        served.wait_for("process ready child=a", timeout_s=5)
         outcomes = [outcome(future) for future in running]
     assert outcomes.count("whole") >= 4
     assert set(outcomes) <= {"whole", "error"}
@@ -126,16 +126,16 @@ def test_stream_of_a_killed_worker_ends_with_an_error_event(serve: Serve) -> Non
                 os.kill(served.pid_of("a"), signal.SIGKILL)
             seen.append(event)
     assert seen[-1]["error"]["code"] == 503
-    served.wait_for("a is ready")
+    served.wait_for("process ready child=a")
     assert eventually(lambda: served.complete("again").status_code == 200)
 
 
 def test_stopped_worker_is_killed_and_replaced(serve: Serve) -> None:
     served = serve({"name": "a", "stall_s": 1.0}).wait_until_ready()
     os.kill(served.pid_of("a"), signal.SIGSTOP)
-    served.wait_for("a makes no progress")
-    served.wait_for("a died cause='stuck")
-    served.wait_for("a is ready")
+    served.wait_for("process makes no progress child=a")
+    served.wait_for("process died child=a cause=.stuck")
+    served.wait_for("process ready child=a")
     assert eventually(lambda: served.complete("again").status_code == 200)
 
 
@@ -143,8 +143,8 @@ def test_hanging_engine_is_replaced(serve: Serve) -> None:
     served = serve({"name": "a", "stall_s": 0.5}).wait_until_ready()
     response = served.complete("[[hang]]")
     assert response.status_code >= 500
-    served.wait_for("a died")
-    served.wait_for("a is ready")
+    served.wait_for("process died child=a")
+    served.wait_for("process ready child=a")
     assert eventually(lambda: served.complete("again").status_code == 200)
 
 
@@ -152,7 +152,7 @@ def test_killed_gateway_comes_back_and_workers_find_it(serve: Serve) -> None:
     served = serve({"name": "a"}).wait_until_ready()
     worker = served.pid_of("a")
     os.kill(served.pid_of("gateway"), signal.SIGKILL)
-    served.wait_for("gateway died")
+    served.wait_for("process died child=gateway")
     url = served.wait_for(r"gateway\.server listening url=(\S+)")[1]
     with httpx.Client(base_url=url) as client:
         assert eventually(lambda: client.get("/readyz").status_code == 200)
@@ -169,7 +169,7 @@ def test_kill_9_of_the_supervisor_leaves_nobody(serve: Serve) -> None:
 
 def test_sigterm_while_loading_ends_soon(serve: Serve) -> None:
     served = serve({"fake_load_ms": 60_000})
-    served.wait_for("gateway is ready")
+    served.wait_for("process ready child=gateway")
     served.signal(signal.SIGTERM)
     assert served.wait(3) == 0
     assert served.survivors() == []

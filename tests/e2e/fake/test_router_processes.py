@@ -109,9 +109,9 @@ def test_a_model_that_cannot_start_fails_its_own_request_alone(route: Route) -> 
 def test_a_killed_worker_of_a_loaded_model_comes_back(route: Route) -> None:
     served = route("a")
     assert asked(served, "a").status_code == 200
-    served.wait_for("a-1 is ready")
+    served.wait_for("process ready child=a-1")
     os.kill(served.pid_of("a-1"), signal.SIGKILL)
-    served.wait_for("a-1 died cause='killed")
+    served.wait_for("process died child=a-1 cause=.killed")
     assert asked(served, "a").status_code == 200
     assert states(served) == {"a": "loaded"}
 
@@ -120,7 +120,7 @@ def test_a_killed_gateway_is_told_what_runs(route: Route) -> None:
     served = route("a", "b")
     assert asked(served, "a").status_code == 200
     os.kill(served.pid_of("gateway"), signal.SIGKILL)
-    served.wait_for("gateway died")
+    served.wait_for("process died child=gateway")
     url = served.wait_for(r"gateway\.server listening url=(\S+)")[1]
     with httpx.Client(base_url=url, timeout=20) as client:
         listed = client.get("/models").json()["data"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.process.logs import event_text
 from tests.gateway.inprocess import Running, running
 
 
@@ -47,6 +48,6 @@ async def test_a_request_leaves_one_line_whatever_is_in_it(
             body = {"prompt": "a", "model": forged, "user": forged, "cache_salt": forged}
             await gateway.post("/completion", body, headers={"X-Api-Key": "k"})
             await gateway.client.get("/" + urllib.parse.quote(forged))
-    lines = [record.getMessage() for record in caplog.records]
+    lines = [event_text(record) for record in caplog.records]
     assert not [line for line in lines if re.search(r"[\r\n]", line)]
     assert not [line for line in lines if line.startswith("2026")]

@@ -109,7 +109,7 @@ async def test_garbage_or_a_gap_ends_the_connection_and_nothing_else(
 
 async def test_a_worker_of_another_wire_version_is_refused(rig: Rig) -> None:
     async with FakeWorker(rig.endpoint, FakeOptions(name="old", wire_version=0)):
-        await rig.logged("worker=old refused=wire_version theirs=0")
+        await rig.logged('worker refused worker=old cause="it speaks another version')
         assert rig.pool.health().n_workers == 0
 
 
@@ -129,7 +129,7 @@ async def test_a_worker_that_is_busy_and_stands_still_is_given_up(
             with pytest.raises(TaskError, match="lost"):
                 await text_of(running)
             assert await text_of(waiting) == "second life"
-    await rig.logged("worker=a model=fake lost reason=is stuck: busy in step 1")
+    await rig.logged('worker lost worker=a model=fake cause="is stuck: busy in step 1')
     assert rig.metrics.losses["a", "fake"] >= 1
 
 
@@ -158,7 +158,7 @@ async def test_a_broken_worker_counts_as_a_loss_and_what_it_never_began_goes_to_
         async with one_more(rig, "b"):
             await broken.leave("llama.cpp failed to compute", is_failure=True)
             assert await text_of(stream) == "second life"
-    await rig.logged("worker=a model=fake lost reason=said bye: llama.cpp failed to compute")
+    await rig.logged('worker lost worker=a model=fake cause="said bye: llama.cpp failed to compute')
     assert rig.metrics.losses["a", "fake"] == 1
 
 
@@ -189,7 +189,10 @@ async def test_a_worker_that_leaves_because_it_failed_is_a_loss(rig: Rig) -> Non
         await fake.leave("failed", is_failure=True)
         await rig.until(0)
     assert rig.metrics.losses["w0", "fake"] == 1
-    assert "worker=w0 model=fake lost reason=said bye: failed" in rig.waiter.lines
+    assert any(
+        line.startswith('worker lost worker=w0 model=fake cause="said bye: failed"')
+        for line in rig.waiter.lines
+    )
 
 
 async def test_what_a_broken_worker_fails_unseen_another_answers(rig: Rig) -> None:

@@ -35,7 +35,7 @@ async def test_a_second_worker_of_a_name_is_refused_and_the_first_goes_on(rig: R
             done = rig.waiter.lines[-1]
             assert (first.n_connections, second.n_connections) == (1, 1)
     lines = "\n".join(rig.waiter.lines)
-    assert "worker=a refused=name" in lines
+    assert 'worker refused worker=a cause="a worker named' in lines
     assert not any("lost" in line for line in rig.waiter.lines[: rig.waiter.lines.index(done)])
 
 

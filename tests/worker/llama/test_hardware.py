@@ -137,9 +137,9 @@ def test_llama_cpps_figures_are_logged_if_that_was_asked(
 ) -> None:
     caplog.set_level("INFO", logger="worker.llama.model")
     opened(config).close()
-    assert "load_ms" not in caplog.text
+    assert "load_s" not in caplog.text
     opened(replace(config, perf=True)).close()
-    assert "llama.cpp load_ms=" in caplog.text
+    assert "llama.cpp's figures load_s=" in caplog.text
 
 
 # ---- what fits -------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ def test_layers_and_buffers_are_told(caplog: pytest.LogCaptureFixture) -> None:
     said(*GPU)
     with caplog.at_level(logging.INFO):
         tell_placement(WorkerConfig(devices="0", n_gpu_layers=25))
-    text = "loaded layers_on_gpu=25 of=33 places=CUDA0 model 4096 MiB, CPU_Mapped model 282 MiB,"
-    assert caplog.messages == [f"{text} CUDA0 KV 512 MiB"]
+    buffers = "CUDA0 model 4096 MiB, CPU_Mapped model 282 MiB, CUDA0 KV 512 MiB"
+    assert caplog.text == f'model loaded n_gpu_layers=25 n_layers=33 buffers="{buffers}"\n'
 
 
 @pytest.mark.parametrize("wanted", [{"devices": "0"}, {"n_gpu_layers": 10}], ids=str)

@@ -186,7 +186,7 @@ def test_prompts_are_logged_only_if_that_was_asked(caplog: pytest.LogCaptureFixt
     PromptReader(backend, cuts_long=False, prompt_log=log).task(
         TaskKey(1), generate(prompt="secret")
     )
-    assert "tokens=7 text='<bos>secret'" in caplog.text
+    assert "n_prompt=7 text=<bos>secret" in caplog.text
 
 
 def test_each_prompt_gets_a_file_in_the_folder_for_them(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_text_without_marks_says_the_same_each_time(caplog: pytest.LogCaptureF
     assert ours("This is no template.", [("user", "Hi")], add_answer=True) == "This is no template."
     assert not caplog.text
     assert template_text("lama3") == "lama3"
-    assert "--chat-template lama3 says the same each time: was llama3 meant?" in caplog.text
+    assert 'option=--chat-template text=lama3 hint="was llama3 meant?"' in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "{{ messages }}", "{% for m in messages %}{% endfor %}"])

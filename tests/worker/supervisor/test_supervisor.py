@@ -119,7 +119,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def test_says_where_it_is_once_everybody_is_ready(start: Start) -> None:
     process = start("plain", "plain")
-    match = process.wait_for(r"ready url=(\S+) models=m workers=2")
+    match = process.wait_for(r"ready url=(\S+) models=m n_workers=2")
     assert match[1] == "http://127.0.0.1:1"
 
 
@@ -129,8 +129,8 @@ def test_sigterm_ends_the_gateway_first_and_leaves_nobody(start: Start) -> None:
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
     assert process.survivors() == []
-    ends = [line for line in process.lines if line.endswith(" leaves")]
-    assert ends[0].endswith("gateway said: gate leaves")
+    ends = [line for line in process.lines if line.endswith(' leaves"')]
+    assert ends[0].endswith('standard error child=gateway line="gate leaves"')
 
 
 def test_second_signal_ends_at_once_with_1(start: Start) -> None:
@@ -145,35 +145,35 @@ def test_second_signal_ends_at_once_with_1(start: Start) -> None:
 
 def test_crashed_worker_comes_back_and_its_last_words_are_told(start: Start) -> None:
     process = start("crash-once")
-    process.wait_for("WARNING supervisor w1 said: last words")
-    process.wait_for(r"w1 died cause='aborted' again_in_s=0\.1")
-    process.wait_for("w1 is ready")
+    process.wait_for('WARNING supervisor standard error child=w1 line="last words"')
+    process.wait_for(r"process died child=w1 cause=aborted retry_s=0\.05")
+    process.wait_for("process ready child=w1")
     process.wait_for("ready url=")
 
 
 def test_illegal_instruction_tells_how_to_rebuild(start: Start) -> None:
     process = start("illegal", "plain", policy={"max_deaths": 1})
-    assert "GGML_NATIVE=OFF" in process.wait_for("w1 is quarantined").string
+    assert "GGML_NATIVE=OFF" in process.wait_for("process quarantined child=w1").string
 
 
 def test_silent_worker_is_killed_and_replaced(start: Start) -> None:
     process = start("stuck-once", watchdog_s=1.0)
-    process.wait_for(r"w1 makes no progress")
-    process.wait_for(r"w1 died cause='stuck: no progress'")
-    process.wait_for(r"w1 is ready")
+    process.wait_for(r"process makes no progress child=w1")
+    process.wait_for(r"process died child=w1 cause=.stuck: no progress.")
+    process.wait_for(r"process ready child=w1")
 
 
 def test_crash_loop_ends_in_quarantine_and_69(start: Start) -> None:
     process = start("crash", policy={"first_delay_s": 0.01, "max_deaths": 3})
     assert process.wait() == 69
-    assert process.text.count(" died cause=") == 2
-    assert "w1 is quarantined" in process.text
+    assert process.text.count(" process died ") == 2
+    assert "process quarantined child=w1" in process.text
     assert process.survivors() == []
 
 
 def test_quarantined_worker_leaves_the_others_alone(start: Start) -> None:
     process = start("crash", "plain", policy={"first_delay_s": 0.01, "max_deaths": 2})
-    process.wait_for("w1 is quarantined cause='aborted' again_in_s=600")
+    process.wait_for("process quarantined child=w1 cause=aborted retry_s=600")
     assert process.popen.poll() is None
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
@@ -182,8 +182,8 @@ def test_quarantined_worker_leaves_the_others_alone(start: Start) -> None:
 def test_quarantine_ends_and_the_worker_is_tried_again(start: Start) -> None:
     policy = {"first_delay_s": 0.01, "max_deaths": 1, "quarantine_s": 0.2}
     process = start("crash-once", "plain", policy=policy)
-    process.wait_for("w1 is quarantined")
-    process.wait_for("w1 is ready")
+    process.wait_for("process quarantined child=w1")
+    process.wait_for("process ready child=w1")
 
 
 def test_a_process_that_cannot_be_started_has_died_like_any_other(
@@ -191,10 +191,12 @@ def test_a_process_that_cannot_be_started_has_died_like_any_other(
 ) -> None:
     """Fault H11: a missing interpreter, or a fork that failed, ended the supervisor and all."""
     process = start("plain", "plain", python={"w1": str(tmp_path / "missing")})
-    process.wait_for(r"w1 died cause=.cannot be started: .*No such file.* again_in_s=0\.1")
-    process.wait_for("w2 is ready")
+    process.wait_for(
+        r"process died child=w1 cause=.cannot be started: .*No such file.* retry_s=0\.05"
+    )
+    process.wait_for("process ready child=w2")
     (tmp_path / "missing").symlink_to(sys.executable)
-    process.wait_for("w1 is ready")
+    process.wait_for("process ready child=w1")
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
     assert process.survivors() == []
@@ -202,14 +204,20 @@ def test_a_process_that_cannot_be_started_has_died_like_any_other(
 
 def test_a_drain_by_hand_is_no_death(start: Start) -> None:
     process = start("drained-once", policy={"first_delay_s": 0.01, "max_deaths": 1})
-    process.wait_for("INFO supervisor w1 was drained")
-    process.wait_for("w1 is ready")
-    assert "w1 died" not in process.text and "w1 is quarantined" not in process.text
+    process.wait_for("INFO supervisor process drained child=w1")
+    process.wait_for("process ready child=w1")
+    assert (
+        "process died child=w1" not in process.text
+        and "process quarantined child=w1" not in process.text
+    )
 
 
 def test_what_is_written_beside_the_log_is_quoted(start: Start) -> None:
     process = start("forger", "logger")
-    process.wait_for("WARNING supervisor w1 said: 2026-11-22T10:00:00.000Z ERROR supervisor forged")
+    process.wait_for(
+        "WARNING supervisor standard error child=w1 "
+        'line="2026-11-22T10:00:00.000Z ERROR supervisor forged"'
+    )
     process.wait_for("^a line of its log$")
 
 
@@ -217,7 +225,7 @@ def test_worker_that_cannot_be_configured_is_not_tried_again(start: Start) -> No
     process = start("config")
     assert process.wait() == 78
     assert process.text.count("the model is broken") == 1
-    assert "w1 is given up cause='the model is broken'" in process.text
+    assert 'process given up child=w1 cause="the model is broken"' in process.text
 
 
 def test_gateway_that_cannot_be_configured_stops_everything(start: Start) -> None:
@@ -228,14 +236,14 @@ def test_gateway_that_cannot_be_configured_stops_everything(start: Start) -> Non
 
 def test_dead_gateway_is_replaced_and_workers_stay(start: Start) -> None:
     process = start("plain", gateway="crash-once")
-    process.wait_for("gateway died")
-    process.wait_for("gateway is ready")
-    assert "w1 died" not in process.text
+    process.wait_for("process died child=gateway")
+    process.wait_for("process ready child=gateway")
+    assert "process died child=w1" not in process.text
 
 
 def test_sigterm_while_loading_ends_soon(start: Start) -> None:
     process = start("loads-for-ever")
-    process.wait_for("gateway is ready")
+    process.wait_for("process ready child=gateway")
     process.signal(signal.SIGTERM)
     assert process.wait(3) == 0
     assert process.survivors() == []
@@ -246,7 +254,7 @@ def test_drain_that_takes_too_long_ends_with_1(start: Start) -> None:
     process.wait_for("ready url=")
     process.signal(signal.SIGTERM)
     assert process.wait() == 1
-    assert "not gone in time: gateway" in process.text
+    assert "not ended in time children=gateway" in process.text
     assert process.survivors() == []
 
 

@@ -67,7 +67,7 @@ class Preemption:
         run = slot.active
         if slot.state is SlotState.DECODE:
             run.reading = list(slot.tokens)
-        logger.info("preempted task=%d n_past=%d", run.task.key.id, len(slot.tokens))
+        logger.info("task preempted", extra={"task": run.task.key.id, "n_past": len(slot.tokens)})
         self._cache.give_up(slot)
         slot.preempt()
         self._cache.counters.n_preempted += 1

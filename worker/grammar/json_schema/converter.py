@@ -133,7 +133,14 @@ class Converter:
             return pattern_rule(pattern, rule, self._rules.add, dotall=self._dotall)
         except UnsupportedPattern as error:
             self._rules.forget(n_rules)
-            logger.warning("pattern taken as any string reason=%s pattern=%.200s", error, pattern)
+            logger.warning(
+                "pattern not supported",
+                extra={
+                    "pattern": pattern[:200],
+                    "cause": error,
+                    "action": "the grammar allows any string there",
+                },
+            )
             return self._rules.add(rule, self._rules.builtin("string"))
 
     # ---- arrays and objects -------------------------------------------------------------------

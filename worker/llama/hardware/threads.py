@@ -77,7 +77,7 @@ def prioritize(prio: int) -> None:
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _NICE[prio])
     except OSError as error:
-        logger.warning("--prio %d: %s", prio, error.strerror)
+        logger.warning("priority not set", extra={"prio": prio, "cause": error.strerror})
 
 
 def _single(config: WorkerConfig) -> _Params:

@@ -168,7 +168,10 @@ class DeviceSampling:
     def _take(self, seq: int, seat: _Seat) -> None:
         seat.is_taken = self._attach(seq, seat.chain.handle)
         if not seat.is_taken:
-            logger.warning("back-end sampling is refused by the device; seq=%d", seq)
+            logger.warning(
+                "back-end sampling refused by the device",
+                extra={"slot": seq, "action": "its tokens are sampled on the CPU"},
+            )
             del self._seats[seq]
 
     def _leave(self, seq: int, seat: _Seat | None = None) -> None:
@@ -190,7 +193,10 @@ def open_board(context: Any, vocabulary: LlamaVocabulary, config: WorkerConfig) 
         is_able=config.split_mode != "tensor",
     )
     if config.sampling.backend_sampling and not device.is_able:
-        logger.warning("--backend-sampling has no effect with -sm tensor: llama.cpp refuses it")
+        logger.warning(
+            "option without effect",
+            extra={"option": "--backend-sampling", "cause": "llama.cpp refuses it with -sm tensor"},
+        )
 
     def attach(seq: int, chain: Any) -> bool:
         return bool(lib.llama_set_sampler(context, seq, chain))

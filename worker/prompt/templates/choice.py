@@ -42,5 +42,12 @@ def template_text(chosen: str) -> str:
     if "{{" in chosen or "{%" in chosen or chosen in BUILT_IN:
         return BUILT_IN.get(chosen, chosen)
     if near := difflib.get_close_matches(chosen, BUILT_IN, n=1, cutoff=_ALIKE):
-        logger.warning("--chat-template %s says the same each time: was %s meant?", chosen, near[0])
+        logger.warning(
+            "chat template is a constant text",
+            extra={
+                "option": "--chat-template",
+                "text": chosen,
+                "hint": f"was {near[0]} meant?",
+            },
+        )
     return chosen

@@ -113,7 +113,7 @@ def test_a_cache_that_is_not_there_begins_empty_with_a_warning(
 ) -> None:
     missing = str(tmp_path / "none")
     assert read_cache(missing, 256) == {}
-    assert f"lookup cache {missing} does not exist" in caplog.text
+    assert f"lookup cache does not exist file={missing}" in caplog.text
 
 
 def test_what_one_worker_learnt_the_next_one_guesses(tmp_path: Path) -> None:
