@@ -7,7 +7,6 @@ and starts again is the supervisor's decision; which models run is the gateway's
 import logging
 import os
 import selectors
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from protocol.process.control import Line, Listed, ModelInfo, Order, Phase, Verb
 from worker.models.catalog import Catalog, Entry
 from worker.supervisor import launch
 from worker.supervisor.control import ControlServer
-from worker.supervisor.exit_reasons import explain
 from worker.supervisor.managed_child import ChildState, ManagedChild
 from worker.supervisor.restart_policy import EXIT_CONFIG
 from worker.supervisor.watch import ChildWatch
@@ -129,7 +127,7 @@ class OnDemand:
             phase=phase,
             progress=round(child.progress, 3),
             exit_code=watch.exit_code if is_fault else 0,
-            why=_why(watch) if is_fault else "",
+            why=watch.cause() if is_fault else "",
         )
 
     def _greeting(self) -> Iterator[Line]:
@@ -177,27 +175,10 @@ class OnDemand:
         for watch in self._of(model):
             if watch.leaves_by is None:
                 watch.leaves_by = now + patience_s
-                _dismiss(watch)
+                watch.leave()
 
     def _ours(self) -> Iterator[ChildWatch]:
         return (watch for watch in self._watches if not watch.child.launch.is_gateway)
 
     def _of(self, model: str) -> Iterator[ChildWatch]:
         return (watch for watch in self._ours() if watch.child.launch.model == model)
-
-
-def _dismiss(watch: ChildWatch) -> None:
-    """Ask a process to leave; one that is not ready has nothing to finish."""
-    child = watch.child
-    if child.state is ChildState.WAITING:
-        child.become(ChildState.ENDED)
-    elif child.state is ChildState.READY:
-        child.kill(signal.SIGTERM)
-    else:
-        watch.is_killed = True
-        child.kill(signal.SIGKILL)
-
-
-def _why(watch: ChildWatch) -> str:
-    """Say why a process ended by itself; a fault of the configuration in the worker's own words."""
-    return watch.failure or watch.child.reason or explain(watch.exit_code)

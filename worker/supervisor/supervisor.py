@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from protocol.process.notify import Notifier
-from worker.supervisor.exit_reasons import explain
+from worker.supervisor.child_log import log_death, log_stderr
 from worker.supervisor.launch import Launch
 from worker.supervisor.managed_child import ChildState, ManagedChild, Output
 from worker.supervisor.on_demand import OnDemand
@@ -23,22 +23,19 @@ from worker.supervisor.restart_policy import (
     EXIT_CONFIG,
     EXIT_ERROR,
     EXIT_NO_WORKER,
-    EXIT_OK,
     Policy,
-    Verdict,
     judge,
 )
 from worker.supervisor.start_notice import StartNotice
 from worker.supervisor.terminal import Bar, Console
 from worker.supervisor.wake_queue import SignalQueue
-from worker.supervisor.watch import ChildWatch, fraction
+from worker.supervisor.watch import RESTING, ChildWatch, fraction
 
 logger = logging.getLogger("supervisor")
 
 _DRAIN_GRACE_S = 10.0
 """The gateway keeps its own deadline; this much later it has failed to."""
 _STOP_S = 10.0
-_RESTING = (ChildState.WAITING, ChildState.QUARANTINED)
 _OUT = (ChildState.QUARANTINED, ChildState.GIVEN_UP)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
@@ -161,7 +158,7 @@ class Supervisor:
         self._guarded(partial(self._tell, now))
 
     def _timeout_s(self, now: float) -> float | None:
-        times = [w.due_at for w in self._watches if w.child.state in _RESTING]
+        times = [w.due_at for w in self._watches if w.child.state in RESTING]
         times += [w.heard_at + w.child.launch.watchdog_s for w in self._watches if w.is_timed]
         if self._on_demand:
             times += self._on_demand.deadlines()
@@ -173,7 +170,7 @@ class Supervisor:
 
     def _start_the_due(self, now: float) -> None:
         for watch in self._watches:
-            if watch.child.state in _RESTING and watch.due_at <= now:
+            if watch.child.state in RESTING and watch.due_at <= now:
                 self._start(watch, now)
 
     def _start(self, watch: ChildWatch, now: float) -> None:
@@ -202,7 +199,7 @@ class Supervisor:
         self._console.lines(output.read())
 
     def _quote(self, name: str, output: Output) -> None:
-        _log_lines(name, output.read())
+        log_stderr(name, output.read())
 
     def _hear(self, watch: ChildWatch) -> None:
         child = watch.child
@@ -233,7 +230,7 @@ class Supervisor:
         self._hear(watch)
         said, quoted = child.close()
         self._console.lines(said)
-        _log_lines(child.launch.name, quoted)
+        log_stderr(child.launch.name, quoted)
         if self._phase is SupervisorPhase.RUNNING and watch.leaves_by is None:
             self._judge(watch, now)
         else:
@@ -251,7 +248,7 @@ class Supervisor:
             policy=self._policy_for(watch),
         )
         watch.history = verdict.history
-        self._report_death(watch, verdict)
+        log_death(watch, verdict)
         if verdict.delay_s is not None:
             child.become(ChildState.QUARANTINED if verdict.is_quarantine else ChildState.WAITING)
             watch.due_at = now + verdict.delay_s
@@ -270,25 +267,6 @@ class Supervisor:
             policy = replace(policy, quarantine_s=None)
             return policy if watch.was_ready else replace(policy, max_deaths=1)
         return policy
-
-    def _report_death(self, watch: ChildWatch, verdict: Verdict) -> None:
-        child, name = watch.child, watch.child.launch.name
-        cause = watch.failure or child.reason or explain(watch.exit_code)
-        cause = "stuck: no progress" if watch.is_killed else cause
-        retry_s = verdict.delay_s
-        if retry_s is None:
-            n_deaths = len(watch.history.deaths)
-            logger.error(
-                "process given up", extra={"child": name, "cause": cause, "n_deaths": n_deaths}
-            )
-        elif verdict.is_quarantine:
-            logger.error(
-                "process quarantined", extra={"child": name, "cause": cause, "retry_s": retry_s}
-            )
-        elif watch.exit_code == EXIT_OK:
-            logger.info("process drained", extra={"child": name, "retry_s": retry_s})
-        else:
-            logger.error("process died", extra={"child": name, "cause": cause, "retry_s": retry_s})
 
     def _kill_the_silent(self, now: float) -> None:
         for watch in self._watches:
@@ -330,23 +308,13 @@ class Supervisor:
         self._notifier.stopping()
         self._phase = SupervisorPhase.DRAINING
         self._phase_ends_at = now + self._settings.drain_timeout_s + _DRAIN_GRACE_S
-        self._leave(self._gateway)
+        self._gateway.leave()
 
     def _stop(self, now: float) -> None:
         self._phase = SupervisorPhase.STOPPING
         self._phase_ends_at = now + _STOP_S
         for watch in self._workers:
-            self._leave(watch)
-
-    def _leave(self, watch: ChildWatch) -> None:
-        """Ask a process to leave; one that is not ready has nothing to finish."""
-        child = watch.child
-        if child.state in _RESTING:
-            child.become(ChildState.ENDED)
-        elif child.state is ChildState.READY:
-            child.kill(signal.SIGTERM)
-        else:
-            child.kill(signal.SIGKILL)
+            watch.leave()
 
     def _keep_deadline(self, now: float) -> None:
         if self._phase is SupervisorPhase.DRAINING and not self._gateway.child.is_alive:
@@ -419,10 +387,3 @@ class Supervisor:
             },
         )
         self._console.tell(str(notice))
-
-
-def _log_lines(name: str, data: bytes) -> None:
-    """Log what a process wrote beside its log: a library's words, or a stack as it crashed."""
-    for line in data.decode(errors="replace").split("\n"):
-        if line.strip():
-            logger.warning("standard error", extra={"child": name, "line": line})

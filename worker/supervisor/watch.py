@@ -1,41 +1,60 @@
-"""What the supervisor remembers of a child between two turns of its loop."""
+"""State that the supervisor keeps about a child between two turns of its loop."""
 
+import signal
 from dataclasses import dataclass, field
 
+from worker.supervisor.exit_reasons import explain
 from worker.supervisor.managed_child import ChildState, ManagedChild
 from worker.supervisor.restart_policy import History
+
+RESTING = (ChildState.WAITING, ChildState.QUARANTINED)
+"""States of a child that does not run and starts at `due_at`."""
 
 
 @dataclass(slots=True)
 class ChildWatch:
-    """One child."""
+    """A child with its history and deadlines; times are of the monotonic clock, in seconds."""
 
     child: ManagedChild
     history: History = field(default_factory=History)
     due_at: float = 0.0
-    """When it starts; only while WAITING."""
+    """When it starts; only while it is resting."""
     ready_at: float = 0.0
     was_ready: bool = False
-    """In any of its lives."""
+    """Whether any of its runs became READY."""
     heard_at: float = 0.0
-    """Its last sign of progress since READY."""
+    """Time of its last watchdog message since READY."""
     exit_code: int = 0
     failure: str = ""
-    """Why it could not be started at all."""
+    """Why it could not be started; empty if it could."""
     is_killed: bool = False
-    """It was sent SIGKILL and is not dead yet."""
+    """Whether it was sent SIGKILL and has not been reaped yet."""
     leaves_by: float | None = None
-    """It was told to go, and is killed at this time."""
+    """Time at which it is killed; None unless it was asked to leave."""
 
     @property
     def is_timed(self) -> bool:
-        """Tell whether its silence is watched."""
+        """Whether it is killed if it sends no watchdog message in time."""
         is_watched = self.child.launch.watchdog_s > 0 and not self.is_killed
         return self.child.state is ChildState.READY and is_watched
 
+    def leave(self) -> None:
+        """Ask the process to leave; one that is not ready has nothing to finish and is killed."""
+        if self.child.state in RESTING:
+            self.child.become(ChildState.ENDED)
+        elif self.child.state is ChildState.READY:
+            self.child.kill(signal.SIGTERM)
+        else:
+            self.is_killed = True
+            self.child.kill(signal.SIGKILL)
+
+    def cause(self) -> str:
+        """Return why the process has ended: its own reason if it gave one, else its exit code's."""
+        return self.failure or self.child.reason or explain(self.exit_code)
+
 
 def fraction(text: str) -> float:
-    """Read a share of 0 to 1 that a child reported; anything else counts as 0."""
+    """Read the progress that a child reported, 0 to 1; malformed text counts as 0."""
     try:
         return min(1.0, max(0.0, float(text)))
     except ValueError:

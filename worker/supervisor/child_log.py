@@ -1,0 +1,35 @@
+"""Log lines about the supervisor's children: their deaths, and their standard errors."""
+
+import logging
+
+from worker.supervisor.restart_policy import EXIT_OK, Verdict
+from worker.supervisor.watch import ChildWatch
+
+logger = logging.getLogger("supervisor")
+
+
+def log_death(watch: ChildWatch, verdict: Verdict) -> None:
+    """Log why a child has died, and when it starts again."""
+    child = watch.child.launch.name
+    cause = "stuck: no progress" if watch.is_killed else watch.cause()
+    retry_s = verdict.delay_s
+    if retry_s is None:
+        n_deaths = len(watch.history.deaths)
+        logger.error(
+            "process given up", extra={"child": child, "cause": cause, "n_deaths": n_deaths}
+        )
+    elif verdict.is_quarantine:
+        logger.error(
+            "process quarantined", extra={"child": child, "cause": cause, "retry_s": retry_s}
+        )
+    elif watch.exit_code == EXIT_OK:
+        logger.info("process drained", extra={"child": child, "retry_s": retry_s})
+    else:
+        logger.error("process died", extra={"child": child, "cause": cause, "retry_s": retry_s})
+
+
+def log_stderr(child: str, data: bytes) -> None:
+    """Log each line that a child printed to standard error: messages of a library, or a stack."""
+    for line in data.decode(errors="replace").split("\n"):
+        if line.strip():
+            logger.warning("standard error", extra={"child": child, "line": line})
