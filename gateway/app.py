@@ -1,4 +1,4 @@
-"""Composition only: which endpoint answers where, and what stands before all of them."""
+"""Composition only: the routes of all endpoints, and the middlewares before them."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ def build_app(
 
 
 def _added(service: Service, routes: Sequence[Route]) -> list[Route]:
-    """Return the routes that the configuration names; raises `ConfigError` if one is taken."""
+    """Return the routes that the configuration adds; raises `ConfigError` if a path is taken."""
     config, added = service.config, []
     if config.predict_route:
         endpoint = PredictionEndpoint(service, routes)
@@ -109,7 +109,7 @@ def _added(service: Service, routes: Sequence[Route]) -> list[Route]:
 
 
 def _description(routes: list[Route], config: GatewayConfig) -> Route:
-    """Return the route of the document that describes all of them, itself included."""
+    """Return the route of the OpenAPI document, which describes all routes, itself included."""
 
     async def openapi(request: Request) -> Response:
         prefix = read_prefix(config.api_prefix)
@@ -119,7 +119,7 @@ def _description(routes: list[Route], config: GatewayConfig) -> Route:
 
 
 def _public_page(pages: Pages, routes: Sequence[Route]) -> Callable[[str], bool]:
-    """Return what tells a page, which is public, from an endpoint."""
+    """Return a function that tells whether a path is a page, which needs no key."""
     endpoints = {route.path for route in routes}
     return lambda path: path not in endpoints and pages.is_page(path)
 
@@ -134,7 +134,7 @@ def _routes(service: Service) -> list[Route]:
 
 
 def _chats(service: Service) -> dict[str, _Endpoint]:
-    """Return what takes a conversation, in the words of each API."""
+    """Return the chat endpoints of each API."""
     chatting = WrappedGeneration(service, chat.plan, "ChatCompletion")
     responding = GenerationEndpoint(service, responses.plan, "Response")
     chats = PromptEndpoints(service, chat.plan, "ChatCompletion")
@@ -156,7 +156,7 @@ def _chats(service: Service) -> dict[str, _Endpoint]:
 
 
 def _generating(service: Service) -> dict[str, _Endpoint]:
-    """Return what takes a prompt."""
+    """Return the endpoints that generate from a prompt."""
     return {
         "/v1/completions": WrappedGeneration(service, completions.plan, "TextCompletion"),
         "/completion": GenerationEndpoint(service, completion.plan, "Completion"),
@@ -166,7 +166,7 @@ def _generating(service: Service) -> dict[str, _Endpoint]:
 
 
 def _side(service: Service) -> dict[str, _Endpoint]:
-    """Return what generates nothing."""
+    """Return the endpoints that generate nothing."""
     vectors, tokens = VectorEndpoints(service), TokenEndpoints(service)
     tuning, models = TuningEndpoints(service), ModelEndpoints(service)
     rerank_paths = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")

@@ -1,4 +1,4 @@
-"""The command line of the gateway: which configuration, and what stands above it."""
+"""The gateway's command line: reads the configuration file, the environment and the options."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from protocol.wire.schema import read
 
 EXIT_CONFIG = 78
 _VERBOSE = 10
-"""From this verbosity on llama-server tells the native form of every OpenAI answer, too."""
+"""From this verbosity on llama-server adds the native form to every OpenAI answer."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -64,7 +64,7 @@ def gateway(path: Path | None, verbose: bool, keys_on_stdin: bool, **flags: obje
 
 
 def _read_stdin() -> bytes:
-    """Read all of it and let it go, so that no other process can read it again."""
+    """Read standard input to its end and close it, so that no other process can read it again."""
     data = sys.stdin.buffer.read()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, sys.stdin.fileno())
@@ -73,17 +73,17 @@ def _read_stdin() -> bytes:
 
 
 def settled(path: Path | None) -> PoolConfig:
-    """Return what the file says, and the environment above it."""
+    """Return the configuration of the file; the environment takes precedence."""
     pool = configs.load(path) if path is not None else PoolConfig()
     if path is not None:
         pool = replace(pool, gateway=_anchored(pool.gateway, path.absolute().parent))
-    if PARENT_VARIABLE not in os.environ:  # a supervisor has already settled who wins
+    if PARENT_VARIABLE not in os.environ:  # else a supervisor has applied both
         pool = options.apply(pool, options.from_environ(os.environ, ("gateway", "log")))
     return pool
 
 
 def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
-    """Return the gateway's part with the flags above all."""
+    """Return the gateway's configuration; the flags take precedence over file and environment."""
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     try:
         config = read(pool.gateway, given)
@@ -96,7 +96,7 @@ def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
 
 
 def _check_settings(text: str) -> None:
-    """Refuse settings of pages that are no JSON object; raises `ConfigError`."""
+    """Raise `ConfigError` unless the settings of the pages are a JSON object."""
     try:
         is_object = not text or isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -106,7 +106,7 @@ def _check_settings(text: str) -> None:
 
 
 def _anchored(config: GatewayConfig, folder: Path) -> GatewayConfig:
-    """Read relative paths of a file as relative to its folder."""
+    """Resolve relative paths of a configuration file against its folder."""
     return replace(
         config,
         api_key_file=tuple(str(folder / name) for name in config.api_key_file),

@@ -1,7 +1,7 @@
 """The running gateway: sockets, pool, Hypercorn, signals, drain, reports to the supervisor.
 
-Hypercorn is embedded and never runs workers of its own. Its listener closes the moment it is told
-to stop, so the pool is drained before that.
+Hypercorn is embedded and runs in this process only. It closes its listener at once when it is told
+to stop, so the pool is drained before.
 """
 
 import asyncio
@@ -41,18 +41,18 @@ _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
 """Longer than a proxy's 60 s: the side that reuses a connection must be the first to drop it."""
 _FLUSH_S = 5.0
-"""What has ended may still be on its way to a slow client when the listener closes."""
+"""Time for finished answers to reach slow clients after the listener has closed."""
 
 
 @dataclass(slots=True)
 class Signals:
-    """SIGTERM and SIGINT: the first asks for a drain, the second ends it."""
+    """SIGTERM and SIGINT: the first starts a drain, the second ends it at once."""
 
     drain: asyncio.Event = field(default_factory=asyncio.Event)
     leave: asyncio.Event = field(default_factory=asyncio.Event)
 
     def install(self) -> None:
-        """Listen; to be called on the loop."""
+        """Install the handlers; call this on the loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.received)
@@ -64,19 +64,19 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """What works behind the endpoints."""
+    """The parts behind the endpoints: pool, and model manager if there is one."""
 
     pool: Pool
     router: ModelManager | None
 
     async def start(self) -> None:
-        """Open them; raises `ConfigError`."""
+        """Start all parts; raises `ConfigError`."""
         await self.pool.start()
         if self.router is not None:
             await self.router.start()
 
     def drain(self) -> None:
-        """Take nothing new."""
+        """Refuse new work."""
         self.pool.drain()
         if self.router is not None:
             self.router.drain()
@@ -121,7 +121,7 @@ def run(config: GatewayConfig, notifier: Notifier) -> int:
 
 
 def limit_threads(loop: asyncio.AbstractEventLoop, n_threads: int) -> None:
-    """Give the work beside a loop this many threads; 0 and less leave it to Python."""
+    """Set the number of the loop's executor threads; 0 or less keeps Python's default."""
     if n_threads > 0:
         loop.set_default_executor(ThreadPoolExecutor(n_threads))
 
@@ -133,7 +133,7 @@ async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: 
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics)
     app = build_app(config, parts.pool, metrics, parts.router)
-    gc.freeze()  # what is there now never goes: to look through it takes 40 ms of every stream
+    gc.freeze()  # a collection over these objects would stop all streams for 40 ms
     await parts.start()
     urls = [url_of(sock, config) for sock in socks]
     url = urls[0]
@@ -167,7 +167,7 @@ async def _until_told(
     if server.done():
         told.cancel()
         server.result()
-        return EXIT_ERROR  # it ends by itself only by an exception
+        return EXIT_ERROR  # without a signal the server ends only by an exception
     logger.info("draining", extra={"limit_s": config.drain_timeout_s})
     notifier.stopping()
     parts.drain()
@@ -193,7 +193,7 @@ async def _serve(
     stop: asyncio.Event,
     metrics: Metrics,
 ) -> None:
-    own: Any = app  # Hypercorn's ASGI types are its own
+    own: Any = app  # Hypercorn has ASGI types of its own
     settings = hypercorn_config(config, socks, metrics.connections)
     await serve(own, settings, shutdown_trigger=stop.wait)
 
@@ -201,7 +201,7 @@ async def _serve(
 def hypercorn_config(
     config: GatewayConfig, socks: Sequence[socket.socket], counts: ConnectionCounts
 ) -> ServerConfig:
-    """Return Hypercorn's settings; it takes the sockets over."""
+    """Return Hypercorn's settings; Hypercorn owns the sockets from then on."""
     install()
     result = ServerConfig()
     result.connections = Connections(
@@ -226,14 +226,14 @@ def hypercorn_config(
 def _on_exception(
     metrics: Metrics, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
-    """Log and count what a callback raised; a TLS handshake that fails is the client's matter."""
+    """Log and count an exception of a callback; failed TLS handshakes are ignored."""
     if not isinstance(context.get("exception"), ssl.SSLError):
         metrics.fault("loop")
         loop.default_exception_handler(context)
 
 
 async def _beat(notifier: Notifier) -> None:
-    """Tell the supervisor that the loop turns."""
+    """Send the supervisor a heartbeat as long as the loop runs."""
     if notifier.watchdog_interval_s is None:
         return
     while True:

@@ -1,7 +1,6 @@
-"""The outermost layer: request ids, the access log, the answer to our own faults, framing limits.
+"""The outermost layer: request ids, access log, answer to unexpected exceptions, framing limits.
 
-One line a request, when it is over (probes only in detail); nothing that a client wrote reaches the
-log unescaped.
+One log line per request, when it has ended; requests of public paths are logged at DEBUG.
 """
 
 import logging
@@ -28,12 +27,12 @@ _DEFAULT = LimitsConfig()
 _NO_PROXIES = TrustedProxies()
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _CLIENT_GONE = 499
-"""nginx's number for a client that left before the answer; it only stands in the log."""
+"""nginx's status for a client that left before the answer; used in log and metrics only."""
 
 
 @dataclass(slots=True)
 class _AccessRecord:
-    """One request and what became of it."""
+    """State of one request and its answer."""
 
     request_id: bytes
     send: Send
@@ -42,7 +41,7 @@ class _AccessRecord:
     is_whole: bool = False
 
     async def forward(self, message: Message) -> None:
-        """Send a message on, with the headers that every response has."""
+        """Send an ASGI message on; adds the headers that every response has."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             own = [(b"server", b"llamapool"), (b"x-request-id", self.request_id)]
@@ -54,15 +53,15 @@ class _AccessRecord:
     async def cut(self, scope: Scope) -> None:
         """End a body that its handler has left unfinished.
 
-        HTTP/1 clients see the missing last chunk. An HTTP/2 stream would hang: Hypercorn does not
-        reset it, so it has to end as if all were well, after the error event that tells otherwise.
+        HTTP/1 clients notice the missing last chunk. An HTTP/2 stream would stay open, because
+        Hypercorn does not reset it: it ends normally, after an error event.
         """
         if self.status and not self.is_whole and scope.get("http_version") == "2":
             await self.forward({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class AccessMiddleware:
-    """Wraps everything: whatever happens below, there is one answer and one log line."""
+    """Wraps all other layers: each request gets one answer and one log line, whatever happens."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class AccessMiddleware:
         self._budget = BodyBudget(limits.bodies_mib * MIB)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; `scope["address"]` is then its client's, proxies looked through."""
+        """Answer one request; sets `scope["address"]` to the address of the client."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": ""})
             return
@@ -142,7 +141,7 @@ class AccessMiddleware:
 
 
 def framing_fault(scope: Scope, limits: LimitsConfig) -> RequestRefused | None:
-    """Return why the headers alone are refused, if they are."""
+    """Return the refusal if the headers alone break a limit or a rule of framing."""
     headers = scope["headers"]
     size = sum(len(name) + len(value) for name, value in headers)
     if len(headers) > limits.headers or size > limits.header_kib * 1024:
@@ -151,7 +150,7 @@ def framing_fault(scope: Scope, limits: LimitsConfig) -> RequestRefused | None:
         )
     names = {name for name, _ in headers}
     if b"content-length" in names and b"transfer-encoding" in names:
-        # A proxy may read the other of the two: request smuggling (RFC 9112 section 6.1).
+        # A proxy may use the other header: request smuggling (RFC 9112 section 6.1).
         return RequestRefused(400, "both Content-Length and Transfer-Encoding")
     return None
 
@@ -164,6 +163,6 @@ def _request_id(scope: Scope) -> bytes:
 
 
 def _route(scope: Scope) -> str:
-    """Name the route for the metrics: a pattern of ours, never what the client wrote."""
+    """Return the route's pattern for the metrics, never the path that the client wrote."""
     route = scope.get("route")
     return route.path if isinstance(route, Route) else "other"

@@ -1,4 +1,4 @@
-"""`--api-prefix`: everything is served below a path, and nothing beside it."""
+"""`--api-prefix`: all endpoints are served below this path, and nothing outside of it."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -7,26 +7,26 @@ from protocol.errors import ConfigError
 
 
 class PrefixMiddleware:
-    """Takes the prefix off the path; a request without it is File Not Found."""
+    """Removes the prefix from the path; a path without it is answered with File Not Found."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
         self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on under the path behind the prefix."""
+        """Pass the request on with the prefix removed."""
         path = scope.get("path", "")
         if scope["type"] == "http" and self._prefix:
             if not path.startswith(f"{self._prefix}/"):
                 await refused_response(FILE_NOT_FOUND)(scope, receive, send)
                 return
-            # In place: the access log reads from this very scope which route answered.
+            # Changed in place: the access log reads the route from this scope.
             scope["path"] = path[len(self._prefix) :]
         await self._app(scope, receive, send)
 
 
 def read_prefix(text: str) -> str:
-    """Check a prefix and drop the slash at its end; raises `ConfigError`."""
+    """Check a prefix and remove its trailing slash; raises `ConfigError`."""
     prefix = text.rstrip("/")
     if prefix and (not prefix.startswith("/") or "//" in prefix or "?" in prefix or "#" in prefix):
         raise ConfigError(f"--api-prefix {text}: must be a path such as /llama")

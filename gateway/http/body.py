@@ -1,7 +1,7 @@
-"""Reading a request body: bounded in size and time, alone and together with all others.
+"""Reads request bodies, bounded in size and time; their total size is bounded too.
 
-The Content-Type is not looked at: `curl -d` sends a form's, browsers send text/plain, and
-llama-server reads them all as JSON.
+The Content-Type is ignored: `curl -d` sends that of a form, browsers send text/plain, and
+llama-server reads all of them as JSON.
 """
 
 import asyncio
@@ -19,18 +19,19 @@ from protocol.errors import ErrorCode, TaskError
 MIB = 1024 * 1024
 
 LARGE = 256 * 1024
-"""Bytes of a body that takes so long to read that it is done in a thread."""
+"""Bodies of at least this many bytes are parsed in a thread."""
 HELD = "held_body"
-"""Where in the scope the request's share of the memory for bodies stands."""
+"""Key of the scope for the request's `HeldBody`."""
 _LINGER = 2
-"""So many times the limit is read to the end, or the client would see a reset and not our 413."""
+"""Bodies up to this many times the limit are read to the end, or the client would see a reset
+instead of the 413."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyLimits:
-    """How large a body may be, and how long it may take: longer the more has come."""
+    """Largest size of a body, and longest time for it, which grows with the bytes received."""
 
     max_bytes: int
     patience_s: float = 30.0
@@ -39,11 +40,11 @@ class BodyLimits:
 
 
 class ClientGone(Exception):
-    """The client has closed the connection: nobody is left to answer."""
+    """The client has closed the connection before the answer."""
 
 
 class BodyBudget:
-    """Bytes of the bodies of all requests that are not answered yet."""
+    """Counts the bytes of the bodies of all unanswered requests."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -53,16 +54,16 @@ class BodyBudget:
         return f"<BodyBudget {self.n_bytes} of {self._max_bytes}>"
 
     def open(self) -> "HeldBody":
-        """Open the share of one request."""
+        """Return an empty share for one request."""
         return HeldBody(self)
 
     def fits(self, n_more: int) -> bool:
-        """Tell whether there is room; a request that is alone always finds it."""
+        """Return whether there is room for more bytes; a single request always fits."""
         return not self.n_bytes or self.n_bytes + n_more <= self._max_bytes
 
 
 class HeldBody:
-    """What one request holds of the budget, until it is answered."""
+    """Bytes of the budget that one request holds until it is answered."""
 
     __slots__ = ("_budget", "n_bytes")
 
@@ -71,7 +72,7 @@ class HeldBody:
         self.n_bytes = 0
 
     def take(self, n: int) -> None:
-        """Hold more bytes; raises `TaskError` if all requests together hold too many."""
+        """Hold more bytes; raises `TaskError` if that exceeds the budget."""
         others = self._budget.n_bytes - self.n_bytes
         if others and not self._budget.fits(n):
             message = "The server holds as many request bodies as it can"
@@ -100,12 +101,12 @@ async def _parsed(
 ) -> T:
     chunks = await _whole(scope, receive, limits)
     is_large = sum(map(len, chunks)) > LARGE
-    # Putting 64 MiB together takes 30 ms, too.
+    # Joining 64 MiB takes 30 ms, so it is done in the thread too.
     return await in_thread(is_large, lambda: parse(b"".join(chunks), limits.fields))
 
 
 async def in_thread(is_long: bool, work: Callable[..., T], *args: Any) -> T:
-    """Do what takes long in a thread, where the loop's turns come in between."""
+    """Run `work` in a thread if it takes long, so that the loop stays responsive."""
     return await asyncio.to_thread(work, *args) if is_long else work(*args)
 
 
@@ -132,7 +133,7 @@ def _declared(scope: Scope) -> int:
 
 
 async def _read(receive: Receive, limits: BodyLimits, held: HeldBody) -> list[bytes] | None:
-    """Return the pieces of the body, or None if it was too large: what is too much is dropped."""
+    """Return the pieces of the body, or None if it was too large; the excess is dropped."""
     chunks: list[bytes] = []
     size = 0
     began_at = asyncio.get_running_loop().time()

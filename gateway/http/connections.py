@@ -1,8 +1,8 @@
-"""How many connections there may be, and how long each may take for the head of a request.
+"""Limits the number of connections, and the time for the head of a request.
 
-Hypercorn bounds neither, and keeps a connection whose client has left until its keep-alive time is
-over. It has no interface for this: `install` puts `BoundedConnection` in the place of its class, if
-it is the Hypercorn that this was written for.
+Hypercorn limits neither, and keeps a connection whose client has left until its keep-alive time is
+over. It offers no interface for this: `install` replaces its connection class by
+`BoundedConnection`, if the installed Hypercorn has the methods that this needs.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from protocol.errors import ErrorCode, TaskError
 logger = logging.getLogger(__name__)
 
 _RESERVED = 128
-"""Descriptors for everything else: listeners, workers, logs, files, fetched media."""
+"""File descriptors reserved for listeners, workers, logs, files and fetched media."""
 _PIECE = 4096
 """Bytes of HTTP/2 handled in one turn of the loop: at most 455 frames, of 40 us each."""
 _BODY = orjson.dumps(
@@ -39,7 +39,7 @@ _FULL = (
 
 
 class Connections:
-    """The open connections of one server; those without a request are the first to go."""
+    """The open connections of one server; idle ones are closed first."""
 
     def __init__(self, counts: ConnectionCounts, *, limit: int, head_s: float) -> None:
         self.head_s = head_s
@@ -53,7 +53,7 @@ class Connections:
         return f"<Connections {self._counts.n_open}/{self._limit} idle={len(self._idle)}>"
 
     def enter(self, connection: "BoundedConnection") -> bool:
-        """Count a new connection; false if it has no place."""
+        """Count a new connection; returns False if it must be refused."""
         counts = self._counts
         if counts.n_open >= self._limit:
             if not self._idle:
@@ -67,12 +67,12 @@ class Connections:
         return True
 
     def leave(self, connection: "BoundedConnection") -> None:
-        """Forget a connection that was let in."""
+        """Remove a connection that `enter` accepted."""
         self._counts.n_open -= 1
         self._idle.pop(connection, None)
 
     def became(self, connection: "BoundedConnection", *, idle: bool) -> None:
-        """Note whether a connection waits for a request or has one."""
+        """Record whether a connection is idle or has a request."""
         self._idle.pop(connection, None)
         if idle:
             self._idle[connection] = None
@@ -103,18 +103,18 @@ class BoundedConnection(TCPServer):
             connections.leave(self)
 
     async def protocol_send(self, event: Event) -> None:
-        """Do what the protocol wants, and note whether there is a request."""
+        """Pass an event of the protocol on, and record whether the connection has a request."""
         if isinstance(event, Updated):
             self._is_idle = event.idle
             self._end_deadline()
             if self._connections is not None:
                 self._connections.became(self, idle=event.idle)
             if self._has_left:
-                return  # the time for the next request would begin: it never comes
+                return  # no next request follows, so its deadline does not begin
         await super().protocol_send(event)
 
     async def _read_data(self) -> None:
-        n_most = _PIECE  # until it is known which protocol the first bytes begin
+        n_most = _PIECE  # until the first bytes show which protocol this is
         while not self.reader.at_eof():
             try:
                 data = await self.reader.read(n_most)
@@ -127,13 +127,13 @@ class BoundedConnection(TCPServer):
                 n_most = MAX_RECV
             else:
                 n_most = _PIECE
-                await asyncio.sleep(0)  # what has been read already would be handled in this turn
+                await asyncio.sleep(0)  # otherwise all that was read would be handled in this turn
         self._has_left = True
         await self.protocol.handle(Closed())
         await self.idle_task.stop()
 
     def _begin_deadline(self) -> None:
-        # A connection of HTTP/2 has no request for most of its life, but much to say.
+        # An HTTP/2 connection exchanges frames without a request, so it has no deadline.
         if self._connections is not None and isinstance(self.protocol.protocol, H11Protocol):
             self._deadline = self.loop.call_later(self._connections.head_s, self.writer.close)
 
@@ -144,13 +144,13 @@ class BoundedConnection(TCPServer):
 
 
 class ServerConfig(hypercorn.Config):
-    """Hypercorn's settings, and the connections of the server that has them."""
+    """Hypercorn's settings, with the connections of this server."""
 
     connections: Connections
 
 
 def install() -> None:
-    """Let Hypercorn serve by `BoundedConnection`; says so if this Hypercorn is another one."""
+    """Make Hypercorn use `BoundedConnection`; logs a warning if this Hypercorn is not known."""
     is_known = all(hasattr(TCPServer, name) for name in ("_read_data", "protocol_send", "run"))
     if getattr(run, "TCPServer", None) not in (TCPServer, BoundedConnection) or not is_known:
         logger.warning(
@@ -161,12 +161,12 @@ def install() -> None:
             },
         )
         return
-    server: Any = run  # its class is looked up here at each connection
+    server: Any = run  # Hypercorn looks its connection class up in this module for each connection
     server.TCPServer = BoundedConnection
 
 
 def descriptors() -> int:
-    """Return how many descriptors the process may open, after asking for all it can get."""
+    """Raise the process's limit of file descriptors as far as allowed, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 65_536 if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -1,7 +1,7 @@
-"""From a failure to its HTTP answer: the one table of status, type and retry advice.
+"""Maps failures to HTTP answers: one table of status, type and retry advice.
 
-Bodies are llama-server's: `code, message, type` from handlers, `message, type, code` from what
-stands before them; those of Anthropic's API also say `"type": "error"`. Deterministic failures
+Bodies are llama-server's: their keys are `code, message, type` from handlers, `message, type, code`
+from middlewares; those of Anthropic's API also have `"type": "error"`. Deterministic failures
 carry `x-should-retry: false`, because OpenAI's clients retry every 5xx otherwise; the others carry
 `Retry-After`.
 """
@@ -24,7 +24,7 @@ JSON_TYPE = "application/json; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
-    """What one error code becomes."""
+    """HTTP answer of one error code."""
 
     status: int
     kind: str
@@ -46,16 +46,16 @@ ANSWERS: Mapping[ErrorCode, ErrorAnswer] = {
 }
 
 _RETRY_AFTER_S = 1
-"""For failures whose end nobody can measure: loading, draining, a worker lost."""
+"""For failures whose duration is unknown: loading, draining, a lost worker."""
 
 _LONGEST_RETRY_AFTER_S = 120
-"""Beyond this OpenAI's clients give up at once."""
+"""OpenAI's clients do not retry if the server asks for more."""
 
 _SHOWN = ("n_prompt_tokens", "n_ctx")
 
 
 class RequestRefused(Exception):
-    """An answer given before any handler runs; `kind` is the type in the body."""
+    """Refusal before a handler runs; `kind` is the `type` in the body."""
 
     def __init__(self, status: int, message: str, kind: str = "invalid_request_error") -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ def task_error_body(error: TaskError) -> dict[str, Any]:
     if error.code in (
         ErrorCode.UNAVAILABLE,
         ErrorCode.LOST,
-    ):  # llama-server says this one from its middleware
+    ):  # llama-server sends this one from a middleware
         fields = {"message": error.message, "type": answer.kind, "code": answer.status}
     else:
         fields = {"code": answer.status, "message": error.message, "type": answer.kind}
@@ -88,7 +88,7 @@ def task_error_body(error: TaskError) -> dict[str, Any]:
 
 
 def retry_headers(error: TaskError) -> Headers:
-    """Tell the client whether and when to try again."""
+    """Return the headers that tell the client whether and when to retry."""
     if not ANSWERS[error.code].is_transient:
         return {"x-should-retry": "false"}
     wait_s = error.detail.get("retry_after_s", _RETRY_AFTER_S)
@@ -112,7 +112,7 @@ _ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 
 
 def _enveloped(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Add what Anthropic's clients know an error by; llama-server's do not mind it."""
+    """Add `"type": "error"`, which Anthropic's clients need and others ignore."""
     return {"type": "error", **body} if path in _ANTHROPIC_PATHS else body
 
 
@@ -135,7 +135,7 @@ async def on_refused(request: Request, error: Exception) -> Response:
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Answer Starlette's own: unknown path and wrong method are one thing here."""
+    """Answer Starlette's exceptions; as in llama-server, a wrong method counts as unknown path."""
     assert isinstance(error, HTTPException)
     if error.status_code in (404, 405):
         return refused_response(FILE_NOT_FOUND)
@@ -147,4 +147,4 @@ HANDLERS: Mapping[Any, Any] = {
     RequestRefused: on_refused,
     HTTPException: on_http_exception,
 }
-"""What Starlette does with each exception; anything else is a fault (`gateway/http/access.py`)."""
+"""Handlers that Starlette calls by exception; `gateway/http/access.py` answers all others."""

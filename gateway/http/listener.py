@@ -1,7 +1,6 @@
 """The sockets that the gateway listens on: addresses, and paths of Unix sockets.
 
-They are bound before anything else starts, so that two servers cannot both think that they have
-a port.
+They are bound before anything else starts, so that a port in use is noticed at once.
 """
 
 import errno
@@ -18,7 +17,7 @@ _LINUX_OPTIONS = {
     "TCP_KEEPIDLE": 60,
     "TCP_KEEPINTVL": 15,
     "TCP_KEEPCNT": 4,
-    # Hypercorn would wait for ever to flush to a reader that has stopped reading.
+    # Without it Hypercorn would wait without limit for a client that has stopped reading.
     "TCP_USER_TIMEOUT": 60_000,
 }
 _WILDCARDS = {"": "", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
@@ -31,7 +30,7 @@ def hosts(config: GatewayConfig) -> list[str]:
 
 
 def listen(config: GatewayConfig) -> list[socket.socket]:
-    """Bind every address; raises `ConfigError` that names one and the mend."""
+    """Bind every address; raises `ConfigError` with the address and what to do."""
     check_tls(config)
     bound: list[socket.socket] = []
     port = config.port
@@ -41,7 +40,7 @@ def listen(config: GatewayConfig) -> list[socket.socket]:
                 bound.append(_listen_unix(Path(host).expanduser()))
                 continue
             bound.append(_listen_tcp(host, port, reuse_port=config.reuse_port))
-            port = bound[-1].getsockname()[1]  # what the system chose holds for all of them
+            port = bound[-1].getsockname()[1]  # all addresses get the port that the system chose
     except ConfigError:
         for sock in bound:
             sock.close()
@@ -50,7 +49,7 @@ def listen(config: GatewayConfig) -> list[socket.socket]:
 
 
 def check_tls(config: GatewayConfig) -> None:
-    """Raise `ConfigError` for a key and a certificate that cannot serve."""
+    """Raise `ConfigError` if TLS key and certificate cannot be used."""
     if bool(config.ssl_key_file) != bool(config.ssl_cert_file):
         raise ConfigError("ssl_key_file and ssl_cert_file belong together: set both or neither")
     if not config.ssl_cert_file:
@@ -91,7 +90,7 @@ def _listen_tcp(host: str, port: int, *, reuse_port: bool) -> socket.socket:
 
 
 def _listen_unix(path: Path) -> socket.socket:
-    """Bind a path; a socket that a dead server has left there is taken over."""
+    """Bind a path; a socket file that an ended server has left there is replaced."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket() and sock.connect_ex(str(path)) == errno.ECONNREFUSED:
@@ -107,7 +106,7 @@ def _listen_unix(path: Path) -> socket.socket:
 
 
 def close_unix(config: GatewayConfig) -> None:
-    """Remove the socket files: nobody listens there any more."""
+    """Remove the socket files, after the listeners have closed."""
     for host in hosts(config):
         if host.endswith(_UNIX_SUFFIX):
             with suppress(OSError):
@@ -115,7 +114,7 @@ def close_unix(config: GatewayConfig) -> None:
 
 
 def _tune(sock: socket.socket) -> None:
-    """Set what accepted connections inherit: no delay, and an end for peers that are gone."""
+    """Set options that accepted connections inherit: no delay, and a time-out for gone peers."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -136,7 +135,7 @@ def url_of(sock: socket.socket, config: GatewayConfig) -> str:
 
 
 def is_local(config: GatewayConfig) -> bool:
-    """Tell whether only this host can reach every address."""
+    """Return whether all addresses can be reached from this host only."""
     return all(
         host in ("::1", "localhost") or host.startswith("127.") or host.endswith(_UNIX_SUFFIX)
         for host in hosts(config)

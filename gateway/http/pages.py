@@ -1,7 +1,7 @@
-"""What a browser sees at `/`: the built-in page, a directory of one's own before it, or nothing.
+"""The pages at `/`: the built-in page, files of `--path` in front of it, or nothing.
 
-What the directory lacks comes from the built-in files, as in the seeds: a page of one's own imports
-`/completion.js`. None of it needs a key: the page asks for one and sends it with each request.
+Files that the directory lacks come from the built-in ones, so that a custom page can import
+`/completion.js`. Pages need no key: the page asks the user for one and sends it with each request.
 """
 
 import mimetypes
@@ -19,7 +19,7 @@ from protocol.errors import ConfigError
 
 _OWN = Path(__file__).parents[1] / "static"
 _HEADERS = {
-    # Everything comes from here, and nothing may frame a page into which people type keys.
+    # All parts come from this server, and no other page may frame one into which users type keys.
     "Content-Security-Policy": (
         "default-src 'self'; img-src data:; base-uri 'none'; form-action 'self'; "
         "frame-ancestors 'none'"
@@ -32,7 +32,7 @@ _HEADERS = {
 
 class _Files(StaticFiles):
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """Find a file; the system's own calls raise for a NUL in its name."""
+        """Find a file; a NUL in the name is not found, where the system calls would raise."""
         return ("", None) if "\0" in path else super().lookup_path(path)
 
 
@@ -45,7 +45,7 @@ class Pages:
     theirs: StaticFiles | None = None
 
     def is_page(self, path: str) -> bool:
-        """Tell whether a path is that of a file."""
+        """Return whether a path is that of a served file."""
         return path in self.own or self._is_theirs(path)
 
     def _is_theirs(self, path: str) -> bool:
@@ -58,7 +58,7 @@ class Pages:
         return status is not None and Path(found).is_file()
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes; they come after all others."""
+        """Return the routes of the files; they must come after all others."""
         routes: list[BaseRoute] = [Route(path, self._show, methods=["GET"]) for path in self.own]
         return routes if self.theirs is None else [*routes, Mount("/", self.theirs)]
 
@@ -73,7 +73,7 @@ class Pages:
 
 
 def open_pages(config: GatewayConfig) -> Pages:
-    """Find what is to be served; raises `ConfigError` for a directory that is none."""
+    """Find the files to serve; raises `ConfigError` if `--path` is not a directory."""
     if not config.ui:
         return Pages()
     files = {f"/{path.name}": path for path in sorted(_OWN.iterdir()) if path.is_file()}

@@ -1,7 +1,7 @@
-"""From the bytes of a body to its JSON value: bounded in depth and in the objects that it becomes.
+"""Parses a body to its JSON value, bounded in depth and in the number of values.
 
-What orjson refuses never gets further: halves of surrogate pairs, NaN, numbers beyond a double.
-Integers beyond 64 bits come as floats, and of equal names the last one counts.
+orjson refuses lone surrogates, NaN and numbers beyond a double. Integers beyond 64 bits become
+floats; of equal names the last one counts.
 """
 
 from typing import Any
@@ -14,15 +14,15 @@ from protocol.wire.shapes import measure
 
 _DEFAULT = LimitsConfig()
 _MARK = b"\xef\xbb\xbf"
-"""A byte order mark, as some Windows programs write before every text."""
+"""Byte order mark, which some Windows programs write before every text."""
 _NAME = 10
-"""A name in an object takes so many times longer to read than a value."""
+"""Cost of reading a name of an object, relative to a value."""
 _SLICE = 256 * 1024
-"""Bytes that are counted at once: other threads run in between."""
+"""Bytes that are counted at once; other threads run in between."""
 
 
 def parse_object(data: bytes, limits: LimitsConfig = _DEFAULT) -> dict[str, Any]:
-    """Decode a JSON object; raises `InvalidRequest` with the place of the mistake."""
+    """Decode a JSON object; raises `InvalidRequest` with the position of the error."""
     if not data.strip():
         raise InvalidRequest("the request body is empty; it must be a JSON object")
     value = _decoded(data, limits)
@@ -32,7 +32,7 @@ def parse_object(data: bytes, limits: LimitsConfig = _DEFAULT) -> dict[str, Any]
 
 
 def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
-    """Decode a JSON array; raises `InvalidRequest`, in llama-server's words if it is none."""
+    """Decode a JSON array; raises `InvalidRequest` with llama-server's text if it is none."""
     value = _decoded(data, limits) if data.strip() else None
     if not isinstance(value, list):
         raise InvalidRequest("Request body must be an array")
@@ -40,24 +40,24 @@ def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
 
 
 def _decoded(data: bytes, limits: LimitsConfig) -> Any:
-    if _NAME * len(data) > limits.values:  # each is at least a byte
+    if _NAME * len(data) > limits.values:  # each value takes at least a byte
         _check_values(data, limits.values)
     try:
         value = orjson.loads(data.removeprefix(_MARK))
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the request body is not valid JSON: {error}") from error
-    # Fewer brackets than the limit cannot nest deeper; nearly every body ends here.
+    # With fewer brackets than the limit it cannot nest too deep: true for nearly every body.
     if data.count(b"{") + data.count(b"[") > limits.depth and measure(value)[0] > limits.depth:
         raise InvalidRequest(f"the request body nests deeper than {limits.depth}")
     return value
 
 
 def _check_values(data: bytes, most: int) -> None:
-    """Bound what orjson makes of the body: it lets no other thread run before it is done."""
+    """Limit the values of a body before orjson parses it: orjson holds the GIL until it is done."""
     parts = [data[start : start + _SLICE] for start in range(0, len(data), _SLICE)]
     if sum(map(_count_marks, parts)) <= most:
         return
-    # Now without what stands in strings.
+    # Count again without the contents of strings.
     n, begins_escaped, begins_inside = 0, False, False
     for part in parts:
         single = part[begins_escaped:].replace(b"\\\\", b"")

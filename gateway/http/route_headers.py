@@ -1,4 +1,4 @@
-"""What a response's headers tell of the way that its request took through the pool."""
+"""Response headers that show how the pool routed the request."""
 
 from collections.abc import Sequence
 
@@ -20,5 +20,5 @@ def route_headers(streams: Sequence[TaskStream]) -> dict[str, str]:
 
 
 def _printable(name: str) -> str:
-    """Write a worker's name so that it may stand in a header."""
+    """Escape a worker's name for use in a header."""
     return ascii(name)[1:-1][:64]

@@ -1,1 +1,1 @@
-"""Media that a request only names: fetched from hosts that are allowed, or read from a folder."""
+"""Media given by URL: fetched from allowed hosts, or read from a folder."""

@@ -1,8 +1,8 @@
 """Which hosts media may be fetched from, and at which addresses. Pure.
 
-A request chooses the URL, so it could make this server reach what only this server can reach.
-Therefore a host must match a pattern, and besides each address that it resolves to must be public,
-or lie in a network that a pattern names: who writes `10.0.0.0/8` means it, who writes `*` does not.
+The client chooses the URL, so it could make this server reach hosts of the internal network (SSRF).
+Therefore the host must match a pattern, and each address that it resolves to must be public or lie
+in a network that a pattern names: `10.0.0.0/8` allows private addresses, `*` does not.
 """
 
 import ipaddress
@@ -26,25 +26,25 @@ _ANY_PORT = -1
 
 @dataclass(frozen=True, slots=True)
 class AllowedTarget:
-    """A URL taken apart."""
+    """Parts of a URL."""
 
     scheme: str
     host: str
-    """A name in small letters, or an address without brackets."""
+    """Name in lower case, or IP address without brackets."""
     port: int
     path: str
-    """What the request line says, the query with it."""
+    """Path and query, as in the request line."""
 
     @property
     def authority(self) -> str:
-        """Return what the Host header says."""
+        """Return the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def read_url(url: str) -> AllowedTarget:
-    """Take a URL apart; raises ValueError with what is wrong with it."""
-    # Before urlsplit, which drops some characters silently and so reads another URL than others.
+    """Parse a URL; raises ValueError with the reason."""
+    # Before urlsplit, which drops some characters silently and would read a different URL.
     if len(url) > MAX_URL or not re.fullmatch(r"[\x21-\x5b\x5d-\x7e]+", url):
         raise ValueError(f"must be ASCII without spaces, at most {MAX_URL} characters")
     parts = urlsplit(url)
@@ -67,7 +67,7 @@ class _Rule:
     name: str = ""
     network: Network | None = None
     port: int | None = None
-    """None is the usual one of the scheme."""
+    """None is the default port of the scheme."""
 
     def fits(self, target: AllowedTarget) -> bool:
         usual = PORTS[target.scheme]
@@ -82,23 +82,23 @@ class _Rule:
 
 
 class Allowed:
-    """The patterns of a configuration: `HOST`, `*.DOMAIN`, `*`, `ADDRESS` or `NETWORK/BITS`,
-    and behind it `:PORT` or `:*`; without, the scheme's own port.
+    """Patterns of the configuration: `HOST`, `*.DOMAIN`, `*`, `ADDRESS` or `NETWORK/BITS`,
+    followed by `:PORT` or `:*`; without a port, the default port of the scheme.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Read the patterns; raises `ConfigError` naming one that cannot be read."""
+        """Read the patterns; raises `ConfigError` with the one that is malformed."""
         self._rules = [_rule(pattern.lower()) for pattern in patterns]
 
     def __bool__(self) -> bool:
         return bool(self._rules)
 
     def takes_host(self, target: AllowedTarget) -> bool:
-        """Tell whether a URL may be asked for at all."""
+        """Return whether the host of a URL matches a pattern."""
         return any(rule.fits(target) for rule in self._rules)
 
     def takes_address(self, text: str) -> bool:
-        """Tell whether to connect to an address that a host resolved to."""
+        """Return whether connections to this resolved address are allowed."""
         address = _address(text)
         if address is None:
             return False
@@ -131,7 +131,7 @@ def _address(text: str) -> Address | None:
 
 
 def _unmapped(address: Address) -> Address:
-    """Return the IPv4 address behind ::ffff:a.b.c.d, or behind what NAT64 makes of it."""
+    """Return the IPv4 address in ::ffff:a.b.c.d or in a NAT64 address."""
     if not isinstance(address, ipaddress.IPv6Address):
         return address
     if address in _NAT64:
@@ -140,7 +140,7 @@ def _unmapped(address: Address) -> Address:
 
 
 def _embedded(address: Address) -> list[Address]:
-    """List the IPv4 addresses to which a gateway on the way would pass this one on."""
+    """Return the IPv4 addresses to which a 6to4 or NAT64 gateway would forward this one."""
     if not isinstance(address, ipaddress.IPv6Address):
         return []
     found: list[Address] = [address.sixtofour] if address.sixtofour is not None else []

@@ -1,8 +1,8 @@
-"""GET for an image: bounded in size and time, and never to where it was not allowed.
+"""Fetches a media file by GET: bounded in size and time, from allowed hosts only.
 
-The name is resolved once, every address is judged, and the connection goes to one that was judged:
-a second look-up could give another answer. Redirects are judged like the first URL. Proxies of the
-environment are not used, for they would resolve the name themselves.
+The name is resolved once, every address is checked, and the connection goes to a checked address:
+a second look-up could give another one. Redirects are checked like the first URL. Proxies of the
+environment are not used, because they would resolve the name themselves.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 3
 _CHUNK = 65536
 _UNTYPED = frozenset({"application/octet-stream", "binary/octet-stream"})
-"""What stores of files say of everything; the decoder will see what it is."""
+"""Types that object stores give for any file; the decoder detects the format."""
 
 
 class NotFetched(Exception):
-    """Why there is nothing; the text is for the client."""
+    """The file was not fetched; the text is for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _FetchedHead:
 
 
 class Fetcher:
-    """Fetches what the patterns allow."""
+    """Fetches URLs that the patterns allow."""
 
     def __init__(self, allowed: Allowed, max_bytes: int, patience_s: float) -> None:
         self._allowed = allowed
@@ -86,7 +86,7 @@ class Fetcher:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
-        # One bad address condemns them all: such an answer was made to be tried until it works.
+        # One forbidden address refuses the host: a mixed answer is a sign of an attack.
         if not addresses or not all(map(self._allowed.takes_address, addresses)):
             raise NotFetched(f"{target.host} has an address that this server does not fetch from")
         return addresses

@@ -10,7 +10,7 @@ SCHEME = "file://"
 def read_file(folder: Path, url: str, max_bytes: int) -> bytes:
     """Return a file of the folder; raises ValueError with the reason, in llama-server's words.
 
-    Symbolic links are followed first: what counts is where the file is, not how it is named.
+    Symbolic links are resolved first: the file itself must be inside of the folder.
     """
     name = url.removeprefix(SCHEME)
     if not name or len(name) > 255 or not name.isprintable() or name.startswith("/"):
@@ -26,7 +26,7 @@ def read_file(folder: Path, url: str, max_bytes: int) -> bytes:
 
 
 def _read(path: Path, name: str, max_bytes: int) -> bytes:
-    # Not blocking: a pipe in the folder would otherwise hold the thread until somebody writes.
+    # Non-blocking: opening a named pipe would block the thread until somebody writes to it.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

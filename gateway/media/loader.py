@@ -1,4 +1,4 @@
-"""Puts into a plan the media that its request only names."""
+"""Loads the media that a request gives by URL, and puts them into its plan."""
 
 import asyncio
 from dataclasses import replace
@@ -14,13 +14,13 @@ from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, InvalidRequest
 
 _AT_ONCE = 16
-"""Fetches of all requests together."""
+"""Concurrent fetches, over all requests."""
 _NO_FILES = "file:// URLs are not allowed unless --media-path is specified"
 _NO_HOSTS = "this server fetches nothing (--media-url-allow names hosts that it may fetch from)"
 
 
 class MediaLoader:
-    """Fetches and reads what a configuration allows; without one, nothing."""
+    """Fetches and reads what the configuration allows; by default nothing."""
 
     def __init__(self, config: GatewayConfig | None = None) -> None:
         """Read the configuration; raises `ConfigError`."""
@@ -38,7 +38,7 @@ class MediaLoader:
         """Return the plan with all its media; raises `InvalidRequest` naming the field."""
         if not plan.links:
             return plan
-        # The same picture may stand in each turn of a dialog: it is fetched once.
+        # A dialog may contain the same picture in each turn: it is fetched once.
         first = {(link.url, link.kind): link for link in plan.links}
         loaded = await together(self._load(link) for link in first.values())
         data = dict(zip(first, loaded, strict=True))

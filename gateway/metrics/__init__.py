@@ -1,4 +1,4 @@
-"""What `GET /metrics` says, and the counters behind it.
+"""The text of `GET /metrics`, and the counters behind it.
 
-Imported by whoever counts: the pool, the routes, the server.
+Imported by the pool, the routes and the server, which count.
 """

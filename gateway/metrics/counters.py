@@ -13,10 +13,10 @@ from protocol.wire.facts import Stats
 _LATEST = ("n_kv_used", "n_kv", "n_branches", "n_host_bytes", "link_lag_s")
 _LARGEST, _LISTED = "n_tokens_max", "accepted_at"
 SUMMED = tuple(f.name for f in fields(Stats) if f.name not in (*_LATEST, _LARGEST, _LISTED))
-"""Fields of `Stats` that only grow within one start of a worker and add up over all of them."""
+"""Fields of `Stats` that only grow during a run of a worker, and are added up over all runs."""
 
 
-# vLLM's buckets, so that dashboards made for it fit; three finer ones for the inter-token latency.
+# vLLM's buckets, so that its dashboards fit; three finer ones for the inter-token latency.
 _TTFT_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
     *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -33,12 +33,12 @@ class ConnectionCounts:
 
     n_open: int = 0
     n_closed_idle: int = 0
-    """Closed while they had no request, to let a new one in."""
+    """Idle connections that were closed to make room for new ones."""
     n_refused: int = 0
 
 
 class Histogram:
-    """Counts of durations by upper bound. `observe` costs 0.2 us: it is called for every token."""
+    """Counts durations by upper bound. `observe` takes 0.2 us; it is called for every token."""
 
     __slots__ = ("_bounds", "_counts", "total_s")
 
@@ -66,7 +66,7 @@ class Histogram:
 
 
 class ModelLatencies:
-    """The three histograms of one model; the pool holds on to it, so no label is looked up."""
+    """The three histograms of one model; the pool keeps a reference, so no label is looked up."""
 
     __slots__ = ("itl", "queue", "ttft")
 
@@ -78,7 +78,7 @@ class ModelLatencies:
 
 @dataclass(slots=True)
 class WorkerSums:
-    """What one worker name did for one model, over all its starts."""
+    """Sums of one worker name for one model, over all its runs."""
 
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMMED, 0))
     n_tokens_max: int = 0
@@ -86,7 +86,7 @@ class WorkerSums:
 
 
 class StatsBook:
-    """Adds up the workers' `Stats`, each of which counts from the start of one process."""
+    """Adds up the workers' `Stats`, which begin at zero with each process."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str], WorkerSums] = {}
@@ -97,7 +97,7 @@ class StatsBook:
         return f"<StatsBook n_prompt={totals['n_prompt']} n_predicted={totals['n_predicted']}>"
 
     def beat(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
-        """Take the newest counters of a worker; a new epoch starts from zero."""
+        """Store the newest counters of a worker; a new epoch begins at zero."""
         last_epoch, last = self._last.get(worker, (epoch, Stats()))
         if last_epoch != epoch:
             last = Stats()
@@ -113,7 +113,7 @@ class StatsBook:
         row.accepted_at = [sum(pair) for pair in zip_longest(row.accepted_at, new, fillvalue=0)]
 
     def latest(self, worker: str) -> Stats:
-        """Return the counters of a worker's current start."""
+        """Return the counters of a worker's current run."""
         return self._last.get(worker, (0, Stats()))[1]
 
     def rows(self) -> Mapping[tuple[str, str], WorkerSums]:
@@ -121,7 +121,7 @@ class StatsBook:
         return self._sums
 
     def accepted_at(self) -> list[int]:
-        """Return the accepted guesses of all workers by their position in the draft."""
+        """Return the accepted draft tokens of all workers, by position in the draft."""
         lists = [row.accepted_at for row in self._sums.values()]
         return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
 

@@ -1,7 +1,7 @@
 """llama-server's own metrics, name for name and text for text, summed over the pool.
 
-Written by hand: a metrics library would rename them (`n_tokens_max` is no legal counter), and
-clients parse them as plain `name value` lines without labels.
+Written without the metrics library, which would rename them (`n_tokens_max` is no legal counter
+name); clients parse them as plain `name value` lines without labels.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,18 +12,18 @@ from protocol.wire.facts import Stats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The pool at one scrape."""
+    """State of the pool at one scrape."""
 
     totals: Mapping[str, float]
-    """`Stats` summed over all workers that ever were."""
+    """`Stats` summed over all workers since the start."""
     window: Mapping[str, float]
     """The same since the last scrape."""
     latest: Sequence[Stats]
-    """Of the connected workers, for what does not add up over time."""
+    """`Stats` of the connected workers, for values that are not sums."""
     n_processing: int
     n_deferred: int
     accepted_at: Sequence[int] = ()
-    """Accepted guesses by their position in the draft; empty until somebody guessed."""
+    """Accepted draft tokens by position in the draft; empty before the first draft."""
 
 
 def legacy_text(now: Snapshot) -> str:
@@ -58,7 +58,7 @@ def _lines(name: str, text: str, kind: str, value: float) -> Iterable[str]:
 
 
 def _positions(accepted_at: Sequence[int]) -> Iterable[str]:
-    """Write the one family with a label; llama-server leaves it out until there was a draft."""
+    """Write the only family with a label; as in llama-server, left out before the first draft."""
     if not accepted_at:
         return
     name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
@@ -104,7 +104,7 @@ _LLAMACPP_GAUGES = (
     ("requests_processing", "Number of requests processing"),
     ("requests_deferred", "Number of requests deferred"),
     ("n_busy_slots_per_decode", "Average number of busy slots per llama_decode() call"),
-    # Not in llama-server of today; texts of 2024.
+    # Not in today's llama-server; the texts are those of 2024.
     ("kv_cache_usage_ratio", "KV-cache usage. 1 means 100 percent usage."),
     ("kv_cache_tokens", "KV-cache tokens."),
 )

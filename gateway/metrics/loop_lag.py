@@ -1,7 +1,7 @@
-"""How late the loop's turns come: a timer that notes by how much it was held up.
+"""Measures the delay of the event loop: how late a timer fires.
 
-One call every 100 ms costs an idle gateway 0.12 % of a core. What holds the loop for a second makes
-the timer late by 900 to 1,000 ms.
+One call every 100 ms costs an idle gateway 0.12 % of a core. A callback that blocks the loop for a
+second makes the timer late by 900 to 1,000 ms.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ _BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 
 
 class LoopLag:
-    """The lateness of the loop's timers since the start; one timer, while it is open."""
+    """Delays of one timer since `open`."""
 
     def __init__(self) -> None:
         self.histogram = Histogram(_BOUNDS_S)

@@ -1,7 +1,7 @@
-"""What `GET /metrics` says: llama-server's lines to the letter, and the pool's own.
+"""The text of `GET /metrics`: llama-server's lines unchanged, and the pool's own.
 
-It owns the names, texts and counters. What is true right now (workers, slots, queue) is asked of
-the pool at each scrape through `PoolView`; it knows nothing of sockets and tasks.
+It owns names, texts and counters. Current values (workers, slots, queue) are read from the pool at
+each scrape through `PoolView`.
 """
 
 import logging
@@ -32,7 +32,7 @@ _LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """One connected worker right now."""
+    """Current state of one connected worker."""
 
     name: str
     model: str
@@ -42,7 +42,7 @@ class WorkerView:
 
 
 class PoolView(Protocol):
-    """What the metrics ask of the pool."""
+    """What the metrics read from the pool."""
 
     def workers(self) -> tuple[WorkerView, ...]:
         """List the connected workers."""
@@ -83,24 +83,24 @@ class Metrics:
         self.tasks[model, finish] += 1
 
     def routed(self, model: str, branch: str) -> None:
-        """Count an assignment by what decided it."""
+        """Count an assignment by its reason."""
         self.routes[model, branch] += 1
 
     def reused(self, model: str, *, expected: int, found: int) -> None:
-        """Count the prompt tokens that should be in a cache, and those that were."""
+        """Count the prompt tokens that were expected in a cache, and those that were found."""
         self.expected[(model,)] += expected
         self.found[(model,)] += found
 
     def worker_lost(self, worker: str, model: str) -> None:
-        """Count a connection that broke."""
+        """Count a lost connection of a worker."""
         self.losses[worker, model] += 1
 
     def dropped(self, n: int) -> None:
-        """Count messages that came for nobody."""
+        """Count messages that belong to no current task."""
         self.n_late += n
 
     def fault(self, place: str) -> None:
-        """Count an exception that was survived."""
+        """Count an unexpected exception that was handled."""
         self.faults[(place,)] += 1
 
     def beat(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
@@ -159,14 +159,14 @@ _LATEST = (
 
 
 class _Own(Collector):
-    """The pool's own families at the moment of a scrape."""
+    """The pool's own metric families at one scrape."""
 
     def __init__(self, metrics: Metrics, view: PoolView) -> None:
         self._metrics = metrics
         self._view = view
 
     def describe(self) -> Iterable[Metric]:
-        """Keep the registry from collecting at registration."""
+        """Return nothing, so that the registry does not collect at registration."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

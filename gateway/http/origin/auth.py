@@ -1,10 +1,10 @@
-"""Who may use the API, and who may change it for all: keys, kept as digests, re-read when their
-files change.
+"""API keys: who may use the API, and who is an admin. Keys are kept as digests; key files are read
+again when they change.
 
-Deny by default: with a key configured, every path but the few public ones needs one. The tenant, by
-which the queue is fair, is a short digest of the key, or without keys the client's address. What
-changes the server for other clients needs an admin: the only key there is, one that is marked so,
-or without keys anybody but the page of another site.
+If any key is configured, every path needs one, except the public paths. The tenant of the fair
+queue is a short digest of the key, or without keys the client's address. Requests that change the
+server for all clients need an admin: the only key, a key that is marked as admin, or without keys
+everybody except web pages of other sites.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _NEEDS_OWN_PAGE = "A page of another site may not do this: name its origin with 
 
 
 class Holder(NamedTuple):
-    """Who has a key."""
+    """Owner of a key."""
 
     tenant: str
     is_admin: bool
@@ -43,9 +43,9 @@ class Holder(NamedTuple):
 
 @dataclass(slots=True)
 class KeyFile:
-    """One file of keys and the state in which it was last read.
+    """One key file with its keys as last read.
 
-    A line is a key; `admin` behind it, after a space, marks the key of an admin.
+    Each line is a key; `admin` after it, separated by a space, marks an admin's key.
     """
 
     path: Path
@@ -67,16 +67,16 @@ class KeyFile:
 
 @dataclass(slots=True)
 class KeyRing:
-    """Every key that is let in; none at all lets everybody in."""
+    """All valid keys; without any configured key everybody has access."""
 
     keys: frozenset[bytes] = frozenset()
     admins: frozenset[bytes] = frozenset()
-    """Those of the keys that are admins'; more are marked in the files."""
+    """Digests of the options' admin keys; the files mark further ones."""
     files: list[KeyFile] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        """Whether no key was configured; an empty key file lets nobody in."""
+        """Whether no key is configured; with an empty key file this is False: nobody has access."""
         return not self.keys and not self.files
 
     @property
@@ -86,14 +86,14 @@ class KeyRing:
 
     @property
     def has_admin(self) -> bool:
-        """Whether somebody may change the server for all."""
+        """Whether any key is an admin's."""
         return self.is_open or self.n_keys == 1 or bool(self._admins())
 
     def holder(self, key: str) -> Holder | None:
-        """Find who has a key; None for an unknown one."""
+        """Return the owner of a key, or None if the key is unknown."""
         self._refresh()
         wanted, known = digest(key), self._digests()
-        # Every digest is compared, in constant time: neither tells how near a guess was.
+        # All digests are compared, in constant time: the duration reveals nothing about the keys.
         matches = [hmac.compare_digest(wanted, one) for one in known]
         if not any(matches):
             return None
@@ -110,7 +110,7 @@ class KeyRing:
             try:
                 file.refresh()
             except (OSError, UnicodeDecodeError) as error:
-                # An editor replaces a file by way of no file: the last good keys stay.
+                # Editors may delete a file before they write it anew: the last good keys stay.
                 logger.warning(
                     "key file unreadable",
                     extra={
@@ -122,14 +122,14 @@ class KeyRing:
 
 
 def _marked(line: str) -> tuple[str, bool]:
-    """Take the mark off a line of a key file."""
+    """Split a line of a key file into its key and whether it is marked as admin."""
     words = line.rsplit(maxsplit=1)
     is_admin = len(words) == 2 and words[1] == _ADMIN_MARK
     return (words[0], True) if is_admin else (line, False)
 
 
 def digest(key: str) -> bytes:
-    """Return what is kept of a key."""
+    """Return the digest of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -152,12 +152,12 @@ def _listed(items: Iterable[str]) -> frozenset[bytes]:
 
 
 class Rules(NamedTuple):
-    """What the configuration says of keys and pages."""
+    """Configuration of keys and pages."""
 
     isolation: str = ""
     """`cache_isolation`."""
     origins: Sequence[str] = ()
-    """Pages that may do what those of this server may."""
+    """Origins whose pages may do what this server's own pages may."""
     public: frozenset[str] = PUBLIC_PATHS
     is_page: Callable[[str], bool] = lambda _: False
 
@@ -166,10 +166,10 @@ _NO_RULES = Rules()
 
 
 class AuthMiddleware:
-    """Answers 401, or sets what the layers below know a client by.
+    """Answers 401, or identifies the client for the layers below.
 
-    `scope["tenant"]`; `scope["namespace"]` of its cache; `scope["key"]`, the name of its key, empty
-    without keys; `scope["is_admin"]`, whether it may change the server for all.
+    Sets `scope["tenant"]`; `scope["namespace"]` of its cache; `scope["key"]`, the name of its key,
+    empty without keys; `scope["is_admin"]`, whether it may change the server for all.
     """
 
     def __init__(self, app: ASGIApp, ring: KeyRing, rules: Rules = _NO_RULES) -> None:
@@ -188,7 +188,7 @@ class AuthMiddleware:
         await self._app(scope, receive, send)
 
     def _admit(self, scope: Scope) -> bool:
-        """Note who asks; false for nobody that is known."""
+        """Identify the client in the scope; returns False if its key is missing or unknown."""
         ring, rules = self._ring, self._rules
         if ring.is_open:
             is_own = not is_foreign_page(scope["headers"], rules.origins)
@@ -211,13 +211,13 @@ class AuthMiddleware:
 
 
 def _anybody(scope: Scope) -> dict[str, Any]:
-    """Return what is known of a client without a key."""
+    """Return the owner for a client without a key."""
     tenant = tenant_of(scope.get("address", ""))
     return {"tenant": tenant, "namespace": "", "key": "", "is_admin": False}
 
 
 def require_admin(scope: Scope) -> None:
-    """Raise `RequestRefused` unless the client may change the server for all others."""
+    """Raise `RequestRefused` unless the client is an admin."""
     if not scope["is_admin"]:
         message = _NEEDS_ADMIN if scope["key"] else _NEEDS_OWN_PAGE
         raise RequestRefused(403, message, "permission_error")

@@ -1,7 +1,7 @@
-"""Whose request it is where proxies stand in between: the address that a trusted proxy has seen.
+"""The client's address behind proxies: the one that the outermost trusted proxy has reported.
 
-Pure. What a client itself writes into these headers stands to the left of what proxies append, so
-they are read from the right, and no further than the first address that is not a trusted proxy's.
+Pure. Proxies append to these headers, so what the client itself wrote is on the left. They are read
+from the right, up to the first address that does not belong to a trusted proxy.
 """
 
 import ipaddress
@@ -16,20 +16,20 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 UNIX = "unix"
-"""Stands for the peers of Unix sockets, which have no address."""
+"""Name for peers on Unix sockets, which have no address."""
 
 _PAIR = r'[!#$%&\'*+.^_`|~0-9A-Za-z-]+=(?:"[^"\\]*"|[^";,\s]*)'
 _ELEMENT = re.compile(rf"{_PAIR}(?:\s*;\s*{_PAIR})*")
 _FOR = re.compile(r'(?:^|;)\s*for=(?:"([^"]*)"|([^";\s]*))', re.IGNORECASE)
 _SUBSCRIBER_BITS = 64
-"""Of an IPv6 address: one client has all that follows."""
+"""Leading bits of an IPv6 address that identify a subscriber; one client owns the rest."""
 
 
 class TrustedProxies:
-    """The networks whose word on their clients is taken; none is the default."""
+    """Networks of proxies whose headers are trusted; none by default."""
 
     def __init__(self, names: Iterable[str] = (), header: str = "x-forwarded-for") -> None:
-        """Read the networks; raises `ConfigError` naming one that is none."""
+        """Read the networks; raises `ConfigError` with a name that is not a network."""
         names = tuple(names)
         self._takes_unix = UNIX in names
         self._networks = [_network(name) for name in names if name != UNIX]
@@ -52,7 +52,7 @@ class TrustedProxies:
         return address
 
     def _hops(self, scope: Scope) -> Iterator[str]:
-        """Yield what proxies have written, the nearest first."""
+        """Yield the addresses that proxies have reported, the nearest first."""
         for name, value in reversed(scope["headers"]):
             if name == self._header:
                 for element in reversed(value.decode("latin-1").split(",")):
@@ -66,7 +66,7 @@ class TrustedProxies:
 
 
 def tenant_of(address: str) -> str:
-    """Name the client behind an address: of IPv6 it is the network that a subscriber gets."""
+    """Return the tenant of an address: for IPv6 the subscriber's /64 network."""
     found = _address(address)
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((found, _SUBSCRIBER_BITS), strict=False))
@@ -81,7 +81,7 @@ def _plain(element: str) -> str:
 
 
 def _forwarded(element: str) -> str:
-    """Read one element of Forwarded (RFC 7239); what is none, and an obscured name, is empty."""
+    """Read one element of Forwarded (RFC 7239); empty if it is malformed or an obfuscated name."""
     if not _ELEMENT.fullmatch(element):
         return ""
     found = _FOR.search(element)

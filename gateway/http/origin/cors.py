@@ -1,4 +1,4 @@
-"""Cross-origin requests: which pages may call from a browser, as llama-server's options say it."""
+"""Cross-origin requests: which web pages may call from a browser, with llama-server's options."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ _EXPOSED = (
 
 
 class CorsMiddleware:
-    """Answers every OPTIONS, without a key, and lets pages of allowed origins read the rest."""
+    """Answers every OPTIONS request without a key, and adds CORS headers to other responses."""
 
     def __init__(self, app: ASGIApp, config: GatewayConfig) -> None:
         self._app = app
@@ -32,7 +32,7 @@ class CorsMiddleware:
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a preflight, or mark the response as readable."""
+        """Answer a preflight, or add the headers to the response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -60,10 +60,10 @@ class CorsMiddleware:
 
 
 def allowed_origin(origin: bytes, origins: Sequence[str], *, echoes: bool) -> bytes:
-    """Return the origin that the answer allows; empty is none.
+    """Return the origin that the answer allows, or an empty string.
 
-    Any origin is echoed where credentials go along, because browsers refuse `*` then. For a list
-    llama-server sends all of it, which no browser reads: ours is the one of the list that asks.
+    With credentials the origin is echoed, because browsers refuse `*` then. For a list of origins
+    llama-server sends the whole list, which no browser accepts; this sends the matching one.
     """
     if "*" in origins:
         return origin if echoes and origin else b"*"

@@ -1,7 +1,7 @@
-"""Which web pages may do what: the names under which a server is asked for, and pages of others.
+"""Protection against web pages of other sites, by the headers `Host` and `Origin`.
 
-A browser lets any page send requests to any address, `localhost` too. Two headers that pages cannot
-write tell them apart: `Host` names the server as the browser knows it, `Origin` names the page.
+A browser lets any page send requests to any address, including `localhost`. Pages cannot set these
+two headers: `Host` is the name under which the browser reached the server, `Origin` is the page's.
 """
 
 import ipaddress
@@ -22,10 +22,10 @@ _ANY = "*"
 
 
 class HostMiddleware:
-    """Refuses requests under a name that is not this server's.
+    """Refuses requests whose `Host` is not a name of this server.
 
-    A page can point its own name at this host (DNS rebinding) and then read everything, because to
-    the browser the server is the page's own. Addresses cannot be pointed elsewhere: all are let in.
+    A page can point its own name at this host (DNS rebinding) and then read all answers, because
+    the browser takes the server for the page's own. IP addresses cannot be abused so; all pass.
     """
 
     def __init__(self, app: ASGIApp, config: GatewayConfig, *, is_open: bool) -> None:
@@ -48,16 +48,16 @@ class HostMiddleware:
         if self._names is None:
             return True
         host = next((value for name, value in scope["headers"] if name == b"host"), b"")
-        if not host:  # browsers send it always
+        if not host:  # browsers always send it
             return True
         name = host_name(host.decode("latin-1"))
         return name in self._names or _is_address(name)
 
 
 def allowed_names(config: GatewayConfig, *, is_open: bool) -> frozenset[str] | None:
-    """Return the names under which the server answers; None is any.
+    """Return the names under which the server answers; None means any.
 
-    Where only this host reaches it and no key protects it, its own; others must be named.
+    They are restricted if only this host can reach the server and no key protects it.
     """
     named = {name.lower() for name in config.allowed_hosts}
     if _ANY in named or not (named or (is_open and is_local(config))):
@@ -66,16 +66,16 @@ def allowed_names(config: GatewayConfig, *, is_open: bool) -> frozenset[str] | N
 
 
 def host_name(text: str) -> str:
-    """Return the name in a Host header, without its port; empty if it is not readable."""
+    """Return the name in a Host header without its port; empty if the header is malformed."""
     match = _HOST.fullmatch(text.strip())
     return match[1].strip("[]").rstrip(".").lower() if match else ""
 
 
 def is_foreign_page(headers: Iterable[tuple[bytes, bytes]], origins: Sequence[str]) -> bool:
-    """Tell whether a page of another site sends a request.
+    """Return whether a page of another site has sent the request.
 
-    Its own pages, those of this very host and the origins that the configuration names are not
-    foreign; `*` names nobody. Programs send no such header.
+    Pages of the server, of this host and of the configured origins are not foreign; `*` does not
+    count as an origin. Programs that are not browsers send no `Origin`.
     """
     found = {name: value.decode("latin-1") for name, value in headers if name in _PAGE_HEADERS}
     origin = found.get(b"origin", "")
@@ -91,7 +91,7 @@ _PAGE_HEADERS = (b"origin", b"host", b"sec-fetch-site")
 
 
 def page_host(origin: str) -> str:
-    """Return name and port of an origin; empty for `null` and what is none."""
+    """Return host and port of an origin; empty for `null` and malformed values."""
     try:
         return urllib.parse.urlsplit(origin).netloc.lower()
     except ValueError:
