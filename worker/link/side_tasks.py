@@ -201,7 +201,7 @@ class SideTasks:
                 extra={
                     "task": task.key.id,
                     "slot": task.slot,
-                    "file": path,
+                    "file": task.path,
                     "cause": error.strerror,
                 },
             )
