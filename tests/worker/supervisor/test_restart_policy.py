@@ -81,9 +81,10 @@ def test_delays_stay_in_bounds_and_quarantine_is_earned(steps: list[tuple[float,
         deaths.append(now)
         verdict = judge(history, now=now, ready_s=ready_s, exit_code=-11, policy=POLICY)
         recent = [at for at in deaths if now - at < POLICY.window_s]
-        assert (verdict.delay_s is None) == (len(recent) >= POLICY.max_deaths)
-        if verdict.delay_s is None:
+        assert verdict.is_quarantine == (len(recent) >= POLICY.max_deaths)
+        if verdict.is_quarantine:
             break
+        assert verdict.delay_s is not None
         assert POLICY.first_delay_s <= verdict.delay_s <= POLICY.max_delay_s
         history = verdict.history
         now += verdict.delay_s
