@@ -70,6 +70,7 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 MAX_TEST_LINES = 60
 MAX_LOOSE_FILES = 14
+MAX_POLICY_CONSTANTS = 10
 MAPPERS = ("gateway/api/openai", "gateway/api/llamacpp", "gateway/api/anthropic")
 
 
@@ -193,6 +194,72 @@ def test_a_class_name_stands_in_one_module() -> None:
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, set()).add(name_of(path))
     assert not {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1}
+
+
+def room_of(module: str) -> str:
+    """Name the folder that is a package's top level or lies in it: `gateway.http`, `worker`."""
+    parts = module.split(".")
+    is_folder = (ROOT / Path(*parts[:2]) / "__init__.py").is_file()
+    return ".".join(parts[: 2 if is_folder else 1])
+
+
+def imported_rooms() -> dict[str, set[str]]:
+    """Return what each room imports: rooms of ours, and libraries by their first name."""
+    found: dict[str, set[str]] = {}
+    for path in PACKAGES:
+        room = room_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        for module in imports(parsed(path)):
+            first = module.partition(".")[0]
+            if first not in STDLIB:
+                found.setdefault(room, set()).add(room_of(module) if first in OURS else first)
+    return {room: rooms - {room} for room, rooms in found.items()}
+
+
+def documented_rooms() -> dict[str, set[str]]:
+    """Read the table of docs/building/layers.md."""
+    page = (ROOT / "docs" / "building" / "layers.md").read_text()
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
+    return {
+        room.strip().strip("`"): {name.strip().strip("`") for name in names.split(",")} - {""}
+        for room, *lists in rows
+        for names in [",".join(lists)]
+    }
+
+
+def test_the_table_of_the_documents_is_what_rooms_import() -> None:
+    table, found = documented_rooms(), imported_rooms()
+    assert set(table) == {room_of(name_of(path.parent).replace("/", ".")) for path in PACKAGES}
+    wrong = [
+        f"{room}: add {sorted(new)}, remove {sorted(table[room] - found.get(room, set()))}"
+        for room in table
+        if (new := found.get(room, set()) - table[room]) or table[room] - found.get(room, set())
+    ]
+    assert not wrong, "docs/building/layers.md: " + "; ".join(wrong)
+
+
+def test_every_constant_of_the_step_policy_names_its_unit_and_source() -> None:
+    silent, n_constants = [], 0
+    for path in sources("worker/engine/scheduling"):
+        body = parsed(path).body
+        for node, below in zip(body, [*body[1:], ast.Pass()], strict=True):
+            value = getattr(node, "value", None)
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or not is_number(value):
+                continue
+            n_constants += 1
+            text = ast.unparse(below) if isinstance(below, ast.Expr) else ""
+            if "Source: " not in text or text.index("Source: ") < len("A unit."):
+                silent.append(f"{name_of(path)}:{node.lineno}")
+    assert not silent, "say the unit, then `Source: ...`, below: " + ", ".join(silent)
+    assert n_constants <= MAX_POLICY_CONSTANTS
+
+
+def is_number(value: object) -> bool:
+    """Tell whether an expression is made of numbers alone."""
+    return isinstance(value, ast.AST) and all(
+        isinstance(node, ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, int | float))
+        for node in ast.walk(value)
+    )
 
 
 def test_the_rules_would_catch_a_breach() -> None:
