@@ -56,5 +56,15 @@ class InvalidRequest(TaskError):
         super().__init__(ErrorCode.INVALID_REQUEST, message, param=param)
 
 
+def loading() -> TaskError:
+    """Return the error of a request for a model that no worker has ready yet."""
+    return TaskError(ErrorCode.UNAVAILABLE, "Loading model")
+
+
+def shutting_down() -> TaskError:
+    """Return the error of a request to a server that is being stopped."""
+    return TaskError(ErrorCode.UNAVAILABLE, "The server is shutting down")
+
+
 class ConfigError(Exception):
     """A configuration that cannot work; the message names the key or file and the mend."""

@@ -7,7 +7,7 @@ from typing import Any
 from gateway.api.llamacpp.views import model as shown_model
 from gateway.pool.pool import Pool
 from gateway.pool.status import ModelState
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import loading
 from protocol.wire.facts import ModelCard
 
 
@@ -22,7 +22,7 @@ class LoadedModels:
         """Return the card of a loaded model; raises `TaskError` if it was just unloaded."""
         card = self._find(model)
         if card is None:
-            raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")
+            raise loading()
         return card
 
     def shown(self, model: str) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from gateway.models.state_machine import (
     no_room,
 )
 from gateway.models.views import RELOADED, change, listed
-from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.errors import ErrorCode, InvalidRequest, TaskError, loading, shutting_down
 from protocol.process.control import Line, Listed, Order, Verb, WorkerReport
 from protocol.wire.facts import ModelCard
 
@@ -89,7 +89,7 @@ class ModelManager:
         """Load nothing more; refuse the requests that wait, and end the event streams."""
         self._is_draining = True
         for ticket in list(self._waiting):
-            self._refuse(ticket, _shutting_down())
+            self._refuse(ticket, shutting_down())
         self._wake()
         self.events.end()
 
@@ -113,7 +113,7 @@ class ModelManager:
         if not autoload and not model.is_running:
             raise InvalidRequest("model is not loaded", param="model")
         if not autoload:
-            raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")
+            raise loading()
         return model, False
 
     def card(self, model: ManagedModel) -> ModelCard:
@@ -191,7 +191,7 @@ class ModelManager:
         self.channel.send(Order(verb=Verb.RELOAD))
         await self._until(lambda: following.done() or self._is_draining)
         if not following.done():
-            raise _shutting_down()
+            raise shutting_down()
         if error := following.result().error:
             raise TaskError(ErrorCode.INTERNAL, f"models not reloaded: {error}")
         leaving = [one for one in self.states.models.values() if one.is_stopping]
@@ -257,7 +257,7 @@ class ModelManager:
 
     def _check_running(self) -> None:
         if self._is_draining:
-            raise _shutting_down()
+            raise shutting_down()
         if not self.channel.is_open:
             raise TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")
 
@@ -294,12 +294,6 @@ class ModelManager:
             return
         sleeps = self._facts.sleeps(name)
         self.events.publish(change(model, self._shown(model), has_begun=has_begun, sleeps=sleeps))
-
-
-def _shutting_down() -> TaskError:
-    return TaskError(
-        ErrorCode.UNAVAILABLE, "The server is shutting down", detail={"retry_after_s": 1}
-    )
 
 
 def _too_long(limit_s: float) -> TaskError:

@@ -25,7 +25,7 @@ from gateway.pool.task import MAX_FAULTS, Task, TaskSpec, TaskState
 from gateway.pool.tenants.charges import Charges
 from gateway.pool.tenants.task_queue import TaskQueue
 from gateway.pool.workers import SlotMap, Worker, WorkerState
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Envelope, Evicted, Failed, Started, TaskKey, Terminal
 
@@ -105,9 +105,7 @@ class Dispatcher:
     def submit(self, spec: TaskSpec, now: float) -> list[Action]:
         """Assign a task or let it wait; raises `TaskError` if it can do neither."""
         if self.draining:
-            raise TaskError(
-                ErrorCode.UNAVAILABLE, "The server is shutting down", detail={"retry_after_s": 1}
-            )
+            raise shutting_down()
         if spec.model not in self.queue:
             raise TaskError(ErrorCode.NOT_FOUND, f"model '{spec.model}' not found", param="model")
         task = Task(spec, now)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from gateway.metrics.metrics import WorkerView
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.workers import Worker, WorkerState
-from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.errors import InvalidRequest, loading
 from protocol.wire.facts import ModelCard, SlotReport
 
 
@@ -61,7 +61,7 @@ def resolve(dispatcher: Dispatcher, model: str | None) -> ModelCard:
         raise InvalidRequest(f"model '{model}' not found", param="model")
     card = dispatcher.cards.get(name) if name is not None else None
     if card is None:
-        raise TaskError(ErrorCode.UNAVAILABLE, "Loading model", detail={"retry_after_s": 1})
+        raise loading()
     return card
 
 

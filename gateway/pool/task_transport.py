@@ -16,7 +16,7 @@ from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDER, ModelSettings
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire import messages as m
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
@@ -52,7 +52,7 @@ class TaskTransport:
     def close(self) -> None:
         """Fail the remaining tasks and drop every connection."""
         for stream in list(self._streams.values()):
-            stream.fail(TaskError(ErrorCode.UNAVAILABLE, "The server is shutting down"))
+            stream.fail(shutting_down())
             self._end(stream, ErrorCode.UNAVAILABLE)
         self._peers.close()
 

@@ -19,7 +19,7 @@ from gateway.models.model import ManagedModel
 from gateway.pool.live_chats import LiveChats
 from gateway.pool.pool import Health, Pool
 from protocol.config.config import GatewayConfig
-from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.errors import InvalidRequest, loading
 from protocol.wire.facts import ModelCard
 from protocol.wire.schema import json_type
 
@@ -118,7 +118,7 @@ class Service:
         """Return the models; raises `TaskError` while the first one is loading."""
         cards = self.pool.cards()
         if not cards and self.router is None:
-            raise TaskError(ErrorCode.UNAVAILABLE, "Loading model")
+            raise loading()
         return cards
 
 
