@@ -10,6 +10,9 @@ from protocol.wire.schema import param
 class ModelConfig:
     """Which model a worker loads, with its projector, adapters and position encoding."""
 
+    name: str = param(
+        "", "Name of the worker in logs, metrics and /slots; empty: HOST/ALIAS-NUMBER."
+    )
     model: str = param(
         "", "GGUF file of the model; empty: the small model that is installed with llamapool."
     )

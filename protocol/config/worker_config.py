@@ -21,9 +21,6 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
     The keys of its base classes are keys of the same table.
     """
 
-    name: str = param(
-        "", "Name of the worker in logs, metrics and /slots; empty: HOST/ALIAS-NUMBER."
-    )
     count: int = param(1, "Number of worker processes that serve this model.", low=1, high=1024)
     connect: tuple[str, ...] = param(
         (), "ZeroMQ endpoint of the gateway; empty: the one on this host."
