@@ -15,7 +15,7 @@ class EngineConfig:
     similarity: float = 0.1
     """A slot that holds more than this share of a prompt is chosen for it; 0 turns that off."""
     step_target_s: float = 0.1
-    """Longest step while anybody streams, in seconds."""
+    """Longest step while no more tasks wait for their first token than stream, in seconds."""
     context_shift: bool = False
     spec_slots: int = 0
     """Speculate while at most this many slots decode."""

@@ -23,7 +23,7 @@ class AnySpeed(StepBudget):
         super().__init__(0.1, n_batch)
         self._random = random.Random(n_batch)
 
-    def tokens(self, n_decoding: int, *, is_streaming: bool = True) -> int:
+    def tokens(self, n_decoding: int, *, is_short: bool = True) -> int:
         """Return anything that is possible."""
         room = self.n_batch - n_decoding
         return min(room, self._random.choice([1, 2, 15, 16, 17, 63, 64, 65, room, room]))

@@ -17,9 +17,9 @@ to 97 % after ten steps, and one slow step does not halve the next chunk."""
 class StepBudget:
     """Turns a time limit for a step into a number of prompt tokens.
 
-    While anybody streams, a step should take no longer than `target_s`, so that the gap between two
-    tokens of a stream is at most that. Otherwise it may take `idle_target_s`, which bounds how long
-    a cancel or a new task waits. All times are in seconds.
+    A short step takes no longer than `target_s`, which bounds the gap between two tokens of a
+    stream. Any other may take `idle_target_s`, which bounds how long a cancel or a new task waits.
+    All times are in seconds.
     """
 
     target_s: float
@@ -31,14 +31,14 @@ class StepBudget:
     """Time of a step that only decodes, a moving average over steps of `n_rows` rows."""
     n_rows: int = 0
 
-    def tokens(self, n_decoding: int, *, is_streaming: bool = True) -> int:
+    def tokens(self, n_decoding: int, *, is_short: bool = True) -> int:
         """Return how many prompt tokens to read beside `n_decoding` rows."""
         room = self.n_batch - n_decoding
         if self.token_s <= 0.0:
             return min(room, FIRST_CHUNK)
-        limit_s = self.target_s if n_decoding and is_streaming else self.idle_target_s
-        n = (limit_s - self.predict(n_decoding)) / self.token_s
-        return min(room, max(LEAST_CHUNK, int(min(n, room))))
+        limit_s = self.target_s if n_decoding and is_short else self.idle_target_s
+        spare_s = max(0.0, limit_s - self.predict(n_decoding))
+        return min(room, max(LEAST_CHUNK, int(min(spare_s / self.token_s, room))))
 
     def predict(self, n_decoding: int) -> float:
         """Return what decoding `n_decoding` rows takes at most.

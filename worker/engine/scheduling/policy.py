@@ -52,8 +52,9 @@ class DefaultPolicy:
         self, slots: Sequence[Slot], decoding: Sequence[Slot], budget: StepBudget
     ) -> list[BatchRow]:
         """Return pieces of prompts for a step in which `decoding` compute too."""
-        is_streaming = any(slot.active.unsaid is None for slot in decoding)
-        n = budget.tokens(len(decoding), is_streaming=is_streaming)
+        n_streams = sum(slot.active.unsaid is None for slot in decoding)
+        n_waiting = len(slots) - len(decoding)
+        n = budget.tokens(len(decoding), is_short=n_streams >= n_waiting)
         wanted = self._wanted(reading_order(slots, budget.token_s), len(decoding))
         rows: list[BatchRow] = []
         for slot, n_left in wanted:

@@ -32,7 +32,7 @@ def test_the_first_step_of_other_rows_is_believed_at_once() -> None:
 
 def test_a_step_may_be_longer_when_nobody_streams() -> None:
     assert learnt().tokens(0) == 500
-    assert learnt().tokens(4, is_streaming=False) == 480
+    assert learnt().tokens(4, is_short=False) == 480
 
 
 def test_a_slow_machine_reads_a_little_in_each_step() -> None:
@@ -50,6 +50,6 @@ def test_before_anything_is_known_a_small_chunk_is_read() -> None:
 def test_budget_always_makes_progress(token_s: float, elapsed_s: float, n_decoding: int) -> None:
     budget = StepBudget(target_s=0.1, n_batch=512, token_s=token_s)
     budget.observe(n_decoding=n_decoding, n_prompt=0, elapsed_s=elapsed_s)
-    for is_streaming in (True, False):
-        n = budget.tokens(n_decoding, is_streaming=is_streaming)
+    for is_short in (True, False):
+        n = budget.tokens(n_decoding, is_short=is_short)
         assert LEAST_CHUNK <= n <= 512 - n_decoding

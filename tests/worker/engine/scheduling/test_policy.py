@@ -83,26 +83,29 @@ def test_guesses_and_prompts_fit_into_the_batch() -> None:
     assert rig.engine.counters.n_draft > 0
 
 
-def test_who_is_not_streamed_to_waits_for_longer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("n_streams", "n_others", "n_waiting", "is_short"),
+    [(1, 0, 1, True), (2, 0, 1, True), (1, 0, 2, False), (0, 2, 1, False), (2, 2, 2, True)],
+)
+def test_steps_are_short_unless_more_tasks_wait_than_stream(
+    monkeypatch: pytest.MonkeyPatch, n_streams: int, n_others: int, n_waiting: int, is_short: bool
+) -> None:
     asked: list[bool] = []
 
-    def tokens(_self: StepBudget, n_decoding: int, *, is_streaming: bool) -> int:
-        asked.append(is_streaming)
-        return 50 + n_decoding
+    def tokens(_self: StepBudget, n_decoding: int, *, is_short: bool) -> int:
+        asked.append(is_short)
+        return 50
 
+    rig = Rig(n_slots=6, n_batch=256)
+    for i in range(n_streams + n_others):
+        rig.submit(f"{i}", stream=i < n_streams, n_predict=50)
+    while any(slot.n_prompt_left for slot in rig.engine.slots) or not rig.engine.n_busy:
+        rig.turn()
     monkeypatch.setattr(StepBudget, "tokens", tokens)
-    rig = Rig()
-    rig.submit("one", stream=False, n_predict=30)
+    for i in range(n_waiting):
+        rig.submit("abcd"[i] * 100)
     rig.turn()
-    rig.submit("a" * 70)
-    rig.turn()
-    assert asked == [False, False]
-    rig.finish()
-    rig.submit("two", n_predict=30)
-    rig.turn()
-    rig.submit("b" * 70)
-    rig.turn()
-    assert asked[-1]
+    assert asked == [is_short]
 
 
 # ---- prompts --------------------------------------------------------------------------------
