@@ -18,7 +18,7 @@ from gateway.api.openai.responses import plan as responses
 from gateway.api.openapi.document import document
 from gateway.http.access import AccessMiddleware
 from gateway.http.api_prefix import PrefixMiddleware, read_prefix
-from gateway.http.direct_write import ChunksMiddleware
+from gateway.http.direct_write import DirectWriteMiddleware
 from gateway.http.errors import HANDLERS, json_response
 from gateway.http.origin.auth import PUBLIC_PATHS, AdminOnly, AuthMiddleware, Rules, key_ring
 from gateway.http.origin.client_address import TrustedProxies
@@ -91,7 +91,7 @@ def build_app(
         exception_handlers=dict(HANDLERS),
     )
     app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect
-    return ChunksMiddleware(app)
+    return DirectWriteMiddleware(app)
 
 
 def _added(service: Service, routes: Sequence[Route]) -> list[Route]:

@@ -13,7 +13,7 @@ from typing import Never
 from starlette.types import Send
 
 from gateway.http.body import ClientGone
-from gateway.http.direct_write import Chunks
+from gateway.http.direct_write import DirectWriter
 from gateway.http.sse import END, PING
 
 _HEADERS = [
@@ -32,12 +32,12 @@ class EventStream:
         ping_interval_s: float,
         send_timeout_s: float,
         headers: Callable[[], Mapping[str, str]] = dict,
-        chunks: Chunks | None = None,
+        writer: DirectWriter | None = None,
     ) -> None:
         self._send = send
         self._headers = headers
         """What is known of the request when the first frame is sent."""
-        self._chunks = chunks
+        self._writer = writer
         self._ping_interval_s = ping_interval_s
         self._send_timeout_s = send_timeout_s
         self._clock = asyncio.get_running_loop().time
@@ -72,7 +72,7 @@ class EventStream:
         if not self.is_open:
             await self.open()
         now = self._clock()
-        if self._chunks is None or not self._chunks.write(frame):
+        if self._writer is None or not self._writer.write(frame):
             self._sending_since = now
             await self._send({"type": "http.response.body", "body": frame, "more_body": True})
             self._sending_since = 0.0

@@ -64,6 +64,7 @@ class Metrics:
         self.loop_lag = LoopLag()
         self.faults: Counter[tuple[str]] = Counter()
         self.n_late = 0
+        self.event_streams: Counter[tuple[str]] = Counter()
         self.connections = ConnectionCounts()
         self.latencies: dict[str, ModelLatencies] = {}
         self.http: dict[str, Histogram] = {}
@@ -98,6 +99,10 @@ class Metrics:
     def dropped(self, n: int) -> None:
         """Count messages that belong to no current task."""
         self.n_late += n
+
+    def event_stream(self, *, is_direct: bool) -> None:
+        """Count a streamed response by what writes its events."""
+        self.event_streams["direct" if is_direct else "server",] += 1
 
     def fault(self, place: str) -> None:
         """Count an unexpected exception that was handled."""
@@ -276,6 +281,14 @@ class _Own(Collector):
                 labels=("place",),
             ),
             metrics.faults.items(),
+        )
+        yield _labelled(
+            CounterMetricFamily(
+                "llamapool_event_streams",
+                "Streamed responses, by what writes their events.",
+                labels=("way",),
+            ),
+            metrics.event_streams.items(),
         )
         yield CounterMetricFamily(
             "llamapool_late_messages",

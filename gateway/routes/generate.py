@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.reply import RequestPlan, ResponseFormatter, TaskOutcome, whole_calls
 from gateway.http.body import in_thread
-from gateway.http.direct_write import CHUNKS
+from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
 from gateway.http.errors import json_response, task_error_body
 from gateway.http.event_stream import EventStream
@@ -27,9 +27,9 @@ from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
 Planner = Callable[[Mapping[str, Any], ModelCard], RequestPlan]
 
 _APART_S = 0.01
-"""Time between two events that came together, where clients read one event a chunk: libraries join
-what has come before their reader looks."""
-
+"""Pause between two events that are ready at once, for the API whose old clients take each chunk of
+a body for one event, in seconds. Without it an HTTP library joins the two before it is asked for
+the next chunk, and such a client fails. A client that keeps up never meets the pause."""
 
 _LONG = 20_000
 """Tokens and rivals of tokens that take longer to write as JSON than others should wait."""
@@ -115,12 +115,14 @@ class GenerationEndpoint:
     ) -> None:
         config = self._service.config
         interval_s = plan.ping_interval_s
+        writer = exchange.scope.get(DIRECT_WRITER)
+        self._service.metrics.event_stream(is_direct=writer is not None)
         events = EventStream(
             exchange.send,
             config.ping_interval_s if interval_s is None else interval_s,
             min(config.limits.send_timeout_s, config.timeout_s),
             lambda: route_headers(streams),
-            exchange.scope.get(CHUNKS),
+            writer,
         )
         pumps = together(pump(i, stream, plan.reply, events) for i, stream in enumerate(streams))
         try:

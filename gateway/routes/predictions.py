@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope
 
 from gateway.http.body import read_json
-from gateway.http.direct_write import CHUNKS
+from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
 from gateway.http.errors import RequestRefused, json_response, refused_response, task_error_response
 from gateway.routes.service import Service
@@ -81,7 +81,12 @@ class PredictionEndpoint:
         answer = _PredictionAnswer()
         try:
             route, body = self._read(instance)
-            inner = {**scope, "path": route.path, "raw_path": route.path.encode(), CHUNKS: None}
+            inner = {
+                **scope,
+                "path": route.path,
+                "raw_path": route.path.encode(),
+                DIRECT_WRITER: None,
+            }
             inner["method"] = "POST" if "POST" in (route.methods or ()) else "GET"
             await route.app(inner, _receive_of(body), answer.send)
         except TaskError as error:

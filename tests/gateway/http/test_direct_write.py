@@ -1,23 +1,39 @@
 """Chunks past the layers of the server: the same bytes, and only where nothing else is due."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import h11
 import pytest
 from hypercorn.asyncio import serve
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.direct_write import CHUNKS, Chunks, ChunksMiddleware
+from gateway.http import direct_write
+from gateway.http.direct_write import DIRECT_WRITER, DirectWriteMiddleware, DirectWriter
 from gateway.http.event_stream import EventStream
 from gateway.http.listener import listen, url_of
 from gateway.http.sse import PING
 from gateway.metrics.counters import ConnectionCounts
 from gateway.server import hypercorn_config
 from protocol.config.config import GatewayConfig
+from tests.gateway.inprocess import running
 
+
+def sending() -> h11.Connection:
+    """A connection that has sent the head of a response without a length."""
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    connection.next_event()
+    connection.send(h11.Response(status_code=200, headers=[]))
+    return connection
+
+
+SENDING = sending()
 FRAMES = [b"data: 1\n\n", b"data: " + b"x" * 300 + b"\n\n", b":\n\n"]
 
 
@@ -44,13 +60,13 @@ class Probe:
     """An application that streams all frames and keeps what way it found."""
 
     def __init__(self) -> None:
-        self.chunks: list[Chunks | None] = []
+        self.chunks: list[DirectWriter | None] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        self.chunks.append(scope[CHUNKS])
-        events = EventStream(send, 0, 30, chunks=scope[CHUNKS])
+        self.chunks.append(scope[DIRECT_WRITER])
+        events = EventStream(send, 0, 30, writer=scope[DIRECT_WRITER])
         for frame in FRAMES:
             await events.write(frame)
         await events.finish()
@@ -90,17 +106,17 @@ async def test_chunks_of_http_1_1_find_the_short_way_through_this_hypercorn(
     request_line: bytes, is_short: bool
 ) -> None:
     probe = Probe()
-    async with serving(ChunksMiddleware(probe)) as where:
+    async with serving(DirectWriteMiddleware(probe)) as where:
         await answer(where, request_line)
     assert [chunks is not None for chunks in probe.chunks] == [is_short]
 
 
 async def test_the_short_way_writes_what_the_long_way_writes() -> None:
     async def no_chunks(scope: Scope, receive: Receive, send: Send) -> None:
-        await probe({**scope, CHUNKS: None}, receive, send)
+        await probe({**scope, DIRECT_WRITER: None}, receive, send)
 
     probe = Probe()
-    async with serving(ChunksMiddleware(probe)) as short, serving(no_chunks) as long:
+    async with serving(DirectWriteMiddleware(probe)) as short, serving(no_chunks) as long:
         head, body = await answer(short, b"POST / HTTP/1.1")
         _, expected = await answer(long, b"POST / HTTP/1.1")
     assert b"transfer-encoding: chunked" in head.lower()
@@ -115,7 +131,7 @@ async def test_what_has_to_wait_or_has_nobody_takes_the_long_way(transport: Tran
     async def send(message: Any) -> None:
         sent.append(message)
 
-    events = EventStream(send, 0, 30, chunks=Chunks(transport))
+    events = EventStream(send, 0, 30, writer=DirectWriter(transport, SENDING))
     await events.write(b"a")
     assert [one.get("body") for one in sent] == [None, b"a"]
     transport.waiting, transport.closing = 0, False
@@ -133,7 +149,9 @@ async def test_each_event_of_a_write_is_a_chunk_of_its_own(has_short_way: bool) 
         sent.append(message.get("body"))
 
     transport = Transport()
-    events = EventStream(send, 0, 30, chunks=Chunks(transport) if has_short_way else None)
+    events = EventStream(
+        send, 0, 30, writer=DirectWriter(transport, SENDING) if has_short_way else None
+    )
     await events.write(b"data: 1\n\n" + PING + b"event: x\ndata: 2\n\ndata: a line\n")
     frames = [b"data: 1\n\n", PING, b"event: x\ndata: 2\n\n", b"data: a line\n"]
     if has_short_way:
@@ -146,11 +164,81 @@ async def test_another_server_has_no_short_way() -> None:
     seen: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope.get(CHUNKS))
+        seen.append(scope.get(DIRECT_WRITER))
 
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
     scope = {"type": "http", "http_version": "1.1", "method": "POST"}
-    await ChunksMiddleware(app)(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]  # never called
+    await DirectWriteMiddleware(app)(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]  # never called
     assert seen == [None]
+
+
+def of_another_class(layers: dict[str, Any]) -> None:
+    layers["_LAYERS"] = (Transport, *direct_write._LAYERS[1:])
+
+
+def of_another_version(layers: dict[str, Any]) -> None:
+    layers["KNOWN_VERSIONS"] = ("0.17.",)
+
+
+def without_the_classes(layers: dict[str, Any]) -> None:
+    layers["_LAYERS"] = ()
+
+
+@pytest.mark.parametrize("change", [of_another_class, of_another_version, without_the_classes])
+async def test_an_unknown_server_writes_the_stream_itself(
+    change: Callable[[dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers: dict[str, Any] = {}
+    change(layers)
+    for name, value in layers.items():
+        monkeypatch.setattr(direct_write, name, value)
+    probe = Probe()
+    async with serving(DirectWriteMiddleware(probe)) as where:
+        _, body = await answer(where, b"POST / HTTP/1.1")
+    assert probe.chunks == [None]
+    assert body == b"".join(b"%x\r\n%b\r\n" % (len(f), f) for f in [*FRAMES, b""])
+
+
+@pytest.mark.parametrize("missing", ["connection", "writer"])
+async def test_a_layer_without_its_attribute_writes_the_stream_itself(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[DirectWriter | None] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        protocol = send.__self__.send.__self__  # type: ignore[attr-defined]
+        owner = protocol if missing == "connection" else protocol.send.__self__
+        kept = getattr(owner, missing)
+        delattr(owner, missing)
+        found.append(direct_write.find_direct_writer(scope, send))
+        setattr(owner, missing, kept)
+        await Probe()({**scope, DIRECT_WRITER: found[-1]}, receive, send)
+
+    async with serving(app) as where:
+        _, body = await answer(where, b"POST / HTTP/1.1")
+    assert found == [None] and FRAMES[0] in body
+
+
+async def test_a_body_that_h11_does_not_expect_takes_the_servers_way() -> None:
+    transport = Transport()
+    writer = DirectWriter(transport, h11.Connection(h11.SERVER))
+    assert not writer.write(b"a") and not transport.written
+
+
+async def test_responses_are_counted_by_their_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for way in ("direct", "server"):
+        if way == "server":
+            monkeypatch.setattr(direct_write, "KNOWN_VERSIONS", ())
+        (tmp_path / way).mkdir()
+        async with running(tmp_path / way, metrics=True) as gateway:
+            await gateway.add_worker()
+            asked = {"prompt": "to be or not", "stream": True}
+            response = await gateway.post("/completion", asked)
+            texts = [json.loads(one[6:])["content"] for one in response.text.split("\n\n") if one]
+            assert "".join(texts) == "to be or not"
+            metrics = (await gateway.client.get("/metrics")).text
+        assert f'llamapool_event_streams_total{{way="{way}"}} 1.0' in metrics
