@@ -190,7 +190,7 @@ class Link:
 
     def _forward(self, items: list[FrameItem]) -> None:
         """Send what the engine said; a step that ends a task carries the counters with it."""
-        said, has_ended = self.tasks.tell(items)
+        said, has_ended = self.tasks.running.tell(items)
         if has_ended:
             said.append(self._heartbeat())
         self._say(said)

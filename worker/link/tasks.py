@@ -16,11 +16,11 @@ from worker.embedding.batcher import EmbeddingBatcher
 from worker.embedding.inputs import MediaInput
 from worker.engine.engine import Engine
 from worker.engine.task import Abort, AbortAll, EngineTask, Report, Submit, failed
-from worker.link.answers import ChatParsers
 from worker.link.jobs import Outcome, job_of, shares_prompt
 from worker.link.pending import PendingTasks, cancelled
 from worker.link.preparation import Overrun, Preparation, PreparationJob
 from worker.link.reasoning import end_thoughts
+from worker.link.running import RunningTasks
 from worker.link.side_tasks import SideTasks
 from worker.prompt.prompt import Prepared, PromptReader
 
@@ -40,9 +40,8 @@ class Tasks:
         self._fresh: list[Envelope] = []
         """Generations of the frame that is being heard, which share one prompt."""
         self._preparing: dict[TaskKey, PreparationJob] = {}
-        self.running: set[TaskKey] = set()
+        self.running = RunningTasks(self._parser_failed)
         """What the engine has been given and not ended."""
-        self._answers = ChatParsers(self._parser_failed)
         self._questions: set[TaskKey] = set()
         """Those of them that only ask what the slots do."""
         self.n_taken = 0
@@ -103,7 +102,7 @@ class Tasks:
     @property
     def is_unused(self) -> bool:
         """No task is here but questions about the slots, for which no model has to stay."""
-        self._questions &= self.running
+        self._questions &= self.running.keys
         here = self._preparing or self._parking or self._fresh or self._preparation
         return not here and len(self.running) == len(self._questions)
 
@@ -151,7 +150,6 @@ class Tasks:
         self._preparing.clear()
         self._preparation.clear()
         self.running.clear()
-        self._answers.clear()
         if self._desk is not None:
             self._desk.drop()
         if self._side is not None:
@@ -251,9 +249,7 @@ class Tasks:
 
     def _settle(self, key: TaskKey, outcome: Outcome, ready: list[EngineTask]) -> list[FrameItem]:
         if isinstance(outcome, Prepared):
-            self.running.add(key)
-            if outcome.parser is not None:
-                self._answers.open(key, outcome.parser)
+            self.running.add(key, outcome.parser)
             ready.append(outcome.task)
             return []
         if isinstance(outcome, m.Terminal):
@@ -273,26 +269,10 @@ class Tasks:
 
     # ---- out ----------------------------------------------------------------------------------
 
-    def tell(self, items: Sequence[FrameItem]) -> tuple[list[FrameItem], bool]:
-        """Return what the gateway is to hear of what the engine said, and whether a task ended."""
-        running = self.running
-        wanted: list[FrameItem] = []
-        ended: list[TaskKey] = []
-        for item in items:
-            # What the engine still says about tasks of a connection that is gone is dropped.
-            if not isinstance(item, Envelope):
-                wanted.append(item)
-            elif item.task in running:
-                wanted.append(item)
-                if isinstance(item.payload, m.Terminal):
-                    ended.append(item.task)
-        running.difference_update(ended)
-        return self._answers.parse(wanted), bool(ended)
-
     def _parser_failed(self, key: TaskKey, error: Exception) -> Envelope:
         """End a task whose answer cannot be taken apart."""
         if key in self.running:
-            self.running.discard(key)
+            self.running.drop(key)
             self._abort(key)
         return self._faulty(key, error)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.output.text import TextStream
+from worker.output.generation import TextStream
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:

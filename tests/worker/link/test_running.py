@@ -18,7 +18,7 @@ from tests.envelopes import payload_of
 from tests.worker.chat_cases import HERMES, expect
 from worker.engine.backend import Vocabulary
 from worker.engine.fake.backend import FakeBackend
-from worker.link.answers import ChatParsers
+from worker.link.running import RunningTasks
 from worker.output.chat_parser.parser import ChatParser
 from worker.output.chat_parser.sink import Parsed
 from worker.prompt.prompt import parser_of, shown_tokens
@@ -26,19 +26,24 @@ from worker.prompt.prompt import parser_of, shown_tokens
 DONE = Envelope(TaskKey(1), Done(finish=Finish.EOS, n_predicted=9))
 
 
-def answers(*ids: int) -> ChatParsers:
-    """Parsers of tasks with these ids."""
-    found = ChatParsers(fault)
+def answers(*ids: int) -> RunningTasks:
+    """Chats with these ids."""
+    found = RunningTasks(lambda key, error: fault(found, key, error))
     for task_id in ids:
         parser = parser_of(expect("hermes"), is_whole=False)
         assert parser is not None
-        found.open(TaskKey(task_id), parser)
+        found.add(TaskKey(task_id), parser)
     return found
 
 
-def fault(key: TaskKey, error: Exception) -> Envelope:
+def fault(running: RunningTasks, key: TaskKey, error: Exception) -> Envelope:
     """What ends a task whose parser failed."""
+    running.drop(key)
     return Envelope(key, Failed(code=ErrorCode.INTERNAL, message=repr(error)))
+
+
+def said(running: RunningTasks, items: list[FrameItem]) -> list[FrameItem]:
+    return running.tell(items)[0]
 
 
 def delta(text: str, task_id: int = 1) -> Envelope:
@@ -48,7 +53,8 @@ def delta(text: str, task_id: int = 1) -> Envelope:
 
 def test_texts_of_chats_are_taken_apart_and_others_are_not() -> None:
     found = answers(1)
-    told = found.parse([delta(HERMES), delta(HERMES, 2), Heartbeat(step=1, busy=1)])
+    found.add(TaskKey(2))
+    told = said(found, [delta(HERMES), delta(HERMES, 2), Heartbeat(step=1, busy=1)])
     chat, plain, beat = map(payload_of, told)
     assert isinstance(chat, Delta) and isinstance(plain, Delta)
     assert chat.text == "" and chat.tool_calls[0].name == "special_function"
@@ -58,31 +64,38 @@ def test_texts_of_chats_are_taken_apart_and_others_are_not() -> None:
 
 def test_what_is_only_words_goes_on_as_it_came() -> None:
     words = delta("just words ")
-    (told,) = answers(1).parse([words])
+    (told,) = said(answers(1), [words])
     assert told is words
 
 
 def test_what_was_held_back_goes_out_before_the_end() -> None:
     found = answers(1)
-    (held,) = map(payload_of, found.parse([delta("a <tool_")]))
+    (held,) = map(payload_of, said(found, [delta("a <tool_")]))
     assert isinstance(held, Delta) and held.text == "a "
-    rest, end = found.parse([DONE])
+    rest, end = said(found, [DONE])
     assert rest == Envelope(TaskKey(1), Delta(text="<tool_", n_predicted=9))
     assert end == DONE
-    assert found.parse([delta("b")]) == [delta("b")]
+    assert said(found, [delta("b")]) == [] and TaskKey(1) not in found
 
 
 def test_a_failed_task_says_nothing_more() -> None:
     found = answers(1)
-    found.parse([delta("a <tool_")])
+    said(found, [delta("a <tool_")])
     failed = Envelope(TaskKey(1), Failed(code=ErrorCode.INTERNAL, message="x"))
-    assert found.parse([failed]) == [failed]
+    assert said(found, [failed]) == [failed]
+
+
+def test_only_the_end_of_a_running_task_is_an_end() -> None:
+    found = answers(1)
+    end = Envelope(TaskKey(2), Done(finish=Finish.EOS))
+    assert found.tell([delta("a", 2), end, Heartbeat(step=1, busy=1)])[1] is False
+    assert found.tell([DONE])[1] is True
 
 
 def test_parsers_are_forgotten_with_their_gateway() -> None:
     found = answers(1, 2)
     found.clear()
-    assert found.parse([delta(HERMES)]) == [delta(HERMES)]
+    assert said(found, [delta(HERMES)]) == []
 
 
 def test_a_parser_that_fails_ends_its_task_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +108,10 @@ def test_a_parser_that_fails_ends_its_task_and_no_other(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ChatParser, "feed", fail)
     found = answers(1, 2)
-    said: list[FrameItem] = [delta("good"), delta("bad"), delta("more"), DONE, delta("words", 2)]
+    items: list[FrameItem] = [delta("good"), delta("bad"), delta("more"), DONE, delta("words", 2)]
     failed = Envelope(TaskKey(1), Failed(code=ErrorCode.INTERNAL, message="RecursionError()"))
-    assert found.parse(said) == [delta("good"), failed, delta("words", 2)]
-    assert found.parse([delta("words", 2)]) == [delta("words", 2)]
+    assert said(found, items) == [delta("good"), failed, delta("words", 2)]
+    assert said(found, [delta("words", 2)]) == [delta("words", 2)]
 
 
 def test_control_tokens_in_markers_are_shown() -> None:
