@@ -282,14 +282,6 @@ class _Own(Collector):
             ),
             metrics.faults.items(),
         )
-        yield _labelled(
-            CounterMetricFamily(
-                "llamapool_event_streams",
-                "Streamed responses, by what writes their events.",
-                labels=("way",),
-            ),
-            metrics.event_streams.items(),
-        )
         yield CounterMetricFamily(
             "llamapool_late_messages",
             "Messages of attempts or workers that had been given up.",
@@ -308,6 +300,14 @@ class _Own(Collector):
         )
         rows = {("idle",): counts.n_closed_idle, ("new",): counts.n_refused}
         yield _labelled(family, rows.items())
+        yield _labelled(
+            CounterMetricFamily(
+                "llamapool_event_streams",
+                "Streamed responses, by what writes their events.",
+                labels=("way",),
+            ),
+            self._metrics.event_streams.items(),
+        )
 
     def _routes(self) -> Iterator[Metric]:
         metrics = self._metrics
