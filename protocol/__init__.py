@@ -1,7 +1,6 @@
-"""What the two sides say to each other: messages, codec, parameters, errors, configuration.
+"""Shared by gateway and workers: messages, codec, parameters, errors, configuration.
 
-Everything here is plain data over the standard library and msgpack. It knows nothing of HTTP, of
-llama.cpp, or of who is at the other end.
+Plain data, on the standard library and msgpack; independent of HTTP and of llama.cpp.
 """
 
 WIRE_VERSION = 4

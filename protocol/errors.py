@@ -1,7 +1,7 @@
-"""The ways in which a task can fail, named once and free of HTTP.
+"""The ways in which a task can fail, independent of HTTP.
 
 The gateway owns the table from `ErrorCode` to status and body (`gateway/http/errors.py`); the
-worker only says which of these happened.
+worker only reports the code.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ class ErrorCode(StrEnum):
     UNAVAILABLE = "unavailable"
     """No worker can take it now: loading, draining, or lost."""
     LOST = "lost"
-    """The worker died while it answered: the same request may well kill the next one."""
+    """The worker died while it answered; the same request may kill the next one too."""
     INTERNAL = "internal"
-    """A fault of ours; retrying the same request may well fail again."""
+    """An unexpected error in the server; the same request would probably fail again."""
 
 
 class TaskError(Exception):
-    """A failure with its answer: raised anywhere, turned into a message or a body at the rim."""
+    """A failed task: raised anywhere, converted to a message or an HTTP body at the boundary."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class TaskError(Exception):
 
 
 class InvalidRequest(TaskError):
-    """The client's mistake; `param` names the field as the client spelled it."""
+    """The request is wrong; `param` names the field as the client spelled it."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(ErrorCode.INVALID_REQUEST, message, param=param)
@@ -67,4 +67,4 @@ def shutting_down() -> TaskError:
 
 
 class ConfigError(Exception):
-    """A configuration that cannot work; the message names the key or file and the mend."""
+    """A configuration that cannot work; the message has the key or file and what to do."""

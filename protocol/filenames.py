@@ -1,4 +1,4 @@
-"""Which names a client may give to a file: llama.cpp's `fs_validate_filename`, rule by rule."""
+"""Checks names that clients give to files, with the rules of llama.cpp's `fs_validate_filename`."""
 
 _MAX_BYTES = 255
 _FORBIDDEN = frozenset('/\\:*?"<>|') | frozenset("\uff0e\u2215\u2216\ufffd\ufeff")
@@ -6,11 +6,11 @@ _FORBIDDEN = frozenset('/\\:*?"<>|') | frozenset("\uff0e\u2215\u2216\ufffd\ufeff
 
 
 def is_valid_filename(name: str) -> bool:
-    """Tell whether a name stays within its folder and is the same file on every system."""
+    """Return whether a name stays within its folder and is valid on every system."""
     try:
         n_bytes = len(name.encode())
     except UnicodeEncodeError:
-        return False  # half of a surrogate pair
+        return False  # a lone surrogate
     if not 0 < n_bytes <= _MAX_BYTES or ".." in name:
         return False
     if name[0] == " " or name[-1] in " .":

@@ -12,7 +12,7 @@ class ScaledFile(NamedTuple):
 
 
 def split_scale(text: str) -> ScaledFile:
-    """Read one; without a scale it is 1, and a colon before anything else belongs to the name."""
+    """Parse `FNAME[:SCALE]`; the default scale is 1, and other colons belong to the name."""
     path, colon, scale = text.rpartition(":")
     if not colon or not path:
         return ScaledFile(text, 1.0)
@@ -24,5 +24,5 @@ def split_scale(text: str) -> ScaledFile:
 
 
 def join_scale(file: ScaledFile) -> str:
-    """Write one so that `split_scale` reads it back."""
+    """Format it so that `split_scale` parses it."""
     return f"{file.path}:{file.scale!r}"

@@ -1,4 +1,4 @@
-"""Reading the seeds' `system_prompt`: from a request's field, or from the file of `-spf`."""
+"""Reads the `system_prompt` of old llama-servers: from a request's field, or the file of `-spf`."""
 
 import json
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def load_system_prompt(path: Path) -> SystemPrompt:
     if isinstance(value, dict) and set(value) == {_FIELD}:
         value = value[_FIELD]
     if not isinstance(value, dict):
-        return SystemPrompt(prompt=text)  # a number or a quoted line is a text like any other
+        return SystemPrompt(prompt=text)  # other JSON values are plain text
     try:
         return read_system_prompt(value)
     except InvalidRequest as error:

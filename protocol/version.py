@@ -1,9 +1,9 @@
-"""Which llamapool this is."""
+"""The version of llamapool."""
 
 
 def version() -> str:
-    """Return the version of the installed package; a bare checkout has none."""
-    from importlib import metadata  # 4 MB, in processes that nobody asks for their version
+    """Return the version of the installed package; empty for a checkout that is not installed."""
+    from importlib import metadata  # 4 MB of memory, so imported only when needed
 
     try:
         return metadata.version("llamapool")

@@ -54,14 +54,14 @@ _CONTEXT = {
 
 
 class LazyGroup(click.Group):
-    """Finds sub-commands as entry points and imports only the one that runs."""
+    """Finds sub-commands by their entry points and imports only the one that is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the commands of this file and of every installed entry point."""
         return sorted({*super().list_commands(ctx), *_entry_points()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; one that cannot be imported says why when it runs."""
+        """Import a command; if that fails, return a command that prints the reason."""
         if command := super().get_command(ctx, cmd_name):
             return command
         entry = _entry_points().get(cmd_name)
@@ -95,7 +95,7 @@ def _short_help(entry: "EntryPoint") -> str:
 
 
 def _entry_points() -> "dict[str, EntryPoint]":
-    import importlib.metadata  # 4 MB, which a pool that runs does without
+    import importlib.metadata  # 4 MB of memory; not needed once the pool runs
 
     return {entry.name: entry for entry in importlib.metadata.entry_points(group=_GROUP)}
 
@@ -180,7 +180,7 @@ def _on_a_terminal(pool: PoolConfig, said: Given) -> PoolConfig:
 
 
 def _on_this_host(pool: PoolConfig, folder: Path, host: Host) -> PoolConfig:
-    """Resolve the configuration, and tell what each worker gets of the machine."""
+    """Resolve the configuration, and log what each worker gets of the machine."""
     pool, placements = resolve.settle(pool, runtime_dir=str(folder), host=host)
     if placements:
         _log_placements([worker.name for worker in pool.worker], placements)
@@ -209,7 +209,7 @@ def _supervise(pool: PoolConfig, said: Given, start: Start) -> int:
     folder, console = start.folder, start.console
     path = folder / "pool.json"
     path.touch(mode=0o600)
-    # The children write to a pipe: whether it ends at a terminal only we can know.
+    # The children write to a pipe, so only this process can see whether it ends at a terminal.
     colors = "on" if console.is_terminal and pool.log.colors == "auto" else pool.log.colors
     pool = replace(pool, log=replace(pool.log, colors=colors))
     path.write_text(configs.dump(pool))
@@ -281,7 +281,7 @@ def worker(config: Path | None, name: str, connect: tuple[str, ...], **values: A
         logs.configure(one.name, pool.log)
         _warn(said)
     except ConfigError as error:
-        # A supervisor of ours says it in its own words; anybody else reads standard error.
+        # A supervisor logs the reason itself; without one it goes to standard error.
         Notifier.from_environ().send(X_REASON=error, STATUS=error)
         is_told = logs.LOG_FD_VARIABLE in os.environ
         raise SystemExit(EXIT_CONFIG if is_told else _refuse(error)) from None
@@ -296,7 +296,7 @@ def _one_worker(pool: PoolConfig, name: str, connect: tuple[str, ...]) -> Worker
         pool = options.apply(pool, {"worker.connect": connect})
     elif not folder and not pool.gateway.bind and not all(one.connect for one in pool.worker):
         raise ConfigError("no gateway to dial: say --connect ipc://PATH, or set runtime_dir")
-    # Any folder will do when every endpoint is given; it is used only to name the local one.
+    # The folder is used only for the local endpoint; with explicit endpoints any will do.
     pool = resolve.resolve(pool, runtime_dir=folder or ".", host=read_host())
     return resolve.pick(pool, name)
 

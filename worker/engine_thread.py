@@ -1,7 +1,7 @@
 """The engine's thread: it loads the backend, runs the engine, and frees the backend at the end.
 
-One thread is one life of the model. A worker that falls asleep ends it, and begins another when a
-task comes; what clients have set and what was counted goes over from one to the next (`Kept`).
+Each loading of the model has a thread of its own. A worker that falls asleep ends the thread, and
+starts another for the next task; clients' settings and the counters are passed on (`Kept`).
 """
 
 import gc
@@ -33,16 +33,16 @@ CPU_STEP_TARGET_S, GPU_STEP_TARGET_S = 0.1, 0.04
 
 Progress = Callable[[float], None]
 Opener = Callable[[WorkerConfig, Progress], Backend]
-"""Loads a model: `open_backend`, or what a test counts."""
+"""Loads a model: `open_backend`, or a test's replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What outlives the model while the worker sleeps."""
+    """State that is kept while the worker sleeps."""
 
     card: ModelCard
     scales: Scales
-    """Of the LoRA adapters, as set last."""
+    """Scales of the LoRA adapters, as last set."""
     counters: Counters
 
 
@@ -63,18 +63,18 @@ class EngineThread:
         self.error: Exception | None = None
 
     def start(self, on_load: Progress) -> None:
-        """Begin to load."""
+        """Start the thread, which loads the model first."""
         self._on_load = on_load
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end and free the model; `has_ended` will say when it has."""
+        """Ask the thread to end and free the model; `has_ended` is then True."""
         if self.engine is not None:
             self.engine.submit(Stop())
 
     @property
     def has_ended(self) -> bool:
-        """Nothing runs any more: after `stop`, or because loading or computing failed."""
+        """Whether the thread has ended, after `stop` or because loading or computing failed."""
         return self._ended.is_set()
 
     def join(self, timeout_s: float) -> None:
@@ -82,7 +82,7 @@ class EngineThread:
         self._thread.join(timeout_s)
 
     def release(self) -> Kept:
-        """Drop what belonged to the model, once the thread has ended; return what outlives it."""
+        """Drop engine and backend, once the thread has ended; return the state to keep."""
         engine, backend = self.engine, self.backend
         assert self.has_ended and engine is not None and backend is not None
         self.engine = self.backend = None
@@ -114,7 +114,7 @@ class EngineThread:
 
 
 def _go_on(engine: Engine, card: ModelCard, kept: Kept) -> None:
-    """Let a new engine go on where the last one ended; raises `ConfigError` for another model."""
+    """Restore kept state in a new engine; raises `ConfigError` if the model is another one."""
     if card != kept.card:
         raise ConfigError(f"{card.path} is not the model any more that it was")
     engine.scales = kept.scales
@@ -124,25 +124,25 @@ def _go_on(engine: Engine, card: ModelCard, kept: Kept) -> None:
 
 
 def open_backend(config: WorkerConfig, on_load: Progress) -> Backend:
-    """Make the backend that the configuration names."""
+    """Open the backend that the configuration names."""
     if config.backend == "fake":
         return FakeBackend(config)
-    # Imported here: it takes a while, and a worker with the fake backend must not need it.
+    # Imported here: slow, and a worker with the fake backend must run without it.
     from worker.llama.backend import LlamaBackend
 
-    # What the imports made never goes: to look through it takes 30 ms, in which nothing decodes.
+    # Objects of the imports live to the end; a collection over them would stop decoding for 30 ms.
     gc.freeze()
     return LlamaBackend(config, on_load)
 
 
 def _is_debugged(environ: Mapping[str, str]) -> bool:
-    """Tell whether the slots are to show what clients wrote: a number, as llama-server reads it."""
+    """Return whether slots show clients' texts: LLAMA_SERVER_SLOTS_DEBUG is a number but 0."""
     number = re.match(r"\s*[-+]?\d+", environ.get("LLAMA_SERVER_SLOTS_DEBUG", ""))
     return number is not None and int(number[0]) != 0
 
 
 def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
-    """Fill what depends on the loaded model into the engine's configuration."""
+    """Return the engine's configuration, with the values that depend on the loaded model."""
     default = GPU_STEP_TARGET_S if backend.is_gpu else CPU_STEP_TARGET_S
     return EngineConfig(
         n_slots=config.n_slots,
@@ -159,13 +159,13 @@ def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
 
 
 def host_bytes(n_mib: int) -> int:
-    """Return the bound of the host's cache in bytes: never more than a quarter of the machine."""
+    """Return the size of the host cache in bytes: at most a quarter of the machine's memory."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
     return most if n_mib < 0 else min(most, n_mib << 20)
 
 
 def self_extend(config: WorkerConfig, backend: Backend) -> SelfExtend | None:
-    """Return how positions are shared; raises `ConfigError` for what cannot be grouped."""
+    """Return the settings of self-extend; raises `ConfigError` if this model cannot do it."""
     n, width = config.grp_attn_n, config.grp_attn_w
     if n == 1:
         return None

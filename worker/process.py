@@ -42,7 +42,7 @@ _LEAVES = {EXIT_OK: "drained", EXIT_CONFIG: "cannot work as configured"}
 
 
 class WorkerProcess:
-    """Holds the parts together; `run` is the process's whole life."""
+    """Owns the parts of a worker; `run` serves until the process ends."""
 
     def __init__(
         self,
@@ -93,12 +93,12 @@ class WorkerProcess:
             self.close()
 
     def open(self) -> None:
-        """Dial the gateway and begin to load."""
+        """Connect to the gateway and begin to load the model."""
         self._thread.start(self._on_load)
         self._link.open()
 
     def close(self) -> None:
-        """Let go of every socket, also of those that were not closed in good order."""
+        """Close every socket, also after an error."""
         self._zmq.destroy(linger=0)
         self._outlet.close()
 
@@ -126,7 +126,7 @@ class WorkerProcess:
     # ---- the model ----------------------------------------------------------------------------
 
     def _mind_model(self) -> int | None:
-        """Take in a loaded model, free an idle one, load one that is wanted; or give up."""
+        """Attach, free or load the model as needed; return the exit code if loading has failed."""
         match self._phase:
             case SleepPhase.LOADING | SleepPhase.AWAKE | SleepPhase.CLOSING if self._has_failed():
                 return self._exit_code()
@@ -160,7 +160,7 @@ class WorkerProcess:
         self._phase = phase
 
     def _fall_asleep(self) -> None:
-        """Let the engine's thread free the model; nobody uses it any more."""
+        """Detach the model and let the engine's thread free it."""
         logger.info("falling asleep", extra={"idle_s": self._idle.limit_s})
         assert self._reader is not None
         self._system = self._reader.system_prompt
@@ -170,12 +170,12 @@ class WorkerProcess:
 
     def _sleep(self) -> None:
         self._kept = self._thread.release()
-        gc.collect()  # engine and backend refer to each other
+        gc.collect()  # engine and backend refer to each other, so only the collector frees them
         logger.info("asleep")
-        self._outlet.wake()  # a task may have come meanwhile
+        self._outlet.wake()  # a task may have arrived meanwhile
 
     def _wake(self) -> None:
-        """Load the model again; what it does is not told as loading, for the slots are open."""
+        """Load the model again; no progress is reported, because the slots stay open."""
         logger.info("waking up")
         self._thread = EngineThread(self._config, self._outlet, self._opener, self._kept)
         self._thread.start(lambda _fraction: None)
@@ -217,9 +217,9 @@ class WorkerProcess:
         )
 
     def _with_system_prompt(self, reader: PromptReader, card: ModelCard) -> ModelCard:
-        """Begin with the system prompt of the configured file, and tell the gateway its names.
+        """Set the system prompt of the configured file, and return the card with it.
 
-        After sleep it is the one that was there before.
+        After sleep the one that was set before is restored.
         """
         if self._kept is not None:
             if self._system is not None:
@@ -237,7 +237,7 @@ class WorkerProcess:
         return replace(card, system_prompt=system)
 
     def _prove_progress(self) -> None:
-        """Tell the watchdog that the engine moves; if it does not, go before others must ask."""
+        """Feed the watchdog while the engine makes progress; end the process if it is stuck."""
         engine = self._thread.engine
         since = engine.busy_since if engine is not None else 0.0
         if engine is not None and since:
@@ -275,13 +275,13 @@ class WorkerProcess:
             self._notifier.watchdog()
 
     def _why(self) -> str:
-        """Say why the process ends by itself."""
+        """Return why the process ends by itself."""
         engine, error = self._thread.engine, self._thread.error
         broken = engine.failure if engine is not None else None
         return broken or (f"{type(error).__name__}: {error}" if error else "failed")
 
     def _exit_code(self) -> int:
-        """Say why the engine's thread has ended; the tasks that wait for it end with it."""
+        """Return the exit code for the end of the engine's thread, and end the waiting tasks."""
         reason = "The model could not be loaded again after sleeping"
         self._link.give_up(TaskError(ErrorCode.UNAVAILABLE, reason, detail={"retry_after_s": 1}))
         if isinstance(self._thread.error, ConfigError):
@@ -306,10 +306,10 @@ class WorkerProcess:
 
 def run(config: WorkerConfig) -> int:
     """Run one worker in this process; return its exit code."""
-    # The engine thread re-takes the GIL after each call into C; the default of 5 ms would show.
+    # The engine thread takes the GIL again after each call into C; the default of 5 ms is too long.
     sys.setswitchinterval(0.0005)
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-    # Read when llama.cpp is loaded; a supervisor has said the same.
+    # llama.cpp reads these when it is loaded; a supervisor sets the same ones.
     os.environ.update(openmp.environment(config, os.environ) | visible_devices(config))
     try:
         bind(config.cpus)
@@ -320,7 +320,7 @@ def run(config: WorkerConfig) -> int:
 
 
 def refuse(error: ConfigError, notifier: Notifier) -> None:
-    """Tell why this worker cannot work: a supervisor of ours logs it, or without one we do."""
+    """Report why this worker cannot work; without a supervisor, log it here."""
     notifier.send(X_REASON=error, STATUS=error)
     if LOG_FD_VARIABLE not in os.environ:
         logger.critical(

@@ -1,20 +1,20 @@
-"""When a worker sleeps: its phases, and how long nobody has asked anything. Pure.
+"""When a worker sleeps: its phases, and the time without a task. Pure.
 
 As llama-server's --sleep-idle-seconds: after that time without a task the model is freed, and the
-next task loads it again. The process, its registration and what it tells of itself stay.
+next task loads it again. The process stays connected and keeps its registration.
 """
 
 from enum import Enum
 
 
 class SleepPhase(Enum):
-    """Where a worker's model is."""
+    """State of a worker's model."""
 
     LOADING = "loading"
-    """At the start, or because a task has come."""
+    """Being loaded, at the start or for a task."""
     AWAKE = "awake"
     CLOSING = "closing"
-    """The engine's thread frees it."""
+    """Being freed by the engine's thread."""
     ASLEEP = "asleep"
 
 
@@ -24,11 +24,11 @@ NEXT: dict[SleepPhase, SleepPhase] = {
     SleepPhase.CLOSING: SleepPhase.ASLEEP,
     SleepPhase.ASLEEP: SleepPhase.LOADING,
 }
-"""One way round; from anywhere the process may end."""
+"""The only transitions; the process may end in any phase."""
 
 
 class IdleTime:
-    """How long there was no task; `limit_s` of 0 or less is no limit."""
+    """Measures the time without a task; `limit_s` of 0 or less means no limit."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -36,11 +36,11 @@ class IdleTime:
         self._n_tasks = 0
 
     def begin(self, now: float) -> None:
-        """Count from now on: the model has just been loaded."""
+        """Start measuring; the model has just been loaded."""
         self._since = now
 
     def is_over(self, now: float, *, n_tasks: int, is_idle: bool) -> bool:
-        """Tell whether it has been long enough; `n_tasks` counts all that ever came."""
+        """Return whether the limit is reached; `n_tasks` counts all tasks since the start."""
         if not is_idle or n_tasks != self._n_tasks:
             self._since, self._n_tasks = now, n_tasks
         return 0 < self.limit_s <= now - self._since

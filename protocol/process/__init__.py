@@ -1,4 +1,4 @@
-"""What processes of one host say to each other: control channel, readiness, logs, death.
+"""Communication of processes on one host: control channel, readiness, logs, parent's death.
 
 Imported by both sides.
 """

@@ -1,4 +1,4 @@
-"""The control channel: what the gateway orders of the supervisor, and what that reports.
+"""The control channel: orders of the gateway to the supervisor, and its reports.
 
 The gateway decides which models run; the supervisor owns the processes. Between them is a unix
 stream socket in the runtime directory with one JSON object a line. Both ends are of one release and
@@ -13,31 +13,31 @@ from enum import StrEnum
 from typing import Any
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""A list of thousands of models is one line."""
+"""Longest line; a list of thousands of models is one line."""
 
 
 class Verb(StrEnum):
-    """What the gateway can order."""
+    """Kinds of orders."""
 
     LOAD = "load"
     UNLOAD = "unload"
     RELOAD = "reload"
-    """Look for the models again; answered by `Listed`."""
+    """Read the list of models again; answered by `Listed`."""
 
 
 class Phase(StrEnum):
-    """Where a worker is in its life, as far as a model's state depends on it."""
+    """State of a worker, as far as its model's state depends on it."""
 
     LOADING = "loading"
-    """It starts, or starts again after a delay."""
+    """It is starting, or waiting to restart."""
     READY = "ready"
     GONE = "gone"
-    """It has ended and will not start again by itself."""
+    """It has ended and will not be restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """From the gateway."""
+    """An order of the gateway."""
 
     verb: Verb
     model: str = ""
@@ -45,7 +45,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """A model that could be loaded."""
+    """A model that can be loaded."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -58,35 +58,35 @@ class ModelInfo:
     """Its options as a section of a preset file."""
     inputs: tuple[str, ...] = ("text",)
     stamp: str = ""
-    """Changes with its configuration."""
+    """Changes whenever its configuration changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """From the supervisor: every model there is. The first line of a connection, too."""
+    """The supervisor's list of all models; also the first line of a connection."""
 
     models: tuple[ModelInfo, ...] = ()
     error: str = ""
-    """Why a reload failed; then the models are those of before."""
+    """Why a reload failed; the models are then the earlier ones."""
     is_greeting: bool = False
-    """A connection begins."""
+    """Whether this is the first line of a connection."""
     workers: tuple["WorkerReport", ...] = ()
-    """What runs, in a greeting."""
+    """The current workers, in a greeting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """From the supervisor: how a worker of a model is."""
+    """The supervisor's report on a worker."""
 
     model: str
     worker: str
     phase: Phase
     progress: float = 0.0
-    """How much of the model is read, while LOADING."""
+    """Share of the model that is loaded, 0 to 1, while LOADING."""
     exit_code: int = 0
-    """How it ended, when GONE by itself; 0 if it was told to go."""
+    """Exit code if it ended by itself; 0 if it was asked to leave."""
     why: str = ""
-    """What is known of such an end."""
+    """Reason of such an end."""
 
 
 Line = Order | Listed | WorkerReport
@@ -96,7 +96,7 @@ _NAMES = {cls: name for name, cls in _KINDS.items()}
 
 
 class ControlError(Exception):
-    """A line that neither side writes."""
+    """A malformed line."""
 
 
 def encode(line: Line) -> bytes:

@@ -2,7 +2,7 @@
 
 Times are in seconds and end in `_s`, sizes in bytes and end in `_bytes`, counts begin with `n_`.
 `tests/test_log_calls.py` checks that every logger call uses these names only;
-`docs/generate.py` writes the table of docs/operations.md from them.
+`docs/generate.py` writes the table of docs/running/logs.md from them.
 """
 
 LOG_FIELDS = {

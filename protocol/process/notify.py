@@ -1,7 +1,7 @@
-"""sd_notify: tell whoever started this process that it is ready, what it does, that it lives.
+"""sd_notify: reports readiness, state and progress to the process that started this one.
 
 systemd and our supervisor both listen on a datagram socket that `NOTIFY_SOCKET` names. Without it
-every call is silent. It never blocks and never raises: a report that nobody reads is lost.
+calls do nothing. Calls never block and never raise: reports that cannot be sent are dropped.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ class Notifier:
         self._socket = sock
         self._address = address
         self.watchdog_interval_s = None if watchdog_s is None else watchdog_s / 2
-        """How often `watchdog` is due: half of what the listener waits; None is never."""
+        """Interval of `watchdog`: half of the listener's limit; None without one."""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -34,7 +34,7 @@ class Notifier:
 
     @property
     def is_heard(self) -> bool:
-        """Tell whether there is a listener at all."""
+        """Whether there is a listener."""
         return self._socket is not None
 
     def send(self, **fields: object) -> None:
@@ -46,7 +46,7 @@ class Notifier:
             self._socket.sendto("\n".join(lines).encode(), self._address)
 
     def ready(self, status: str = "ready") -> None:
-        """Say that start-up is over."""
+        """Report that start-up is complete."""
         self.send(READY=1, STATUS=status)
 
     def status(self, text: str) -> None:
@@ -54,19 +54,19 @@ class Notifier:
         self.send(STATUS=text)
 
     def progress(self, fraction: float) -> None:
-        """Say how much of start-up is done, 0 to 1."""
+        """Report how much of start-up is done, 0 to 1."""
         self.send(X_PROGRESS=f"{fraction:.3f}")
 
     def watchdog(self) -> None:
-        """Say that work makes progress."""
+        """Report that work makes progress."""
         self.send(WATCHDOG=1)
 
     def stopping(self) -> None:
-        """Say that the process is on its way out."""
+        """Report that the process is ending."""
         self.send(STOPPING=1, STATUS="draining")
 
     def close(self) -> None:
-        """Close the socket; later reports are lost."""
+        """Close the socket; later reports are dropped."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -77,5 +77,5 @@ def _watchdog_s(environ: Mapping[str, str]) -> float | None:
     if not usec.isdigit() or int(usec) == 0:
         return None
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
-        return None  # meant for another process that left us its environment
+        return None  # meant for another process, whose environment was inherited
     return int(usec) / 1e6

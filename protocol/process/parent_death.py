@@ -1,7 +1,7 @@
-"""Die with the process that started us, however it ends: no worker may keep a GPU's memory alone.
+"""Ends this process with its supervisor, so that no orphaned worker keeps a GPU's memory.
 
-Only under a supervisor, which says so by `LLAMAPOOL_PARENT`; a process that a person or systemd
-started lives on.
+Only under a supervisor, which sets `LLAMAPOOL_PARENT`; a process that a user or systemd started is
+not affected.
 """
 
 import ctypes
@@ -15,10 +15,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL at the supervisor's death; exit now if it is dead already."""
+    """Ask the kernel for SIGKILL when the supervisor ends; exit now if it has ended already."""
     parent = os.environ.get(PARENT_VARIABLE, "")
     if not parent.isdigit() or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before the request was in place
+    if os.getppid() != int(parent):  # it ended before the kernel was asked
         os._exit(1)

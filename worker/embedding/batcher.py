@@ -1,9 +1,9 @@
-"""Embeddings and rerankings on their way through the engine, a batch at a time.
+"""Computes embeddings and rerankings in the engine, one batch at a time.
 
 The link opens a job for each task; the engine does one heavy call after another, and each computes
-one batch, filled from all jobs in turn. So a request of thousands of inputs holds up neither the
+one batch, filled from all jobs in turn. So a request of thousands of inputs delays neither the
 streams of the slots nor a small request beside it. Texts are tokenized on the engine's thread just
-before they are computed: it costs little there, and on the link it would stop the heartbeat.
+before they are computed: it takes little time there, and on the link it would block the heartbeat.
 """
 
 import time
@@ -21,7 +21,7 @@ from worker.engine.scheduling.budget import StepBudget
 from worker.engine.task import EngineJob
 
 MAX_WAITING = 32768
-"""Inputs of all tasks together; who comes then is told to come again."""
+"""Most waiting inputs of all tasks together; beyond it a task is refused with a retry hint."""
 
 _RAW = -1
 
@@ -40,7 +40,7 @@ class EmbeddingBatcher:
         self._reader = InputReader(backend, embedder)
         self._jobs: deque[EmbeddingJob] = deque()
         self._carried: EmbeddingInput | None = None
-        """Tokenized but not computed to its end: it had no room in the last batch."""
+        """An input that is partly computed: it did not fit into the last batch."""
         self._budget = StepBudget(step_target_s, embedder.n_batch, token_s=backend.prefill_token_s)
 
     def __repr__(self) -> str:
@@ -49,7 +49,7 @@ class EmbeddingBatcher:
     # ---- the link's thread --------------------------------------------------------------------
 
     def open(self, key: TaskKey, task: Embed | Rerank) -> None:
-        """Take a task; the engine will send its answer. Raises `TaskError` if it cannot be."""
+        """Accept a task; the engine will send its answer. Raises `TaskError` if it is refused."""
         job = self._job(key, task)
         n_waiting = sum(len(one.inputs) for one in list(self._jobs) if not one.is_over)
         if n_waiting and n_waiting + len(job.inputs) > MAX_WAITING:
@@ -58,7 +58,7 @@ class EmbeddingBatcher:
         self._call(job)
 
     def drop(self, key: TaskKey | None = None) -> None:
-        """Give a task up, or all of them."""
+        """Drop a task, or all of them."""
         for job in list(self._jobs):
             if key in (None, job.key):
                 job.is_dropped = True
@@ -80,7 +80,7 @@ class EmbeddingBatcher:
         return EmbeddingJob(key, task, texts, task.normalize)
 
     def open_media(self, key: TaskKey, found: MediaInput) -> None:
-        """Take a task with images or sounds; raises `TaskError` if it cannot be."""
+        """Accept a task with images or sounds; raises `TaskError` if it is refused."""
         embedder, n = self._embedder, len(found.tokens)
         if not embedder.reads_media:
             message = "this model makes no embeddings of images or sounds"
@@ -94,7 +94,7 @@ class EmbeddingBatcher:
         self._engine.submit(EngineJob(job.key, lambda: self._work(job), is_heavy=True))
 
     def _work(self, job: EmbeddingJob) -> Terminal | None:
-        """Compute one batch, whoever's it is; answer if the job has come to its end."""
+        """Compute one batch of any jobs; answer if this job is complete."""
         self._forget_dropped()
         if not job.is_over:
             self._compute()
@@ -108,7 +108,7 @@ class EmbeddingBatcher:
         return answer_of(job, self._embedder.pooling)
 
     def _embed_media(self, found: MediaInput) -> Terminal:
-        """Compute an input with media, alone: what it is made of takes several batches."""
+        """Compute an input with media alone, because it takes several batches."""
         embedder, task = self._embedder, found.task
         carried = self._carried
         seq = 1 if carried is not None and carried.seq == 0 else 0
@@ -160,7 +160,7 @@ class EmbeddingBatcher:
                 reading.job.store(reading.index, answer)
 
     def _choose_adapters(self, pieces: Sequence[MediaEmbedding]) -> None:
-        """Apply the standing scales, unless an input has begun to be read with others."""
+        """Apply the current adapter scales, unless a partly read input began with others."""
         if all(piece.pos == 0 for piece in pieces):
             self._embedder.adapters.use(self._engine.scales)
 
@@ -170,7 +170,7 @@ class EmbeddingBatcher:
         self._engine.counters.prompt_s += elapsed_s
 
     def _plan(self) -> list[tuple[EmbeddingInput, MediaEmbedding]]:
-        """Fill a batch from the jobs in turn; what is left of the last input comes first next."""
+        """Fill a batch from the jobs in turn; the rest of a partly read input comes first."""
         room = self._budget.tokens(self._engine.n_busy)
         batch: list[tuple[EmbeddingInput, MediaEmbedding]] = []
         free = deque(range(self._embedder.n_seq))
@@ -194,13 +194,13 @@ class EmbeddingBatcher:
         return batch
 
     def _share(self, reading: EmbeddingInput, room: int, *, is_first: bool) -> int:
-        """Say how many tokens of an input go into the batch: all or nothing unless it splits."""
+        """Return how many tokens of an input go into the batch; all or none unless it can split."""
         if self._embedder.can_split:
             return min(room, reading.n_left)
         return reading.n_left if is_first or reading.n_left <= room else 0
 
     def _next(self) -> EmbeddingInput | None:
-        """Read the next input of the job whose turn it is."""
+        """Tokenize the next input of the next job in turn."""
         for _ in range(len(self._jobs)):
             job = self._jobs[0]
             self._jobs.rotate(-1)

@@ -1,6 +1,6 @@
-"""From texts to the token sequences that an embedder reads, within what it can read.
+"""Tokenizes texts for an embedder, and checks that they fit.
 
-Everything that would abort llama.cpp or overflow its positions is refused here.
+Inputs that would abort llama.cpp or overflow its positions are refused here.
 """
 
 import re
@@ -18,7 +18,7 @@ _PLACES = re.compile(r"\{query\}|\{document\}")
 
 @dataclass(frozen=True, slots=True)
 class MediaInput:
-    """The one input of a task with images or sounds in it, as it is read."""
+    """The single input of a task with images or sounds."""
 
     task: Embed
     tokens: list[int]
@@ -49,7 +49,7 @@ class InputReader:
         """Tokenize a query with a document, as the model was trained to see them."""
         template = self._embedder.rank_template
         if template:
-            # In one go: a query that holds "{document}" must not become part of the template.
+            # In one pass: "{document}" in a query must not be replaced.
             texts = {"{query}": query, "{document}": document}
             written = _PLACES.sub(lambda place: texts[place[0]], template)
             return self._checked(self._tokenize(written, add_special=False, parse_special=True))
@@ -63,14 +63,14 @@ class InputReader:
         return self._checked(bos + asked + end + sep + offered + end)
 
     def check_media(self, n: int) -> None:
-        """Refuse an input with media that the memory cannot hold; raises `TaskError`."""
+        """Raise `TaskError` if an input with media does not fit into the context."""
         if n >= self._embedder.n_ctx:
             raise self._too_long(n)
 
     def _tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         n_least = len(text) // self._longest_piece
         if n_least > max(self._embedder.n_batch, self._embedder.n_ctx):
-            raise self._too_long(n_least)  # without reading what could not fit in any case
+            raise self._too_long(n_least)  # a text this long cannot fit, so it is not tokenized
         return self._backend.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def _valid(self, token: int) -> int:
@@ -91,7 +91,7 @@ class InputReader:
         return len(tokens) > min(self._embedder.n_batch, self._embedder.n_ctx)
 
     def _too_long(self, n: int) -> TaskError:
-        """Say it in llama-server's words: a batch, a context, or a context read in pieces."""
+        """Return the error with llama-server's text, for batch or context."""
         n_batch, n_ctx = self._embedder.n_batch, self._embedder.n_ctx
         if not self._embedder.can_split and n > n_batch:
             return InvalidRequest(

@@ -1,4 +1,4 @@
-"""One embedding or reranking while it is computed: its inputs, how far each is read, its answer."""
+"""State of an embedding or reranking task: its inputs, how far each is read, its answer."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -10,14 +10,14 @@ from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
 from worker.engine.backend import MediaEmbedding
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Vectors of one task; as JSON they are five times as long."""
+"""Largest size of the vectors of one task; as JSON they are five times as long."""
 
 _NOTHING = b""
 
 
 @dataclass(slots=True, eq=False)
 class EmbeddingJob:
-    """One task: its inputs, read one after the other, and what became of them."""
+    """One task: its inputs, which are read in order, and their vectors."""
 
     key: TaskKey
     task: Embed | Rerank
@@ -30,7 +30,7 @@ class EmbeddingJob:
     n_tokens: list[int] = field(default_factory=list)
     error: TaskError | None = None
     is_dropped: bool = False
-    """Nobody waits for it any more."""
+    """Whether the task was cancelled."""
 
     def __post_init__(self) -> None:
         self.vectors = [_NOTHING] * len(self.inputs)
@@ -38,11 +38,11 @@ class EmbeddingJob:
 
     @property
     def is_over(self) -> bool:
-        """Nothing of it is left to compute."""
+        """Whether nothing is left to compute."""
         return self.is_dropped or self.error is not None or self.n_done == len(self.inputs)
 
     def store(self, index: int, vectors: bytes) -> None:
-        """Keep the vectors of one input."""
+        """Store the vectors of one input."""
         self.vectors[index] = vectors
         self.n_done += 1
         self.n_bytes += len(vectors)
@@ -64,7 +64,7 @@ class EmbeddingInput:
 
     @property
     def n_left(self) -> int:
-        """Tokens that are not computed."""
+        """Number of tokens still to compute."""
         return len(self.tokens) - self.pos
 
     def advance(self, n: int) -> MediaEmbedding:
@@ -77,11 +77,11 @@ class EmbeddingInput:
 
 
 def answer_of(job: EmbeddingJob, pooling: str) -> Terminal:
-    """Make the terminal message of a job that has come to its end."""
+    """Return the terminal message of a completed job."""
     task, vectors = job.task, job.vectors
     if isinstance(task, Rerank):
         return Reranked(
-            # A model with several classes tells the score first.
+            # In a model with several classes the first value is the score.
             scores=tuple(struct.unpack_from("<f", vector)[0] for vector in vectors),
             n_tokens=sum(job.n_tokens),
         )

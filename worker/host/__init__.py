@@ -1,4 +1,4 @@
-"""What the machine is, and which part of it each worker gets. Pure but for reading it.
+"""The machine's hardware, and which part of it each worker gets.
 
 Imported by the settings, the supervisor and the doctor.
 """

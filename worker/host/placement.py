@@ -1,4 +1,4 @@
-"""What a worker gets of the host: threads, CPUs, memory for its weights, and why: pure.
+"""Decides what a worker gets of the host: threads, CPUs, memory for its weights. Pure.
 
 `Host` is what `worker/host/topology.py` has read of the machine. Explicit options take precedence;
 the rest is chosen here. The figures behind them are in docs/notes/threads.md.
@@ -22,10 +22,10 @@ class Cpu:
 
     number: int
     core: int
-    """The lowest CPU of the same core: those that share it are hyper-threads."""
+    """Lowest CPU number of the same core; CPUs with equal values are hyper-threads."""
     node: int = 0
     is_efficient: bool = False
-    """One of the slow cores of a hybrid machine."""
+    """Whether it is a slow core of a hybrid machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +34,14 @@ class Host:
 
     cpus: tuple[Cpu, ...]
     n_online: int
-    """CPUs of the machine, ours or not."""
+    """Number of online CPUs of the machine."""
     quota: float = 0.0
-    """CPU time of the control group in cores; 0 is no limit."""
+    """CPU quota of the control group in cores; 0 means no limit."""
     free_memory: int = 0
-    """Bytes that can be had without swapping, within the control group; 0 is unknown."""
+    """Available bytes without swapping, within the control group; 0 if unknown."""
     has_gpu: bool = False
     name: str = ""
-    """What it calls itself; empty is unknown."""
+    """Host name; empty if unknown."""
 
     @property
     def n_cores(self) -> int:
@@ -50,11 +50,11 @@ class Host:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Return the NUMA nodes that our CPUs belong to."""
+        """Return the NUMA nodes of the usable CPUs."""
         return tuple(sorted({cpu.node for cpu in self.cpus}))
 
     def of_nodes(self, nodes: Sequence[int]) -> tuple[Cpu, ...]:
-        """Return our CPUs in these nodes."""
+        """Return the usable CPUs of these nodes."""
         return tuple(cpu for cpu in self.cpus if cpu.node in nodes)
 
     def __str__(self) -> str:
@@ -68,17 +68,17 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What one worker gets, and why."""
+    """Resources of one worker, and why."""
 
     n_threads: int
     n_threads_batch: int
     cpus: str
-    """A list as in `0-3,8`, or `all`."""
+    """List of CPUs as in `0-3,8`, or `all`."""
     numa: str
     poll: int
     why: str
     reads: bool = False
-    """The weights are read into memory of its own, instead of mapping the file."""
+    """Whether weights are read into private memory instead of mapping the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class _Where:
     cpus: str
     numa: str
     n_cores: int
-    """Cores for it alone."""
+    """Number of cores for this worker alone."""
     why: str
 
 
@@ -142,12 +142,12 @@ def _poll(worker: WorkerConfig, n_all: int, n_cores: int) -> tuple[int, str]:
 
 
 def _against(host: Host, worker: WorkerConfig, where: _Where) -> str:
-    """Say why a worker in that place does not compute faster from memory of its own."""
+    """Return why private memory does not make this worker faster; empty if it does."""
     if uses_gpu(host, worker) or (worker.rpc and worker.n_gpu_layers):
         return "the work is done elsewhere than on the CPU"
     wanted = parse_cpus(where.cpus)
     if len({cpu.node for cpu in host.cpus if not wanted or cpu.number in wanted}) > 1:
-        # All of it would lie on the node of the thread that reads.
+        # Private memory would all be on the node of the reading thread.
         return "its threads are on several NUMA nodes"
     return ""
 
@@ -181,7 +181,7 @@ def _places(host: Host, workers: Sequence[WorkerConfig]) -> list[_Where]:
 
 
 def _said(host: Host, worker: WorkerConfig, share: int = 1) -> _Where | None:
-    """Return where a worker goes by its own settings, or because one place is like another."""
+    """Return the place given by the worker's settings, or anywhere if all places are equal."""
     numa = worker.numa or NO_NUMA
     if worker.cpus:
         asked = parse_cpus(worker.cpus)
@@ -199,12 +199,12 @@ def _said(host: Host, worker: WorkerConfig, share: int = 1) -> _Where | None:
 
 
 def uses_gpu(host: Host, worker: WorkerConfig) -> bool:
-    """Tell whether a worker will compute on a GPU, as far as its settings and the host say."""
+    """Return whether a worker will compute on a GPU, judged by its settings and the host."""
     return worker.n_gpu_layers != 0 and (bool(worker.devices) or host.has_gpu)
 
 
 def _dealt(host: Host, workers: Sequence[WorkerConfig], n_workers: int) -> list[_Where]:
-    """Deal the NUMA nodes out to the workers that compute on CPUs and said nothing."""
+    """Distribute the NUMA nodes over the CPU workers without explicit placement."""
     if len(workers) < 2:
         return [_alone(host, worker, n_workers) for worker in workers]
     nodes, n = host.nodes, len(workers)
@@ -234,18 +234,18 @@ def _alone(host: Host, worker: WorkerConfig, n_workers: int) -> _Where:
     if 0 < max(worker.n_threads, worker.n_threads_batch) <= count_cores(host.of_nodes((largest,))):
         return _near(host, (largest,), 1, share)
     if host.quota or len(host.cpus) < host.n_online:
-        # llama.cpp's placement knows neither quotas nor masks: it would use every CPU of a node.
+        # llama.cpp's placement ignores quotas and masks: it would use every CPU of a node.
         return _Where(ANYWHERE, NO_NUMA, share, "anywhere in the CPUs granted, part of the machine")
     why = "one worker over all NUMA nodes, its threads spread evenly and kept there"
     return _Where(ANYWHERE, "distribute", share, why)
 
 
 def count_cores(cpus: Sequence[Cpu]) -> int:
-    """Count the cores of these CPUs; the slow ones of a hybrid machine would hold up the fast."""
+    """Count the cores of these CPUs; slow cores of a hybrid machine would delay the others."""
     fast = [cpu for cpu in cpus if not cpu.is_efficient] or cpus
     return len({cpu.core for cpu in fast})
 
 
 def _within(quota: float, n_cores: int) -> int:
-    # Rounded down: with a thread too many, every step would wait for the next period.
+    # Rounded down: with one thread too many, steps would wait for the next quota period.
     return max(1, min(n_cores, int(quota)) if quota else n_cores)

@@ -1,7 +1,7 @@
-"""What the machine is: CPUs that this process may use, cores, NUMA nodes, quota, memory, GPUs.
+"""Reads the machine: usable CPUs, cores, NUMA nodes, quota, memory, GPUs.
 
-Reads /sys, /proc and the control group; decides nothing. Where a file is missing, as in a sandbox,
-every CPU counts as a core of its own on one node.
+Sources are /sys, /proc and the control group. If a file is missing, as in a sandbox, every CPU
+counts as a core of its own on one node.
 """
 
 import os
@@ -16,7 +16,7 @@ from worker.host.placement import Cpu, Host
 _ROOT = Path("/")
 _GPU_NODES = ("nvidia[0-9]*", "kfd")
 _UNLIMITED = 1 << 62
-"""A limit of version 1 from here on is none."""
+"""Memory limits of cgroup version 1 from this value on mean no limit."""
 
 
 def read_host(root: Path = _ROOT, allowed: frozenset[int] | None = None) -> Host:
@@ -45,7 +45,7 @@ def read_host(root: Path = _ROOT, allowed: frozenset[int] | None = None) -> Host
 
 
 def _name(root: Path) -> str:
-    """Read what the machine calls itself, in letters that a worker's name may have."""
+    """Read the host name, reduced to characters that a worker's name may have."""
     path = root / "proc/sys/kernel/hostname"
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.read_text().strip()) if path.is_file() else ""
 
@@ -58,7 +58,7 @@ def affinity() -> frozenset[int]:
 
 
 def bind(cpus: str) -> None:
-    """Keep this process on these CPUs; raises `ConfigError` if none of them is there."""
+    """Bind this process to these CPUs; raises `ConfigError` if none of them is usable."""
     wanted = parse_cpus(cpus) if cpus else frozenset()
     if not wanted or not hasattr(os, "sched_setaffinity"):
         return
@@ -95,13 +95,13 @@ def _cpu_list(path: Path) -> frozenset[int]:
 
 
 def _quota(root: Path) -> float:
-    """Return the tightest CPU quota of our control group and those around it, in cores."""
+    """Return the smallest CPU quota of the control group and its parents, in cores."""
     quotas = [quota for folder in groups(root, "cpu") if (quota := _quota_of(folder)) > 0]
     return min(quotas, default=0.0)
 
 
 def groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of our control group and those around it, for version 2 and 1."""
+    """Yield the folders of the control group and its parents, for version 2 and 1."""
     for line in _text(root / "proc/self/cgroup").splitlines() or ["0::/"]:
         _, names, path = [*line.split(":", 2), "", ""][:3]
         mount = root / "sys/fs/cgroup"
@@ -110,7 +110,7 @@ def groups(root: Path, controller: str) -> Iterator[Path]:
                 continue
             mount /= controller
         folder = mount / path.lstrip("/")
-        # In a container the path may be the host's: what is not there is passed over.
+        # In a container the path may be the host's: missing folders are skipped.
         while mount in (folder, *folder.parents):
             yield folder
             folder = folder.parent
@@ -129,13 +129,13 @@ def _quota_of(folder: Path) -> float:
 
 
 def free_memory(root: Path = _ROOT) -> int:
-    """Return the memory that can be had without swapping; 0 if the kernel does not say."""
+    """Return the available memory in bytes, without swapping; 0 if unknown."""
     match = re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
 
 
 def group_memory(root: Path = _ROOT) -> int | None:
-    """Return what our control groups leave us; None is no limit. Cached files do not count."""
+    """Return the bytes left below the control groups' limits; None means no limit."""
     left = [room for folder in groups(root, "memory") if (room := _room(folder)) is not None]
     return min(left, default=None)
 

@@ -1,8 +1,8 @@
-"""Whether a worker maps its model's file or reads it into memory of its own, and why: pure.
+"""Decides whether a worker maps its model's file or reads it into private memory. Pure.
 
-Mapped pages are there once for all who map them, so workers of one model share them. A worker that
-is alone with its model gains nothing by that, and computes faster from memory of its own: 3 % more
-tokens a second on 2 cores (SmolLM2-135M Q4_1, one stream).
+Mapped pages are shared by all workers of a model. A worker that is the only one of its model gains
+nothing from mapping, and computes faster from private memory: 3 % more tokens a second on 2 cores
+(SmolLM2-135M Q4_1, one stream).
 """
 
 from collections import Counter
@@ -12,32 +12,32 @@ from dataclasses import dataclass
 from protocol.config.config import WorkerConfig
 
 _SHARE = 0.5
-"""Most of the free memory that weights are read into; caches and everybody else need some too."""
+"""Largest share of free memory for private weights; caches and other programs need the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightLoading:
-    """How the weights of one worker come into memory."""
+    """How the weights of one worker are loaded."""
 
     reads: bool
-    """Into memory of its own, instead of mapping the file."""
+    """Whether they are read into private memory instead of mapping the file."""
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What the choice depends on beside the configuration."""
+    """Sizes of files and memory, for the choice."""
 
     sizes: Mapping[str, int]
-    """Bytes of each file of weights; what is not here is unknown."""
+    """Bytes of each file of weights; missing ones are unknown."""
     free: int
-    """Bytes of memory that can be had; 0 is unknown."""
+    """Available memory in bytes; 0 if unknown."""
 
 
 def loadings(
     workers: Sequence[WorkerConfig], room: Room, against: Sequence[str]
 ) -> tuple[WeightLoading, ...]:
-    """Choose for workers that run at once; `against` says of each why its place needs mapping."""
+    """Choose for workers that run at once; `against` holds each one's reason for mapping, or ""."""
     n_users = Counter(path for worker in workers for path in files(worker))
     settled = [
         _settled(worker, why_not) or _kept(worker, n_users, room)
@@ -55,19 +55,19 @@ def loadings(
 
 
 def maps(worker: WorkerConfig) -> bool:
-    """Tell whether llama.cpp will map the file; unless anything was said, it does."""
+    """Return whether llama.cpp will map the file, which is its default."""
     if worker.load_mode:
         return worker.load_mode == "auto" or "mmap" in worker.load_mode
     return worker.use_mmap is not False
 
 
 def files(worker: WorkerConfig) -> frozenset[str]:
-    """Return the files of weights that a worker loads in one way: its model's, and the draft's."""
+    """Return the files of weights of a worker: its model's and its draft model's."""
     return frozenset({worker.model, worker.model_draft} - {""})
 
 
 def _settled(worker: WorkerConfig, why_not: str) -> WeightLoading | None:
-    """Return how it is by the worker's settings and its place."""
+    """Return the choice that settings or place make; None if it is open."""
     if worker.use_mmap is not None or worker.load_mode or worker.use_mlock:
         return WeightLoading(not maps(worker), "as given")
     if worker.backend != "llama":
@@ -76,7 +76,7 @@ def _settled(worker: WorkerConfig, why_not: str) -> WeightLoading | None:
 
 
 def _kept(worker: WorkerConfig, n_users: Counter[str], room: Room) -> WeightLoading | None:
-    """Say why the file stays mapped, if that is known without the other workers' sizes."""
+    """Return the choice to map, if sharing or unknown sizes require it; None if it is open."""
     paths = files(worker)
     if any(n_users[path] > 1 for path in paths):
         return WeightLoading(False, "mapped, for workers share them")

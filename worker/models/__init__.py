@@ -1,1 +1,1 @@
-"""Which models there are to load: folders of GGUF files, and preset files."""
+"""The models that can be loaded: folders of GGUF files, and preset files."""

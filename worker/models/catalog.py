@@ -1,9 +1,8 @@
-"""Every model that could be loaded, as processes to start: folder and preset file put together.
+"""All models that can be loaded, from a folder and a preset file, as processes to start.
 
-What is said on the command line stands above a model's section, that above the section for every
-model, and that above the environment and the configuration file, as in llama-server's router.
-Models are only looked up here, not opened: the worker resolves its own configuration when it
-starts, so a broken file fails its own load and nothing else.
+Precedence, as in llama-server's router: the command line, a model's section, the section for all
+models, then the environment and the configuration file. Model files are not opened here: the worker
+resolves its own configuration when it starts, so a broken file fails its own load only.
 """
 
 import dataclasses
@@ -35,16 +34,16 @@ class Entry:
 
     info: ModelInfo
     workers: tuple[WorkerConfig, ...]
-    """Its processes, with names of their own."""
+    """Its processes, with unique names."""
     load_on_startup: bool = False
     stop_timeout_s: float = DEFAULT_STOP_S
 
 
 class Catalog:
-    """The models of one server; `read` looks again."""
+    """The models of one server; `read` updates them."""
 
     def __init__(self, pool: PoolConfig, flags: Mapping[str, Any]) -> None:
-        """Take the configuration with environment and flags, and the flags once more."""
+        """Take the configuration with environment and flags applied, and the flags alone."""
         self._pool = pool
         self._flags = {k: v for k, v in flags.items() if k.startswith(("worker.", "sampling."))}
         self.entries: Mapping[str, Entry] = {}
@@ -53,7 +52,7 @@ class Catalog:
         return f"<Catalog {' '.join(self.entries)}>"
 
     def read(self) -> None:
-        """Look for models; raises `ConfigError` and then keeps those of before."""
+        """Find the models; raises `ConfigError` and then keeps the earlier ones."""
         gateway = self._pool.gateway
         found = scan(Path(gateway.models_dir)) if gateway.models_dir else []
         sections: ini.Sections = {}
@@ -64,7 +63,7 @@ class Catalog:
         self.entries = entries
 
     def config_of(self, entry: Entry) -> PoolConfig:
-        """Return the configuration that a model's processes read: no keys of clients in it."""
+        """Return the configuration for a model's processes, without API keys."""
         bind = GatewayConfig(bind=self._pool.gateway.bind)
         return replace(self._pool, gateway=bind, worker=entry.workers)
 
@@ -148,7 +147,7 @@ def _of_file(found: FoundModel) -> Preset:
 
 
 def _processes(worker: WorkerConfig, names_taken: set[str]) -> tuple[WorkerConfig, ...]:
-    """Name a model's processes; two models may differ only in what a process's name leaves out."""
+    """Return a model's processes; unique names, even if shortened model names are equal."""
     processes = list(counted(worker))
     n = 1
     while names_taken & {one.name for one in processes}:
@@ -159,7 +158,7 @@ def _processes(worker: WorkerConfig, names_taken: set[str]) -> tuple[WorkerConfi
 
 
 def _refuse_duplicates(models: Iterable[ModelInfo]) -> None:
-    """Refuse names that mean two models."""
+    """Raise `ConfigError` if a name or alias belongs to two models."""
     owners: dict[str, str] = {}
     listed = list(models)
     for name, owner in [(one.name, one.name) for one in listed] + [

@@ -10,7 +10,7 @@ from protocol.errors import ConfigError
 _SUFFIX = ".gguf"
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
 _DRAFTS = ("mtp-", "dspark-", "dflash-")
-"""Beginnings of files that stand beside a model and are none, as in llama-server."""
+"""Prefixes of draft models beside a model, which are not listed, as in llama-server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def choose(folder: Path, names: Sequence[str]) -> list[FoundModel]:
 def _models(names: Iterable[str]) -> list[str]:
     models = [name for name in names if name.endswith(_SUFFIX) and not _is_companion(name)]
     shards = {name: match[1] for name in models if (match := _SHARD.search(name))}
-    # A whole file beside the parts of another is llama-server's second choice.
+    # As in llama-server, a split model comes before a single file.
     return sorted(
         (name for name in models if shards.get(name, "00001") == "00001"),
         key=lambda name: name not in shards,

@@ -1,13 +1,13 @@
-"""The text of a preset file: sections of `key = value`, as llama-server's parser takes it. Pure."""
+"""Parses a preset file: sections of `key = value`, as llama-server's parser does. Pure."""
 
 import re
 
 from protocol.errors import ConfigError
 
 EVERY = "*"
-"""The section that holds for every model."""
+"""Name of the section that applies to every model."""
 UNNAMED = "default"
-"""What llama-server calls the keys before the first section."""
+"""llama-server's name for the keys before the first section."""
 
 _HEADER = re.compile(r"\[\s*([^\]]+?)\s*\]\s*(?:[;#].*)?")
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*([^;#]*?)\s*(?:[;#].*)?")
@@ -18,7 +18,7 @@ Sections = dict[str, dict[str, str]]
 
 
 def parse(text: str, *, origin: str) -> Sections:
-    """Return the sections in order; raises `ConfigError` that names the line."""
+    """Return the sections in order; raises `ConfigError` with the line's number."""
     sections: Sections = {}
     section = UNNAMED
     for number, line in enumerate(text.splitlines(), 1):

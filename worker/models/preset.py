@@ -1,8 +1,8 @@
-"""A section of a preset file as settings of our configuration, and settings as options again. Pure.
+"""Converts a section of a preset file to settings of the configuration, and back. Pure.
 
-Keys are llama-server's options without their dashes, or their environment names. What a model
-cannot have for itself, because the gateway has it, is refused; llama-server's router drops its own
-options (address, keys, sources of models) from sections, and so do we.
+Keys are llama-server's options without their dashes, or their environment names. Options
+of the gateway are refused, because a model cannot have its own; llama-server's router ignores its
+own options (address, keys, sources of models) in sections, and so does this.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ _SECRET = frozenset({"worker.hf_token"})
 _NOT_SHOWN = _SECRET | {"worker.alias", "worker.tags"}
 
 Settings = Mapping[str, Any]
-"""Field of the configuration, as `worker.n_ctx`, to its value."""
+"""Field of the configuration, such as `worker.n_ctx`, to its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a section says."""
+    """Content of a section."""
 
     settings: Settings = field(default_factory=dict)
     load_on_startup: bool | None = None
@@ -39,7 +39,7 @@ class Preset:
     warnings: tuple[str, ...] = ()
 
     def over(self, lower: "Preset") -> "Preset":
-        """Return both, this one above the other."""
+        """Merge two presets; this one takes precedence."""
         startup, stop_s = self.load_on_startup, self.stop_timeout_s
         return Preset(
             {**lower.settings, **self.settings},
@@ -71,7 +71,7 @@ _UNUSED: Mapping[str, Unused] = {
     name: row for row in UNUSED for name in (*(flag.lstrip("-") for flag in row.flags), row.env)
 }
 _HARMLESS = ("version", "dedup-cache-models")
-"""`version` is reserved; a cache of downloads is not listed here, so nothing is listed twice."""
+"""Keys without effect: `version` is reserved; downloaded models are never listed, so not twice."""
 
 
 def read_preset(pairs: Mapping[str, str], *, place: str) -> Preset:
@@ -142,7 +142,7 @@ def _pass_unused(key: str, text: str, warnings: list[str]) -> None:
 
 
 def as_args(settings: Settings) -> tuple[str, ...]:
-    """Write settings as a command line, without what nobody may read."""
+    """Write settings as a command line, without secrets."""
     args: list[str] = []
     for name in sorted(settings.keys() - _SECRET):
         option, value = _plainest(name), settings[name]
@@ -163,7 +163,7 @@ def as_section(name: str, settings: Settings) -> str:
 
 
 def _plainest(name: str) -> Option:
-    """Return the option that takes a field's value as it is, if there is one."""
+    """Return the option that takes a field's value unchanged, if there is one."""
     options = [option for option in OPTIONS if name in (option.field, option.also)]
     own = [option for option in options if option.field == name] or options
     return min(own, key=lambda option: (option.value is not None, option.parse is not None))

@@ -1,4 +1,4 @@
-"""What a person says beside a configuration file, and where the files that it names come from.
+"""Command-line options and environment, and the model files that a configuration names.
 
 Only the command line and the resolving of a configuration import it.
 """

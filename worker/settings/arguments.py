@@ -1,7 +1,7 @@
-"""The options of a command, made from the table, and what a person gave of them.
+"""The options of a command, made from the table, and the values that were given.
 
-`given` is what the command line and the environment say together: the value of each field and where
-it comes from, and the options that set nothing.
+`given` merges command line and environment: the value of each field and its source, and the options
+that set nothing.
 """
 
 import os
@@ -24,7 +24,7 @@ _WORDS = f"{__name__}.words"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was said beside the configuration file."""
+    """Settings from command line and environment."""
 
     settings: Mapping[str, tuple[Any, str]]
     """Field to its value and the flag or variable that set it."""
@@ -61,7 +61,7 @@ class FieldType(click.ParamType[Any]):
 
 
 class OptionCommand(click.Command):
-    """Takes the values of 2024's two-valued options as one argument or as two."""
+    """Accepts the values of 2024's two-valued options as one argument or as two."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Join such values before click counts them."""
@@ -71,7 +71,7 @@ class OptionCommand(click.Command):
 
 
 def paired(args: Sequence[str]) -> list[str]:
-    """Join the two values of an option that llama.cpp of today takes as one."""
+    """Join the two values of an option that today's llama.cpp takes as one argument."""
     joined = {flag: option.joined for option in OPTIONS if option.joined for flag in option.flags}
     result: list[str] = []
     waiting = list(args)
@@ -90,7 +90,7 @@ _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
 
 
 def _is_pair(text: str, between: str) -> bool:
-    """Tell whether a text is already whole: a number stands behind what joins."""
+    """Return whether a text has both values: a number follows the separator."""
     return re.search(rf"{re.escape(between)}[-+]?\d*\.?\d+$", text) is not None
 
 
@@ -101,7 +101,7 @@ def _declared(option: Option, index: int) -> click.Option:
     text += f" [env: {option.env}]" if option.env else ""
     if option.is_switch:
         if option.off:
-            # click pairs them by position: the first holds the slash, the rest are synonyms.
+            # click pairs them by position: the first contains the slash, the others are synonyms.
             n_pairs = min(len(option.flags), len(option.off))
             pairs = [f"{on}/{off}" for on, off in zip(option.flags, option.off, strict=False)]
             rest = [*option.flags[n_pairs:], *(f" /{off}" for off in option.off[n_pairs:])]
@@ -125,7 +125,7 @@ def _escape_option() -> click.Option:
     return click.Option(
         ["-e/--no-escape", "--escape", _ESCAPE],
         default=True,
-        is_eager=True,  # known before the texts are read
+        is_eager=True,  # parsed before the texts
         help=r"Replace \n, \t and other escapes in -r and --dry-sequence-breaker. [default: on]",
     )
 
@@ -149,7 +149,7 @@ def with_options(*sections: str) -> Callable[[Command], Command]:
 
 
 def given(values: Mapping[str, Any], sections: Iterable[str]) -> Given:
-    """Collect what the environment says and, above it, the command line."""
+    """Merge environment and command line; the command line takes precedence."""
     settings = dict(options.named_in(os.environ, sections))
     for index, option in enumerate(OPTIONS):
         value = values.get(f"option_{index}")
@@ -175,9 +175,9 @@ def _as_given(row: Unused) -> str:
 
 
 def warnings(found: Iterable[tuple[Unused, str, str]]) -> list[str]:
-    """Say what was given in vain, in one line for other programs' options; refuse the rest.
+    """Return a warning for each option without effect; one line lists those of other programs.
 
-    Raises `ConfigError` that names the first option whose promise cannot be kept.
+    Raises `ConfigError` with the first option that asks for something unsupported.
     """
     foreign: list[str] = []
     lines: list[str] = []

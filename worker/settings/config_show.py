@@ -18,7 +18,7 @@ _COMMENT_AT = 44
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """What decides where a value comes from."""
+    """Sources of the values."""
 
     said: Mapping[str, str]
     """Field to the flag or variable that set it."""
@@ -27,11 +27,11 @@ class Origins:
     places: Mapping[str, int]
     """Dotted key in that file to its line, as `places_in` finds them."""
     workers: tuple[int, ...]
-    """For each resolved worker the number of its table in the file."""
+    """Index of the `[[worker]]` table of each resolved worker."""
 
 
 def toml(pool: PoolConfig, origins: Origins | None) -> str:
-    """Write a resolved configuration down; with `origins` every line says where it comes from."""
+    """Write a resolved configuration as TOML; with `origins` each line gets its source."""
     lines = _keys(pool, "", "", origins)
     lines += _table("[log]", pool.log, "log", "log", origins)
     lines += _table("[gateway]", pool.gateway, "gateway", "gateway", origins)
@@ -46,7 +46,7 @@ def toml(pool: PoolConfig, origins: Origins | None) -> str:
 
 
 def numbers(pool: PoolConfig) -> tuple[int, ...]:
-    """Return for each worker that will run the number of the table that describes it."""
+    """Return, for each worker that will run, the index of its table."""
     tables = pool.worker or (WorkerConfig(),)
     return tuple(i for i, table in enumerate(tables) for _ in range(table.count))
 

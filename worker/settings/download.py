@@ -1,7 +1,7 @@
-"""Fetching a model that is not here: by URL, or from a Hugging Face repository.
+"""Downloads a missing model: by URL, or from a Hugging Face repository.
 
-What was fetched stays, so that the next start needs no network. A file appears under its name only
-when it is whole.
+Downloads are kept, so that the next start needs no network. A file gets its name only when it is
+complete.
 """
 
 import os
@@ -17,11 +17,11 @@ from worker.settings.hub import Repository
 
 _TIMEOUT_S = 30.0
 _FOLDER = "models"
-"""Where llama-server of 2024 put what it fetched."""
+"""Folder in which llama-server of 2024 stored downloads."""
 
 
 def fetched(worker: WorkerConfig) -> WorkerConfig:
-    """Return the worker with local files as its models; raises `ConfigError` with the mend."""
+    """Return the worker with local model files; raises `ConfigError` with what to do."""
     if worker.model_url:
         worker = replace(worker, model=_from_url(worker, _model_at(worker)))
     elif worker.hf_repo:
@@ -44,7 +44,7 @@ def fetched(worker: WorkerConfig) -> WorkerConfig:
 
 
 def located(worker: WorkerConfig) -> WorkerConfig:
-    """Do the same without the network: what is not here keeps its address."""
+    """Do the same without the network; missing files keep their address."""
     model = _model_at(worker).path if worker.model_url else None
     is_here = all(
         path is None or path.is_file()
@@ -56,7 +56,7 @@ def located(worker: WorkerConfig) -> WorkerConfig:
 
 
 class _Place(NamedTuple):
-    """An address, and where its file is or will be."""
+    """A URL and the path of its local file."""
 
     flag: str
     url: str
@@ -92,7 +92,7 @@ def _from_url(worker: WorkerConfig, place: _Place) -> str:
 
 
 def _from_hub(worker: WorkerConfig) -> WorkerConfig:
-    """Take the model of a repository, and its projector unless that is not wanted."""
+    """Return the worker with the model of a repository, and its projector unless unwanted."""
     hub = Repository(worker.hf_repo, token=worker.hf_token, offline=worker.offline)
     name = hub.name_of_model(worker.hf_file)
     mmproj = worker.mmproj
@@ -125,7 +125,7 @@ def _download(url: str, path: Path) -> None:
         part.rename(path)
     except (OSError, urllib.error.URLError) as error:
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the connection
+            error.close()  # the response keeps the connection open
         reason = getattr(error, "reason", error)
         raise ConfigError(
             f"cannot fetch {url}: {reason}; check the address and the network, or put the file at "

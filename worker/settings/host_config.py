@@ -1,7 +1,7 @@
 """llama.cpp's own configuration files of a host: `config.ini` of the system, then of the user.
 
-They are shared by all programs of llama.cpp, so what is not known here is passed over. Variables
-and flags stand above them; a configuration file of ours takes their place.
+All programs of llama.cpp share them, so unknown keys are ignored. Environment variables and flags
+take precedence; with a TOML configuration file they are not read.
 """
 
 import logging
@@ -19,7 +19,7 @@ _SYSTEM = Path("/etc/llama.cpp/config.ini")
 
 
 def host_files(environ: Mapping[str, str]) -> list[Path]:
-    """List the files that are there; a later one stands above an earlier one."""
+    """List the existing files; a later one takes precedence over an earlier one."""
     home = environ.get("HOME", "") or str(Path.home())
     base = environ.get("XDG_CONFIG_HOME", "") or f"{home}/.config"
     return [path for path in (_SYSTEM, Path(base, "llama.cpp", "config.ini")) if path.is_file()]

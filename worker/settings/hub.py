@@ -1,6 +1,6 @@
-"""A repository of Hugging Face: which of its files are wanted, and how they come here.
+"""A Hugging Face repository: chooses its files and downloads them.
 
-What was fetched before needs neither the network nor the hub's package.
+Files that were downloaded before need neither the network nor the hub's package.
 """
 
 import importlib
@@ -15,12 +15,12 @@ from worker.settings.hub_cache import cache_folder, is_model, names_in, snapshot
 from worker.settings.model_file import paths_of
 
 _USUAL = ("Q4_K_M", "Q8_0")
-"""What is taken where nobody names a quantization."""
+"""Quantizations to choose if none is named, by preference."""
 _BITS = re.compile(r"[-._](?:[A-Z]*?)(\d+)(?:_\w+)?\.gguf$", re.IGNORECASE)
 
 
 class Repository:
-    """One repository; raises `ConfigError` with the mend for what cannot be had."""
+    """One repository; raises `ConfigError` with what to do if a file is unavailable."""
 
     def __init__(self, name: str, *, token: str, offline: bool) -> None:
         """Take `USER/MODEL[:QUANT]`."""
@@ -49,20 +49,20 @@ class Repository:
             raise self._fault(error) from error
 
     def name_of_projector(self, model: str) -> str:
-        """Return the projector that lies beside a model; "" if there is none."""
+        """Return the projector that belongs to a model; "" if there is none."""
         return pick_projector(self._names(), model)
 
     def fetch(self, name: str) -> str:
-        """Bring a file here, with all its parts if it was split; return the path of that name."""
+        """Download a file, with all its parts if it is split; return its local path."""
         paths = [self._path(path.as_posix()) for path in paths_of(Path(name))]
         return next((path for path in paths if Path(path).name == Path(name).name), paths[0])
 
     def _names(self) -> list[str]:
-        """List the files: of the hub, or of what is here if that cannot be asked."""
+        """List the repository's files, or the local ones if the hub cannot be reached."""
         try:
             if self._hub is not None:
                 return list(self._hub.list_repo_files(self._repo, token=self._token))
-        except Exception as error:  # the hub's own, its HTTP library's, or the network's
+        except Exception as error:  # of the hub's package, its HTTP library, or the network
             if self._here is None:
                 raise self._fault(error) from error
             self._hub = None
@@ -88,7 +88,7 @@ class Repository:
 
 
 def pick_file(names: Iterable[str], quant: str) -> str:
-    """Choose a GGUF file as llama-server does: the named quantization, else a usual one.
+    """Choose a GGUF file as llama-server does: the named quantization, else the preferred one.
 
     Raises `ValueError` if there is none.
     """
@@ -104,7 +104,7 @@ def pick_file(names: Iterable[str], quant: str) -> str:
 
 
 def pick_projector(names: Iterable[str], model: str) -> str:
-    """Choose the projector of a model as llama-server does: the nearest, of the nearest size."""
+    """Choose a model's projector as llama-server does: nearest folder, then nearest bit width."""
     folder = PurePosixPath(model).parent.parts
     found: list[tuple[int, int, str]] = []
     for name in sorted(names):

@@ -1,4 +1,4 @@
-"""Models that were fetched from Hugging Face before, by llama-server or anybody else: no network.
+"""Models in the local Hugging Face cache, downloaded by any program; uses no network.
 
 The layout is that of Hugging Face's own cache: `models--USER--NAME/refs/main` names a commit,
 `snapshots/COMMIT` holds the files.
@@ -19,18 +19,18 @@ _PLACES = (
     ("XDG_CACHE_HOME", "huggingface/hub"),
     ("HOME", ".cache/huggingface/hub"),
 )
-"""Variable and what stands behind it, in llama.cpp's order."""
+"""Environment variable and the path below it, in llama.cpp's order."""
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Say where such models lie."""
+    """Return the folder of the cache."""
     found = ((environ[name], behind) for name, behind in _PLACES if environ.get(name))
     base, behind = next(found, (str(Path.home()), ".cache/huggingface/hub"))
     return Path(base) / behind
 
 
 def snapshot(repo: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of a repository's files; None if nothing of it was fetched."""
+    """Return the folder of a repository's files; None if nothing of it is in the cache."""
     folder = cache_folder(environ) / f"models--{repo.replace('/', '--')}"
     refs = sorted((folder / "refs").glob("*"), key=lambda path: path.name != "main")
     for ref in refs:
@@ -47,7 +47,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def cached_models(environ: Mapping[str, str]) -> list[str]:
-    """List what --hf-repo finds here, `USER/NAME:TAG` each."""
+    """List the models in the cache as `USER/NAME:TAG`."""
     return list(dict.fromkeys(_cached(environ)))
 
 
@@ -62,7 +62,7 @@ def _cached(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def is_model(name: str) -> bool:
-    """Tell a model from the files beside one, and from the further parts of a split one."""
+    """Return whether a file is a model: not a projector or the like, nor a further part."""
     file = name.rpartition("/")[2]
     part = re.search(r"-(\d{5})-of-\d{5}\.gguf$", file)
     is_first = part is None or int(part[1]) == 1

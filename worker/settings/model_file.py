@@ -1,11 +1,11 @@
-"""The file of a model on the disk: its parts, if it was split, and what they weigh."""
+"""A model's file on disk: its parts, if it is split, and their sizes."""
 
 import re
 from pathlib import Path
 
 
 def paths_of(path: Path) -> list[Path]:
-    """Return the paths of all parts of a file, whether they are there or not."""
+    """Return the paths of all parts of a file, whether they exist or not."""
     match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
     if match is None:
         return [path]
@@ -14,7 +14,7 @@ def paths_of(path: Path) -> list[Path]:
 
 
 def parts(path: Path) -> tuple[list[int], str]:
-    """Return the sizes of all parts of a split file, and the first part that is not there."""
+    """Return the sizes of all parts of a split file, and the first missing part."""
     paths = paths_of(path)
     if len(paths) == 1:
         return [path.stat().st_size], ""
@@ -24,7 +24,7 @@ def parts(path: Path) -> tuple[list[int], str]:
 
 
 def weigh(path: str) -> int:
-    """Return the bytes of a model's file with all its parts; 0 if one of them is not there."""
+    """Return the bytes of a model's file with all its parts; 0 if one of them is missing."""
     try:
         sizes, lacking = parts(Path(path))
     except OSError:

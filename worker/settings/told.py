@@ -1,4 +1,4 @@
-"""Options that print something and end: versions, devices, models at hand, shell completion."""
+"""Options that print something and exit: versions, devices, local models, shell completion."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ _UNKNOWN = "unknown: it cannot be loaded here, see llamapool doctor"
 
 
 def versions() -> str:
-    """Name the version of llamapool and the build of llama.cpp that it runs."""
+    """Return the version of llamapool and the build of its llama.cpp."""
     return f"llamapool {version()}\nllama.cpp {_asked('build') or _UNKNOWN}"
 
 
@@ -36,13 +36,13 @@ def models() -> str:
 
 
 def completion(ctx: click.Context) -> str:
-    """Write what makes a bash complete our options."""
+    """Return the script for bash completion."""
     root = ctx.find_root()
     return BashComplete(root.command, {}, "llamapool", "_LLAMAPOOL_COMPLETE").source()
 
 
 def _asked(fact: str) -> str:
-    """Ask a process of its own, for llama.cpp may be missing or broken."""
+    """Read a fact in a child process, because llama.cpp may be missing or broken."""
     argv = (sys.executable, "-P", "-m", "worker.llama.files.inspect")
     return str(child.run(argv, os.environ, _LIMIT_S).facts.get(fact, ""))
 
@@ -59,7 +59,7 @@ def _option(flags: str, tell: Callable[[click.Context], str], text: str) -> clic
 
 
 def telling_options() -> list[click.Option]:
-    """Make the options; each ends the command."""
+    """Return the options; each ends the command."""
     return [
         version_option(),
         _option("--list-devices", lambda _: devices(), "Print the devices of --device, and end."),
@@ -69,5 +69,5 @@ def telling_options() -> list[click.Option]:
 
 
 def version_option() -> click.Option:
-    """Make --version alone."""
+    """Return the option --version."""
     return _option("--version", lambda _: versions(), "Print version and build, and end.")

@@ -1,4 +1,4 @@
-"""Which drafters a configuration asks for.
+"""The drafters of speculative decoding, as configured.
 
 Imported by the engine's thread and the settings.
 """

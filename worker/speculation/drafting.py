@@ -1,4 +1,4 @@
-"""What guesses ahead for a worker, made from its configuration."""
+"""Opens the drafter of a worker, as configured."""
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
@@ -21,7 +21,7 @@ from worker.speculation.lookup_file import SavedLookup, read_cache
 
 
 def open_drafter(config: WorkerConfig, backend: Backend) -> Drafter | None:
-    """Make what guesses for a worker; raises `ConfigError` for what cannot work."""
+    """Return the drafter of a worker, or None; raises `ConfigError` if it cannot work."""
     if kinds(config) and not backend.can_rewind:
         raise ConfigError("spec_type: recurrent memory cannot take guesses back; use none")
     drafters = {kind: _open(kind, config, backend) for kind in kinds(config)}
@@ -42,7 +42,7 @@ def _open(kind: str, config: WorkerConfig, backend: Backend) -> Drafter:
         lookup = CacheLookup(static, dynamic, config.n_draft, config.n_draft_min)
         return SavedLookup(lookup, config.lookup_cache_dynamic, n_vocab)
     if kind == DRAFT_MODEL and config.backend == "llama":
-        # Imported here: a worker with the fake backend must not need llama.cpp.
+        # Imported here: a worker with the fake backend must run without llama.cpp.
         from worker.llama.draft import open_draft_model
 
         return open_draft_model(config, backend)

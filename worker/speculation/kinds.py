@@ -1,4 +1,4 @@
-"""Speculative decoding in a configuration: which drafters there are, and how long they guess."""
+"""Configuration of speculative decoding: the kinds of drafters, and lengths of their drafts."""
 
 from dataclasses import replace
 
@@ -10,9 +10,9 @@ NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE, NGRAM_MAP, NGRAM_MAP4, NGRAM_MOD = GUESSE
 
 
 def kinds(config: WorkerConfig) -> tuple[str, ...]:
-    """Return the kinds of drafters in the order in which they are asked.
+    """Return the kinds of drafters in the order in which they are tried.
 
-    Those that are named come first, then those whose files are given; `none` is nobody at all.
+    Named kinds come first, then those whose files are given; `none` turns all off.
     """
     named = tuple(kind.strip() for kind in config.spec_type if kind.strip())
     with_cache = config.lookup_cache_static or config.lookup_cache_dynamic
@@ -24,12 +24,12 @@ def kinds(config: WorkerConfig) -> tuple[str, ...]:
 
 
 def longest_draft(config: WorkerConfig) -> int:
-    """Return the most tokens that any drafter guesses at once; 0 is no speculation."""
+    """Return the longest draft of any drafter, in tokens; 0 without speculation."""
     return max((_n_max(kind, config) for kind in kinds(config)), default=0)
 
 
 def with_speculation(config: WorkerConfig) -> WorkerConfig:
-    """Say in the defaults of requests how this worker guesses, as far as they do not say less."""
+    """Fill in the request defaults of speculation, as far as the configuration leaves them out."""
     params = config.sampling
     ours, n_max = kinds(config) or (NONE,), longest_draft(config)
     for kind in params.speculative_types:

@@ -1,7 +1,7 @@
 """n-gram caches as files, in the format of llama.cpp's `common_ngram_cache_save`.
 
 Little-endian int32: four tokens (-1 where the n-gram is shorter), the number of followers, and for
-each its token and count; and so on to the end of the file.
+each its token and count, repeated to the end of the file.
 """
 
 import fcntl
@@ -62,7 +62,7 @@ def _ngram(tokens: Sequence[int]) -> Ngram:
 
 
 def read_cache(path: str, n_vocab: int) -> Cache:
-    """Load a file; raises `ConfigError` that names it. One that is not there is an empty cache."""
+    """Load a file; a missing one is an empty cache. Raises `ConfigError` with its name."""
     if not path:
         return {}
     try:
@@ -79,7 +79,7 @@ def read_cache(path: str, n_vocab: int) -> Cache:
 
 
 def write_cache(path: str, cache: Cache) -> None:
-    """Replace a file as a whole."""
+    """Write a file atomically."""
     target = Path(path).absolute()
     with tempfile.NamedTemporaryFile(
         dir=target.parent, prefix=f".{target.name}.", delete=False
@@ -92,7 +92,7 @@ def write_cache(path: str, cache: Cache) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other workers from writing into a folder meanwhile; no file is left behind by that."""
+    """Hold an exclusive lock on a folder, so that no other worker writes into it."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -102,7 +102,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def add_to_cache(path: str, learnt: Cache, n_vocab: int) -> None:
-    """Add counts to a file, which other workers may write too; raises as `read_cache` does."""
+    """Add counts to a file that other workers may write too; raises like `read_cache`."""
     with _alone(Path(path).absolute().parent):
         cache = read_cache(path, n_vocab)
         merge(cache, learnt)
@@ -119,16 +119,16 @@ class SavedLookup:
         self.n_max = lookup.n_max
 
     def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
-        """Guess for each wish."""
+        """Return a draft for each request."""
         return self._lookup.draft(wishes)
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Add a finished text, if there is a file for it."""
+        """Add a finished text, if there is a file."""
         if self._path:
             self._lookup.learn(slot, tokens)
 
     def close(self) -> None:
-        """Add what was learnt to the file; a full disk costs that and nothing else."""
+        """Add the learnt counts to the file; an error is logged only."""
         if not self._path or not self._lookup.n_learnt:
             return
         try:

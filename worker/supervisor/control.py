@@ -1,7 +1,7 @@
-"""The supervisor's end of the control channel: orders in, reports out, never waiting for either.
+"""The supervisor's end of the control channel: receives orders and sends reports, never blocks.
 
-It knows lines and connections, not what they mean. The socket lies in the runtime directory, which
-only the user can enter. There is one gateway; a second connection is one that replaces the first.
+The socket is in the runtime directory, which only the user can enter. There is one gateway; a
+second connection replaces the first.
 """
 
 import contextlib
@@ -50,17 +50,17 @@ class ControlServer:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
-        """Let everything go."""
+        """Close the connection and the listening socket."""
         self._drop()
         self._listener.close()
 
     def take(self) -> list[Order]:
-        """Return and forget the orders that have come."""
+        """Return the received orders and clear the list."""
         orders, self._orders = self._orders, []
         return orders
 
     def report(self, line: Line) -> None:
-        """Send a line; without a gateway it is lost, for the next one is told everything."""
+        """Send a line; dropped without a gateway, because the next one gets the whole state."""
         if self._peer is None:
             return
         self._unsent += encode(line)

@@ -1,4 +1,4 @@
-"""Why a process died, in words that tell what to do."""
+"""Texts that explain why a process died, and what to do."""
 
 import signal
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _CODES: Mapping[int, str] = {
 
 
 def explain(exit_code: int) -> str:
-    """Say why a process ended, given `Popen.returncode` (negative is a signal)."""
+    """Explain a `Popen.returncode`; a negative one is a signal."""
     if exit_code < 0:
         return _SIGNALS.get(-exit_code) or f"killed by {_signal_name(-exit_code)}"
     return _CODES.get(exit_code, f"exit code {exit_code}")

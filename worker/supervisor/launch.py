@@ -1,4 +1,4 @@
-"""What is started and how: command lines and environments of the gateway and the workers."""
+"""Command lines and environments of the gateway and the workers."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ GATEWAY = "gateway"
 
 _GATEWAY_WATCHDOG_S = 15.0
 _PYTHON = (sys.executable, "-P")
-"""Without -P, a folder `worker` in the present directory would be taken for ours."""
+"""Without -P, a folder `worker` in the current directory would be imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,28 +28,28 @@ class Launch:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     stdin: bytes = field(default=b"", repr=False)
-    """What it reads on standard input: secrets, which stand neither in files nor in `ps`."""
+    """Standard input of the process: secrets, which must appear neither in files nor in `ps`."""
     model: str = ""
-    """Alias that it serves; empty for the gateway."""
+    """Alias of its model; empty for the gateway."""
     watchdog_s: float = 0.0
-    """Longest silence after READY; 0 is no watch."""
+    """Longest time between two watchdog messages after READY; 0 means no limit."""
     journal: bool = False
-    """Its output goes to the system's journal."""
+    """Whether its output goes to the system's journal."""
 
     @property
     def is_gateway(self) -> bool:
-        """Tell the gateway from the workers."""
+        """Whether this is the gateway."""
         return not self.model
 
 
 def launches(config: PoolConfig, path: Path, environ: Mapping[str, str]) -> tuple[Launch, ...]:
-    """Plan all processes of a resolved configuration that was written to `path`; gateway first."""
+    """Return the launches of a resolved configuration, written to `path`; the gateway first."""
     keys = dump_keys(config.gateway)
     return (gateway(path, environ, keys), *workers(config.worker, path, environ))
 
 
 def gateway(path: Path, environ: Mapping[str, str], keys: bytes = b"") -> Launch:
-    """Plan the gateway of the configuration at `path`, which lacks the keys."""
+    """Return the launch of the gateway; the file at `path` does not contain its keys."""
     return Launch(
         name=GATEWAY,
         argv=(
@@ -66,7 +66,7 @@ def gateway(path: Path, environ: Mapping[str, str], keys: bytes = b"") -> Launch
 def workers(
     configs: Iterable[WorkerConfig], path: Path, environ: Mapping[str, str]
 ) -> tuple[Launch, ...]:
-    """Plan the workers of the configuration at `path`."""
+    """Return the launches of the workers of the configuration at `path`."""
     env = _shared(environ)
     flags = ("--config", str(path))
     return tuple(_worker(worker, env, flags) for worker in configs)
@@ -85,7 +85,7 @@ def _worker(worker: WorkerConfig, env: Mapping[str, str], flags: tuple[str, ...]
 
 
 def visible_devices(worker: WorkerConfig) -> dict[str, str]:
-    """Let a process see the devices of its worker only; all, if nothing is said of them."""
+    """Return the variables that restrict a process to its worker's devices; none means all."""
     if not worker.devices:
         return {}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": worker.devices}
@@ -96,20 +96,20 @@ def _watched(env: Mapping[str, str], watchdog_s: float) -> dict[str, str]:
 
 
 _DEFAULTS = {
-    "GGML_NO_BACKTRACE": "1",  # its handler forks a debugger, which hangs a dying worker
+    "GGML_NO_BACKTRACE": "1",  # ggml's handler forks a debugger, which hangs a crashing worker
     "MALLOC_ARENA_MAX": "2",
-    "PYTHONFAULTHANDLER": "1",  # a crash in C leaves the Python stack in the last lines
+    "PYTHONFAULTHANDLER": "1",  # prints the Python stack after a crash in C
 }
 _OURS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "JOURNAL_STREAM", "LISTEN_FDS")
 
 
 def _shared(environ: Mapping[str, str]) -> dict[str, str]:
-    # The options are settled in the resolved file; a child must not read them once more.
+    # The resolved file contains the options; a child must not apply them again.
     options = {option.env for option in OPTIONS} | {row.env for row in UNUSED}
     dropped = options.union(_OURS)
     env = {name: value for name, value in environ.items() if name not in dropped}
     root = Path(protocol.__file__).parent.parent
-    if root.name not in ("site-packages", "dist-packages"):  # a checkout
+    if root.name not in ("site-packages", "dist-packages"):  # a checkout is not installed
         paths = [str(root), *filter(None, [env.get("PYTHONPATH")])]
         env["PYTHONPATH"] = os.pathsep.join(paths)
     return {**_DEFAULTS, **env, PARENT_VARIABLE: str(os.getpid())}

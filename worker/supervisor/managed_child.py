@@ -1,8 +1,8 @@
-"""One supervised process: spawning, its log, its last words, its reports, its death.
+"""One supervised process: start, log, standard error, reports, end.
 
-It does what the supervisor decides and knows no policy. Reports come over a datagram socket of its
-own, so the sender needs no proof of who it is. Log lines come through one pipe and are passed on;
-whatever else it writes, and that may be anything, comes through another.
+The supervisor decides; this module acts. Each child has a datagram socket for its reports, so the
+sender is known. Log lines arrive through one pipe and are passed on; all other output of the child
+arrives through a second pipe.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ _READ_BYTES = 65536
 
 
 class ChildState(Enum):
-    """Where in its life a child is."""
+    """State of a child."""
 
     WAITING = "waiting"
     """Not running; starts when its delay is over."""
     STARTING = "starting"
     READY = "ready"
     QUARANTINED = "quarantined"
-    """Not running, for it died too often; starts when its long delay is over."""
+    """Not running because it died too often; starts when its quarantine is over."""
     GIVEN_UP = "given up"
     """Not running, and will not be started again."""
     ENDED = "ended"
-    """Not running, because we asked it to end."""
+    """Not running because the supervisor asked it to end."""
 
 
 _AFTER_DEATH = (ChildState.WAITING, ChildState.QUARANTINED, ChildState.GIVEN_UP)
@@ -49,7 +49,7 @@ TRANSITIONS: Mapping[ChildState, frozenset[ChildState]] = {
 
 
 class Output:
-    """What a process writes to one pipe, as whole lines."""
+    """Reads one pipe of a process, in whole lines."""
 
     def __init__(self) -> None:
         self.fd, self.write_end = os.pipe()
@@ -57,15 +57,15 @@ class Output:
         self._partial = b""
 
     def read(self) -> bytes:
-        """Return the whole lines that have come in."""
+        """Return the complete lines that have arrived."""
         whole, newline, rest = (self._partial + self._chunk()).rpartition(b"\n")
-        if len(rest) > _READ_BYTES:  # no newline in sight: pass it on as it is
+        if len(rest) > _READ_BYTES:  # a very long line: pass it on in pieces
             whole, newline, rest = rest, b"\n", b""
         self._partial = rest
         return whole + newline
 
     def close(self) -> bytes:
-        """Close the pipe of a dead process; return what was unread, as whole lines."""
+        """Close the pipe of an ended process; return the rest of its output, in whole lines."""
         found = self._partial
         while chunk := self._chunk():
             found += chunk
@@ -79,7 +79,7 @@ class Output:
 
 
 class ManagedChild:
-    """A process and what we hear of it."""
+    """A process with its pipes and its reports."""
 
     def __init__(self, launch: Launch, notify_path: Path) -> None:
         self.launch = launch
@@ -87,7 +87,7 @@ class ManagedChild:
         self.progress = 0.0
         self.url = ""
         self.reason = ""
-        """Why it cannot work, in its own words."""
+        """Why it cannot work, as it reported; may be empty."""
         self.log: Output | None = None
         self.stderr: Output | None = None
         self.notify_fd = -1
@@ -105,7 +105,7 @@ class ManagedChild:
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether there is a process that was not yet reaped."""
+        """Whether there is a process that has not been reaped."""
         return self._process is not None
 
     def become(self, state: ChildState) -> None:
@@ -115,10 +115,10 @@ class ManagedChild:
         self.state = state
 
     def spawn(self) -> None:
-        """Start the process in a session of its own, so that Ctrl-C reaches only us.
+        """Start the process in a session of its own, so that Ctrl-C reaches the supervisor only.
 
-        Raises `OSError` if there are no processes, descriptors or memory left; nothing of it is
-        open then.
+        Raises `OSError` if there are no processes, descriptors or memory left; it then leaves
+        nothing open.
         """
         self.progress, self.reason = 0.0, ""
         try:
@@ -133,7 +133,7 @@ class ManagedChild:
 
     def _popen(self, stdin: int, log_fd: int, stderr_fd: int) -> "subprocess.Popen[bytes]":
         env = {**self.launch.env, "NOTIFY_SOCKET": str(self._path), LOG_FD_VARIABLE: str(log_fd)}
-        if self.launch.journal:  # what it logs ends there, so it shall write in that form
+        if self.launch.journal:  # its log goes there, so it must use the journal's form
             env["JOURNAL_STREAM"] = stream_id(log_fd)
         process = subprocess.Popen(
             self.launch.argv,
@@ -155,7 +155,7 @@ class ManagedChild:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """What is to be listened to while it runs."""
+        """Descriptors to read while it runs: log, standard error, reports."""
         assert self.log is not None and self.stderr is not None, "it does not run"
         return self.log.fd, self.stderr.fd, self.notify_fd
 
@@ -172,7 +172,7 @@ class ManagedChild:
             self._process.send_signal(number)
 
     def read_reports(self) -> list[dict[str, str]]:
-        """Return the reports that have come in, each a map of fields."""
+        """Return the reports that have arrived, each a map of fields."""
         reports = []
         with contextlib.suppress(OSError):
             while self._notify is not None:
@@ -182,7 +182,7 @@ class ManagedChild:
         return reports
 
     def reap(self) -> int | None:
-        """Return the exit code once the process is dead, and give its files back."""
+        """Return the exit code if the process has ended, else None."""
         if self._process is None or self._process.poll() is None:
             return None
         code = self._process.returncode
@@ -190,7 +190,7 @@ class ManagedChild:
         return code
 
     def close(self) -> tuple[bytes, bytes]:
-        """Close pipes and socket of a dead process; return what it logged and wrote last."""
+        """Close pipes and socket of an ended process; return the rest of log and standard error."""
         self._close_write_ends()
         log, stderr = (one.close() if one is not None else b"" for one in (self.log, self.stderr))
         self.log = self.stderr = None
@@ -205,7 +205,7 @@ class ManagedChild:
 
 @contextlib.contextmanager
 def _readable(data: bytes) -> Iterator[int]:
-    """Lend a descriptor that yields these bytes, of a file that has no name."""
+    """Open a temporary descriptor that yields these bytes, from a file without a name."""
     if not data:
         yield subprocess.DEVNULL
         return
@@ -216,7 +216,7 @@ def _readable(data: bytes) -> Iterator[int]:
 
 
 def _nameless() -> IO[bytes]:
-    """Open a file that no directory knows; on Linux it never comes near a disk."""
+    """Open a file without a name; on Linux it is in memory only."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("stdin"), "w+b")
     return TemporaryFile()

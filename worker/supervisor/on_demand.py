@@ -1,7 +1,7 @@
-"""Models that start and end by order of the gateway: their processes among the supervisor's.
+"""Models that are loaded and unloaded by order of the gateway, as children of the supervisor.
 
-It adds and removes watches, asks processes to leave, and reports how they are. When something dies
-and starts again is the supervisor's decision; which models run is the gateway's.
+It adds and removes watches, asks processes to leave, and reports their states. The gateway decides
+which models run; the supervisor decides when a dead process starts again.
 """
 
 import logging
@@ -34,7 +34,7 @@ _PROGRESS_STEP = 0.05
 
 
 class OnDemand:
-    """Keeps the watches of on-demand workers; the list is the supervisor's own."""
+    """Maintains the watches of on-demand workers in the supervisor's list."""
 
     def __init__(self, catalog: Catalog, control: ControlServer, folder: Path) -> None:
         self._catalog = catalog
@@ -43,15 +43,15 @@ class OnDemand:
         self._watches: list[ChildWatch] = []
         self._n_started = 0
         self._told: dict[str, WorkerReport] = {}
-        """What was last said of each worker."""
+        """The last report of each worker, by name."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Name the models that could be loaded."""
+        """Names of the models that can be loaded."""
         return tuple(self._catalog.entries)
 
     def open(self, selector: selectors.BaseSelector, watches: list[ChildWatch], now: float) -> None:
-        """Listen for orders and load what is to be there from the start."""
+        """Listen for orders, and load the models with `load-on-startup`."""
         self._watches = watches
         self._control.open(selector, self._greeting)
         for entry in self._catalog.entries.values():
@@ -59,11 +59,11 @@ class OnDemand:
                 self._load(entry, now)
 
     def close(self) -> None:
-        """Let the channel go."""
+        """Close the control channel."""
         self._control.close()
 
     def obey(self, now: float) -> None:
-        """Do what the gateway has ordered."""
+        """Carry out the gateway's orders."""
         for order in self._control.take():
             self._obey(order, now)
 
@@ -86,13 +86,13 @@ class OnDemand:
                 self._load(entry, now)
 
     def deadlines(self) -> Iterator[float]:
-        """Yield the times at which somebody must be killed."""
+        """Yield the times at which a leaving process must be killed."""
         for watch in self._watches:
             if watch.leaves_by is not None and not watch.is_killed:
                 yield watch.leaves_by
 
     def overdue(self, now: float) -> list[ChildWatch]:
-        """Return who was told to go and has not gone in time."""
+        """Return the processes that were asked to leave and have not ended in time."""
         return [
             watch
             for watch in self._watches
@@ -100,7 +100,7 @@ class OnDemand:
         ]
 
     def tell(self) -> None:
-        """Report what has changed, and forget who has gone."""
+        """Report changed states, and remove the watches of ended processes."""
         for watch in list(self._ours()):
             report = self._report(watch)
             if self._is_news(report):

@@ -1,7 +1,6 @@
-"""When a dead process starts again: back-off and quarantine, as a pure function of its history.
+"""Decides when a dead process starts again: back-off and quarantine. Pure.
 
-A process that left in good order because it was told to is not dead: it starts again, and counts
-for nothing.
+A process that was drained and ended with code 0 starts again, and does not count as a death.
 """
 
 from dataclasses import dataclass
@@ -16,35 +15,35 @@ EXIT_CONFIG = 78
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How patient we are."""
+    """Delays and limits of restarts, in seconds."""
 
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
     healthy_after_s: float = 60.0
-    """A process that was ready this long starts again at `first_delay_s`."""
+    """After being ready for this long, a process restarts with `first_delay_s`."""
     max_deaths: int = 5
     window_s: float = 300.0
-    """`max_deaths` within this time is quarantine."""
+    """`max_deaths` within this time lead to quarantine."""
     quarantine_s: float | None = 600.0
-    """How long the first quarantine lasts; each further one twice as long. None is for ever."""
+    """Duration of the first quarantine; each further one is twice as long. None: it is given up."""
     max_quarantine_s: float = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is remembered of a process between its lives."""
+    """What is known about the earlier runs of a process."""
 
     deaths: tuple[float, ...] = ()
     """Times of its deaths within the window, oldest first."""
     delay_s: float = 0.0
-    """The delay before its present life; 0 if it never died."""
+    """Delay before its current run; 0 if it never died."""
     n_quarantines: int = 0
-    """Since it was last healthy."""
+    """Number of quarantines since it was last healthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What happens after a death; without `delay_s` it is given up."""
+    """Decision after a death; the process is given up if `delay_s` is None."""
 
     history: History
     delay_s: float | None
@@ -62,7 +61,7 @@ def judge(
         delay = policy.first_delay_s
         return Verdict(History(deaths, history.delay_s, n_quarantines), delay)
     deaths = (*deaths, now)
-    # A worker that was ready could not load its model again after sleeping: memory may be short.
+    # After being ready, this code means that a woken worker lacked memory: it may help to retry.
     is_hopeless = exit_code == EXIT_CONFIG and not ready_s
     if is_hopeless:
         return Verdict(History(deaths, history.delay_s, n_quarantines), None)

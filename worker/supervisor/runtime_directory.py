@@ -1,7 +1,7 @@
-"""The runtime directory: sockets and the resolved configuration, readable by nobody else.
+"""The runtime directory: sockets and the resolved configuration, readable by the user only.
 
-A directory of our own making holds a locked file while its process lives. The kernel drops the
-lock at any death, so the next start finds and removes what a killed one left behind.
+A created directory contains a file that its process keeps locked. The kernel releases the lock when
+the process ends, so the next start can find and remove directories of killed processes.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def _own() -> Iterator[Path]:
     parent = Path(home if home and os.access(home, os.W_OK) else tempfile.gettempdir())
     _sweep(parent)
     path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    # Renamed only when locked: whoever finds the file unlocked knows that its owner is dead.
+    # Renamed only when locked, so an unlocked file means that its owner has ended.
     with (path / f"{_LOCK}.new").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (path / f"{_LOCK}.new").rename(path / _LOCK)
@@ -46,7 +46,7 @@ def _own() -> Iterator[Path]:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the directories whose owners died without a chance to."""
+    """Remove the directories of killed processes."""
     for path in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), (path / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,8 @@
-"""`llamapool serve`: start the gateway and the workers, watch them, replace them, end them.
+"""`llamapool serve`: starts the gateway and the workers, watches them, restarts and ends them.
 
 One synchronous loop over signals, the children's reports and their standard errors. Signal handlers
-only wake it. It imports neither zmq nor llama_cpp: it must start at once and outlive everybody.
+only wake it. It imports neither zmq nor llama_cpp, so that it starts at once and cannot crash in
+them.
 """
 
 import logging
@@ -34,25 +35,25 @@ from worker.supervisor.watch import RESTING, ChildWatch, fraction
 logger = logging.getLogger("supervisor")
 
 _DRAIN_GRACE_S = 10.0
-"""The gateway keeps its own deadline; this much later it has failed to."""
+"""Time after the gateway's own drain deadline at which it is killed."""
 _STOP_S = 10.0
 _OUT = (ChildState.QUARANTINED, ChildState.GIVEN_UP)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
 class SupervisorPhase(Enum):
-    """What the supervisor as a whole is doing."""
+    """Phase of the supervisor."""
 
     RUNNING = "running"
     DRAINING = "draining"
-    """The gateway finishes what runs."""
+    """The gateway finishes running tasks."""
     STOPPING = "stopping"
-    """The gateway has gone; the workers leave."""
+    """The gateway has ended; the workers leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the supervisor must know beside the processes."""
+    """Settings of the supervisor."""
 
     launches: Sequence[Launch]
     runtime_dir: Path
@@ -60,7 +61,7 @@ class Settings:
     notice: StartNotice = StartNotice()
     policy: Policy = Policy()
     on_demand: OnDemand | None = None
-    """Models that the gateway has started and ended."""
+    """Models that are loaded by order of the gateway."""
 
 
 class Supervisor:
@@ -91,14 +92,14 @@ class Supervisor:
         return self._watches[1:]
 
     def run(self) -> int:
-        """Serve until told to end; no process of ours is left when this returns."""
+        """Serve until told to end; no child is left when this returns."""
         self._started_at = self._beat_at = time.monotonic()
         try:
             with self._selector, self._signals.attached(self._selector):
                 if self._on_demand:
                     self._on_demand.open(self._selector, self._watches, time.monotonic())
                 self._turn(time.monotonic())
-                while not self._is_over():  # at once after the turn that buried the last
+                while not self._is_over():  # true right after the turn that reaped the last child
                     for key, _ in self._selector.select(self._timeout_s(time.monotonic())):
                         self._guarded(key.data)
                     self._turn(time.monotonic())
@@ -110,7 +111,7 @@ class Supervisor:
         return self._exit_code
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Do what concerns one child; whatever goes wrong with it, all others go on."""
+        """Run an action of one child; an exception must not affect the others."""
         try:
             action()
         except Exception:
@@ -124,7 +125,7 @@ class Supervisor:
     def _obey_signals(self, now: float) -> None:
         for number in self._signals.take():
             if number is signal.SIGCHLD:
-                continue  # every turn looks for the dead
+                continue  # every turn reaps ended children
             if self._phase is SupervisorPhase.RUNNING:
                 logger.info("draining", extra={"signal": number.name})
                 self._console.tell("\nFinishing running requests; Ctrl-C again ends at once.\n")
@@ -143,7 +144,7 @@ class Supervisor:
     def _turn(self, now: float) -> None:
         self._obey_signals(now)
         for watch in list(self._watches):
-            self._guarded(partial(self._bury, watch, now))
+            self._guarded(partial(self._reap, watch, now))
         if self._phase is SupervisorPhase.RUNNING:
             if self._on_demand:
                 self._guarded(partial(self._on_demand.obey, now))
@@ -174,7 +175,7 @@ class Supervisor:
                 self._start(watch, now)
 
     def _start(self, watch: ChildWatch, now: float) -> None:
-        """Start a process; one that cannot be started has died like any other."""
+        """Start a process; a failed start counts as a death."""
         child = watch.child
         child.become(ChildState.STARTING)
         watch.is_killed, watch.ready_at, watch.failure = False, 0.0, ""
@@ -219,8 +220,8 @@ class Supervisor:
 
     # ---- death --------------------------------------------------------------------------------
 
-    def _bury(self, watch: ChildWatch, now: float) -> None:
-        """Judge a child if it has died."""
+    def _reap(self, watch: ChildWatch, now: float) -> None:
+        """Reap a child if it has ended, and decide what follows."""
         child = watch.child
         if not child.is_alive or (code := child.reap()) is None:
             return
@@ -238,7 +239,7 @@ class Supervisor:
             logger.debug("process ended", extra={"child": child.launch.name, "exit_code": code})
 
     def _judge(self, watch: ChildWatch, now: float) -> None:
-        """Decide what a death means, and say what is known of it."""
+        """Apply the restart policy to a death, and log it."""
         child = watch.child
         verdict = judge(
             watch.history,
@@ -261,9 +262,9 @@ class Supervisor:
     def _policy_for(self, watch: ChildWatch) -> Policy:
         policy = self._settings.policy
         if watch.child.launch.is_gateway:
-            return replace(policy, quarantine_s=None)  # nothing goes without it
+            return replace(policy, quarantine_s=None)  # no request can be served without it
         if self._on_demand:
-            # Who asked for the model is told, and may again.
+            # The client gets an error and may request the model again.
             policy = replace(policy, quarantine_s=None)
             return policy if watch.was_ready else replace(policy, max_deaths=1)
         return policy
@@ -288,13 +289,13 @@ class Supervisor:
             watch.child.kill(signal.SIGKILL)
 
     def _give_up_without_workers(self, now: float) -> None:
-        if self._phase is not SupervisorPhase.RUNNING:  # the gateway has just been given up
+        if self._phase is not SupervisorPhase.RUNNING:  # the gateway was given up in this turn
             return
-        if self._on_demand:  # none is the normal state
+        if self._on_demand:  # it is normal to have no worker
             return
         if all(watch.child.state in _OUT for watch in self._workers):
             is_config = all(watch.exit_code == EXIT_CONFIG for watch in self._workers)
-            if len(self._workers) > 1:  # of a single one it was just said
+            if len(self._workers) > 1:  # for a single worker the line before says it
                 logger.error(
                     "no worker can start",
                     extra={"n_workers": len(self._workers), "action": "everything ends"},
@@ -336,7 +337,7 @@ class Supervisor:
             self._phase_ends_at = now + _STOP_S
 
     def _kill_all(self) -> None:
-        """Leave nothing behind, whatever happened; a no-op after an orderly end."""
+        """Kill all children that still run; none do after a normal end."""
         for watch in self._watches:
             watch.child.kill(signal.SIGKILL)
 
@@ -356,7 +357,7 @@ class Supervisor:
             self._welcome(now, n_ready)
         interval_s = self._notifier.watchdog_interval_s
         if interval_s is not None and now >= self._beat_at + interval_s:
-            # Reaching this line is progress: whoever is stuck was killed above.
+            # Stuck children were killed above, so reaching this line is progress.
             self._beat_at = now
             self._notifier.watchdog()
             self._notifier.status(status)

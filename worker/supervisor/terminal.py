@@ -1,7 +1,7 @@
-"""What a person sees on standard error: log lines, and a bar for each model that loads.
+"""Standard error as a person sees it: log lines, and a progress bar for each loading model.
 
-Writing never blocks: a stopped terminal or a full pipe must not stop the supervision, so what does
-not fit is dropped and counted.
+Writing never blocks, because a stopped terminal or a full pipe must not stop the supervisor. What
+does not fit is dropped and counted.
 """
 
 import os
@@ -25,7 +25,7 @@ class Bar:
 
 
 class Console:
-    """Standard error, shared by our log, the children's output and the bars."""
+    """Standard error, shared by the log, the children's output and the bars."""
 
     def __init__(self, fd: int, *, is_terminal: bool) -> None:
         self.is_terminal = is_terminal
@@ -40,7 +40,7 @@ class Console:
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: nothing is held back."""
+        """Do nothing: nothing is buffered."""
 
     def lines(self, data: bytes) -> None:
         """Write whole lines above the bars."""
@@ -75,14 +75,14 @@ class Console:
 
     def _put(self, data: bytes) -> None:
         for start in range(0, len(data), _PIPE_BUF):
-            # Writable means that at least PIPE_BUF bytes fit.
+            # If writable, at least PIPE_BUF bytes fit.
             try:
                 if not select.select([], [self._fd], [], 0)[1]:
                     self._n_dropped += 1
                     return
                 os.write(self._fd, data[start : start + _PIPE_BUF])
             except (OSError, ValueError):
-                return  # whoever read it has gone; the service goes on
+                return  # the reader has closed it; the service continues
 
 
 def bar_row(bar: Bar, shown: Sequence[Bar], width: int) -> str:

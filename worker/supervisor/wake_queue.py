@@ -1,4 +1,4 @@
-"""Signals as items of a queue: the handler only wakes the loop, the loop decides what they mean."""
+"""Queue of received signals: the handler only wakes the loop, which decides what they mean."""
 
 import contextlib
 import selectors
@@ -18,7 +18,7 @@ class SignalQueue:
 
     @contextlib.contextmanager
     def attached(self, selector: selectors.BaseSelector) -> Iterator[None]:
-        """Take over the signals for the length of the block."""
+        """Handle the signals within the block."""
         ours, wakes = socket.socketpair()
         ours.setblocking(False)
         wakes.setblocking(False)
@@ -39,6 +39,6 @@ class SignalQueue:
         self._arrived.append(signal.Signals(number))
 
     def take(self) -> Iterator[signal.Signals]:
-        """Yield and forget what has arrived."""
+        """Yield the received signals and clear the queue."""
         while self._arrived:
             yield self._arrived.popleft()
