@@ -30,7 +30,7 @@ def two(folder: Path) -> Iterator[Served]:
 
 
 def act(served: Served, folder: Path, action: str, slot: int, name: str = "story") -> SlotActed:
-    answer = served.do(SlotAction(action=action, filename=name), folder)
+    answer = served.do(SlotAction(action=action, filename=name), folder, slot)
     assert isinstance(answer, SlotActed)
     return answer
 
