@@ -239,9 +239,9 @@ class WorkerProcess:
     def _prove_progress(self) -> None:
         """Feed the watchdog while the engine makes progress; end the process if it is stuck."""
         engine = self._thread.engine
-        since = engine.busy_since if engine is not None else 0.0
+        since = engine.progress.started_s if engine is not None else 0.0
         if engine is not None and since:
-            limit_s = engine.stall_s
+            limit_s = engine.progress.stall_s
             stalled_s = time.monotonic() - since
             if stalled_s > limit_s:
                 logger.critical(

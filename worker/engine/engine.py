@@ -7,7 +7,6 @@ the messages of a step leave in one call of `emit`.
 import logging
 import queue
 from collections import deque
-from collections.abc import Callable, Sequence
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import (
@@ -38,6 +37,7 @@ from worker.engine.task import (
     Abort,
     AbortAll,
     Command,
+    Emit,
     EngineJob,
     EngineTask,
     Report,
@@ -47,9 +47,6 @@ from worker.engine.task import (
 )
 
 logger = logging.getLogger(__name__)
-
-Emit = Callable[[Sequence[FrameItem]], None]
-"""Takes the messages of a step; they leave at once."""
 
 
 class Engine:
@@ -82,9 +79,9 @@ class Engine:
         self._drafter = drafter
         self._shows_texts = config.shows_texts
         self._results = self._step.results
-        self._progress = self._step.progress
-        self._progress.least_stall_s = config.stall_s
-        self._calls = EngineJobs(self.counters, self._progress)
+        self.progress = self._step.progress
+        self.progress.least_stall_s = config.stall_s
+        self._calls = EngineJobs(self.counters, self.progress)
         self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
         """Scales of the adapters for tasks that ask for none; used by the engine's thread only."""
         self.failure: str | None = None
@@ -111,24 +108,14 @@ class Engine:
         """Tasks that wait here for a slot."""
         return len(self._waiting)
 
-    @property
-    def busy_since(self) -> float:
-        """Start of the piece of work in progress (monotonic), or 0 while there is none."""
-        return self._progress.started_s
-
-    @property
-    def stall_s(self) -> float:
-        """How long a piece of work may take before the engine is stuck."""
-        return self._progress.stall_s
-
     def heartbeat(self) -> Heartbeat:
         """Describe the progress: `step` grows while the engine works."""
         return Heartbeat(
-            step=self._progress.number,
-            busy=max(self.n_busy, int(self.busy_since > 0)),
+            step=self.progress.number,
+            busy=max(self.n_busy, int(self.progress.started_s > 0)),
             waiting=self.n_waiting,
             stats=self.counters.snapshot(),
-            stall_s=self.stall_s,
+            stall_s=self.progress.stall_s,
         )
 
     # ---- the engine thread --------------------------------------------------------------------
@@ -166,7 +153,7 @@ class Engine:
             self.failure = self._step.failure
         if not self.n_busy:
             self._flush()
-        self._progress.rest()
+        self.progress.rest()
 
     def _take_commands(self) -> None:
         if not self._has_work():
@@ -181,7 +168,7 @@ class Engine:
 
     def _obey(self, command: Command) -> None:
         """Carry a command out; its sender is told of an exception."""
-        self._progress.begin()
+        self.progress.begin()
         try:
             self._apply(command)
         except Exception as error:
@@ -239,7 +226,7 @@ class Engine:
     def _admit(self) -> None:
         """Give waiting tasks their slots, oldest first; a task that asks for a busy slot waits."""
         for task in list(self._waiting):
-            self._progress.begin()
+            self.progress.begin()
             try:
                 slot = self._admission.choose(task, self._space(task))
                 if slot is None:
@@ -316,8 +303,8 @@ class Engine:
     def _inspected(self) -> Inspected:
         """Describe each slot."""
         render = self._backend.vocabulary.render if self._shows_texts else None
-        guesses = self._drafter is not None
-        reports = [slot.report(is_speculative=guesses, render=render) for slot in self.slots]
+        drafts = self._drafter is not None
+        reports = [slot.report(is_speculative=drafts, render=render) for slot in self.slots]
         return Inspected(slots=tuple(reports))
 
     def _flush(self) -> None:

@@ -1,10 +1,10 @@
 """The engine's commands, and a generation as tokens and parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import TaskError
-from protocol.wire.messages import Envelope, Failed, TaskKey, Terminal
+from protocol.wire.messages import Envelope, Failed, FrameItem, TaskKey, Terminal
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import Sampler
 from worker.engine.media import Media
@@ -96,6 +96,8 @@ class Stop:
 
 
 Command = Submit | Abort | AbortAll | Report | EngineJob | Stop
+Emit = Callable[[Sequence[FrameItem]], None]
+"""Takes the messages of a step; they leave at once."""
 
 
 def failed(key: TaskKey, error: TaskError) -> Envelope:

@@ -11,7 +11,7 @@ def test_nothing_is_watched_between_two_turns() -> None:
     rig = Rig()
     rig.submit("hello")
     rig.turn()
-    assert rig.engine.busy_since == 0.0
+    assert rig.engine.progress.started_s == 0.0
 
 
 def test_the_making_of_a_sampler_is_watched() -> None:
@@ -20,7 +20,7 @@ def test_the_making_of_a_sampler_is_watched() -> None:
     whole = rig.backend.open_sampler
 
     def spying(*args: Any, **named: Any) -> Any:
-        seen.append(rig.engine.busy_since)
+        seen.append(rig.engine.progress.started_s)
         assert rig.engine.heartbeat().busy == 1
         return whole(*args, **named)
 
@@ -35,7 +35,7 @@ def test_light_and_heavy_calls_are_watched() -> None:
     seen: list[float] = []
 
     def work() -> Detokenized:
-        seen.append(rig.engine.busy_since)
+        seen.append(rig.engine.progress.started_s)
         return Detokenized(content="")
 
     rig.engine.submit(EngineJob(TaskKey(1), work))
@@ -43,7 +43,7 @@ def test_light_and_heavy_calls_are_watched() -> None:
     rig.engine.submit(EngineJob(TaskKey(3), work, slot=1))
     rig.turn()
     assert len(seen) == 3 and all(since > 0 for since in seen)
-    assert rig.engine.busy_since == 0.0
+    assert rig.engine.progress.started_s == 0.0
 
 
 def test_steps_are_watched_and_counted() -> None:
@@ -52,7 +52,7 @@ def test_steps_are_watched_and_counted() -> None:
     whole = rig.backend.decode
 
     def spying(rows: Any) -> None:
-        seen.append(rig.engine.busy_since)
+        seen.append(rig.engine.progress.started_s)
         whole(rows)
 
     rig.backend.decode = spying  # type: ignore[method-assign]

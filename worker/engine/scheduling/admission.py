@@ -1,7 +1,5 @@
 """Which slot a task gets, whether its cells are free, and what the slot keeps for it."""
 
-from collections.abc import Sequence
-
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.prefix import choose_slot, reusable
 from worker.engine.media import whole_pieces
@@ -21,7 +19,7 @@ class Admission:
     ) -> None:
         """`n_ctx` is a slot's context; without `cuts` a slot's tokens cannot be kept in part."""
         self._cache = cache
-        self._slots: Sequence[Slot] = cache.slots
+        self._slots = cache.slots
         self._n_cells = cache.counters.n_kv
         self._is_scarce = len(self._slots) * n_ctx > self._n_cells
         self._similarity = similarity

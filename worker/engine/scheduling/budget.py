@@ -27,6 +27,7 @@ class StepBudget:
     token_s: float = 0.0
     """Time to read one prompt token, a moving average; 0 if unknown."""
     idle_target_s: float = 0.5
+    """Seconds. Source: a person waits that long for the effect of a cancel without noticing."""
     decode_s: float = 0.0
     """Time of a step that only decodes, a moving average over steps of `n_rows` rows."""
     n_rows: int = 0
