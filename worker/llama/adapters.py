@@ -17,7 +17,7 @@ from worker.llama.files.gguf import Vector, read_vectors
 
 
 class LoadedAdapter(NamedTuple):
-    """An adapter of llama.cpp, which is freed with its model."""
+    """An adapter of llama.cpp; freed together with its model."""
 
     handle: Any
     about: Adapter
@@ -26,7 +26,7 @@ class LoadedAdapter(NamedTuple):
 def load_adapters(model: Any, config: WorkerConfig) -> list[LoadedAdapter]:
     """Read the adapters; raises `ConfigError`.
 
-    Before the context is made, for the size of its graph counts them.
+    Call this before the context is made: the size of its graph depends on them.
     """
     return [_load(model, split_scale(text), config) for text in config.lora]
 
@@ -65,11 +65,11 @@ class LlamaAdapters:
         self._used: Scales = (0.0,) * len(adapters)
 
     def on(self, context: Any) -> "LlamaAdapters":
-        """Return the same adapters for another context of the model, where they are all off."""
+        """Return the same adapters for another context of the model, all switched off."""
         return LlamaAdapters(context, self._all)
 
     def use(self, scales: Scales) -> None:
-        """Apply these scales; each change makes llama.cpp plan its graph anew."""
+        """Apply these scales; after a change llama.cpp rebuilds its graph."""
         if scales == self._used:
             return
         n = len(self._handles)
@@ -79,7 +79,7 @@ class LlamaAdapters:
 
 
 def apply_control_vectors(model: Any, context: Any, config: WorkerConfig) -> None:
-    """Add up the control vectors and set them for good; raises `ConfigError`."""
+    """Add up the control vectors and set them permanently; raises `ConfigError`."""
     if not config.control_vector:
         return
     n_embd = int(lib.llama_model_n_embd(model))

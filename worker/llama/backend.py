@@ -1,4 +1,4 @@
-"""The real backend: llama.cpp behind the engine's seam."""
+"""The real backend: llama.cpp behind the engine's `Backend` protocol."""
 
 import ctypes
 import logging
@@ -45,7 +45,7 @@ class LlamaBackend:
 
     def __init__(self, config: WorkerConfig, on_progress: Progress) -> None:
         self._config = config
-        prioritize(config.prio)  # of this thread, and of those that it will start
+        prioritize(config.prio)  # applies to this thread and to those that it starts
         self._loaded = load(config, on_progress)
         self._context = self._loaded.context
         self._memory = lib.llama_get_memory(self._context)
@@ -60,9 +60,9 @@ class LlamaBackend:
         self.states: SequenceState = LlamaStates(self._context, config)
         self._batch = Batch(self.n_batch)
         self._outputs: Outputs | None = None
-        """The logits of the last batch, once somebody has looked at them."""
+        """Logits of the last batch; None until they are read."""
         self._view: Outputs = np.empty((0, self._vocab.n_tokens), np.float32)
-        """The same memory, which llama.cpp uses for batch after batch."""
+        """View of the same memory, which llama.cpp reuses for each batch."""
         self._view_address = 0
         eog = [token for token, is_eog in enumerate(self.vocabulary.is_eog) if is_eog]
         self._model = SamplerModel(self._vocab, eog, self._loaded.n_ctx_slot)
@@ -92,7 +92,7 @@ class LlamaBackend:
         return open_sampler(params, self._model, self._scratch, prompt, triggers)
 
     def seat(self, seq: int, sampler: Sampler) -> None:
-        """Let the device choose a task's later tokens, if it can."""
+        """Let the device sample a task's later tokens, if possible."""
         assert isinstance(sampler, LlamaSampler)
         sampler.backend_sampling = self._board.offer(seq, sampler, sampler.params)
 
@@ -122,7 +122,7 @@ class LlamaBackend:
         return sampled
 
     def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
-        """Choose the tokens of several rows at once, if that is sooner than one by one."""
+        """Sample several rows at once, if that is faster than one by one."""
         if not self._crew.pays(len(rows)):
             return
         busy = [(row, one) for row, one in rows if isinstance(one, LlamaSampler) and one.busy_chain]
@@ -134,7 +134,7 @@ class LlamaBackend:
             sampler.chosen = token
 
     def probe(self, row: int, offset: int, token: int, n: int) -> TokenProb:
-        """Tell how likely a token was after one of a row."""
+        """Return the log-probability of a token after a position of a row."""
         logits = self._logits(self._batch.first[row] + offset)
         return raw_prob(token, logits, n, self.vocabulary.special_pieces)
 
@@ -145,17 +145,17 @@ class LlamaBackend:
         return self._media.read(text, media)
 
     def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
-        """Put one image or sound into a sequence."""
+        """Decode one image or sound into a sequence."""
         assert self._media is not None
         self._outputs = None
         self._media.decode(piece, self._context, seq, pos, self.n_batch)
 
     def remove(self, seq: int, start: int) -> bool:
-        """Forget a sequence from `start` on."""
+        """Remove a sequence's cells from `start` on."""
         return bool(lib.llama_memory_seq_rm(self._memory, seq, start, -1))
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Forget `start` to `end`, and move the rest down at the next decode."""
+        """Remove the cells `start` to `end`; the rest moves down at the next decode."""
         lib.llama_memory_seq_rm(self._memory, seq, start, end)
         lib.llama_memory_seq_add(self._memory, seq, end, -1, start - end)
 
@@ -164,7 +164,7 @@ class LlamaBackend:
         lib.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def regroup(self, seq: int, move: Regroup) -> None:
-        """Let tokens share positions: move all up, divide a window, let the rest follow."""
+        """Self-extend: move all positions up, divide a window's, and move the rest down."""
         start, end = move.start + move.up, move.end + move.up
         behind = start + move.width
         lib.llama_memory_seq_add(self._memory, seq, move.start, move.end, move.up)
@@ -173,18 +173,18 @@ class LlamaBackend:
 
     @property
     def can_group(self) -> bool:
-        """Not with a sliding window: its cells are chosen by position."""
+        """Whether self-extend works; not with a sliding window, which selects cells by position."""
         has_window = lib.llama_model_n_swa(self._loaded.model) > 0
         return self.can_shift and self.can_rewind and not has_window
 
     @property
     def can_copy(self) -> bool:
-        """Recurrent memory has one state a sequence, and no cells to share."""
+        """Whether cells can be shared; recurrent memory has one state per sequence instead."""
         return self.can_rewind
 
     @property
     def can_rewind(self) -> bool:
-        """Recurrent memory cannot go back."""
+        """Whether the end of a sequence can be removed; not in recurrent memory."""
         model = self._loaded.model
         return not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
 
@@ -195,7 +195,7 @@ class LlamaBackend:
 
     @property
     def tokens(self) -> LlamaVocabulary:
-        """The vocabulary itself, to compare it with another's."""
+        """The vocabulary, to compare it with that of a draft model."""
         return self._vocab
 
     def close(self) -> None:
@@ -217,14 +217,14 @@ class LlamaBackend:
         return MediaReader(config, self._loaded.model, n_ubatch)
 
     def _logits(self, index: int) -> Logits:
-        """Look at a row of logits in place: valid until the next decode."""
+        """Return a view of a row of logits; valid until the next decode."""
         if self._outputs is None:
             self._outputs = self._read_outputs()
         row: Logits = self._outputs[self._batch.output(index)]
         return row
 
     def _read_outputs(self) -> Outputs:
-        """Look at all logits of the last batch: they lie in the order of its positions."""
+        """Return a view of all logits of the last batch, in the order of its positions."""
         address = library.logits_address(self._context)
         assert address is not None, "the last batch has no logits"
         n_rows, n_tokens = self._batch.n_outputs, self._vocab.n_tokens
@@ -235,14 +235,14 @@ class LlamaBackend:
         return self._view
 
     def _try_defaults(self, params: SamplingParams) -> None:
-        """Refuse a grammar or a token that no request could begin with; raises `ConfigError`."""
+        """Raise `ConfigError` if the default grammar or logit biases are invalid."""
         try:
             self.open_sampler(params, []).close()
         except TaskError as error:
             raise ConfigError(f"the options of generation: {error.message}") from error
 
     def _warm_up(self) -> None:
-        """Touch weights and graph once, and learn what a prompt token costs."""
+        """Decode once, to load weights and graph, and measure the time of a prompt token."""
         token = max(0, self._vocab.bos(), self._vocab.eos())
         for n in (1, _WARMUP_TOKENS):
             start = time.perf_counter()
@@ -293,7 +293,7 @@ class LlamaBackend:
 
 
 def _of_chats(config: WorkerConfig, model: Any) -> dict[str, Any]:
-    """Return what the model's card says of chats."""
+    """Return the fields of the model's card about chats."""
     return {
         "chat_template": config.chat_template or _template(model),
         "reasoning_format": config.reasoning_format,

@@ -20,8 +20,7 @@ class Batch:
         self._seq = np.zeros(capacity, np.int32)
         self._logits = np.zeros(capacity, np.int8)
         self._count = np.arange(capacity, dtype=np.int32)
-        # Numbers are set one by one through views: numpy's way from a list is long, and forgotten
-        # by the processor's caches from one step to the next.
+        # Numbers are set one by one through views: converting a list by numpy is slower here.
         self._tokens, self._poss = self._token.data, self._pos.data
         self._seqs, self._wanted = self._seq.data, self._logits.data
         # llama_batch wants an array of pointers to sequence ids; all point into one array.
@@ -36,14 +35,14 @@ class Batch:
             _pointer(self._logits, ctypes.c_int8),
         )
         self._has_all = False
-        """Every position has an output."""
+        """Whether every position has an output."""
         self.last: list[int] = []
         """Position in the batch of each row's last token: where its logits are found."""
         self.first: list[int] = []
         """The same of each row's first token."""
 
     def fill(self, rows: Sequence[BatchRow]) -> None:
-        """Lay the rows out one after the other."""
+        """Write the rows one after the other."""
         n_tokens = sum([len(row.tokens) for row in rows])
         assert n_tokens <= self.capacity
         if n_tokens == len(rows):
@@ -70,7 +69,7 @@ class Batch:
         self.first, self.last = first, last
 
     def _fill_singles(self, rows: Sequence[BatchRow]) -> None:
-        """Lay out rows of one token each: nearly all steps of a busy worker."""
+        """Write rows of one token each, the most frequent case."""
         n, before = len(rows), int(self.raw.n_tokens)
         if before > n:
             self._logits[n:before] = 0
@@ -91,7 +90,7 @@ class Batch:
         return self.output(self.raw.n_tokens)
 
     def want_all(self) -> None:
-        """Ask for the output of every token, as embeddings need."""
+        """Request the output of every token, as embeddings need."""
         self._logits[: self.raw.n_tokens] = 1
         self._has_all = True
 

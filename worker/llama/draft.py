@@ -1,6 +1,6 @@
-"""A small model that guesses for a large one: its own context, kept in step with the slots.
+"""A small draft model for a large one, with a context of its own that follows the slots.
 
-It guesses greedily; the slots' own samplers judge. Whatever goes wrong here costs speed only.
+It drafts greedily; the slots' samplers accept or reject. Errors here cost speed only.
 """
 
 import ctypes
@@ -26,11 +26,11 @@ from worker.llama.vocabulary import LlamaVocabulary
 logger = logging.getLogger(__name__)
 
 MAX_VOCAB_DIFFERENCE = 128
-"""Padding at the end of a vocabulary that llama.cpp lets pass."""
+"""Allowed difference of the vocabularies' sizes in tokens, as in llama.cpp."""
 FIRST_COMPARED = 5
-"""The first tokens are control tokens, whose texts may differ."""
+"""Tokens before this one are control tokens, whose texts may differ."""
 CATCH_UP = 128
-"""Prompt tokens read in one step: the first guess of a long prompt waits, the streams do not."""
+"""Most prompt tokens read in one step, so that a long prompt does not delay other streams."""
 
 
 class DraftModel:
@@ -51,10 +51,10 @@ class DraftModel:
         self._n_target = target.n_tokens
         self.n_max = config.n_draft
         self._books: dict[int, list[int]] = {}
-        """Tokens whose cells each sequence holds."""
+        """Tokens in the cache of each sequence."""
 
     def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
-        """Guess for all wishes in the same batches, one token of each at a time."""
+        """Draft for all requests in the same batches, one token of each at a time."""
         guesses: dict[int, list[int]] = {wish.slot: [] for wish in wishes}
         rows = self._catch_up(wishes)
         left = {wish.slot: wish.n_max for wish in wishes}
@@ -73,7 +73,7 @@ class DraftModel:
         return [wish.kept(guesses[wish.slot], self._n_min) for wish in wishes]
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Nothing to note: the model is what it is."""
+        """Do nothing: a model does not learn from texts."""
 
     def close(self) -> None:
         """Free model and context."""
@@ -82,7 +82,7 @@ class DraftModel:
     # -------------------------------------------------------------------------------------------
 
     def _catch_up(self, wishes: Sequence[DraftRequest]) -> list[BatchRow]:
-        """Return what is to be read first; who is far behind gets no guess in this step."""
+        """Return the rows to read first; a slot far behind gets no draft in this step."""
         rows: list[BatchRow] = []
         budget = min(CATCH_UP, self._batch.capacity - len(wishes))
         for wish in wishes:
@@ -129,7 +129,7 @@ class DraftModel:
 
 
 def open_draft_model(config: WorkerConfig, backend: Backend) -> DraftModel:
-    """Load the draft model of a worker; raises `ConfigError` that says why it does not fit."""
+    """Load the draft model of a worker; raises `ConfigError` if it does not fit the model."""
     assert isinstance(backend, LlamaBackend)
     if not config.model_draft:
         raise ConfigError("spec_type draft-simple needs a model_draft (-md FILE)")
@@ -137,7 +137,7 @@ def open_draft_model(config: WorkerConfig, backend: Backend) -> DraftModel:
 
 
 def _of_draft(config: WorkerConfig, n_ctx_slot: int) -> WorkerConfig:
-    """Describe the draft model as a worker would be described that ran it alone."""
+    """Return the configuration of a worker that would run the draft model alone."""
     n_threads = config.n_threads_draft if config.n_threads_draft > 0 else config.n_threads
     n_batch = config.n_threads_batch_draft if config.n_threads_batch_draft > 0 else n_threads
     return replace(
@@ -176,7 +176,7 @@ def _said(value: bool | None, default: bool | None) -> Any:
 
 
 def _misfit(target: LlamaVocabulary, draft: LlamaVocabulary) -> str:
-    """Say why the tokens of two models are not the same, as llama.cpp checks it; "" if they are."""
+    """Return why two vocabularies do not match, by llama.cpp's rules; "" if they do."""
     kinds = [lib.llama_vocab_type(vocab.handle) for vocab in (target, draft)]
     if kinds[0] != kinds[1]:
         return f"its vocabulary is of type {kinds[1]}, the model's of {kinds[0]}"

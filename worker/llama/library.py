@@ -1,7 +1,7 @@
-"""Starting the library once, and keeping what it says.
+"""Starts llama.cpp once, and keeps its latest log lines.
 
 llama.cpp's constructors return NULL and put the reason into the log; the last warnings and errors
-are kept so that a person is told why.
+are kept for error messages.
 """
 
 import ctypes
@@ -20,25 +20,25 @@ logger = logging.getLogger(__name__)
 _INFO, _WARN, _ERROR, _CONTINUED = 2, 3, 4, 5
 _recent: deque[str] = deque(maxlen=20)
 _placed: deque[str] = deque(maxlen=100)
-"""What was said of where layers and caches lie."""
+"""Log lines about the placement of layers and caches."""
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 _BUFFER = re.compile(r"([\w.:-]+) (model|KV|compute) buffer size = +([\d.]+) MiB")
 
 logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
     ctypes.cast(lib.llama_get_logits, ctypes.c_void_p).value or 0
 )
-"""`llama_get_logits`, returning a number: no pointer object is made, to be taken apart again."""
+"""`llama_get_logits`, returning an integer instead of a pointer object, which is faster."""
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator] # llama_cpp is untyped
 def on_log(level: int, text: bytes, _data: object) -> None:
-    """Take what a library logs: for its function that sets a callback."""
+    """Callback for a library's log."""
     keep(level, text)
 
 
 def keep(level: int, text: bytes) -> None:
-    """Take a piece of llama.cpp's log; any thread of the library may call it."""
-    # An exception here would be lost in C.
+    """Keep a piece of llama.cpp's log; any thread of the library may call it."""
+    # An exception here would be lost in C code.
     line = text.decode(errors="replace").rstrip()
     if not line or line.strip(".") == "":
         return
@@ -59,12 +59,12 @@ def _listen() -> None:
 def start() -> None:
     """Initialize llama.cpp for this process; later calls do nothing."""
     _listen()
-    package.when_whole(_listen)  # it sets a logger of its own
+    package.when_whole(_listen)  # the package sets a logger of its own
     lib.llama_backend_init()
 
 
 def forget_log() -> None:
-    """Drop what was said so far, before a call whose reason will be wanted."""
+    """Drop the kept lines, before a call whose messages will be needed."""
     _recent.clear()
 
 
@@ -74,22 +74,22 @@ def last_words() -> str:
 
 
 class LayerPlacement(NamedTuple):
-    """Where llama.cpp put a model, by what it said while loading."""
+    """Where llama.cpp put a model, read from its log."""
 
     n_offloaded: int
     n_layers: int
-    """0 where it says nothing of layers: there is no GPU for any."""
+    """0 if the log says nothing about layers, as without a GPU."""
     buffers: str
     """Kinds and sizes, such as `CUDA0 model 4096 MiB`."""
 
 
 def forget_placement() -> None:
-    """Drop what was said of places, before a model is loaded."""
+    """Drop the lines about placement, before a model is loaded."""
     _placed.clear()
 
 
 def placement() -> LayerPlacement:
-    """Tell where layers and caches lie that were made since `forget_placement`."""
+    """Return the placement of layers and caches made since `forget_placement`."""
     text = "\n".join(_placed)
     layers = _OFFLOADED.search(text)
     sizes = [f"{where} {what} {float(size):.0f} MiB" for where, what, size in _BUFFER.findall(text)]
@@ -98,7 +98,7 @@ def placement() -> LayerPlacement:
 
 
 def complaint(about: str) -> str:
-    """Return the first of the kept lines that speaks of something, or an empty string."""
+    """Return the first kept line that contains a text, or an empty string."""
     return next((line for line in _recent if about in line), "")
 
 

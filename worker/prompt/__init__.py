@@ -1,4 +1,4 @@
-"""From what a client wrote to the tokens that a slot reads.
+"""Converts requests to the tokens that a slot reads.
 
 Imported by the link, the process and whoever checks a configuration.
 """

@@ -1,4 +1,4 @@
-"""The prompt of an infill: what stands before and after a gap, in the tokens made for it. Pure.
+"""Builds the prompt of an infill: texts before and after a gap, with special tokens. Pure.
 
 The order and the budgets are llama-server's (`format_prompt_infill`); where it would refuse what
 does not fit, the texts are cut shorter.
@@ -22,13 +22,13 @@ _SNIPPET = "\n\n--- snippet ---\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfillRules:
-    """What bounds the prompt, and how it is laid out."""
+    """Limits and order of the prompt."""
 
     n_batch: int
-    """The texts around the gap together, prefix to suffix as three to one."""
+    """Most tokens of the texts around the gap; prefix to suffix as three to one."""
     n_ctx: int
     n_predict: int
-    """What the server generates unless a request says otherwise; -1 is no limit."""
+    """Default number of tokens to generate; -1 means no limit."""
     suffix_first: bool = False
 
 
@@ -43,7 +43,7 @@ class _InfillParts:
 
 
 def check_infill(vocabulary: Vocabulary) -> None:
-    """Refuse a model without the tokens of an infill; the gateway has its own words for it."""
+    """Raise an error if the model has no tokens for infill."""
     if missing := vocabulary.special.missing_for_infill():
         message = f"this model has no infill tokens for {', '.join(missing)}"
         raise TaskError(ErrorCode.NOT_SUPPORTED, message)
@@ -52,7 +52,7 @@ def check_infill(vocabulary: Vocabulary) -> None:
 def infill_prompt(
     gap: Infill, prompt: list[int], vocabulary: Vocabulary, tokenize: Tokenizer, rules: InfillRules
 ) -> list[int]:
-    """Lay the texts out around the gap; `prompt` is what the gap already begins with."""
+    """Build the prompt around the gap; `prompt` is the beginning of the gap's text."""
     parts = _InfillParts(
         prefix=_mixed(gap.prefix, tokenize),
         suffix=_suffix(gap.suffix, vocabulary, tokenize),
@@ -83,7 +83,7 @@ def _lay_out(
 
 
 def _room_for_extra(rules: InfillRules, n_batch: int, n_around: int) -> int:
-    """Say how many tokens of other files fit; llama-server's rule, and never beyond the context."""
+    """Return how many tokens of other files fit: llama-server's rule, within the context."""
     n_predict = rules.n_predict if rules.n_predict >= 0 else -1
     room = max(0, rules.n_ctx - n_batch - 2 * n_predict)
     return min(room, max(0, rules.n_ctx - n_around - 1))
@@ -94,7 +94,7 @@ def _last(tokens: list[int], n: int) -> list[int]:
 
 
 def _extra(gap: Infill, vocabulary: Vocabulary, tokenize: Tokenizer) -> list[int]:
-    """Write the other files, as a repository if the model knows such."""
+    """Write the other files, with repository tokens if the model has them."""
     special = vocabulary.special
     tokens: list[int] = []
     if special.fim_rep >= 0:
@@ -118,9 +118,9 @@ def _mixed(value: Mixed, tokenize: Tokenizer) -> list[int]:
 
 
 def _suffix(text: Mixed, vocabulary: Vocabulary, tokenize: Tokenizer) -> list[int]:
-    """Tokenize a suffix without the space that some vocabularies put before every text.
+    """Tokenize a suffix without the space that some vocabularies add before every text.
 
-    It would stand between the gap and the suffix; the server of 2024 took it away, and so do we.
+    It would be between the gap and the suffix; llama-server of 2024 removed it too.
     """
     if not isinstance(text, str):
         if not text or not isinstance(text[0], str):

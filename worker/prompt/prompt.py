@@ -1,4 +1,4 @@
-"""From what a client wrote to the tokens that a slot reads: template, tokenizing, limits.
+"""Converts requests to the tokens that a slot reads: template, tokenizing, limits.
 
 Runs on the threads of `worker.link.preparation`, several at once: it reads the vocabulary only.
 """
@@ -39,15 +39,15 @@ IS_ENCODER = "This model is an encoder: it makes embeddings and does not generat
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A generation that the engine can begin."""
+    """A generation task that is ready for the engine."""
 
     task: EngineTask
     parser: ChatParser | None
-    """What takes its answer apart, if anything does."""
+    """Parser of its answer, if it is parsed."""
 
 
 class PromptReader:
-    """Turns messages of the wire into tasks of the engine."""
+    """Converts messages of the wire to tasks of the engine."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class PromptReader:
         self._tokens = PromptTokenizer(backend, cuts_long=cuts_long)
 
     def prepare(self, envelope: Envelope) -> Prepared | MediaInput | Terminal:
-        """Do all of a task that needs no engine; raises `TaskError` for what cannot be done."""
+        """Do all preparation that needs no engine; raises `TaskError` if the task is invalid."""
         match message := envelope.payload:
             case Generate():
                 task, expected = self._read(envelope.task, message, envelope.slot)
@@ -91,7 +91,7 @@ class PromptReader:
         raise AssertionError(f"{type(message).__name__} needs no preparation")
 
     def _sampler_of(self, task: EngineTask) -> Sampler:
-        """Build the sampler here: reading a grammar takes the engine's thread too long."""
+        """Build the sampler here: parsing a grammar would block the engine's thread too long."""
         prompt = without_placeholders(task.prompt)
         return self._backend.open_sampler(task.params, prompt, task.triggers)
 
@@ -104,7 +104,7 @@ class PromptReader:
         )
 
     def _settled(self, message: Generate) -> Generate:
-        """Add what this server says beside the request: its own limit, and the stop of its chats.
+        """Apply the server's own settings to a request: its token limit, and the stop of its chats.
 
         `n_predict` of -1 is llama-server's -n, as there, even if the request says -1 itself.
         """
@@ -115,30 +115,30 @@ class PromptReader:
             budget = self._card.defaults.reasoning_budget_tokens
             params = replace(params, reasoning_budget_tokens=budget)
         if message.echo and params.n_probs > 0:
-            params = replace(params, cache_prompt=False)  # only what is read can be judged
+            params = replace(params, cache_prompt=False)  # only parsed text can be checked
         if message.chat is not None and self._chat_stop:
             params = replace(params, stop=(self._chat_stop, *params.stop))
         params = self._tokens.in_tokens(params)
         return message if params is message.params else replace(message, params=params)
 
     def set_system_prompt(self, message: SetSystemPrompt) -> SystemPromptSet:
-        """Let every plain prompt begin with a text; raises `TaskError`."""
+        """Set the text before every plain prompt; raises `TaskError`."""
         self._tokens.check_length(message.prompt)
         return self._system.set(message)
 
     @property
     def system_prompt(self) -> SetSystemPrompt | None:
-        """What every plain prompt begins with, as it was set last."""
+        """The current system prompt of plain prompts."""
         return self._system.current
 
     def task(self, key: TaskKey, message: Generate, slot: int = -1) -> EngineTask:
-        """Tokenize a generation; raises `TaskError` for what cannot be run."""
+        """Tokenize a generation; raises `TaskError` if it cannot run."""
         return self._read(key, message, slot)[0]
 
     def _read(
         self, key: TaskKey, message: Generate, slot: int
     ) -> tuple[EngineTask, Expected | None]:
-        """Return a generation's task, and what its answer may hold if that is to be parsed."""
+        """Return a generation's task, and the expected answer if it is parsed."""
         check_scales(message.params.lora or (), self._card.n_lora)
         message = with_grammar(self._system.adapt(message))
         if not self._card.can_generate:
@@ -177,13 +177,13 @@ class PromptReader:
         return self._answered(task, chat)
 
     def _log(self, key: TaskKey, tokens: list[int], text: str) -> None:
-        """Write the prompt down, if that was asked for."""
+        """Log the prompt, if configured."""
         if self._prompt_log:
             shown = text or self._backend.vocabulary.render(tokens)
             self._prompt_log.note(key.id, len(tokens), shown)
 
     def _has_bos(self, message: Generate, tokens: list[int]) -> bool:
-        """Tell whether the tokens of a prompt begin with a BOS that the client did not write."""
+        """Return whether a prompt's tokens begin with a BOS that the client did not write."""
         vocabulary = self._backend.vocabulary
         prompt = message.prompt or ""
         leads = isinstance(prompt, str) or isinstance(prompt[0], str)
@@ -193,16 +193,16 @@ class PromptReader:
     def _answered(
         self, task: EngineTask, chat: ChatPrompt | None
     ) -> tuple[EngineTask, Expected | None]:
-        """Add what a chat's parser needs of the engine."""
+        """Add the settings that a chat's parser needs from the engine."""
         if chat is None or chat.expected is None:
             return task, None
-        # The tokens of a thought are counted one by one, streamed or not.
+        # Reasoning tokens are counted one by one, streamed or not.
         counts = chat.expected.thoughts is not None
         task = replace(task, shown=self._shown, triggers=chat.triggers, tells_tokens=counts)
         return task, chat.expected
 
     def _plain_tokens(self, message: Generate) -> list[int]:
-        """Read a prompt that is no chat."""
+        """Tokenize a prompt that is not a chat."""
         prompt = message.prompt if message.prompt is not None else ""
         if message.infill is None:
             return self._tokens.read(prompt, add_special=not self._system)
@@ -220,14 +220,14 @@ class PromptReader:
         return infill_prompt(message.infill, begun, vocabulary, self._user_text, rules)
 
     def _user_text(self, text: str) -> list[int]:
-        """Tokenize text that means nothing but itself, whatever it looks like."""
+        """Tokenize a client's text without parsing special tokens in it."""
         self._tokens.check_length(text)
         return self._backend.tokenize(text, add_special=False, parse_special=False)
 
     def _media_task(
         self, key: TaskKey, message: Generate, slot: int, chat: ChatPrompt | None
     ) -> EngineTask:
-        """Read a prompt with images or sounds in it; its middle is never cut out."""
+        """Read a prompt with images or sounds; it is never shortened."""
         text = message.prompt
         if chat is not None:
             text = self._without_bos(chat.text)
@@ -250,7 +250,7 @@ class PromptReader:
         )
 
     def render(self, message: Render) -> Rendered:
-        """Write a conversation as text, and count its tokens; the context need not hold them."""
+        """Render a conversation, and count its tokens; they need not fit into the context."""
         text = self._without_bos(self._conversations.read(message.chat).text)
         self._tokens.check_length(text)
         if message.media:
@@ -266,7 +266,7 @@ class PromptReader:
         )
 
     def _without_bos(self, text: str) -> str:
-        """Drop a BOS that the template wrote, where the tokenizer will add one."""
+        """Remove a BOS that the template wrote, if the tokenizer will add one."""
         bos = self._card.bos_token
         if bos and self._backend.vocabulary.add_bos and text.startswith(bos):
             return text[len(bos) :]
@@ -274,7 +274,7 @@ class PromptReader:
 
 
 def _check_budget(message: Generate, card: ModelCard) -> None:
-    """Refuse a budget for the thoughts of a plain prompt that does not say what marks them."""
+    """Refuse a reasoning budget for a plain prompt without reasoning marks."""
     params = message.params
     is_marked = params.reasoning_budget_start_tag and params.reasoning_budget_end_tags
     if message.chat is not None or is_marked:
@@ -289,7 +289,7 @@ def _check_budget(message: Generate, card: ModelCard) -> None:
 
 
 def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:
-    """Add what the template says of the answer."""
+    """Add the parameters that the template determines."""
     start, *ends = chat.thoughts or ("",)
     return replace(
         params,
@@ -301,12 +301,12 @@ def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:
 
 
 def parser_of(expected: Expected | None, *, is_whole: bool) -> ChatParser | None:
-    """Make the parser of an answer; it has read what the client began of that already."""
+    """Make the parser of an answer, which has read the part that the client wrote."""
     return None if expected is None else ChatParser(expected, is_whole=is_whole)
 
 
 def shown_tokens(backend: Backend, markers: Sequence[str]) -> frozenset[int]:
-    """Find the control tokens that are written in markers: a parser must see their text."""
+    """Find the control tokens in markers, whose text a parser must see."""
     pieces, special = backend.vocabulary.pieces, backend.vocabulary.special_pieces
     found = set[int]()
     for marker in markers:

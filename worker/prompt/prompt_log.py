@@ -1,4 +1,4 @@
-"""What --verbose-prompt and --log-prompts-dir write of prompts: lines of the log, and files."""
+"""Writes prompts for --verbose-prompt and --log-prompts-dir: log lines, and files."""
 
 import logging
 import time
@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 
 class PromptLog:
-    """Takes note of each prompt as the model reads it; any thread may call it."""
+    """Logs each prompt as the model reads it; any thread may call it."""
 
     def __init__(self, *, logs: bool = False, folder: str = "") -> None:
         self._logs = logs
@@ -18,7 +18,7 @@ class PromptLog:
         return self._logs or self._folder is not None
 
     def note(self, task_id: int, n_tokens: int, text: str) -> None:
-        """Write a prompt down; a full disk costs that and nothing else."""
+        """Write a prompt to log and folder; an error is logged only."""
         if self._logs:
             logger.info("prompt", extra={"task": task_id, "n_prompt": n_tokens, "text": text})
         if self._folder is None:

@@ -11,8 +11,8 @@ from worker.grammar.json_schema.schema import text_to_gbnf
 def with_grammar(message: Generate) -> Generate:
     """Return the task with its schema as a grammar; raises `InvalidRequest` naming the field.
 
-    A chat's is the business of `worker.chat`: thoughts may come before its answer, and a fence
-    stand around it.
+    Chats build theirs in `worker.prompt.chat`: reasoning may precede the answer, and a code
+    fence may enclose it.
     """
     if message.schema is None or message.chat is not None:
         return message

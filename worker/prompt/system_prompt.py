@@ -1,7 +1,7 @@
-"""The seeds' system prompt: tokens that stand before every plain prompt of this worker.
+"""The system prompt of old llama-servers: tokens before every plain prompt of this worker.
 
-Slots keep them in their caches like any common beginning, so each slot reads them once. A chat has
-a system message of its own, and an infill has no room for one: both are left alone.
+Slots cache them like any shared prefix, so each slot reads them once. Chats have a system message
+of their own, and infills have no place for one: neither gets them.
 """
 
 from dataclasses import replace
@@ -14,17 +14,17 @@ from worker.engine.media import Media
 
 
 class SystemPrefix:
-    """Owns the tokens and the anti-prompt; `set` comes when nothing else is read."""
+    """Owns the tokens and the anti-prompt; `set` must not run beside other calls."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._tokens: list[int] = []
         self._anti_prompt = ""
         self.current: SetSystemPrompt | None = None
-        """What was set last."""
+        """The last system prompt that was set."""
 
     def set(self, message: SetSystemPrompt) -> SystemPromptSet:
-        """Take another one from the next prompt on; raises `TaskError` if it does not fit."""
+        """Use another text from the next prompt on; raises `TaskError` if it does not fit."""
         tokens: list[int] = []
         if message.prompt:
             tokens = self._backend.tokenize(message.prompt, add_special=True, parse_special=True)

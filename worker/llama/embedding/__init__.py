@@ -1,1 +1,1 @@
-"""Embeddings: a second context on the same weights, and a way past the output head."""
+"""Embeddings: a second context on the same weights, if possible without the output head."""

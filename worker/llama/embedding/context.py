@@ -1,7 +1,7 @@
-"""Embeddings: a second context on the same weights, so that generation never notices.
+"""Embeddings: a second context on the same weights, independent of generation.
 
 All inputs of a batch are sequences of one physical batch: llama.cpp pools within such a batch, and
-aborts if an encoder's input needs two. What it would abort on is refused before it comes here.
+aborts if an encoder's input needs two. Inputs that it would abort on are refused before.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ class EmbeddingContext:
 
     context: Any
     pooling: str
-    """What is made of an input's rows, by llama.cpp or, with a watch, here."""
+    """How an input's rows are pooled, by llama.cpp or, without the head, here."""
     watch: GraphWatch | None = None
 
 
@@ -54,17 +54,17 @@ class LlamaEmbedder:
         media: MediaReader | None = None,
     ) -> None:
         self._media = media
-        # Only rows that are pooled here can come from several batches.
+        # An input can span several batches only if its rows are pooled here.
         self.reads_media = media is not None and opened.watch is not None
         self._context = context = opened.context
         self._watch = opened.watch
-        """Ends graphs before the head; the rows are pooled here then."""
+        """Ends graphs before the head; rows are then pooled here."""
         self.adapters = adapters
         self._memory = lib.llama_get_memory(context)
         self.pooling = opened.pooling
         self.n_ctx = n_ctx
         self.n_batch = int(lib.llama_n_ubatch(context))
-        # A recurrent model reads a batch in parts of equal length: only one input stays whole.
+        # A recurrent model reads a batch in parts of equal length, so it takes one input at a time.
         mixes = not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
         self.n_seq = int(lib.llama_n_seq_max(context)) if mixes else 1
         self.can_split = _can_split(
@@ -139,16 +139,16 @@ class LlamaEmbedder:
         return self._rows(0, n).copy()
 
     def forget(self, seq: int) -> None:
-        """Drop a sequence; an encoder has no memory to drop it from."""
+        """Remove a sequence; nothing to do for an encoder, which has no cache."""
         if self._memory:
             lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
 
     def close(self) -> None:
-        """Free the context; the model must still be there."""
+        """Free the context, before the model is freed."""
         lib.llama_free(self._context)
 
     def _vectors(self, piece: MediaEmbedding, first: int) -> bytes:
-        """Copy the vectors out of llama.cpp's memory: they are gone with the next batch."""
+        """Copy the vectors out of llama.cpp's memory, which the next batch overwrites."""
         if self.pooling == "none":
             return self._rows(first, len(piece.tokens)).tobytes()
         if self._watch:
@@ -158,7 +158,7 @@ class LlamaEmbedder:
         return normalized(vector, piece.normalize).tobytes()
 
     def _rows(self, first: int, n: int) -> Rows:
-        """Look at the vectors of tokens that follow each other in the batch; all have one."""
+        """Return a view of the vectors of consecutive tokens of the batch."""
         return self._look(lib.llama_get_embeddings_ith(self._context, first), n)
 
     def _look(self, pointer: Any, n: int) -> Rows:
@@ -189,7 +189,7 @@ def open_embedder(
 def _opened(loaded: LoadedModel, config: WorkerConfig, n_ctx: int) -> EmbeddingContext:
     """Make the context, without the head if there is one and the rows can be pooled here."""
     context = _context(loaded, config, _params(loaded, config, n_ctx))
-    # Only a finished context tells what a model's own pooling is.
+    # The model's own pooling is known only from a context.
     pooling = POOLINGS[int(lib.llama_pooling_type(context))]
     if pooling != "none" and pooling not in POOLS:
         return EmbeddingContext(context, pooling)
@@ -226,7 +226,7 @@ def _params(loaded: LoadedModel, config: WorkerConfig, n_ctx: int) -> Any:
 
 
 def _pooling(model: Any, config: WorkerConfig) -> str:
-    """Return what is set, or empty for the model's own; one that has none is pooled by its mean."""
+    """Return the configured pooling, or empty for the model's own; mean if it has none."""
     if config.reranking:
         return "rank"
     return config.pooling or ("" if _stored_pooling(model) != "none" else "mean")
@@ -238,7 +238,7 @@ def _stored_pooling(model: Any) -> str:
 
 
 def _may_split(model: Any, config: WorkerConfig, pooling: str) -> bool:
-    """Guess from the file what only the finished context tells for certain."""
+    """Estimate from the file; only the context gives the certain answer."""
     arch = _meta(model, "general.architecture")
     is_causal = config.attention_type != "non-causal"
     return _can_split(
@@ -249,7 +249,7 @@ def _may_split(model: Any, config: WorkerConfig, pooling: str) -> bool:
 
 
 def _can_split(pooling: str, *, is_causal: bool, has_memory: bool) -> bool:
-    """Tell whether only the last token's state counts and the memory keeps the others'."""
+    """Return whether inputs can be split: pooling by the last token, with a causal cache."""
     return has_memory and (pooling == "last" or (pooling == "rank" and is_causal))
 
 

@@ -1,4 +1,4 @@
-"""Embeddings without the output head, which llama.cpp computes for every row and nobody reads.
+"""Embeddings without the output head, which llama.cpp would compute for every row in vain.
 
 The graph of a language model goes on from its hidden states to the logits of the whole vocabulary,
 also where only embeddings are wanted: a quarter of the work of a small model. With pooling `none`
@@ -43,40 +43,40 @@ def _last(rows: Rows) -> Vector:
 
 
 POOLS: dict[str, Callable[[Rows], Vector]] = {"mean": _mean, "cls": _first, "last": _last}
-"""What llama.cpp makes of the rows of a sequence, by the name of the pooling."""
+"""Pooling functions of the rows of a sequence, by name, as in llama.cpp."""
 
 
 class GraphWatch:
-    """Looks at the nodes of a context's graphs; lives as long as the context."""
+    """Callback on the nodes of a context's graphs; must live as long as the context."""
 
     def __init__(self) -> None:
         self.has_head = False
-        """Logits stood behind the states, in some graph so far."""
+        """Whether some graph so far had logits after the states."""
         self.n_states = 0
-        """Nodes of that name: layers behind the pooling have it, too."""
+        """Number of nodes of that name; layers after the pooling have it too."""
         self.is_cutting = False
-        """Whether graphs end behind the states."""
+        """Whether graphs are ended after the states."""
         self._is_over = False
         self._callback = lib.ggml_backend_sched_eval_callback(self._asked)
         address = ctypes.cast(open_ggml("ggml-base").ggml_get_name, ctypes.c_void_p).value or 0
-        # Called for each of hundreds of nodes: to give the interpreter away each time costs more.
+        # Called for hundreds of nodes: releasing the GIL each time would cost more.
         self._name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(address)
 
     def __repr__(self) -> str:
         return f"<GraphWatch {'cutting' if self.is_cutting else 'looking'}>"
 
     def on(self, params: Any) -> Any:
-        """Put it into a context's parameters, with the pooling that it needs."""
+        """Set the callback in a context's parameters, with the pooling that it needs."""
         params.cb_eval = self._callback
         params.pooling_type = POOLINGS.index("none")
         return params
 
     def begin(self) -> None:
-        """Forget the last graph; call it before the next one is computed."""
+        """Reset the state; call it before each graph."""
         self._is_over = False
 
     def _asked(self, node: int, is_question: bool, _data: object) -> bool:
-        """Tell whether a node's data is wanted; asked with the data, whether to go on."""
+        """Answer ggml: whether a node's data is wanted, and with the data, whether to continue."""
         if not is_question:
             return not self._is_over
         name = self._name(node)
@@ -85,12 +85,12 @@ class GraphWatch:
         elif name == _STATES:
             self.n_states += 1
             self._is_over = self.is_cutting
-        # Once it is over, what other devices have of the graph ends with its first node, too.
+        # After the end, parts of the graph on other devices end with their first node too.
         return self._is_over
 
 
 def watch_for(model: Any, params: Callable[[], Any]) -> GraphWatch | None:
-    """Return what cuts the head off a model's graphs, None if they have none.
+    """Return a watch that ends a model's graphs before the head; None if there is no head.
 
     One token is computed in a small context of its own; `params` makes those of the real one.
     """

@@ -1,1 +1,1 @@
-"""What is read of model files beside what llama.cpp loads."""
+"""Model files beyond what llama.cpp loads: tensors, metadata, mapped pages."""

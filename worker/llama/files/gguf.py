@@ -1,7 +1,7 @@
 """Reading the plain tensors of a small GGUF file: float32 vectors, as control vectors are.
 
-llama.cpp has no call that loads a control vector; its tools read the file themselves, and so do we.
-Every offset is checked, for a file that was cut short must end in a message.
+llama.cpp has no call that loads a control vector; its tools read the file themselves, as this
+module does. Every offset is checked, so that a truncated file gives an error message.
 """
 
 import struct
@@ -25,7 +25,7 @@ _DEFAULT_ALIGNMENT = 32
 
 
 class _GgufReader:
-    """A place in the bytes of a file."""
+    """Reads values from the bytes of a file, at a moving offset."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -1,7 +1,7 @@
-"""What llama.cpp says of itself and of a model that it loads; run as a child by `doctor`.
+"""Facts about llama.cpp and about loading a model; `doctor` runs this as a child.
 
 `python -m worker.llama.files.inspect` prints the library's facts as JSON; with `CONFIG NAME`, those
-of loading that worker's model. It may die of what it looks for: that is the answer, too.
+of loading that worker's model. It may crash, which is a finding too.
 """
 
 import json
@@ -56,7 +56,7 @@ def about_loading(config: WorkerConfig) -> dict[str, Any]:
 
     @lib.llama_log_callback  # type: ignore[untyped-decorator] # llama_cpp is untyped
     def on_log(level: int, text: bytes, _data: object) -> None:
-        library.keep(level, text)  # the reason of a failure is looked for there
+        library.keep(level, text)  # the parent searches it for the reason of a failure
         if b"buffer size" in text or b"offloaded" in text:
             lines.append(text.decode(errors="replace").strip())
 
@@ -77,7 +77,7 @@ def about_loading(config: WorkerConfig) -> dict[str, Any]:
 
 
 def _compute(loaded: model.LoadedModel) -> None:
-    """Decode a batch and a single token: they take different kernels."""
+    """Decode a batch and a single token, which use different kernels."""
     if lib.llama_model_has_encoder(loaded.model):
         return
     token = max(0, lib.llama_vocab_bos(lib.llama_model_get_vocab(loaded.model)))

@@ -1,9 +1,9 @@
-"""Pages of a mapped model that only loading has read.
+"""Drops pages of a mapped model that were needed only while loading.
 
 llama.cpp writes some weights anew in the order of its kernels ("repack"), or copies them to a
 device, and keeps the whole file mapped. The pages that it read for that would stay in the worker's
-resident memory as long as it lives. Once they are dropped, what is used comes back from the page
-cache at the first touch, and the rest does not.
+resident memory as long as it lives. After they are dropped, pages in use come back from the page
+cache at the first access, and the others do not.
 """
 
 import ctypes
@@ -14,11 +14,11 @@ from pathlib import Path
 _MAPS = Path("/proc/self/maps")
 _BLOCK = 64 << 10
 _MOST = 1024
-"""Blocks of a file: a process has 65,530 mappings in all."""
+"""Most blocks of a file; a process can have 65,530 mappings in all."""
 
 
 def forget(files: Collection[Path]) -> int:
-    """Drop what is resident of these files; return the bytes of their mappings.
+    """Drop the resident pages of these files; return the bytes of their mappings.
 
     Nothing is lost: the mappings stay, read-only. Locked pages stay resident. Where the system does
     not list its mappings (all but Linux) nothing is done.

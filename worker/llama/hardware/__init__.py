@@ -1,4 +1,4 @@
-"""Where tensors and threads go: devices, buffers, pools of threads, and what fits.
+"""Devices, buffers of tensors, pools of threads, and fitting a model into memory.
 
 Only `worker.llama` and the command line's --list-devices import it.
 """

@@ -1,6 +1,6 @@
-"""What to give up where memory is short: context first, then layers on the GPU.
+"""What to reduce if memory is short: first the context, then layers on the GPU.
 
-llama-server's --fit. Only what nobody has asked for by a number is made smaller.
+llama-server's --fit. Values that were set explicitly are not reduced.
 """
 
 from collections.abc import Iterator
@@ -12,18 +12,18 @@ from worker.llama.hardware.devices import ComputeDevice
 _MIB = 1 << 20
 _SHARES = (0.75, 0.5, 0.25, 0.0)
 _WORDS = ("alloc", "out of memory", "memory buffer")
-"""How llama.cpp speaks of memory that it did not get."""
+"""Texts in llama.cpp's messages about failed allocations."""
 
 
 def fewer_layers(config: WorkerConfig, n_layer: int) -> Iterator[WorkerConfig]:
-    """Yield the configuration with fewer and fewer layers on the GPU; none if that is settled."""
+    """Yield the configuration with fewer and fewer layers on the GPU; none if set explicitly."""
     if config.fit and config.n_gpu_layers < 0:
         for share in _SHARES:
             yield replace(config, n_gpu_layers=int(n_layer * share))
 
 
 def smaller_contexts(config: WorkerConfig, n_ctx_train: int) -> Iterator[WorkerConfig]:
-    """Yield the configuration with half the context, a quarter ...; none if that is settled."""
+    """Yield the configuration with half the context, a quarter ...; none if set explicitly."""
     if not config.fit or config.n_ctx:
         return
     n_ctx, least = n_ctx_train, max(1, config.fit_ctx)
@@ -33,12 +33,12 @@ def smaller_contexts(config: WorkerConfig, n_ctx_train: int) -> Iterator[WorkerC
 
 
 def is_short(said: str) -> bool:
-    """Tell whether llama.cpp's last words are of memory."""
+    """Return whether llama.cpp's last messages are about memory."""
     return any(word in said.lower() for word in _WORDS)
 
 
 def is_tight(config: WorkerConfig, used: list[ComputeDevice]) -> str:
-    """Name a device with less free memory than is to stay free; "" if there is none."""
+    """Return a device with less free memory than must stay free; "" if there is none."""
     if not config.fit:
         return ""
     margins = config.fit_target

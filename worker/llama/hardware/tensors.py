@@ -1,4 +1,4 @@
-"""Which tensors lie in which buffers: --override-tensor, --cpu-moe and their like."""
+"""Placement of tensors in buffers: --override-tensor, --cpu-moe and the like."""
 
 import ctypes
 import re
@@ -51,7 +51,7 @@ def _wanted(config: WorkerConfig) -> Iterator[tuple[str, int]]:
 
 
 def _check(pattern: str) -> None:
-    """Refuse what std::regex would throw at, which ends the process."""
+    """Raise an error for a pattern at which std::regex would throw and end the process."""
     try:
         re.compile(pattern)
     except re.error as error:

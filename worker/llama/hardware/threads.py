@@ -63,7 +63,7 @@ class Threads:
 
 
 def open_threads(context: Any, config: WorkerConfig) -> Threads | None:
-    """Make the threads of a context, where an option says anything of them."""
+    """Make the threads of a context; None unless an option sets anything about them."""
     plain = WorkerConfig()
     if all(getattr(config, name) == getattr(plain, name) for name in _SAID):
         return None
@@ -71,7 +71,7 @@ def open_threads(context: Any, config: WorkerConfig) -> Threads | None:
 
 
 def prioritize(prio: int) -> None:
-    """Set the priority of the process, as llama-server does; without the right to, say so."""
+    """Set the priority of the process, as llama-server does; logs a warning without the right."""
     if not prio:
         return
     try:

@@ -1,1 +1,1 @@
-"""From the raw text of a chat answer to content, thoughts and tool calls."""
+"""Parses the raw text of a chat answer to content, reasoning and tool calls."""

@@ -1,4 +1,4 @@
-"""Reads the JSON of tool calls as it comes: first the name, then arguments piece by piece."""
+"""Reads the JSON of tool calls as it arrives: first the name, then arguments piece by piece."""
 
 import json
 import re
@@ -16,10 +16,10 @@ _HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 
 
 class CallReader:
-    """Takes one JSON value: a call, several, an answer in words, or only the arguments of a call.
+    """Reads one JSON value: a call, several, an answer as text, or only the arguments of a call.
 
-    Nothing is said of a call before its name is known to be that of a tool and its arguments have
-    begun; until then it may yet turn out to be content. After that there is no way back.
+    A call is emitted once its name is known to be that of a tool and its arguments have begun;
+    until then it may still be content. An emitted call cannot be taken back.
     """
 
     def __init__(
@@ -29,37 +29,37 @@ class CallReader:
         self._names = names
         self._sink = sink
         self._is_strict = is_strict
-        """Nothing marked this JSON as a call: an unknown key shows that it is none."""
+        """The JSON was not marked as a call, so an unknown key means that it is none."""
         self._walk = JsonWalk()
         self._name = name
         self._named_before = bool(name)
         self._pending: list[str] = []
         self._is_open = False
         self._writes: Path | None = None
-        """Where the value lies whose characters go out as they come."""
+        """Path of the value whose characters are emitted as they arrive."""
         self._quoted: list[str] | None = None
-        """What is not decoded yet of a value that is a string."""
+        """The part of a string value that is not decoded yet."""
         self.has_committed = False
-        """Something has gone out: what was held back until now is used up."""
+        """Whether anything was emitted."""
 
     @property
     def is_done(self) -> bool:
-        """The value is complete."""
+        """Whether the value is complete."""
         return self._walk.is_done
 
     @property
     def unread(self) -> str:
-        """What was taken in vain: all that came is held by the parser until the call is open."""
+        """Text to give back; empty, because the parser keeps all text until the call is open."""
         return ""
 
     @property
     def is_open(self) -> bool:
-        """A call has been promised, or the answer in words is under way."""
+        """Whether a call was emitted, or an answer as text has begun."""
         return self._is_open or (self._writes is not None and self._writes == self._tools.content)
 
     @property
     def is_writing(self) -> bool:
-        """Arguments that have been promised are under way."""
+        """Whether arguments of an emitted call are being read."""
         return self._is_open and self._writes is not None
 
     def push(self, char: str) -> None:
@@ -90,7 +90,7 @@ class CallReader:
             self._check_key(path)
 
     def _check_key(self, path: Path) -> None:
-        """Refuse a key that no call has, where only the keys tell that this is one."""
+        """Raise an error for a key that no call has, if only the keys identify a call."""
         if not path:
             return
         is_known = path[-1] is None or path[-1] in _KNOWN_KEYS
@@ -114,7 +114,7 @@ class CallReader:
         self._put(char)
 
     def _decode(self) -> None:
-        """Send on what can be decoded of the answer in words: whole escapes, whole pairs."""
+        """Emit the decodable part of an answer as text: complete escapes and surrogate pairs."""
         assert self._quoted is not None
         text = "".join(self._quoted)
         if text and self._walk.is_in_plain_string and not _HALF_PAIR.search(text):
@@ -122,7 +122,7 @@ class CallReader:
             self._quoted = []
 
     def _put(self, text: str) -> None:
-        """Send a piece of the value under way on, or keep it until the name is known."""
+        """Emit a piece of the current value, or keep it until the name is known."""
         if self._writes == self._tools.content:
             self.has_committed = True
             self._sink.content(text)

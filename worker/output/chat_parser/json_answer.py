@@ -1,4 +1,4 @@
-"""Takes an answer in JSON out of the fence and the space that models put around it."""
+"""Removes the code fence and white space around an answer in JSON."""
 
 _FENCE = "```json"
 _SPACE = " \t\n\v\f\r"
@@ -9,17 +9,17 @@ class JsonAnswer:
 
     def __init__(self) -> None:
         self._head = ""
-        """What may still be the beginning of the fence."""
+        """Text that may be the beginning of the fence."""
         self._is_open = False
-        """The JSON has begun."""
+        """Whether the JSON has begun."""
         self._held: list[str] = []
         self._depth = 0
-        """Brackets that are open: white space between them is part of the answer."""
+        """Number of open brackets; white space between them is part of the answer."""
         self._in_string = False
         self._is_escaped = False
 
     def push(self, text: str) -> str:
-        """Return what of the text is the answer."""
+        """Return the part of the text that belongs to the answer."""
         if not self._is_open:
             text = (self._head + text).lstrip(_SPACE)
             if len(text) < len(_FENCE) and _FENCE.startswith(text):

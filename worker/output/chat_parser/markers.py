@@ -1,4 +1,4 @@
-"""Finding markers in text that is still coming."""
+"""Finds markers in text that is still arriving."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Marker:
 
 
 class MarkerMatch(Enum):
-    """How text and marker relate where no end of the marker was found."""
+    """Result of a match without a complete marker."""
 
     NONE = auto()
     PARTIAL = auto()

@@ -19,19 +19,19 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class ValueTypes:
-    """What a schema says of a value."""
+    """Types of a value and of its parts, from the schema."""
 
     types: Set[str]
-    """JSON's names of the types that it may have."""
+    """JSON types that it may have."""
     members: Mapping[str, "ValueTypes"] = field(default_factory=dict)
     item: "ValueTypes | None" = None
 
 
 class NestedReader:
-    """Takes the arguments of one call up to the tag after them, and writes them as JSON then."""
+    """Reads the arguments of one call up to the tag after them, and then writes them as JSON."""
 
     is_writing = False
-    """The JSON is written here: it does not break."""
+    """Always False: the JSON is written here, so it is valid."""
 
     def __init__(self, nested: Nested, name: str, whole: ValueTypes, sink: Sink) -> None:
         self._nested = nested
@@ -41,16 +41,16 @@ class NestedReader:
         self._text = ""
         self.is_done = False
         self.has_committed = False
-        """The call has gone out."""
+        """Whether the call was emitted."""
 
     @property
     def is_open(self) -> bool:
-        """The call has been promised."""
+        """Whether the call was emitted."""
         return self.has_committed
 
     @property
     def unread(self) -> str:
-        """What was taken in vain: nothing of it goes out, the call was promised."""
+        """Text to give back; empty, because the call was emitted."""
         return ""
 
     def push(self, char: str) -> None:

@@ -1,9 +1,9 @@
-"""Takes the text of one chat answer apart while it is generated.
+"""Parses the text of one chat answer while it is generated.
 
-The result does not depend on how the text is cut: whatever may still become a marker is held back,
-what turns out to be none is content, and at the end nothing is missing. The generation prompt's own
-markers (an opened thought, `>>>`) are told first, as llama.cpp does. White space is kept where
-llama-server keeps it: what a mark takes with it is in `worker.output.chat_parser.reasoning_marks`.
+The result does not depend on how the text is cut: text that may become a marker is held back, and
+becomes content if it does not; no text is lost. Markers at the end of the generation prompt (opened
+reasoning, `>>>`) are fed first, as llama.cpp does. White space is kept where llama-server keeps it;
+which white space belongs to a mark is in `worker.output.chat_parser.reasoning_marks`.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -25,29 +25,29 @@ from worker.output.chat_parser.tool_format import ToolFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What an answer may hold, as its prompt has it."""
+    """Parts that an answer may have, from its prompt."""
 
     tools: ToolFormat | None = None
-    """None: calls are not looked for."""
+    """None if calls are not parsed."""
     names: Set[str] = frozenset()
     types: Mapping[str, Types] = field(default_factory=dict)
-    """Tool -> the types of its arguments; only needed where these stand in tags."""
+    """Tool -> types of its arguments; needed only for arguments in tags."""
     parts: Mapping[str, ValueTypes] = field(default_factory=dict)
-    """Tool -> what its arguments are made of; only needed where tags stand in tags."""
+    """Tool -> parts of its arguments; needed only for nested tags."""
     thoughts: Thoughts | None = None
-    """None: the model has none."""
+    """None if the model does not write reasoning."""
     skips_space: bool = False
-    """White space that the answer begins with is none of it."""
+    """Whether leading white space of the answer is dropped."""
     dropped: tuple[str, ...] = ()
-    """Marks that are no part of the answer."""
+    """Marks that are removed from the answer."""
     is_json: bool = False
-    """The answer is JSON, maybe in a fence that is no part of it."""
+    """Whether the answer is JSON; a code fence around it is removed."""
     is_plain: bool = False
-    """Thoughts are part of the answer, with their marks."""
+    """Whether reasoning stays in the answer, with its marks."""
     begun: str = ""
-    """What of the answer the prompt already holds: an opened thought, `>>>`."""
+    """Beginning of the answer in the prompt: opened reasoning, `>>>`."""
     is_continued: bool = False
-    """The client wrote what is begun."""
+    """Whether the client wrote `begun`."""
 
 
 def _closers(tools: ToolFormat | None) -> list[Marker]:
@@ -56,7 +56,7 @@ def _closers(tools: ToolFormat | None) -> list[Marker]:
 
 
 _MAX_SPACE = 64
-"""More space than this is not held back for what may follow it: models can write it for ever."""
+"""Longest white space that is held back; models can write white space without end."""
 
 
 class _ParserState(Enum):
@@ -65,7 +65,7 @@ class _ParserState(Enum):
     CONTENT = auto()
     CALL = auto()
     BROKEN = auto()
-    """Arguments that stopped being JSON: they were promised, so they go on to the closer."""
+    """Arguments that are no longer valid JSON; the call was emitted, so they are passed on."""
     BETWEEN = auto()
     """After a call: closers, another call, or content again."""
 
@@ -84,14 +84,14 @@ class ChatParser:
         self._sink = Sink(tools.id_length if tools else 0, answer)
         self._state = _ParserState.START
         self._text = ""
-        """Not decided yet."""
+        """Text that is not classified yet."""
         self._raw: list[str] | None = [] if is_whole else None
-        """All of a whole answer, as long as nothing of it was made out."""
+        """The text of an answer that is not streamed, until a part was recognized."""
         self._held: list[str] = []
-        """A call that may turn out to be none."""
+        """Text of a possible call."""
         thoughts = expected.thoughts
         self._spaces = Spaces(None if expected.skips_space else "")
-        """What is dropped next of white space."""
+        """Drops the white space that belongs to marks."""
         self._thinking: ThoughtReader | None = None
         self._reader: CallReader | TaggedReader | NestedReader | None = None
         self._openers = openers(tools, expected.names) if tools else []
@@ -115,7 +115,7 @@ class ChatParser:
                 self._sink.take()
 
     def feed(self, text: str) -> Parsed:
-        """Take text; return what it is now known to be."""
+        """Take text; return the parts that are certain now."""
         self._text += text
         self._advance()
         parsed = self._sink.take()
@@ -126,7 +126,7 @@ class ChatParser:
         return parsed
 
     def finish(self) -> Parsed:
-        """Return what was held back in vain."""
+        """Return the text that was held back."""
         if self._thinking is not None:
             self._sink.reasoning(self._thinking.finish())
         elif self._state is _ParserState.BROKEN:
@@ -179,7 +179,7 @@ class ChatParser:
         return None if at is None else self._match_at(at, self._bare)
 
     def _leave_thoughts(self) -> None:
-        """Thoughts are over, or none came: what follows is the answer."""
+        """Reasoning has ended, or there was none: the answer follows."""
         assert self._expected.thoughts is not None
         has_thought = self._thinking is not None
         self._thinking, self._first = None, []
@@ -188,7 +188,7 @@ class ChatParser:
             self._spaces = Spaces(space)
 
     def _think(self) -> bool:
-        """Pass thoughts on."""
+        """Emit reasoning."""
         reader = self._thinking
         assert reader is not None
         self._sink.reasoning(reader.push(self._text))
@@ -199,7 +199,7 @@ class ChatParser:
         return reader.is_over
 
     def _read_content(self) -> bool:
-        """Pass content on up to the first marker."""
+        """Emit content up to the first marker."""
         self._text = self._spaces.eat(self._text)
         markers = [*self._openers, *self._again, *self._dropped, *self._later]
         at, marker, end = find(markers, self._text, 0)
@@ -233,7 +233,7 @@ class ChatParser:
         return False
 
     def _give_up(self, *, was_open: bool, was_writing: bool) -> None:
-        """What was read is no call, or a broken one."""
+        """Handle text that is not a call, or a broken call."""
         if was_writing:
             self._state = _ParserState.BROKEN
             return
@@ -242,7 +242,7 @@ class ChatParser:
         self._state = _ParserState.CONTENT
 
     def _put_back(self, text: str) -> None:
-        """What was held for a call is none."""
+        """Put back text that was held as a possible call."""
         self._sink.content(text)
         self._held.clear()
 
@@ -301,7 +301,7 @@ class ChatParser:
         return None, 0
 
     def _enter(self, marker: Marker, end: int) -> None:
-        """Go where a marker leads that ends at `end`; the space before it goes with it."""
+        """Change to the state that a marker begins; the space before the marker is dropped."""
         if marker.kind in (Kind.CALL, Kind.BARE):
             self._open_call(marker, end)
             return

@@ -1,4 +1,4 @@
-"""What there is to know of one way of writing thoughts: marks, and the space around them.
+"""Ways in which models write reasoning: marks, and the white space around them.
 
 llama-server keeps the space inside thoughts but for what its parsers take as part of a mark. For
 most models that is what the template writes there (`worker.prompt.chat.thinking` finds it out);
@@ -14,36 +14,36 @@ CacheNamespace = str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thoughts:
-    """What stands around a model's thoughts."""
+    """Marks around a model's reasoning."""
 
     open: str = ""
-    """Empty: they begin at once."""
+    """Mark that begins reasoning; empty if it begins at once."""
     loose_opens: tuple[str, ...] = ()
-    """How some models begin them instead."""
+    """Alternative marks that some models write."""
     close: str = ""
-    """Empty: there are none, but the space before an answer is none of it."""
+    """Mark that ends reasoning; empty if there is none, and only leading space is dropped."""
     after_open: CacheNamespace = ""
     after_close: CacheNamespace = ""
     skips_lead: bool = False
-    """The space before them is dropped."""
+    """Whether white space before reasoning is dropped."""
     ends: tuple[str, ...] = ()
-    """Texts that end them too, and belong to what follows."""
+    """Texts that end reasoning too, and belong to the following part."""
     call_inside: bool = False
     """A call that begins inside is held to its grammar: the thoughts end with its first mark."""
     may_only_end: bool = False
-    """An answer without any may begin with the mark that ends them."""
+    """Whether an answer without reasoning may begin with the mark that ends it."""
     is_anywhere: bool = False
-    """They may come more than once, not only first."""
+    """Whether reasoning may occur several times, not only first."""
     begin: str = ""
     """How the template begins thoughts, where that is more than `open` and its space."""
     finish: str = ""
-    """How the template ends them."""
+    """How the template ends reasoning."""
     answer: str = ""
     """The mark that an answer begins with where the grammar must say it."""
     fence: bool | None = None
     """An answer in JSON must stand in a fence (true), must not (false), or as it likes."""
     forced: str = ""
-    """How they are ended by force; empty: by `close`."""
+    """Text that ends reasoning by force; empty for `close`."""
 
     @property
     def written(self) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Where a parser puts what it has made out; consecutive pieces of one kind become one."""
+"""Collects the parts that a parser recognizes; consecutive pieces of one kind are joined."""
 
 import secrets
 import string
@@ -12,7 +12,7 @@ _ALPHABET = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What some text has turned out to be."""
+    """A recognized part of an answer."""
 
     content: str = ""
     reasoning: str = ""
@@ -23,7 +23,7 @@ class Parsed:
 
 
 class Sink:
-    """Collects pieces until they are taken."""
+    """Collects parts until they are taken."""
 
     def __init__(self, id_length: int, answer: JsonAnswer | None = None) -> None:
         self._id_length = id_length
@@ -35,15 +35,15 @@ class Sink:
 
     @property
     def has_called(self) -> bool:
-        """A call has begun."""
+        """Whether a call has begun."""
         return self._index >= 0
 
     def content(self, text: str) -> None:
-        """Add words for the reader."""
+        """Add content."""
         self._content.append(text if self._answer is None else self._answer.push(text))
 
     def reasoning(self, text: str) -> None:
-        """Add thoughts."""
+        """Add reasoning."""
         self._reasoning.append(text)
 
     def open_call(self, name: str) -> None:
@@ -59,7 +59,7 @@ class Sink:
         self._calls[-1][3].append(text)
 
     def take(self) -> Parsed:
-        """Return what has come since the last time."""
+        """Return the parts since the last call."""
         parsed = Parsed(
             "".join(self._content),
             "".join(self._reasoning),

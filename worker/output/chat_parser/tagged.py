@@ -1,4 +1,4 @@
-"""Reads arguments that stand in tags as they come, and writes them as JSON."""
+"""Reads arguments in tags as they arrive, and writes them as JSON."""
 
 import json
 from collections.abc import Callable, Mapping, Set
@@ -22,14 +22,14 @@ _MAX_KEY = 256
 
 
 class TaggedReader:
-    """Takes the arguments of one call, up to the tag after the last.
+    """Reads the arguments of one call, up to the tag after the last.
 
-    Nothing is said of the call before its first key or its end is there. Strings, arrays and
-    objects go out as they come, other values when they are whole.
+    The call is emitted with its first key or its end. Strings, arrays and objects are emitted as
+    they arrive, other values when they are complete.
     """
 
     is_writing = False
-    """The JSON is written here: it does not break, whatever the model writes."""
+    """Always False: the JSON is written here, so it is valid."""
 
     def __init__(self, tagged: Tagged, name: str, types: Types, sink: Sink) -> None:
         self._tagged = tagged
@@ -37,23 +37,23 @@ class TaggedReader:
         self._types = types
         self._sink = sink
         self._text = ""
-        """Not decided yet."""
+        """Text that is not classified yet."""
         self._step: Callable[[], bool] = self._between
         self._found: Set[str] = ANY_TYPE
         self._closer = tagged.value_close
         self._walk = JsonWalk()
         self.is_done = False
         self.has_committed = False
-        """The call has gone out."""
+        """Whether the call was emitted."""
 
     @property
     def is_open(self) -> bool:
-        """The call has been promised."""
+        """Whether the call was emitted."""
         return self.has_committed
 
     @property
     def unread(self) -> str:
-        """What was taken in vain, but for the last character."""
+        """Text to give back, without the last character."""
         return self._text[:-1]
 
     def push(self, char: str) -> None:
@@ -124,7 +124,7 @@ class TaggedReader:
         return any(char in chars for kind, chars in _STARTS.items() if kind in self._found)
 
     def _string(self) -> bool:
-        """Pass text on, quoted."""
+        """Emit text as part of a JSON string."""
         at = self._text.find(self._closer)
         sure = at if at >= 0 else len(self._text) - _overlap(self._text, self._closer)
         self._put(_quoted(self._text[:sure]))
@@ -136,7 +136,7 @@ class TaggedReader:
         return True
 
     def _value(self) -> bool:
-        """Tell arrays and objects from the rest."""
+        """Choose between arrays or objects and other values."""
         self._text = self._text.lstrip()
         if not self._text:
             return False
@@ -146,7 +146,7 @@ class TaggedReader:
         return True
 
     def _walked(self) -> bool:
-        """Pass JSON on; what stops being JSON goes on to its tag, it was promised."""
+        """Emit JSON; if it becomes invalid, emit the rest up to the tag as it is."""
         char = self._text[0]
         try:
             self._walk.push(char)
@@ -190,7 +190,7 @@ class TaggedReader:
     # -------------------------------------------------------------------------------------------
 
     def _takes(self, tag: str) -> bool:
-        """Take a tag, and space before it."""
+        """Consume a tag, and white space before it."""
         text = self._text.lstrip()
         if not text.startswith(tag):
             return False
@@ -198,7 +198,7 @@ class TaggedReader:
         return True
 
     def _give_up(self, end: str) -> None:
-        """End here: with a whole call if one has been promised."""
+        """End here, with a complete call if one was emitted."""
         if self.has_committed:
             self._put(end)
         raise MalformedJson

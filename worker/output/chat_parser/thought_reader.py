@@ -1,12 +1,12 @@
-"""Reads thoughts as they come, up to the mark that ends them, without the space of the marks."""
+"""Reads reasoning as it arrives, up to its end mark, without the marks' white space."""
 
 from worker.output.chat_parser.markers import Kind, Marker, find
 from worker.output.chat_parser.reasoning_marks import CacheNamespace, Thoughts
 
 _WHITE = " \t\n\v\f\r"
-"""What C takes for white space."""
+"""White space by C's `isspace`."""
 _BLANK = " \t\n\r"
-"""Thoughts of nothing else are none."""
+"""Reasoning that consists of these only is dropped."""
 
 
 class Spaces:
@@ -27,21 +27,21 @@ class Spaces:
 
 
 class ThoughtReader:
-    """One run of thoughts; `push` text until it `is_over`."""
+    """One block of reasoning; `push` text until it `is_over`."""
 
     def __init__(self, thoughts: Thoughts) -> None:
         self._spaces = Spaces(thoughts.after_open)
         self._marks = [Marker(Kind.CLOSER, (thoughts.close,))]
         self._marks += [Marker(Kind.CALL, (text,)) for text in thoughts.ends]
         self._text = ""
-        """Not decided yet."""
+        """Text that is not classified yet."""
         self._has_words = False
         self.is_over = False
         self.rest = ""
-        """What came after the end."""
+        """Text after the end mark."""
 
     def push(self, text: str) -> str:
-        """Take text; return what of it is thought."""
+        """Take text; return the part that is reasoning."""
         self._text = self._spaces.eat(self._text + text)
         at, marker, end = find(self._marks, self._text, 0)
         if marker is not None:
@@ -55,5 +55,5 @@ class ThoughtReader:
         return thought
 
     def finish(self) -> str:
-        """Return what was held back in vain."""
+        """Return the text that was held back."""
         return self._text if self._text.strip(_BLANK) else ""

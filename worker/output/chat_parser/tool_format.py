@@ -1,4 +1,4 @@
-"""What there is to know of one way of writing tool calls."""
+"""Description of a format of tool calls."""
 
 from dataclasses import dataclass
 
@@ -16,25 +16,25 @@ FLAT: tuple[Path, ...] = ((), (None,), ("function",))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tagged:
-    """How arguments are written that are not JSON: a tag around each key and each value."""
+    """Arguments that are not JSON: a tag around each key and each value."""
 
     key_open: str
     key_close: str
     value_open: str = ""
-    """Space may stand before it; empty: the value follows the key."""
+    """Tag before a value; empty if the value follows the key directly."""
     value_close: str
     is_block: bool = False
-    """A value and the tag after it stand on lines of their own."""
+    """Whether a value and the tag after it are on lines of their own."""
     close: str
     """Stands after the last argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nested:
-    """How arguments are written whose parts are tags within tags."""
+    """Arguments whose parts are nested tags."""
 
     mark: str
-    """Stands before every tag."""
+    """Mark before every tag."""
     close: str
     """Stands after the last argument."""
 
@@ -48,11 +48,11 @@ class ToolFormat:
     """Texts that the template must all contain."""
     openers: tuple[Parts, ...] = ()
     closers: tuple[str, ...] = ()
-    """Stand after a call, and are dropped."""
+    """Texts after a call, which are dropped."""
     end: str = ""
-    """Stands after the last call."""
+    """Text after the last call."""
     dropped: tuple[str, ...] = ()
-    """Dropped anywhere in the content."""
+    """Texts that are dropped anywhere in the content."""
     is_bare: bool = False
     """An answer that begins with a JSON object may be a call."""
     is_array: bool = False

@@ -1,1 +1,1 @@
-"""From a conversation to the prompt, the grammar and what the answer may hold."""
+"""Converts a conversation to the prompt, the grammar and the expected parts of the answer."""

@@ -42,11 +42,11 @@ class BuiltInReader:
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep what a built-in template reads; a content that is not there is an empty one."""
+    """Keep the fields that a built-in template reads; a missing content is empty."""
     return {"role": str(message.get("role") or ""), "content": message.get("content") or ""}
 
 
 def _grammar(schema: str) -> str:
-    """Return the grammar of an answer in JSON; no schema in particular is any object."""
+    """Return the grammar of an answer in JSON; without a schema, of any object."""
     text = schema if json.loads(schema) != {} else '{"type": "object"}'
     return text_to_gbnf(text, param="response_format")

@@ -1,4 +1,4 @@
-"""Reads a chat: writes its prompt, and says what its answer must be and may hold."""
+"""Reads a chat: renders its prompt, builds its grammar, and describes the expected answer."""
 
 import functools
 import json
@@ -30,18 +30,18 @@ _NAMED = "function:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPrompt:
-    """What a chat comes to."""
+    """Prompt, grammar and expected answer of a chat."""
 
     text: str
     expected: Expected | None = None
-    """None: the answer is what the model writes."""
+    """None if the answer is not parsed."""
     grammar: str = ""
     triggers: tuple[str, ...] = ()
-    """The grammar begins where one of these comes; without any it holds from the start."""
+    """Texts at which the grammar begins to apply; if empty, it applies from the start."""
     thoughts: tuple[str, ...] = ()
-    """What begins thoughts, then what ends them, first by force; empty: nothing is known of any."""
+    """Mark that begins reasoning, then marks that end it, the enforced one first; may be empty."""
     begun: str = ""
-    """The end of the text, which the answer goes on with."""
+    """The beginning of the answer, at the end of the prompt's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class _RenderedPrompt:
     prompt: str
     """Its end, which asks for an answer."""
     begun: str
-    """What of the answer stands in the prompt already."""
+    """The beginning of the answer that the prompt contains."""
 
 
 class ConversationReader:
-    """Knows one model's chat template."""
+    """Renders chats with one model's template."""
 
     def __init__(self, card: ModelCard) -> None:
         self._parses = card.parses_chats
@@ -69,7 +69,7 @@ class ConversationReader:
         self.thoughts = found if found and found.close else None
         named = [parts for parts in self.tools.openers if parts[1:2] == (NAME,)]
         self._heads = tuple(dict.fromkeys(parts[0] for parts in named))
-        """What of an opener may stand before the tool's name."""
+        """Parts of the openers before the tool's name."""
         self.markers = markers(self.tools, self.thoughts)
 
     def read(self, chat: Chat) -> ChatPrompt:
@@ -106,7 +106,7 @@ class ConversationReader:
         )
 
     def _unparsed(self, chat: Chat, rendered: _RenderedPrompt) -> ChatPrompt:
-        """Let the answer be what the model writes, but for the white space that it begins with."""
+        """Leave the answer unparsed; only its leading white space is dropped."""
         grammar, _ = self._grammar(chat, (), rendered.begun)
         continued = chat.continue_final_message
         begun = rendered.begun if continued else ""
@@ -138,7 +138,7 @@ class ConversationReader:
         variables = dict(chat.kwargs or {})
         if chat.tools and self.tools is not GENERIC:
             tools = [_described(tool) for tool in chat.tools]
-            # FireFunction's template wants its own name for them, and text.
+            # FireFunction's template needs them as text under a name of its own.
             variables = {"tools": tools, "functions": json.dumps(tools, indent=2)} | variables
         if not chat.add_generation_prompt and not chat.continue_final_message:
             text = self._template.render(messages, variables, add_generation_prompt=False)
@@ -156,14 +156,14 @@ class ConversationReader:
         return _RenderedPrompt(text, prompt, self._begun(prompt))
 
     def _begun(self, prompt: str) -> str:
-        """Find what of the answer the generation prompt holds: thoughts, or the mark of a call."""
+        """Find the answer's beginning in the generation prompt: reasoning, or a call's mark."""
         if self.thoughts and self.thoughts.open and self.thoughts.open in prompt:
             return prompt[prompt.index(self.thoughts.open) :]
         heads = (*self._heads, *self.tools.dropped)
         return next((head for head in heads if prompt.endswith(head)), "")
 
     def _continued(self, last: Mapping[str, Any], *, is_thought: bool) -> str:
-        """Write the beginning of the answer that is to be gone on with."""
+        """Write the beginning of an answer that is continued."""
         content = str(last.get("content") or "")
         if self.thoughts is None:
             return "" if is_thought else content
@@ -186,7 +186,7 @@ class ConversationReader:
         return self._lazy(tools, shape)
 
     def _shape(self, chat: Chat, begun: str) -> ToolShape:
-        """Say what the grammar has to allow around the calls."""
+        """Return what the grammar must allow around the calls."""
         thoughts = self.thoughts
         is_begun = bool(thoughts and thoughts.open and begun.startswith(thoughts.open))
         is_over = thoughts is not None and thoughts.close in begun
@@ -205,7 +205,7 @@ class ConversationReader:
         )
 
     def _lazy(self, tools: Sequence[Tool], shape: ToolShape) -> tuple[str, tuple[str, ...]]:
-        """Only once a call begins, its grammar holds; where nothing marks a call, none does."""
+        """Return a grammar that applies once a call begins; none if nothing marks a call."""
         if self.tools.is_bare:
             return "", ()
         if shape.begun:
@@ -214,7 +214,7 @@ class ConversationReader:
         return call_grammar(tools, shape), self._triggers(tools)
 
     def _triggers(self, tools: Sequence[Tool]) -> tuple[str, ...]:
-        """Write the beginnings of a call: of an opener without a head of its own all of it."""
+        """Return the texts that begin a call: the part before the name, or the whole opener."""
         if self.tools.triggers:
             return self.tools.triggers
         found = [self.tools.openers[0][0].rstrip()]

@@ -1,6 +1,6 @@
-"""Tools for templates that know none: explained in the system message, answered in JSON.
+"""Tools for templates without tools: explained in the system message, answered in JSON.
 
-The words are those of llama.cpp's generic handler.
+The texts are those of llama.cpp's generic handler.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Messages as a certain template wants them: roles, content, arguments of earlier calls."""
+"""Converts messages to the form that a template needs: roles, content, arguments of calls."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +15,14 @@ _USER = {"role": "user", "content": "needle-text"}
 
 
 class Habits:
-    """What a template can do, found out by rendering small conversations."""
+    """Abilities of a template, detected by rendering small conversations."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
 
     @cached_property
     def wants_objects(self) -> bool:
-        """Arguments of earlier calls are to be objects, not strings of JSON."""
+        """Whether arguments of earlier calls must be objects, not JSON strings."""
         if self._shows('"needle": "needle-value"', _OBJECTS):
             return True
         # What is not printed as Python has it is taken apart: each argument has its own tags.
@@ -32,12 +32,12 @@ class Habits:
 
     @cached_property
     def writes_calls(self) -> bool:
-        """Earlier calls are written, not left out."""
+        """Whether earlier calls are rendered."""
         return any(self._shows("needle-value", messages) for messages in (_OBJECTS, _TEXTS))
 
     @cached_property
     def takes_blocks(self) -> bool:
-        """Earlier thoughts are a block of the content, not a field of the message."""
+        """Whether earlier reasoning is a block of the content, not a field of the message."""
         field = {"role": "assistant", "content": "Hm", "reasoning_content": "needle-thought"}
         blocks = [_USER, _as_blocks(field), _USER]
         is_printed = any(self._shows(f"{mark}needle-thought{mark}", blocks) for mark in "'\"")
@@ -46,12 +46,12 @@ class Habits:
 
     @cached_property
     def takes_system(self) -> bool:
-        """A system message is written, not refused or left out."""
+        """Whether a system message is rendered."""
         system = {"role": "system", "content": "needle-system"}
         return self._shows("needle-system", [system, _USER])
 
     def _shows(self, needle: str, messages: Messages) -> bool:
-        """Whether a text comes through, with tools or without: some templates need them."""
+        """Whether a text is rendered, with or without tools, which some templates need."""
         for variables in ({}, {"tools": [_TOOL], "functions": "[]"}):
             try:
                 if needle in self._template.render(messages, variables):

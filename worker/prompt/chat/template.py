@@ -20,13 +20,13 @@ CHATML = (
     "{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""What llama-server takes for a model without a template."""
+"""llama-server's template for a model without one."""
 
 _MAX_REASON = 500
 
 
 class _Nothing(jinja2.ChainableUndefined):
-    """What is not there: as in llama.cpp it has all attributes and can be joined with texts."""
+    """Undefined value: as in llama.cpp it has any attribute and can be joined with text."""
 
     def __add__(self, other: Any) -> Any:
         return other
@@ -44,26 +44,26 @@ def _is_none(value: Any) -> bool:
 
 
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Lenient with what is not there, strict with what is forbidden."""
+    """Lenient with undefined values, strict with forbidden attributes."""
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
-        """Stand for a forbidden attribute: any use of it is an error."""
+        """Return a value for a forbidden attribute, whose use is an error."""
         refused = f"access to attribute {attribute!r} is unsafe"
         return jinja2.StrictUndefined(refused, exc=jinja2.exceptions.SecurityError)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Let templates collect things in lists; all that they are given are copies."""
+        """Allow changing lists; templates get copies only."""
         is_collecting = type(obj) is list and attr in ("append", "pop")
         return is_collecting or super().is_safe_attribute(obj, attr, value)
 
 
 class _GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}` marks what a model is trained on; it says nothing here."""
+    """`{% generation %}` marks training text; it has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012  as Jinja declares it
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """Keep what stands inside."""
+        """Render the contents."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -80,7 +80,7 @@ class ChatTemplate:
             undefined=_Nothing,
         )
         environment.filters["tojson"] = _to_json
-        environment.filters["safe"] = str  # nothing is escaped here: `| safe` must not begin it
+        environment.filters["safe"] = str  # no autoescape: `| safe` must not switch it on
         environment.tests["none"] = _is_none
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
@@ -100,8 +100,7 @@ class ChatTemplate:
     ) -> str:
         """Write a conversation as the text that the model continues; raises `InvalidRequest`.
 
-        Whatever a template stumbles over in a conversation, endless recursion included, is that
-        conversation's end and nobody else's.
+        Any exception of a template, endless recursion included, fails this conversation only.
         """
         known = {
             "bos_token": self._card.bos_token,
@@ -124,7 +123,7 @@ class ChatTemplate:
 
 
 def _spelt_out(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Give two of llama.cpp's variables all the names under which templates know them."""
+    """Add all names that templates use for two of llama.cpp's variables."""
     keeps, effort = variables.get("preserve_reasoning"), variables.get("reasoning_effort")
     found: dict[str, Any] = {}
     if isinstance(keeps, bool):
@@ -137,12 +136,12 @@ def _spelt_out(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:
-    """Write JSON as a template expects it: not escaped for HTML, as Jinja's own filter does."""
+    """Write JSON without escapes for HTML, which Jinja's own filter would add."""
     return json.dumps(value, ensure_ascii=False, indent=indent, default=_listed)
 
 
 def _listed(value: Any) -> list[Any]:
-    """Write what Jinja's filters return lazily; anything else cannot be written."""
+    """Convert generators of Jinja's filters to lists; other values are an error."""
     if isinstance(value, Iterator):
         return list(value)
     raise TypeError(f"{type(value).__name__} is no JSON")

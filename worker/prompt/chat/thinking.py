@@ -1,4 +1,4 @@
-"""Finds out how a template writes thoughts by rendering it with and without them.
+"""Detects how a template writes reasoning, by rendering it with and without.
 
 The same comparisons as llama.cpp's (common/chat-diff-analyzer.cpp), so that the same space around
 thoughts belongs to their marks.
@@ -23,13 +23,13 @@ _WRAPPED_NEAR = re.compile(rf"({_MARK}\s*){_THOUGHT}\s*({_MARK}\s*)")
 _ANCHOR = 64
 
 Marks = tuple[str, str]
-"""What stands before and after thoughts; empty: nothing."""
+"""Marks before and after reasoning; may be empty."""
 
 _NOTHING: Marks = ("", "")
 
 
 def find_thoughts(template: ChatTemplate) -> Thoughts | None:
-    """Find how a template writes thoughts; None: nothing is known of any."""
+    """Find how a template writes reasoning; None if it writes none."""
     listed = listed_thoughts(template.source)
     if listed is not None:
         return listed
@@ -50,7 +50,7 @@ def find_thoughts(template: ChatTemplate) -> Thoughts | None:
 
 
 def _patched(source: str, found: Marks) -> Marks:
-    """Put right what rendering cannot show; the texts are llama.cpp's."""
+    """Correct what rendering cannot show; the texts are llama.cpp's."""
     think = ("<think>", "</think>")
     is_old = "content.split('</think>')" in source and "reasoning_content" not in source
     if found == _NOTHING and is_old and "<SPECIAL_12>" not in source:
@@ -86,7 +86,7 @@ def _around(text: str, wrapped: re.Pattern[str]) -> Marks:
 
 
 def _enabled(template: ChatTemplate, found: Marks) -> Marks:
-    """Compare the generation prompts of thinking turned off and on."""
+    """Compare the generation prompts with reasoning turned off and on."""
     off = _render(template, [_USER], enable_thinking=False, begins=True)
     on = _render(template, [_USER], enable_thinking=True, begins=True)
     if off is None or on is None:
@@ -108,7 +108,7 @@ def _enabled(template: ChatTemplate, found: Marks) -> Marks:
 
 
 def _anchored(off: str, on: str, found: Marks) -> Marks:
-    """Look for two marks that one prompt has more than the other, where much else differs."""
+    """Look for two marks that only one of two very different prompts has."""
     for base, extended in ((on, off), (off, on)):
         anchor = base[-_ANCHOR:]
         at = extended.rfind(anchor)
