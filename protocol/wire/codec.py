@@ -113,9 +113,14 @@ def decode(data: bytes) -> Frame:
 def _read_item(items: tuple[Any, ...], place: int) -> m.FrameItem:
     item = items[place]
     n = len(item) if type(item) is tuple else 0
-    if n not in (2, 5) or type(item[0]) is not str or type(item[-1]) is not dict:
+    if n == 5:
+        tag, task_id, attempt, slot, body = item
+    elif n == 2:
+        tag, body = item
+    else:
         raise ProtocolError(_FORM)
-    tag, body = item[0], item[-1]
+    if type(tag) is not str or type(body) is not dict:
+        raise ProtocolError(_FORM)
     cls: Any = TAGS.get(tag)
     if cls is None:
         raise ProtocolError(f"unknown message '{tag}'")
@@ -124,21 +129,15 @@ def _read_item(items: tuple[Any, ...], place: int) -> m.FrameItem:
     if n == 2:
         message: m.Message = _unpacker(cls)(body)
         return message
-    task_id, attempt, slot = item[1:4]
     if not type(task_id) is type(attempt) is type(slot) is int:
         raise ProtocolError(f"{cls.__name__}: task, attempt and slot must be numbers")
-    return m.Envelope(m.TaskKey(task_id, attempt), _read_payload(cls, items, place), slot)
-
-
-def _read_payload(cls: Any, items: tuple[Any, ...], place: int) -> m.TaskMessage:
-    """Read the fields of a payload; `Malformed` stands for one that cannot be read."""
     try:
         if cls is m.Generate:
             _restore_shared(items, place)
-        payload: m.TaskMessage = _unpacker(cls)(items[place][-1])
+        payload: m.TaskMessage = _unpacker(cls)(body)
     except ProtocolError as error:
-        return m.Malformed(reason=str(error))
-    return payload
+        payload = m.Malformed(reason=str(error))
+    return m.Envelope(m.TaskKey(task_id, attempt), payload, slot)
 
 
 def _restore_shared(items: tuple[Any, ...], place: int) -> None:
@@ -352,7 +351,7 @@ def _dataclass(kind: type) -> Unpacker:
                 values[name] = unpack_item(item)
             except ProtocolError as error:
                 raise ProtocolError(f"{kind.__name__}.{name}: {error}") from error
-        if not required <= values.keys():
+        if required and not required <= values.keys():
             missing = ", ".join(sorted(required - values.keys()))
             raise ProtocolError(f"{kind.__name__}: missing {missing}")
         return kind(**values)
