@@ -84,7 +84,7 @@ class Option:
     def default_text(self) -> str:
         """Return the value that holds unless the option is given; empty where its text says it."""
         value = self.row.default
-        if self.value is not None or value in ("", (), None):
+        if self.value is not None or self.doc or value in ("", (), None):
             return ""
         if isinstance(value, bool):
             return "on" if value else "off"

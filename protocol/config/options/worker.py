@@ -88,7 +88,7 @@ WORKER_OPTIONS: tuple[Option, ...] = (
         "--rope-scale",
         env="ROPE_SCALE",
         parse=read_freq_scale,
-        doc="RoPE: factor by which the context is longer than that of the training.",
+        doc="RoPE: factor by which the context is longer than in training; unset: the model's.",
     ),
     option("worker.rope_freq_base", "--rope-freq-base", env="ROPE_FREQ_BASE"),
     option("worker.rope_freq_scale", "--rope-freq-scale", env="ROPE_FREQ_SCALE"),
