@@ -1,5 +1,5 @@
-"""`llamapool doctor`: what keeps this host from serving, and how to mend it.
+"""`llamapool doctor`: finds what keeps this host from serving, and tells how to fix it.
 
-Facts are read by `probe.py` and by children with a time limit; what they mean is decided by pure
-functions, a module a subject. Nothing here may crash or hang.
+`probe.py` and child processes with a time limit read facts; pure functions, one module a subject,
+judge them. Nothing here may crash or hang.
 """

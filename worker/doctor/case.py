@@ -1,4 +1,4 @@
-"""What is examined: a pool as `serve` would run it, and the host that it would run on."""
+"""The examined case: a pool as `serve` would run it, and the host."""
 
 import os
 import sys
@@ -21,28 +21,28 @@ _MADE_AT_START = "(made at the start)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a person asked of the examination."""
+    """Options of the examination."""
 
     loads: bool = True
-    """Load the models."""
+    """Whether to load the models."""
     limit_s: float = 300.0
-    """Longest time of loading one."""
+    """Longest time for loading one model, in seconds."""
     is_gpu_wanted: bool = False
-    """Somebody named layers or devices: that all layers go to a GPU is only the default."""
+    """Whether layers or devices were given; the default alone does not ask for a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A pool on a host; where the configuration cannot work, as much of it as could be read."""
+    """A pool on a host; of an invalid configuration, the part that could be read."""
 
     pool: PoolConfig
     fault: str
-    """What is wrong with the configuration."""
+    """Error of the configuration; empty if it is valid."""
     placements: tuple[str, ...]
     host: Host
     environ: Mapping[str, str]
     folder: Path
-    """For the configuration of a child."""
+    """Folder for the configuration of a child."""
     asked: Asked
 
     @property
@@ -58,8 +58,8 @@ class Case:
     def ask(
         self, *args: str, worker: WorkerConfig | None = None, limit_s: float = 30.0
     ) -> ChildOutcome:
-        """Run one of our modules as a child, in the environment of a worker."""
-        # -P: a folder `worker` in the present directory is not ours.
+        """Run a module of llamapool as a child, in the environment of a worker."""
+        # -P: do not import a folder `worker` of the current directory.
         return run([sys.executable, "-P", "-m", *args], self.environment(worker), limit_s)
 
 
@@ -72,13 +72,13 @@ def resolved(pool: PoolConfig, host: Host) -> tuple[PoolConfig, tuple[str, ...],
         workers = pool.worker or (WorkerConfig(),)
         named = [replace(one, name=one.name or f"worker-{i}") for i, one in enumerate(workers, 1)]
         return replace(pool, worker=tuple(named)), (), str(error)
-    if not placements:  # models are chosen as requests come
+    if not placements:  # models are loaded on demand
         return pool, (), ""
     return pool, tuple(describe([one.name for one in pool.worker], placements)), ""
 
 
 def write(case: Case) -> Path:
-    """Write the configuration down for a child."""
+    """Write the configuration to a file for a child."""
     path = case.folder / "pool.json"
     path.touch(mode=0o600)
     path.write_text(configs.dump(case.pool))
@@ -86,7 +86,7 @@ def write(case: Case) -> Path:
 
 
 def opened(pool: PoolConfig, fault: str, folder: Path, asked: Asked) -> Case:
-    """Make the case of a configuration; `fault` is what kept it from being read."""
+    """Make the case of a configuration; `fault` is its error, if it could not be read."""
     host = read_host()
     pool, placements, problem = resolved(pool, host)
     return Case(

@@ -1,4 +1,4 @@
-"""Running what may crash or hang in a process of its own, under a time limit."""
+"""Runs code that may crash or hang in a child process, with a time limit."""
 
 import contextlib
 import json
@@ -15,10 +15,10 @@ _KEPT_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class ChildOutcome:
-    """How a child ended and what it found out."""
+    """How a child ended, and its facts."""
 
     code: int | None
-    """As `Popen.returncode`; None is that the time was up."""
+    """As `Popen.returncode`; None after a time-out."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The JSON object on the last line of its standard output; empty if there is none."""
     last_words: str = ""
@@ -26,20 +26,20 @@ class ChildOutcome:
 
     @property
     def last_line(self) -> str:
-        """Return the last line that says something."""
+        """Return the last line that is not empty."""
         lines = [line.strip() for line in self.last_words.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
 
 def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> ChildOutcome:
-    """Run a command to its end, or kill it and all it started; never raises."""
+    """Run a command, or kill it with all its children after the limit; never raises."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             process = subprocess.Popen(
                 argv,
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
-                stdout=out,  # files, not pipes: a grandchild that holds one cannot keep us waiting
+                stdout=out,  # files, not pipes: a grandchild could keep a pipe open
                 stderr=err,
                 start_new_session=True,
             )
@@ -52,7 +52,7 @@ def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> ChildOut
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(2)  # one that waits for a device may outlive its signal
+                process.wait(2)  # a process that waits for a device may survive the signal
         return ChildOutcome(code, _facts(_end_of(out, 2**20)), _end_of(err, _KEPT_CHARS))
 
 

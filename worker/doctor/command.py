@@ -61,12 +61,12 @@ def doctor(
         findings = _report(case, as_json)
     sys.stdout.flush()
     sys.stderr.flush()
-    # A check that hangs has a thread which must not keep us.
+    # The thread of a hanging check must not keep the process alive.
     os._exit(exit_code(findings))
 
 
 def _read(config: Path | None, values: dict[str, Any]) -> tuple[Given, PoolConfig, str]:
-    """Read the configuration; what is wrong with it is returned, not raised."""
+    """Read the configuration; an error is returned, not raised."""
     pool = PoolConfig()
     said = Given({}, ())
     try:
@@ -79,7 +79,7 @@ def _read(config: Path | None, values: dict[str, Any]) -> tuple[Given, PoolConfi
 
 
 def _wants_gpu(pool: PoolConfig, said: Given) -> bool:
-    """Tell whether somebody asked for a GPU; all layers are the default, which asks for none."""
+    """Return whether a GPU was asked for explicitly; the default of all layers does not count."""
     has_layers = any(worker.n_gpu_layers > 0 or worker.devices for worker in pool.worker)
     return has_layers or (_LAYERS in said.changes and said.changes[_LAYERS] != 0)
 

@@ -1,4 +1,4 @@
-"""All checks in order: reads the facts of each, and has them judged. None may crash or hang."""
+"""All checks in order: reads facts, and has them judged. No check may crash or hang."""
 
 import logging
 import platform
@@ -25,11 +25,11 @@ Check = Callable[[], Iterable[Finding]]
 Ask = Callable[[], ChildOutcome]
 
 _LIMIT_S = 60.0
-"""Longest time of a check that does not load a model; its children have shorter ones."""
+"""Longest time of a check that does not load a model; its children have shorter limits."""
 
 
 def examine(case: Case) -> Iterator[Finding]:
-    """Yield what every check finds, as it is found."""
+    """Yield the findings of all checks, one by one."""
     asked = cache(lambda: case.ask("worker.llama.files.inspect", worker=_first(case)))
     host = _HostChecks(case, asked)
     models = _ModelChecks(case, asked)
@@ -78,7 +78,7 @@ def guarded(name: str, check: Check, limit_s: float) -> list[Finding]:
 
 
 class _HostChecks:
-    """What does not depend on a model."""
+    """Checks that do not depend on a model."""
 
     def __init__(self, case: Case, library: Ask) -> None:
         self._case = case
@@ -155,7 +155,7 @@ class _HostChecks:
 
 
 class _ModelChecks:
-    """What depends on the models."""
+    """Checks of the models."""
 
     def __init__(self, case: Case, library: Ask) -> None:
         self._case = case
@@ -165,7 +165,7 @@ class _ModelChecks:
     def files(self) -> Iterator[Finding]:
         for path in dict.fromkeys(worker.model for worker in self._case.workers):
             if not path:
-                continue  # what is wrong with it is said of the configuration
+                continue  # the check of the configuration reports its error
             try:
                 yield header.judge_model(path, self._header(Path(path)))
             except OSError as error:
@@ -222,7 +222,7 @@ class _ModelChecks:
                 if worker.model and not self._header(Path(worker.model)).fault:
                     found.append(worker)
             except OSError:
-                continue  # said by `files`
+                continue  # the check `files` reports it
         return found
 
 

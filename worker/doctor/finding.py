@@ -1,4 +1,4 @@
-"""What a check has found."""
+"""Findings of checks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Level(Enum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -23,7 +23,7 @@ class Finding:
     level: Level
     text: str
     mend: str = ""
-    """What to do about it."""
+    """How to fix it."""
 
 
 def ok(name: str, text: str) -> Finding:
@@ -47,5 +47,5 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 
 def mib(n_bytes: float) -> str:
-    """Write a size for a person."""
+    """Format a size for a person."""
     return f"{n_bytes / 2**20:,.0f} MiB" if n_bytes < 2**33 else f"{n_bytes / 2**30:,.1f} GiB"

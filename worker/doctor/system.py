@@ -1,4 +1,4 @@
-"""Limits and places of this host: decided from what was read."""
+"""Judges limits, memory, ports and folders of this host."""
 
 import os
 import stat
@@ -29,7 +29,7 @@ def judge_files(soft: int, hard: int) -> Finding:
 
 
 def judge_shm(size: int | None, n_devices: int) -> Finding:
-    """Judge /dev/shm, through which the GPUs of one model talk in a container."""
+    """Judge /dev/shm, which the GPUs of one model use to communicate in a container."""
     if n_devices < 2:
         return ok(SHM, "not used: no model is spread over several GPUs")
     if size is None or size < _GOOD_SHM:
@@ -43,13 +43,13 @@ class Need:
     """Memory that the workers will need, in bytes."""
 
     weights: int
-    """Of all models together, each once."""
+    """Weights of all models, each counted once."""
     mapped: int
     """Of those models that any worker maps, each once: the page cache holds them, or not."""
     copies: int
     """Of weights that are read instead of mapped, for every worker."""
     cache: int
-    """KV caches of all workers."""
+    """KV caches of all workers together."""
     on_gpu: int | None = None
     """Free memory of the GPUs that layers go to; None is that the CPU computes."""
 

@@ -1,4 +1,4 @@
-"""What ZeroMQ can do; run as a child, for a broken library may take its process with it."""
+"""Reads facts about ZeroMQ; runs as a child, because a broken library may crash."""
 
 import json
 import sys

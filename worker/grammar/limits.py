@@ -1,4 +1,4 @@
-"""How large a schema may be, and what its grammar may grow to.
+"""Limits of a schema, and of its grammar.
 
 Everything that recurses or multiplies in the converter is bounded by one of these, so that no
 schema can hold up the worker's link, which converts between two heartbeats.
@@ -28,4 +28,4 @@ MAX_MANY = 1_000_000
 
 
 class SchemaError(ValueError):
-    """The schema cannot become a grammar; the message says where and why."""
+    """The schema cannot be converted to a grammar; the message has the place and the reason."""

@@ -25,7 +25,7 @@ def nested_arguments(builder: GrammarBuilder, function: Mapping[str, Any], neste
 
 
 class _NestedWriter:
-    """Knows one tool's schema."""
+    """Writes the rules of one tool's arguments."""
 
     def __init__(self, builder: GrammarBuilder, document: n.Document, nested: Nested) -> None:
         self._builder = builder

@@ -1,7 +1,7 @@
 """A JSON schema as the converter sees it: the subset that a grammar can express.
 
-As in llama.cpp's common/json-schema.h; what is not here (`not`, `uniqueItems`, bounds of numbers
-that are not integers, …) constrains nothing there and here.
+As in llama.cpp's common/json-schema.h; other keywords (`not`, `uniqueItems`, bounds of numbers
+that are not integers, …) are ignored there and here.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """An integer; both bounds belong to it, None is none."""
+    """An integer with inclusive bounds; None means no bound."""
 
     minimum: int | None = None
     maximum: int | None = None
@@ -66,7 +66,7 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class LiteralText:
-    """A string; a pattern stands above a format, a format above the lengths."""
+    """A string; a pattern takes precedence over a format, a format over the lengths."""
 
     pattern: str = ""
     format: str = ""

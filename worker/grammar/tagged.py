@@ -1,4 +1,4 @@
-"""Grammars of arguments that stand in tags, each value as its schema has it."""
+"""Grammars of arguments in tags, with each value as its schema demands."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ def tagged_arguments(builder: GrammarBuilder, function: Mapping[str, Any], tagge
 
 
 class _Writer:
-    """Knows one tool's schema."""
+    """Writes the rules of one tool's arguments."""
 
     def __init__(self, builder: GrammarBuilder, document: n.Document, tagged: Tagged) -> None:
         self._builder = builder

@@ -25,18 +25,18 @@ _EMPTY = {"type": "object", "properties": {}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolShape:
-    """How the answer around the calls looks."""
+    """Form of the answer around the calls."""
 
     tools: ToolFormat
     is_parallel: bool
     begun: str = ""
-    """What of the first call's opener the prompt already holds."""
+    """Beginning of the first call's opener that the prompt contains."""
     thoughts: Thoughts | None = None
     thoughts_begun: bool = False
     is_required: bool = True
-    """Otherwise an answer in words will do, where nothing but the grammar tells it from a call."""
+    """Whether a call is required; otherwise an answer as text is allowed too."""
     answer: str = ""
-    """The mark that an answer which is no call begins with."""
+    """Mark at the beginning of an answer that is not a call."""
     fence: bool | None = False
     """JSON must stand in a fence, must not, or (None) as the model likes."""
     newlines: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""What a shared library was built for, read from the file: nothing of it is run.
+"""Reads the CPU extensions of a shared library from its file, without running it.
 
 ggml has a function for each extension of the CPU that returns whether the build uses it. Its body
 is one constant, so the bytes tell, also where running them would be an illegal instruction.

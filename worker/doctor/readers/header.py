@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, and how much memory its model will need."""
+"""Reads the header of a GGUF file, and estimates the memory that its model needs."""
 
 import mmap
 import struct
@@ -17,7 +17,7 @@ _SCALARS = "BbHhIif?"
 _TYPES = {**dict(enumerate(_SCALARS)), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MOST = 10_000_000
-"""A file that claims more entries is broken, and reading it would take for ever."""
+"""Most entries of a valid file; reading more would take too long."""
 _KEPT = 4096
 _BYTES = {
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32,
@@ -43,7 +43,7 @@ class Header:
 
 
 class _HeaderReader:
-    """A place in a mapped file."""
+    """Reads values from a mapped file, at a moving offset."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
@@ -96,7 +96,7 @@ def read_header(path: Path) -> Header:
 
 
 def judge_model(path: str, header: Header) -> Finding:
-    """Say whether a file is a model that llama.cpp may read."""
+    """Judge whether a file is a model that llama.cpp can read."""
     if header.fault:
         mend = "fetch it again: compare its size and checksum with the source's"
         return fail(MODEL, f"{path} is not a usable GGUF file: {header.fault}", mend)
@@ -109,7 +109,7 @@ def judge_model(path: str, header: Header) -> Finding:
 
 
 def cache_bytes(header: Header, worker: WorkerConfig) -> int:
-    """Estimate the KV cache of a worker from above; 0 where the file does not say enough."""
+    """Return an upper estimate of a worker's KV cache in bytes; 0 if the file lacks facts."""
     n_layers = header.of_model("block_count") or 0
     n_embd, n_head = header.of_model("embedding_length"), header.of_model("attention.head_count")
     n_kv = header.of_model("attention.head_count_kv") or n_head

@@ -1,4 +1,4 @@
-"""Asking NVIDIA's driver for its GPUs; run as a child, for a sick driver hangs whoever asks.
+"""Lists the GPUs of NVIDIA's driver; runs as a child, because a broken driver may hang.
 
 Prints `{"names": [...], "fault": "..."}`. Without the driver's library both are empty.
 """
@@ -12,7 +12,7 @@ _NAME_CHARS = 96
 
 
 def main() -> None:
-    """Print what the driver says."""
+    """Print the facts as JSON."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

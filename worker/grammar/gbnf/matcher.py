@@ -1,4 +1,4 @@
-"""A task's place in its grammar: which tokens may come next, and what has come.
+"""Position of a task in its grammar: the tokens that may come next.
 
 Whatever is asked costs bounded time, whichever the grammar: a task may spend what it saves up from
 token to token, and ends with a reason when that is used up.
@@ -38,7 +38,7 @@ class TokenGrammar:
         self._masks: OrderedDict[AutomatonState, Mask] = OrderedDict()
 
     def mask(self, state: AutomatonState) -> Mask:
-        """Tell of every token whether it may follow."""
+        """Return for every token whether it may follow."""
         found = self._masks.get(state)
         if found is not None:
             self._masks.move_to_end(state)
@@ -86,7 +86,7 @@ class TokenGrammar:
 
 
 class Matcher:
-    """Where one task stands; the engine thread's alone."""
+    """Position of one task; used by the engine's thread only."""
 
     def __init__(self, rules: TokenGrammar, pieces: Sequence[bytes]) -> None:
         self._rules = rules
@@ -98,7 +98,7 @@ class Matcher:
         """The token that was asked for last, and where it would lead."""
 
     def is_allowed(self, token: int) -> bool:
-        """Tell whether a token may come next; raises `GrammarError` if that takes too long."""
+        """Return whether a token may come next; raises `GrammarError` if that takes too long."""
         if token in self._eog:
             return self._state.is_complete
         if self._asked[0] != token:
@@ -106,7 +106,7 @@ class Matcher:
         return self._asked[1] is not None
 
     def accept(self, token: int) -> None:
-        """Take a token; only one that may come next."""
+        """Advance by a token, which must be allowed."""
         assert self.is_allowed(token), "the grammar does not allow this token"
         self._credit_s = min(MAX_CREDIT_S, self._credit_s + _CREDIT_A_TOKEN_S)
         if self._asked[0] == token and self._asked[1] is not None:
@@ -115,7 +115,7 @@ class Matcher:
         self._rules.automaton.trim()
 
     def mask(self) -> Mask:
-        """Tell of every token whether it may come next; raises `GrammarError` as above."""
+        """Return for every token whether it may come next; raises like `is_allowed`."""
         return self._spend(self._rules.mask, self._state)
 
     def _after(self, token: int) -> AutomatonState | None:

@@ -12,10 +12,10 @@ _LAST = 2**32
 
 
 class SymbolKind(IntEnum):
-    """What stands at a place."""
+    """Kind of symbol."""
 
     END = 0
-    """The alternative is over."""
+    """End of the alternative."""
     RULE = 1
     CHARS = 2
     """One character out of a set."""
@@ -53,7 +53,7 @@ class CharSet(NamedTuple):
         return cls(tuple(merged), is_negated)
 
     def holds(self, char: int) -> bool:
-        """Tell whether a character belongs to the set."""
+        """Return whether a character belongs to the set."""
         return self.covers(char, char) is True
 
     def covers(self, low: int, high: int) -> bool | None:
@@ -91,4 +91,4 @@ class Grammar:
 
 
 class GrammarError(ValueError):
-    """The text is no grammar, or one that is too large; the message says what and where."""
+    """The text is not a valid grammar, or too large; the message has the reason and the place."""
