@@ -1,8 +1,8 @@
-"""One response that is a stream of events: late headers, pings in silence, impatience.
+"""One response that is a stream of events: its late head, its pings and its send timeout.
 
-The status line waits for the first frame, so that a failure before it is a plain HTTP error; but
-silence from the start is filled with comments, so that no proxy gives up during a queue wait or a
-long prompt.
+The head is sent with the first event, so that a failure before it is a plain HTTP error. While no
+event comes, comments are sent as pings, so that no proxy gives up during a queue wait or while a
+long prompt is read.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def keep_alive(self) -> Never:
-        """Ping in silence; raise `ClientGone` once a frame is stuck for too long."""
+        """Send pings while no event comes; raise `ClientGone` if a write takes too long."""
         while True:
             delay_s = self._due() - self._clock()
             if delay_s > 0:

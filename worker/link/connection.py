@@ -1,8 +1,8 @@
-"""The worker's end of the wire: a DEALER that notices when its gateway is gone.
+"""The worker's end of the wire: a DEALER socket that notices when its gateway is gone.
 
-Each connection has an identity and a frame count of its own. When the peer disappears (the socket
-monitor says so) or a frame is missing, the connection is thrown away and a new one begins; what was
-in flight on the old one is lost together, never in part.
+Each connection has an identity and a frame count of its own. When the socket monitor reports that
+the peer is gone, or when a frame is missing, the connection is closed and a new one is opened.
+Everything in flight on the old one is lost, never a part of it.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""The worker's main thread: socket, heartbeat, tasks in, engine messages out.
+"""The worker's main thread: socket, heartbeat, tasks in, messages of the engine out.
 
-It never computes and never waits, so it answers while a model loads, a long prompt is read or a
-template loops. What it hears goes to `Tasks`; what the engine emits leaves as frames.
+It neither computes nor blocks, so it answers while a model loads, a long prompt is read or a
+template loops. Messages of the gateway go to `Tasks`; messages of the engine leave as frames.
 """
 
 import logging
@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_HEARTBEAT_S = 1.0
 _FORWARDING_S = 0.1
-"""So long a turn forwards what the engine says before the process looks after everything else."""
+"""Maximum time that a turn forwards messages of the engine before the process does other work."""
 _HEARING_S = 0.05
-"""Time after which a flood of frames is left for the next turn."""
+"""Maximum time that a turn reads frames; the rest is read in the next turn."""
 
 
 class Link:
@@ -52,17 +52,17 @@ class Link:
         self.preparation = Preparation(outlet.wake)
         self.tasks = Tasks(self.preparation)
         self._away = m.Heartbeat(step=0, busy=0)
-        """What is told while there is no engine."""
+        """The heartbeat while there is no engine."""
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
         self._next_beat = 0.0
         self._slowest_s = 0.0
-        """The longest that anything had to wait for this thread since the last heartbeat."""
+        """Longest wait for this thread since the last heartbeat, in seconds."""
         self._sources: list[tuple[Any, int]] = []
-        """What a turn waits for."""
+        """Sockets and descriptors that a turn polls."""
         self._is_welcome = False
         self.draining = False
         self.refused = ""
-        """Why the gateway does not want this worker; empty is not so."""
+        """Why the gateway refused this worker; empty if it did not."""
         self.is_open = False
         """The gateway has opened the slots: it will send tasks."""
 
@@ -78,7 +78,7 @@ class Link:
             self._connection.send([m.Ready(card=self._card)])
 
     def close(self, reason: str, *, is_failure: bool = False) -> None:
-        """Send what the engine said last, say good-bye and hang up."""
+        """Send the last messages of the engine, send `Bye` and close the connection."""
         self.preparation.close()
         self._forward(self._outlet.take())
         self._connection.send([m.Bye(reason=reason, is_failure=is_failure)])

@@ -6,11 +6,11 @@ from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 from worker.engine.task import failed
 
 ORDERS = (SetLora, SetSystemPrompt)
-"""They are for the worker, not for whoever waits for the answer: a cancel does not undo them."""
+"""They change the worker for everybody, so a cancel by the client that asked does not stop them."""
 
 
 class PendingTasks:
-    """Keeps tasks in the order in which they came; each leaves once."""
+    """Keeps tasks in the order of their arrival; each is returned once."""
 
     def __init__(self) -> None:
         self._tasks: dict[TaskKey, Envelope] = {}

@@ -1,4 +1,4 @@
-"""Tokens that nobody waits for yet: an answer in one piece leaves in one piece."""
+"""Tokens of an answer that is not streamed: they are sent together, at the end or at a limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,30 +7,30 @@ from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Delta
 
 MOST = 256
-"""Tokens after which what is held leaves, so that a long answer does not become one large frame."""
+"""Send the tokens when there are so many, so that a long answer is not one large frame."""
 
 
 @dataclass(slots=True)
 class ResponseBuffer:
-    """What one task has generated and not told."""
+    """What one task has generated and the engine has not sent."""
 
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     probs: list[TokenProb] = field(default_factory=list)
 
     def add(self, text: str, tokens: Sequence[int], probs: Sequence[TokenProb]) -> None:
-        """Hold what a step gave."""
+        """Add what a step generated."""
         self.texts.append(text)
         self.tokens += tokens
         self.probs += probs
 
     @property
     def is_full(self) -> bool:
-        """It is time to let go of it."""
+        """Whether the tokens shall be sent now."""
         return len(self.tokens) >= MOST
 
     def take(self, n_predicted: int) -> Delta | None:
-        """Let go of all as one delta; None if nothing is held."""
+        """Return all of it as one delta and begin anew; None if there is nothing."""
         if not self.tokens and not any(self.texts):
             return None
         delta = Delta(
