@@ -78,6 +78,7 @@ def test_tls_files_that_cannot_serve_end_the_start(tmp_path: Path) -> None:
         listen(GatewayConfig(port=0, ssl_key_file=f"{key}x", ssl_cert_file=cert))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 async def test_https_is_served_with_key_and_certificate(tmp_path: Path) -> None:
     key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")

@@ -13,6 +13,8 @@ from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from tests.gateway.inprocess import running
 
+pytestmark = pytest.mark.slow
+
 MODULES = ("/completion.js", "/index.js", "/json-schema-to-grammar.mjs")
 """What pages of the seeds import."""
 

@@ -250,6 +250,7 @@ async def test_who_waits_is_told_when_the_server_ends(tmp_path: Path) -> None:
         assert said(await complete(gateway, "a")) == "503 The server is shutting down"
 
 
+@pytest.mark.slow
 async def test_the_wait_for_a_model_has_an_end(tmp_path: Path) -> None:
     async with routing(tmp_path, "a", timeout_s=1.0) as (gateway, supervisor):
         supervisor.held["a"] = asyncio.Event()

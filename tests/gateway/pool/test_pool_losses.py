@@ -13,6 +13,8 @@ from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.rig import SLOW, Rig, one_more, reach, text_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:

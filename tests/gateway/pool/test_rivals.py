@@ -39,6 +39,7 @@ async def test_a_second_worker_of_a_name_is_refused_and_the_first_goes_on(rig: R
     assert not any("lost" in line for line in rig.waiter.lines[: rig.waiter.lines.index(done)])
 
 
+@pytest.mark.slow
 async def test_the_successor_of_a_worker_that_hangs_gets_its_name(rig: Rig) -> None:
     async with rig.workers(FakeOptions(name="a")) as [first]:
         first.go_silent()

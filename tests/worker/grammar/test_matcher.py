@@ -147,6 +147,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_grammar_takes_long(name: str) -> None:
     """Fault H4, and worse: llama.cpp needs 3^64 steps to refuse one token of the second."""

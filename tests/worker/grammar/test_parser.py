@@ -87,6 +87,7 @@ def test_what_only_looks_like_left_recursion_is_taken() -> None:
         parse(text)
 
 
+@pytest.mark.slow
 def test_a_chain_that_doubles_with_each_level_is_read_at_once() -> None:
     """Fault C2: llama.cpp takes hours over 40 of these levels; here 20,000 are read in a second."""
     levels = "\n".join(f"a{i} ::= a{i + 1} | a{i + 1}" for i in range(20_000))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import click
@@ -34,16 +35,22 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def given(*args: str) -> arguments.Given:
     """Parse the arguments of `serve` without running it."""
-    seen: list[arguments.Given] = []
+    said = serve().main(list(args), standalone_mode=False)
+    assert isinstance(said, arguments.Given)
+    return said
+
+
+@cache
+def serve() -> click.Command:
+    """Make a command with the options of `serve` that returns what it was given."""
 
     @click.pass_context
-    def keep(ctx: click.Context, /, **values: object) -> None:
-        seen.append(arguments.given(values, configs_sections()))
+    def keep(ctx: click.Context, /, **values: object) -> arguments.Given:
+        return arguments.given(values, configs_sections())
 
     command = arguments.OptionCommand("serve", callback=keep, context_settings=cli._CONTEXT)
     arguments.with_options(*configs_sections())(command)
-    command.main(list(args), standalone_mode=False)
-    return seen[0]
+    return command
 
 
 def configs_sections() -> tuple[str, ...]:
