@@ -29,7 +29,7 @@ LOG_FIELDS = {
     "signal": "Name of the signal that was received.",
     "exit_code": "Exit code of a process.",
     "code": "Return code of llama.cpp.",
-    "finish": "How a task ended: `eos`, `stop`, `limit`, ..., or the code of its error.",
+    "finish": "How a task ended: `eos`, `word` (a stop string), `limit`, or an error code.",
     "route": "Why the worker was chosen.",
     "order": "What the gateway asks of the supervisor: `load`, `unload` or `reload`.",
     "line": "One line of another program's output.",
