@@ -214,7 +214,7 @@ def test_curl_that_says_it_sends_a_form(pool: Served, path: str) -> None:
 
 
 def test_curl_streams_lines_of_data(pool: Served) -> None:
-    body = '{"n_predict":4, "prompt": "Hello!", "stream": true}'
+    body = '{"n_predict":4, "prompt": "Hello!", "stream": true, "ignore_eos": true}'
     lines = curl("-N", "-X", "POST", f"{pool.url}/completion", "-d", body).strip().split("\n\n")
     events = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert [event["stop"] for event in events] == [False] * (len(events) - 1) + [True]
