@@ -9,7 +9,7 @@ import select
 
 from protocol.config.config import WorkerConfig
 from protocol.wire.facts import Stats
-from protocol.wire.messages import TaskKey, Terminal
+from protocol.wire.messages import Envelope, TaskKey, Terminal
 from protocol.wire.sampling import SamplingParams
 from worker.engine.engine import Engine
 from worker.engine.task import EngineTask, Submit
@@ -61,7 +61,10 @@ def measure(thread: EngineThread, outlet: OutboundQueue, params: SamplingParams)
         engine.submit(Submit(EngineTask(TaskKey(i), prompt, params)))
     while left:
         wait(outlet)
-        left -= sum(isinstance(message, Terminal) for message in outlet.take())
+        items = outlet.take()
+        left -= sum(
+            isinstance(one, Envelope) and isinstance(one.payload, Terminal) for one in items
+        )
     return engine.heartbeat().stats
 
 

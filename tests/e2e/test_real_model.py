@@ -105,7 +105,7 @@ def test_both_workers_get_work_and_metrics_count_it(pool: Served, openai: OpenAI
         done = list(threads.map(lambda _: ask(openai, max_tokens=8), range(8)))
     total = sum(answer.usage.completion_tokens for answer in done)
     assert predicted(pool) == before + total
-    workers = {line.split("worker=")[1].split()[0] for line in pool.lines if " ttft_ms=" in line}
+    workers = {line.split("worker=")[1].split()[0] for line in pool.lines if " ttft_s=" in line}
     assert len(workers) == 2
 
 
@@ -265,7 +265,7 @@ def test_kill_9_of_one_worker_leaves_the_other_streams_alone(pool: Served) -> No
 def workers_of(pool: Served) -> set[str]:
     """Names of the workers that became ready."""
     return {
-        line.split("supervisor ")[1].split()[0] for line in pool.lines if "is ready pid" in line
+        line.split("child=")[1].split()[0] for line in pool.lines if "process ready child=" in line
     }
 
 

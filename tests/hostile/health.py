@@ -9,7 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.process import marked
 from tests.e2e.served import Served, eventually
 
-_HARM = re.compile(r" died |Traceback|^\S+ CRITICAL|^(\S+Z )?ERROR (supervisor )?forged| stuck ")
+_HARM = re.compile(
+    r" died | quarantined| process given up |Traceback|^\S+ CRITICAL"
+    r"|^(\S+Z )?ERROR (supervisor )?forged|\bstuck\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
