@@ -37,8 +37,17 @@ async def guarded(work: Coroutine[Any, Any, T], *watchers: Coroutine[Any, Any, N
     finally:
         # Cancelled, not awaited: Hypercorn may be cancelling us, and an await here would be cut.
         for one in (task, *guards):
-            if not one.cancel() and not one.cancelled():
-                one.exception()  # seen, so that asyncio does not report it as lost
+            one.cancel()
+            one.add_done_callback(_retrieve)
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """Read a task's exception, so that asyncio does not log it as never retrieved.
+
+    A cancelled task can still fail with another exception while it is cancelled.
+    """
+    if not task.cancelled():
+        task.exception()
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

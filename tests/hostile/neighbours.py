@@ -55,15 +55,18 @@ class Neighbours:
 
     def _stream_on(self, number: int) -> None:
         with httpx.Client(base_url=self._url, timeout=30) as client:
+            # Named, for a stranger's worker may offer another model for a moment.
+            model = client.get("/v1/models").json()["data"][0]["id"]
             while not self._is_over.is_set():
                 try:
-                    self._stream(client, number)
+                    self._stream(client, number, model)
                 except httpx.HTTPError as error:
                     self.faults.append(f"{type(error).__name__}: {error}")
                     return
 
-    def _stream(self, client: httpx.Client, number: int) -> None:
+    def _stream(self, client: httpx.Client, number: int, model: str) -> None:
         body = {
+            "model": model,
             "prompt": f"Neighbour {number} tells a long story. Once upon a time",
             "n_predict": _TOKENS,
             "ignore_eos": True,

@@ -1,6 +1,7 @@
 """Event streams: framing, late headers, pings, impatience."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -107,3 +108,26 @@ async def test_the_first_failure_of_several_is_raised_as_itself() -> None:
     with pytest.raises(ValueError, match="x"):
         await together([_never(), _fail(ValueError("x"))])
     assert await together([_give(1), _give(2)]) == [1, 2]
+
+
+async def test_work_that_fails_while_it_is_cancelled_is_not_logged_as_lost() -> None:
+    reports: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reports.append(context))
+
+    async def fails_when_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise RuntimeError("the server is shutting down")
+
+    async def leaves() -> None:
+        await asyncio.sleep(0)
+        raise ClientGone
+
+    with pytest.raises(ClientGone):
+        await guarded(fails_when_cancelled(), leaves())
+    for _ in range(3):  # the cancelled task runs, ends and is forgotten
+        await asyncio.sleep(0)
+    gc.collect()
+    assert reports == []
