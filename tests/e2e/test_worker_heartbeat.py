@@ -22,7 +22,7 @@ from tests.envelopes import of_task
 from tests.models.mmproj import write_mmproj
 from tests.worker.router import Gateway
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.model, pytest.mark.alone, pytest.mark.timeout(240)]
 
 BEAT_S = 0.1
 TEMPLATE = (

@@ -14,7 +14,7 @@ from gateway.metrics.loop_lag import LoopLag
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 LIMIT_S = 0.25
 """A turn that the issue allows."""
