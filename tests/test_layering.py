@@ -53,6 +53,8 @@ RULES: dict[str, set[str]] = {
     "gateway/http/sse.py": {"protocol"},
     # A client of any server: it knows nothing of ours.
     "gateway/bench": {"gateway.bench", "h11", "orjson", "click", "uvloop"},
+    # So is this, of a pool that it starts as a process.
+    "gateway/soak": {"gateway.soak", "gateway.bench", "orjson", "click", "uvloop"},
     "worker": {"protocol", "worker", "zmq", "click"},
     "worker/prompt/chat": {"protocol", "worker", "jinja2"},
     "worker/engine": ENGINE | TEXT,

@@ -31,6 +31,7 @@ from worker.engine.backend import (
 )
 from worker.engine.cache.cache import n_sequences
 from worker.engine.fake.embedding import FakeEmbedder
+from worker.engine.fake.faults import ProcessFaults
 from worker.engine.fake.states import Cell, FakeAdapters, FakeStates
 from worker.engine.media import Media, MediaPiece, placeholders
 
@@ -96,6 +97,7 @@ class FakeBackend:
         self._step_s = config.fake_step_ms / 1e3
         self._cells: dict[int, list[int]] = {}
         self._faults: dict[int, tuple[bytes, bytes]] = {}
+        self._process_faults = ProcessFaults(config.name)
         self._n_saved: dict[int, int] = {}
         self._last: list[BatchRow] = []
         self.n_cells = total
@@ -165,6 +167,7 @@ class FakeBackend:
 
     def decode(self, rows: Sequence[BatchRow]) -> None:
         """Append rows to their sequences, as strict about positions as llama.cpp."""
+        self._process_faults.strike()
         n_tokens = sum(len(row.tokens) for row in rows)
         assert 0 < n_tokens <= self.n_batch, f"batch of {n_tokens} tokens"
         if self.n_used + n_tokens > self.n_cells:

@@ -1,0 +1,278 @@
+"""A relay between two sockets that does to connections what networks do: cut, stall, delay, flip.
+
+It belongs to one event loop. Both sides may be TCP or Unix sockets. `GateThread` runs it for
+callers without a loop.
+"""
+
+import asyncio
+import contextlib
+import random
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+_CHUNK = 1 << 16
+_QUEUED = 64
+"""Chunks that may be under way in one direction before the sender is held up."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GateAddress:
+    """A TCP address, or with `path` that of a Unix socket."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    path: str = ""
+
+    @property
+    def endpoint(self) -> str:
+        """Return it as ZeroMQ writes it."""
+        return f"ipc://{self.path}" if self.path else f"tcp://{self.host}:{self.port}"
+
+
+@dataclass(slots=True)
+class Weather:
+    """How bytes travel, in both directions; changes count from the next chunk on."""
+
+    latency_s: float = 0.0
+    """Time that each chunk is under way."""
+    slice_bytes: int = 0
+    """Largest piece that is written at once; 0 is as it came."""
+    bytes_per_s: float = 0.0
+    """Greatest rate of each connection and direction; 0 is unlimited."""
+
+
+class TcpGate:
+    """Listens, and relays every connection to `target`."""
+
+    def __init__(self, target: GateAddress, listen: GateAddress | None = None) -> None:
+        self.weather = Weather()
+        self.n_connections = 0
+        """Connections accepted so far."""
+        self.n_flipped = 0
+        """Bits flipped so far."""
+        self._target = target
+        self._address = listen or GateAddress()
+        self._server: asyncio.Server | None = None
+        self._links: set[_Link] = set()
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._goes = asyncio.Event()
+        self._goes.set()
+        self._is_refusing = False
+        self._n_to_flip = 0
+        self._rng = random.Random(0)  # noqa: S311  which bit is flipped is no secret
+
+    def __repr__(self) -> str:
+        state = "refuses" if self._is_refusing else "open" if self._goes.is_set() else "stalled"
+        return f"<TcpGate {self._target.endpoint} {state} links={len(self._links)}>"
+
+    async def open(self) -> GateAddress:
+        """Listen; return the address, with the port that was chosen."""
+        if self._address.path:
+            self._server = await asyncio.start_unix_server(self._accept, self._address.path)
+        else:
+            host, port = self._address.host, self._address.port
+            self._server = await asyncio.start_server(self._accept, host, port)
+            port = self._server.sockets[0].getsockname()[1]
+            self._address = GateAddress(host, port)
+        return self._address
+
+    async def close(self) -> None:
+        """Stop listening, and end every connection."""
+        if self._server is not None:
+            self._server.close()
+        self.resume()
+        self.cut(refuse=True)
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+
+    def stall(self) -> None:
+        """Let nothing through and tell nobody, as a link that is down; nothing is lost."""
+        self._goes.clear()
+
+    def resume(self) -> None:
+        """Let everything through again, also what waited."""
+        self._goes.set()
+
+    def cut(self, *, refuse: bool = False) -> None:
+        """Close all connections in good order; with `refuse`, new ones too until `heal`."""
+        self._is_refusing = refuse
+        for link in list(self._links):
+            link.cut()
+
+    def reset(self, *, refuse: bool = False) -> None:
+        """End all connections with RST (Unix sockets know none: they are closed)."""
+        for link in list(self._links):
+            link.linger_zero()
+        self.cut(refuse=refuse)
+
+    def heal(self) -> None:
+        """Accept connections again, in fair weather."""
+        self._is_refusing = False
+        self.weather = Weather()
+        self.resume()
+
+    def flip(self, n_bits: int = 1) -> None:
+        """Flip one bit in each of the next chunks that pass, in either direction."""
+        self._n_to_flip += n_bits
+
+    async def opened(self) -> None:
+        """Wait while the gate is stalled."""
+        await self._goes.wait()
+
+    def passed(self, data: bytes) -> bytes:
+        """Return a chunk as it comes out."""
+        if not self._n_to_flip:
+            return data
+        self._n_to_flip -= 1
+        self.n_flipped += 1
+        broken = bytearray(data)
+        broken[self._rng.randrange(len(broken))] ^= 1 << self._rng.randrange(8)
+        return bytes(broken)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+        self.n_connections += 1
+        await self.opened()
+        near = _End(reader, writer)
+        try:
+            if self._is_refusing:
+                raise ConnectionRefusedError
+            far = await self._dial()
+        except OSError:
+            near.close()
+            return
+        await self._relay(_Link(self, near, far))
+
+    async def _relay(self, link: "_Link") -> None:
+        self._links.add(link)
+        try:
+            await link.relay()
+        finally:
+            self._links.discard(link)
+
+    async def _dial(self) -> "_End":
+        if self._target.path:
+            return _End(*await asyncio.open_unix_connection(self._target.path))
+        return _End(*await asyncio.open_connection(self._target.host, self._target.port))
+
+
+@dataclass(slots=True)
+class _End:
+    """One side of a link."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+    def linger_zero(self) -> None:
+        """Let the next close be an RST."""
+        raw: socket.socket = self.writer.get_extra_info("socket")
+        if raw.family != socket.AF_UNIX:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+class _Link:
+    """One connection through a gate."""
+
+    def __init__(self, gate: TcpGate, near: _End, far: _End) -> None:
+        self._gate = gate
+        self._ends = near, far
+        self._over = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def relay(self) -> None:
+        """Carry bytes both ways until one side has closed or the gate cuts the link."""
+        near, far = self._ends
+        queues = [asyncio.Queue[tuple[float, bytes]](_QUEUED) for _ in range(2)]
+        pairs = ((near, far, queues[0]), (far, near, queues[1]))
+        for source, sink, queue in pairs:
+            self._tasks += [
+                asyncio.create_task(self._read(source, queue)),
+                asyncio.create_task(self._write(queue, sink)),
+            ]
+        over = asyncio.create_task(self._over.wait())
+        await asyncio.wait([*self._tasks, over], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*self._tasks, over):
+            task.cancel()
+        await asyncio.gather(*self._tasks, over, return_exceptions=True)
+        for end in self._ends:
+            end.close()
+        self._over.set()
+
+    def cut(self) -> None:
+        self._over.set()
+
+    def linger_zero(self) -> None:
+        for end in self._ends:
+            end.linger_zero()
+
+    async def _read(self, source: _End, queue: asyncio.Queue[tuple[float, bytes]]) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            while data := await source.reader.read(_CHUNK):
+                await self._gate.opened()
+                passed = self._gate.passed(data)
+                await queue.put((loop.time() + self._gate.weather.latency_s, passed))
+        await queue.put((loop.time() + self._gate.weather.latency_s, b""))
+        await self._over.wait()
+
+    async def _write(self, queue: asyncio.Queue[tuple[float, bytes]], sink: _End) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due, data = await queue.get()
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            await self._gate.opened()
+            if not data:
+                return
+            weather = self._gate.weather
+            size = weather.slice_bytes or len(data)
+            for start in range(0, len(data), size):
+                piece = data[start : start + size]
+                sink.writer.write(piece)
+                await sink.writer.drain()
+                if weather.bytes_per_s:
+                    await asyncio.sleep(len(piece) / weather.bytes_per_s)
+
+
+class GateThread:
+    """Runs a gate on a loop of its own, for callers without one; leave it to close it."""
+
+    def __init__(self, target: GateAddress, listen: GateAddress | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.gate = self._made(lambda: TcpGate(target, listen))
+        self.address = asyncio.run_coroutine_threadsafe(self.gate.open(), self._loop).result()
+
+    def __enter__(self) -> "GateThread":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def do(self, action: Callable[[TcpGate], T]) -> T:
+        """Call something with the gate on its loop, such as `lambda gate: gate.cut()`."""
+        return self._made(lambda: action(self.gate))
+
+    def close(self) -> None:
+        """Close the gate and its loop."""
+        asyncio.run_coroutine_threadsafe(self.gate.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _made(self, make: Callable[[], T]) -> T:
+        async def call() -> T:
+            return make()
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()

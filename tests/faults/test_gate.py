@@ -1,0 +1,124 @@
+"""The gate relays what it is told to, and does the harm that it is told to."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.soak.gate import GateAddress, GateThread, TcpGate, Weather
+
+
+@asynccontextmanager
+async def echo(listen: GateAddress | None = None) -> AsyncIterator[TcpGate]:
+    """A gate before a server that sends back what comes."""
+
+    answering = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.add(asyncio.current_task())
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    gate = TcpGate(GateAddress(port=server.sockets[0].getsockname()[1]), listen)
+    address = await gate.open()
+    gate_addresses[gate] = address
+    try:
+        yield gate
+    finally:
+        await gate.close()
+        server.close()
+        await asyncio.gather(*filter(None, answering))
+        del gate_addresses[gate]
+
+
+gate_addresses: dict[TcpGate, GateAddress] = {}
+
+
+async def dial(gate: TcpGate) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    address = gate_addresses[gate]
+    if address.path:
+        return await asyncio.open_unix_connection(address.path)
+    return await asyncio.open_connection(address.host, address.port)
+
+
+async def sent(gate: TcpGate, data: bytes) -> bytes:
+    reader, writer = await dial(gate)
+    writer.write(data)
+    got = await asyncio.wait_for(reader.readexactly(len(data)), 10)
+    writer.close()
+    return got
+
+
+async def test_relays_everything_in_order() -> None:
+    async with echo() as gate:
+        data = bytes(range(256)) * 4000
+        assert await sent(gate, data) == data
+
+
+async def test_relays_unix_sockets(tmp_path: Path) -> None:
+    async with echo(GateAddress(path=str(tmp_path / "gate"))) as gate:
+        assert await sent(gate, b"hello") == b"hello"
+
+
+async def test_slices_and_delays() -> None:
+    async with echo() as gate:
+        gate.weather = Weather(latency_s=0.05, slice_bytes=1)
+        start_s = time.monotonic()
+        assert await sent(gate, b"x" * 100) == b"x" * 100
+        assert time.monotonic() - start_s >= 0.1
+
+
+async def test_stall_holds_and_loses_nothing() -> None:
+    async with echo() as gate:
+        reader, writer = await dial(gate)
+        writer.write(b"a")
+        assert await reader.readexactly(1) == b"a"
+        gate.stall()
+        writer.write(b"bc")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.readexactly(1), 0.1)
+        gate.resume()
+        assert await asyncio.wait_for(reader.readexactly(2), 5) == b"bc"
+        writer.close()
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_cut_ends_connections_and_refuses_until_healed(is_reset: bool) -> None:
+    async with echo() as gate:
+        reader, writer = await dial(gate)
+        writer.write(b"a")
+        await reader.readexactly(1)
+        if is_reset:
+            gate.reset(refuse=True)
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        else:
+            gate.cut(refuse=True)
+            assert await reader.read() == b""
+        writer.close()
+        with pytest.raises((asyncio.IncompleteReadError, OSError)):
+            await sent(gate, b"x")
+        gate.heal()
+        assert await sent(gate, b"x") == b"x"
+
+
+async def test_flips_exactly_one_bit() -> None:
+    async with echo() as gate:
+        gate.flip()
+        got = await sent(gate, bytes(1000))
+        assert sum(byte.bit_count() for byte in got) == 1
+        assert await sent(gate, bytes(1000)) == bytes(1000)
+
+
+def test_runs_on_a_thread_of_its_own() -> None:
+    with GateThread(GateAddress(port=1)) as gate:
+        assert gate.address.port
+        assert gate.do(lambda it: it.n_connections) == 0

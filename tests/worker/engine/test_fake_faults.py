@@ -1,0 +1,44 @@
+"""The fake backend does once what a file of its worker's name orders."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from worker.engine.fake.faults import FAULTS_VARIABLE, ProcessFaults
+
+
+def test_does_nothing_unless_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "w").write_text("raise")
+    monkeypatch.delenv(FAULTS_VARIABLE, raising=False)
+    ProcessFaults("w").strike()
+
+
+def test_obeys_an_order_once_and_only_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FAULTS_VARIABLE, str(tmp_path))
+    faults, other = ProcessFaults("host/w"), ProcessFaults("host/v")
+    (tmp_path / "host_w").write_text("raise")
+    other.strike()
+    with pytest.raises(RuntimeError, match="asked to raise"):
+        faults.strike()
+    faults.strike()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_becomes_slow_for_good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FAULTS_VARIABLE, str(tmp_path))
+    faults = ProcessFaults("w")
+    (tmp_path / "w").write_text("slow 0.02")
+    faults.strike()
+    start_s = time.monotonic()
+    faults.strike()
+    assert time.monotonic() - start_s >= 0.02
+
+
+def test_refuses_an_unknown_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FAULTS_VARIABLE, str(tmp_path))
+    (tmp_path / "w").write_text("dance")
+    with pytest.raises(RuntimeError, match="knows no fault dance"):
+        ProcessFaults("w").strike()
