@@ -272,7 +272,10 @@ def show(config: Path | None, origin: bool, **values: Any) -> None:
 @_config_option
 @click.option("--name", default="", help="Which worker of the configuration to run.")
 @click.option("--connect", multiple=True, help="ZeroMQ endpoint of the gateway.")
-def worker(config: Path | None, name: str, connect: tuple[str, ...], **values: Any) -> None:
+@click.option("--held", is_flag=True, hidden=True, help="Take no client's task before SIGUSR1.")
+def worker(
+    config: Path | None, name: str, connect: tuple[str, ...], held: bool, **values: Any
+) -> None:
     """Run one worker, which dials a gateway."""
     try:
         said = given(values, ("worker", "sampling", "log"))
@@ -287,7 +290,7 @@ def worker(config: Path | None, name: str, connect: tuple[str, ...], **values: A
         raise SystemExit(EXIT_CONFIG if is_told else _refuse(error)) from None
     from worker.process import run
 
-    raise SystemExit(run(one))
+    raise SystemExit(run(one, is_held=held))
 
 
 def _one_worker(pool: PoolConfig, name: str, connect: tuple[str, ...]) -> WorkerConfig:

@@ -32,6 +32,7 @@ from worker.link.outbound import OutboundQueue
 from worker.link.side_tasks import SideTasks
 from worker.prompt.prompt import PromptReader
 from worker.prompt.prompt_log import PromptLog
+from worker.settings.fingerprint import fingerprint
 from worker.sleep import NEXT, IdleTime, SleepPhase
 from worker.supervisor.launch import visible_devices
 
@@ -49,7 +50,10 @@ class WorkerProcess:
         config: WorkerConfig,
         opener: Opener = open_backend,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_held: bool = False,
     ) -> None:
+        """Make the parts; with `is_held` no client's task is taken before SIGUSR1 comes."""
         self._config = config
         self._opener = opener
         self._clock = clock
@@ -72,7 +76,9 @@ class WorkerProcess:
         self._link = Link(
             GatewayConnection(self._zmq, config.connect[0], name), self._outlet, hello
         )
+        self._link.is_held = is_held
         self._n_signals = 0
+        self._is_admitted = False
         self._is_announced = False
         self._next_watchdog = 0.0
         self._reported = -1
@@ -81,6 +87,7 @@ class WorkerProcess:
         """Serve until told to stop, or until the engine cannot go on; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGUSR1, self._on_admission)
         self.open()
         try:
             while (code := self.turn()) is None:
@@ -114,6 +121,8 @@ class WorkerProcess:
         if self._link.is_open and not self._is_announced:
             self._notifier.ready(f"serving {self._config.alias}")
             self._is_announced = True
+        if self._is_admitted:
+            self._link.admit()
         if self._n_signals:
             self._link.drain()
         if self._link.draining and self._link.is_idle:
@@ -198,7 +207,9 @@ class WorkerProcess:
                 "option without effect",
                 extra={"option": "--lora-base", "cause": "removed from llama.cpp"},
             )
-        card = self._with_system_prompt(reader, backend.card)
+        card = self._with_system_prompt(
+            reader, replace(backend.card, fingerprint=fingerprint(self._config))
+        )
         self._reader = reader
         self._link.attach(
             engine,
@@ -303,8 +314,12 @@ class WorkerProcess:
             os._exit(EXIT_ERROR)
         self._outlet.wake()
 
+    def _on_admission(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_admitted = True
+        self._outlet.wake()
 
-def run(config: WorkerConfig) -> int:
+
+def run(config: WorkerConfig, *, is_held: bool = False) -> int:
     """Run one worker in this process; return its exit code."""
     # The engine thread takes the GIL again after each call into C; the default of 5 ms is too long.
     sys.setswitchinterval(0.0005)
@@ -313,7 +328,7 @@ def run(config: WorkerConfig) -> int:
     os.environ.update(openmp.environment(config, os.environ) | visible_devices(config))
     try:
         bind(config.cpus)
-        return WorkerProcess(config).run()
+        return WorkerProcess(config, is_held=is_held).run()
     except ConfigError as error:
         refuse(error, Notifier.from_environ())
         return EXIT_CONFIG

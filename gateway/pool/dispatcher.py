@@ -165,13 +165,26 @@ class Dispatcher:
         self.workers[key] = Worker(key, name, model)
         self.queue.open(model)
 
-    def worker_ready(self, key: str, card: ModelCard, now: float) -> list[Action]:
-        """Open the slots of a worker."""
+    def worker_ready(
+        self, key: str, card: ModelCard, now: float, *, is_held: bool = False
+    ) -> list[Action]:
+        """Open the slots of a worker; one that is held gets no task before it is admitted."""
         worker = self.workers[key]
         if worker.state is not WorkerState.LOADING:
             return []
         worker.become(WorkerState.READY)
-        worker.card, worker.model = card, card.name
+        worker.card, worker.model, worker.is_held = card, card.name, is_held
+        return [] if is_held else self._opened(worker, card, now)
+
+    def worker_admitted(self, key: str, now: float) -> list[Action]:
+        """Open the slots of a worker that was held."""
+        worker = self.workers[key]
+        if not worker.is_held or worker.card is None:
+            return []
+        worker.is_held = False
+        return self._opened(worker, worker.card, now)
+
+    def _opened(self, worker: Worker, card: ModelCard, now: float) -> list[Action]:
         self.queue.open(card.name)
         self.cards[card.name] = card
         self.slots.reserve(worker.name, card)

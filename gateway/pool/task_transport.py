@@ -18,7 +18,6 @@ from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire import messages as m
-from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
 
 logger = logging.getLogger(__name__)
@@ -302,8 +301,8 @@ class TaskTransport:
                 self._unreadable(peer, lease.id, malformed)
             case Envelope(_, m.Started() | m.Progress()):
                 self._advance(peer, item, now)
-            case m.Ready(card=card):
-                self._open(peer, card, now)
+            case m.Ready():
+                self._open(peer, item, now)
             case m.Message():
                 self._note(peer, item)
 
@@ -312,6 +311,9 @@ class TaskTransport:
         match message:
             case m.Evicted():
                 self._dispatcher.evicted(peer.key, message)
+            case m.Admitted():
+                logger.info("worker admitted", extra={"worker": peer.name, "model": peer.model})
+                self._perform(self._dispatcher.worker_admitted(peer.key, self._now()))
             case m.Draining():
                 self._dispatcher.worker_leaves(peer.key)
                 logger.info("worker draining", extra={"worker": peer.name, "model": peer.model})
@@ -320,14 +322,21 @@ class TaskTransport:
                 self._dispatcher.worker_sleeps(peer.key, message.is_sleeping)
                 self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
 
-    def _open(self, peer: WorkerConnection, card: ModelCard, now: float) -> None:
+    def _open(self, peer: WorkerConnection, ready: m.Ready, now: float) -> None:
+        card = ready.card
         self._peers.post(peer.key, m.Opened())
         for order in self._settings.of(card.name):
             self._peers.post(peer.key, order)
-        self._perform(self._dispatcher.worker_ready(peer.key, card, now))
+        opened = self._dispatcher.worker_ready(peer.key, card, now, is_held=ready.is_held)
+        self._perform(opened)
         logger.info(
             "worker ready",
-            extra={"worker": peer.name, "model": card.name, "n_slots": card.n_slots},
+            extra={
+                "worker": peer.name,
+                "model": card.name,
+                "n_slots": card.n_slots,
+                "action": "it is tried before it gets tasks" if ready.is_held else None,
+            },
         )
 
     def _advance(self, peer: WorkerConnection, envelope: Envelope, now: float) -> None:

@@ -37,7 +37,7 @@ class Worker:
     """One connection of one worker."""
 
     __slots__ = (
-        *("card", "is_sleeping", "key", "last_used", "model", "n_asides", "n_leases"),
+        *("card", "is_held", "is_sleeping", "key", "last_used", "model", "n_asides", "n_leases"),
         *("name", "state", "tasks"),
     )
 
@@ -47,6 +47,8 @@ class Worker:
         self.model = model
         self.state = WorkerState.LOADING
         self.card: ModelCard | None = None
+        self.is_held = False
+        """Whether it is being tried: it takes only tasks of the gateway's own that name it."""
         self.is_sleeping = False
         """Whether its model is unloaded: the next task loads it and waits."""
         self.tasks: dict[int, Task] = {}
@@ -77,7 +79,7 @@ class Worker:
     @property
     def is_ready(self) -> bool:
         """Whether it takes new tasks."""
-        return self.state is WorkerState.READY
+        return self.state is WorkerState.READY and not self.is_held
 
     @property
     def n_busy(self) -> int:
@@ -136,8 +138,11 @@ class Worker:
 
 
 def least_busy(workers: Iterable[Worker]) -> Worker | None:
-    """Choose the worker for a task that needs no slot: one that is awake, with fewest tasks."""
-    ready = [worker for worker in workers if worker.is_ready]
+    """Choose the worker for a task that needs no slot: one that is awake, with fewest tasks.
+
+    A held worker may be among them, for a task that names it.
+    """
+    ready = [worker for worker in workers if worker.state is WorkerState.READY]
     return min(ready, key=lambda w: (w.is_sleeping, len(w.tasks), w.last_used), default=None)
 
 
@@ -176,8 +181,9 @@ class SlotMap:
         return self._ranges[name].start
 
     def global_id(self, name: str, slot: int) -> int:
-        """Return the id of a worker's own slot number; -1 for -1."""
-        return self._ranges[name].start + slot if slot >= 0 else -1
+        """Return the id of a worker's own slot number; -1 for -1, or for a worker without ids."""
+        ids = self._ranges.get(name)
+        return ids.start + slot if ids is not None and slot >= 0 else -1
 
     def owner(self, slot_id: int) -> tuple[str, str, int] | None:
         """Find the worker of an id: its name, its model, and its own number of the slot."""

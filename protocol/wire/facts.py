@@ -22,6 +22,9 @@ class ModelCard:
 
     name: str
     path: str
+    fingerprint: str = ""
+    """Equal for workers of which one may go on with an answer that another one began: the same
+    weights, and the same options as far as they change the text."""
     aliases: tuple[str, ...] = ()
     """All its names, `name` included; none is `name` alone."""
     tags: tuple[str, ...] = ()

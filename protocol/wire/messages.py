@@ -216,9 +216,16 @@ class LoadingProgress(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(Message):
-    """The model is loaded and warm: the slots are open."""
+    """The model is loaded and warm: the slots are open, unless the worker is held."""
 
     card: ModelCard
+    is_held: bool = False
+    """It takes only tasks that name it, until it says `Admitted`: it is being tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted(Message):
+    """A held worker takes all tasks from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
     "hello": m.Hello,
     "loading": m.LoadingProgress,
     "ready": m.Ready,
+    "admitted": m.Admitted,
     "heartbeat": m.Heartbeat,
     "started": m.Started,
     "evicted": m.Evicted,

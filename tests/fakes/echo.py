@@ -31,6 +31,9 @@ class FakeOptions:
     step_s: float = 0.0
     ready: bool = True
     """False: the test says `await worker.ready()` itself."""
+    is_held: bool = False
+    """It takes only tasks that name it, until the test says `await worker.admit()`."""
+    fingerprint: str = ""
     stall_s: float = 10.0
     """How long it may stand still, as it tells the gateway."""
     wire_version: int = WIRE_VERSION

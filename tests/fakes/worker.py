@@ -6,6 +6,7 @@ As a process: `python -m tests.fakes.worker --connect ipc://… --slots 64 --rat
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable
@@ -91,6 +92,7 @@ class FakeWorker:
         card = facts.ModelCard(
             name=o.model,
             path=f"/models/{o.model}.gguf",
+            fingerprint=o.fingerprint,
             n_slots=o.n_slots,
             n_prefetch=o.n_prefetch,
             n_ctx=o.n_ctx,
@@ -109,7 +111,12 @@ class FakeWorker:
             media_marker=o.media_marker,
             has_vision=bool(o.media_marker),
         )
-        await self.send(m.LoadingProgress(fraction=1.0), m.Ready(card=card))
+        await self.send(m.LoadingProgress(fraction=1.0), m.Ready(card=card, is_held=o.is_held))
+
+    async def admit(self) -> None:
+        """Be held no more."""
+        self.options = dataclasses.replace(self.options, is_held=False)
+        await self.send(m.Admitted())
 
     async def send(self, *messages: m.FrameItem) -> None:
         """Send one frame with the right sequence number."""

@@ -61,6 +61,8 @@ class Link:
         """Sockets and descriptors that a turn polls."""
         self._is_welcome = False
         self.draining = False
+        self.is_held = False
+        """The worker is being tried: gateways give it only tasks that name it."""
         self.refused = ""
         """Why the gateway refused this worker; empty if it did not."""
         self.is_open = False
@@ -75,7 +77,7 @@ class Link:
         self._sources = [(source, zmq.POLLIN) for source in waits_for]
         self._connection.send([self._hello])
         if self._card is not None:
-            self._connection.send([m.Ready(card=self._card)])
+            self._connection.send([m.Ready(card=self._card, is_held=self.is_held)])
 
     def close(self, reason: str, *, is_failure: bool = False) -> None:
         """Send the last messages of the engine, send `Bye` and close the connection."""
@@ -100,7 +102,7 @@ class Link:
         is_known = self._card is not None
         self._engine, self._card = engine, card
         if not is_known:
-            self._connection.send([m.Ready(card=card)])
+            self._connection.send([m.Ready(card=card, is_held=self.is_held)])
         else:
             self._beat()
         self._say(self.tasks.attach(engine, reader, side))
@@ -129,6 +131,12 @@ class Link:
         if not self.draining:
             self.draining = True
             self._connection.send([m.Draining()])
+
+    def admit(self) -> None:
+        """Take all tasks from now on: the worker was held, and has been found good."""
+        if self.is_held:
+            self.is_held = False
+            self._connection.send([m.Admitted()])
 
     @property
     def is_idle(self) -> bool:
