@@ -175,6 +175,7 @@ def merge(deltas: list[Delta]) -> Delta:
         reasoning="".join([delta.reasoning for delta in deltas]),
         tool_calls=tuple([call for delta in deltas for call in delta.tool_calls]),
         tokens=tuple(tokens),
+        sampler_state=last.sampler_state,
         probs=tuple(probs),
         prompt=prompt,
         n_predicted=last.n_predicted,

@@ -134,6 +134,32 @@ class Infill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """What a client has of an answer already, whose worker was lost: another one goes on from it.
+
+    Counts are characters of what the deltas said. What they lack of the tokens' text leaves first.
+    """
+
+    tokens: tuple[int, ...] = ()
+    """Tokens of the answer, in order."""
+    n_text: int = 0
+    n_reasoning: int = 0
+    n_arguments: tuple[int, ...] = ()
+    """By tool call; the id and the name of each call that is listed were said."""
+    seed: int | None = None
+    """`Started.seed` of the worker that began."""
+    sampler_state: tuple[float, ...] = ()
+    """`Delta.sampler_state` of the last token."""
+    n_cached: int = 0
+    """`Started.n_cached` of the worker that began: what the client is told."""
+    prompt_ms: float = 0.0
+    predicted_ms: float = 0.0
+    """Times spent before; the time until another worker goes on is not among them."""
+    echoed: bool = False
+    """`Delta.prompt` was said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Generate(TaskMessage):
     """Continue a prompt. Exactly one of `prompt` and `chat` is set, unless there is a gap."""
 
@@ -153,6 +179,8 @@ class Generate(TaskMessage):
     """The first delta tells the prompt's own tokens; with `n_probs` also how likely they were."""
     tells_prompt: bool = False
     """`Done` tells the text that a chat became; that of a `prompt` is told in any case."""
+    begun: Begun | None = None
+    """The answer goes on from here instead of beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +277,10 @@ class Started(TaskMessage):
     slot: int
     n_prompt: int
     n_cached: int = 0
+    seed: int | None = None
+    """The seed that is used; a drawn one if the request has none."""
+    n_reread: int = 0
+    """With `Generate.begun`: tokens of prompt and answer that are not cached and are read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +319,9 @@ class Delta(TaskMessage):
     """What a chat's parser took for thoughts, out of the same text."""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     tokens: tuple[int, ...] = ()
+    """Every token of the answer is in one delta; the last delta before the end may have none."""
+    sampler_state: tuple[float, ...] = ()
+    """The sampler's state after the last of `tokens`, as far as these do not determine it."""
     probs: tuple[TokenProb, ...] = ()
     prompt: tuple[TokenProb, ...] = ()
     """The tokens of the prompt, once, if `Generate.echo` asked; `p` is NaN where unknown."""

@@ -70,6 +70,14 @@ class Sampler(Protocol):
     def backend_sampling(self) -> bool:
         """Whether tokens after the first are chosen on the device of the model."""
 
+    @property
+    def seed(self) -> int:
+        """The seed that is used; a drawn one if the parameters have none."""
+
+    @property
+    def state(self) -> tuple[float, ...]:
+        """What must be known beside the tokens so far to go on from here; mostly nothing."""
+
     def end_thoughts(self) -> bool:
         """Let the thoughts that are under way end now; false if none are."""
 

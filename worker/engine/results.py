@@ -161,6 +161,7 @@ class SampleProcessor:
         delta = Delta(
             text=text,
             tokens=tokens,
+            sampler_state=run.sampler.state,
             probs=probs,
             n_predicted=run.generation.n_predicted,
             timings=slot.timings() if run.task.params.timings_per_token else None,
@@ -170,7 +171,9 @@ class SampleProcessor:
     @staticmethod
     def _unsaid(run: SlotTask) -> list[Envelope]:
         """Return what was held of an answer that leaves in one piece."""
-        delta = run.unsaid.take(run.generation.n_predicted) if run.unsaid is not None else None
+        if run.unsaid is None:
+            return []
+        delta = run.unsaid.take(run.generation.n_predicted, run.sampler.state)
         return [Envelope(run.task.key, delta)] if delta is not None else []
 
     def _done(self, slot: Slot) -> Envelope:

@@ -146,7 +146,12 @@ class Slot:
         """Return the message of the task's start; `n_known` tokens of its prompt are cached."""
         run = self.active
         n_cached = max(run.n_cached, n_known)
-        started = Started(slot=self.id, n_prompt=len(run.task.prompt), n_cached=n_cached)
+        started = Started(
+            slot=self.id,
+            n_prompt=len(run.task.prompt),
+            n_cached=n_cached,
+            seed=run.sampler.seed,
+        )
         return Envelope(run.task.key, started)
 
     def end(self, release: int) -> SlotTask:

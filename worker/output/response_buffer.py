@@ -29,13 +29,14 @@ class ResponseBuffer:
         """Whether the tokens shall be sent now."""
         return len(self.tokens) >= MOST
 
-    def take(self, n_predicted: int) -> Delta | None:
+    def take(self, n_predicted: int, state: tuple[float, ...] = ()) -> Delta | None:
         """Return all of it as one delta and begin anew; None if there is nothing."""
         if not self.tokens and not any(self.texts):
             return None
         delta = Delta(
             text="".join(self.texts),
             tokens=tuple(self.tokens),
+            sampler_state=state,
             probs=tuple(self.probs),
             n_predicted=n_predicted,
         )

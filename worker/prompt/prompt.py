@@ -139,6 +139,8 @@ class PromptReader:
         self, key: TaskKey, message: Generate, slot: int
     ) -> tuple[EngineTask, Expected | None]:
         """Return a generation's task, and the expected answer if it is parsed."""
+        if message.begun is not None and message.begun.tokens:
+            raise TaskError(ErrorCode.NOT_SUPPORTED, "this worker begins answers only")
         check_scales(message.params.lora or (), self._card.n_lora)
         message = with_grammar(self._system.adapt(message))
         if not self._card.can_generate:

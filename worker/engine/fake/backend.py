@@ -54,6 +54,8 @@ class FakeSampler:
         self.params = params
         self.seq = -1
         self.backend_sampling = False
+        self.seed = params.seed
+        self.state: tuple[float, ...] = ()
         self.was_ended = False
         self.is_open = True
         FakeSampler.open_count += 1

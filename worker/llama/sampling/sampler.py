@@ -7,8 +7,9 @@ llama-server's `common_sampler_sample`. The grammar is ours (`worker.grammar.gbn
 takes exponential time over some, and cannot be stopped.
 """
 
+import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -16,7 +17,7 @@ import numpy as np
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.wire.facts import TokenProb
-from protocol.wire.sampling import SamplingParams
+from protocol.wire.sampling import UNSET_SEED, SamplingParams
 from worker.engine.backend import DeadEnd, Sampled
 from worker.grammar.gbnf.matcher import Matcher
 from worker.grammar.gbnf.symbols import GrammarError
@@ -62,7 +63,11 @@ class LlamaSampler:
         triggers: Sequence[str] = (),
     ) -> None:
         self._parts: list[Chain | Stage] = []  # first: whatever fails, they are freed
+        if params.seed == UNSET_SEED:
+            params = replace(params, seed=secrets.randbelow(UNSET_SEED))
         self.params = params
+        self.seed = params.seed
+        self.state: tuple[float, ...] = ()
         self._n_probs = params.n_probs
         self._scratch = scratch
         self._grammar: Matcher | None = None
