@@ -63,12 +63,9 @@ class LlamaSampler:
         triggers: Sequence[str] = (),
     ) -> None:
         self._parts: list[Chain | Stage] = []  # first: whatever fails, they are freed
-        if params.seed == UNSET_SEED:
-            params = replace(params, seed=secrets.randbelow(UNSET_SEED))
-        self.params = params
+        self.params = params = _seeded(params)
         self.seed = params.seed
         self.state: tuple[float, ...] = ()
-        self._n_probs = params.n_probs
         self._scratch = scratch
         self._grammar: Matcher | None = None
         self._lazy: Matcher | None = None
@@ -102,7 +99,7 @@ class LlamaSampler:
     @property
     def lone_chain(self) -> Chain | None:
         """The chain, if it alone decides on every token and nobody asks for probabilities."""
-        is_alone = self._fast is not None and self._trigger is None and not self._n_probs
+        is_alone = self._fast is not None and self._trigger is None and not self.params.n_probs
         (*_, last) = self._parts
         return last if is_alone and isinstance(last, Chain) else None
 
@@ -129,7 +126,7 @@ class LlamaSampler:
             else:
                 token = int(lib.llama_sampler_sample(self._fast, context, index))
             self._watch(token)
-            return Sampled(token, self._raw_prob(token, read(index)) if self._n_probs else None)
+            return Sampled(token, self._raw_prob(token, read(index)) if self.params.n_probs else None)
         except GrammarError as error:
             text = f"The grammar cannot be followed: {error}"
             raise TaskError(ErrorCode.INVALID_REQUEST, text, param="grammar") from error
@@ -236,13 +233,13 @@ class LlamaSampler:
 
     def _raw_prob(self, token: int, logits: Logits) -> TokenProb | None:
         """Log-probabilities of the model itself, before any sampler."""
-        if self._n_probs <= 0:
+        if self.params.n_probs <= 0:
             return None
-        return raw_prob(token, logits, self._n_probs, self._scratch.pieces)
+        return raw_prob(token, logits, self.params.n_probs, self._scratch.pieces)
 
     def _final_prob(self, token: int) -> TokenProb | None:
         """Probabilities after the sampler chain; impossible tokens are left out."""
-        n = self._n_probs
+        n = self.params.n_probs
         if n <= 0:
             return None
         items = view(self._scratch.candidates.raw)
@@ -294,6 +291,13 @@ def open_sampler(
     if n_seen:
         sampler.remember(_seen(params, model, prompt)[-n_seen:])
     return sampler
+
+
+def _seeded(params: SamplingParams) -> SamplingParams:
+    """Draw a seed if none is given: llama.cpp would draw one and tell it to nobody."""
+    if params.seed != UNSET_SEED:
+        return params
+    return replace(params, seed=secrets.randbelow(UNSET_SEED))
 
 
 def _seen(params: SamplingParams, model: SamplerModel, prompt: Sequence[int]) -> Sequence[int]:
