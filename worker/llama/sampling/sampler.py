@@ -64,9 +64,9 @@ class LlamaSampler:
     ) -> None:
         self._parts: list[Chain | Stage] = []  # first: whatever fails, they are freed
         self.params = params = _seeded(params)
-        self.seed = params.seed
-        self.state: tuple[float, ...] = ()
+        self._n_probs = params.n_probs
         self._scratch = scratch
+        self.state: tuple[float, ...] = ()
         self._grammar: Matcher | None = None
         self._lazy: Matcher | None = None
         """The grammar while it waits for its trigger."""
@@ -77,10 +77,8 @@ class LlamaSampler:
         )
         try:
             grammar = scratch.grammars.open(params.grammar) if params.grammar else None
-            if self._trigger is None:
-                self._grammar = grammar
-            else:
-                self._lazy = grammar
+            is_lazy = self._trigger is not None
+            self._grammar, self._lazy = (None, grammar) if is_lazy else (grammar, None)
             self.biases = resolve_biases(params, model)
             self._parts = build(params, self.biases, model)
         except TaskError:
@@ -97,9 +95,14 @@ class LlamaSampler:
         """The token of the row that comes next, if it was chosen already (`crew.py`)."""
 
     @property
+    def seed(self) -> int:
+        """The seed that is used."""
+        return self.params.seed
+
+    @property
     def lone_chain(self) -> Chain | None:
         """The chain, if it alone decides on every token and nobody asks for probabilities."""
-        is_alone = self._fast is not None and self._trigger is None and not self.params.n_probs
+        is_alone = self._fast is not None and self._trigger is None and not self._n_probs
         (*_, last) = self._parts
         return last if is_alone and isinstance(last, Chain) else None
 
@@ -126,7 +129,7 @@ class LlamaSampler:
             else:
                 token = int(lib.llama_sampler_sample(self._fast, context, index))
             self._watch(token)
-            return Sampled(token, self._raw_prob(token, read(index)) if self.params.n_probs else None)
+            return Sampled(token, self._raw_prob(token, read(index)) if self._n_probs else None)
         except GrammarError as error:
             text = f"The grammar cannot be followed: {error}"
             raise TaskError(ErrorCode.INVALID_REQUEST, text, param="grammar") from error
@@ -233,13 +236,13 @@ class LlamaSampler:
 
     def _raw_prob(self, token: int, logits: Logits) -> TokenProb | None:
         """Log-probabilities of the model itself, before any sampler."""
-        if self.params.n_probs <= 0:
+        if self._n_probs <= 0:
             return None
-        return raw_prob(token, logits, self.params.n_probs, self._scratch.pieces)
+        return raw_prob(token, logits, self._n_probs, self._scratch.pieces)
 
     def _final_prob(self, token: int) -> TokenProb | None:
         """Probabilities after the sampler chain; impossible tokens are left out."""
-        n = self.params.n_probs
+        n = self._n_probs
         if n <= 0:
             return None
         items = view(self._scratch.candidates.raw)
