@@ -70,6 +70,8 @@ class PromptReader:
     def prepare(self, envelope: Envelope) -> Prepared | MediaInput | Terminal:
         """Do all preparation that needs no engine; raises `TaskError` if the task is invalid."""
         match message := envelope.payload:
+            case Generate(begun=begun) if begun is not None and begun.tokens:
+                raise TaskError(ErrorCode.NOT_SUPPORTED, "this worker begins answers only")
             case Generate():
                 task, expected = self._read(envelope.task, message, envelope.slot)
                 parser = parser_of(expected, is_whole=not task.params.stream)
@@ -139,8 +141,6 @@ class PromptReader:
         self, key: TaskKey, message: Generate, slot: int
     ) -> tuple[EngineTask, Expected | None]:
         """Return a generation's task, and the expected answer if it is parsed."""
-        if message.begun is not None and message.begun.tokens:
-            raise TaskError(ErrorCode.NOT_SUPPORTED, "this worker begins answers only")
         check_scales(message.params.lora or (), self._card.n_lora)
         message = with_grammar(self._system.adapt(message))
         if not self._card.can_generate:
