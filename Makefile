@@ -31,7 +31,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile
 # Folders that `quick` does not even import: served pools, and the clients' own libraries.
 NOT_QUICK := tests/e2e tests/hostile tests/parity tests/gateway/clients
 
-.PHONY: help serve quick test check lint types format clean build dev
+.PHONY: help serve quick test faults check lint types format clean build dev
 .DEFAULT_GOAL := serve
 
 serve: build  ## serve the built-in model on port 8080; ARGS="--port 9000 ..." for options
@@ -44,6 +44,9 @@ quick: lint types  ## after each edit: lint, types, and the tests without proces
 test: dev  ## before a merge: all tests; ARGS="tests/gateway -k sse" for some
 	$(PYTEST) $(PARALLEL) -m "not model and not alone" $(ARGS) || [ $$? = 5 ]
 	$(PYTEST) -m "model or alone" $(ARGS) || [ $$? = 5 ]  # 5: ARGS chose none of them
+
+faults: dev  ## the whole fault matrix, some minutes; ARGS="A2 B" for some, ARGS=--seed=7 for others
+	$(BIN)/python -m tests.faults $(ARGS)
 
 check: lint types  ## lint, types, layers
 	$(PYTEST) tests/test_layering.py

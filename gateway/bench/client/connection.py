@@ -53,6 +53,8 @@ class BenchConnection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.is_reused = False
+        self.headers: dict[str, str] = {}
+        """Of the last answer, names in lower case."""
         self._reader = reader
         self._writer = writer
         self._h11 = h11.Connection(h11.CLIENT)
@@ -77,6 +79,7 @@ class BenchConnection:
         while True:
             event = self._next()
             if isinstance(event, h11.Response):
+                self.headers = {k.decode(): v.decode("latin-1") for k, v in event.headers}
                 return event.status_code
             if event is h11.NEED_DATA:
                 await self._receive()

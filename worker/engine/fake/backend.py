@@ -100,6 +100,7 @@ class FakeBackend:
         self._cells: dict[int, list[int]] = {}
         self._faults: dict[int, tuple[bytes, bytes]] = {}
         self._process_faults = ProcessFaults(config.name)
+        self._process_faults.strike_loading()
         self._n_saved: dict[int, int] = {}
         self._last: list[BatchRow] = []
         self.n_cells = total
@@ -239,9 +240,11 @@ class FakeBackend:
     def remove(self, seq: int, start: int) -> bool:
         """Forget a sequence from `start` on."""
         del self._cells.setdefault(seq, [])[start:]
+        self._faults.pop(seq, None)
         if start == 0:
-            self._faults.pop(seq, None)
             self._n_saved.pop(seq, None)
+        else:
+            self._note_mark(seq)
         return True
 
     def shift(self, seq: int, start: int, end: int) -> None:

@@ -1,7 +1,8 @@
 """Faults of a process, ordered from outside: for tests of what becomes of its tasks.
 
 `LLAMAPOOL_FAKE_FAULTS` names a folder. Before each batch a worker looks there for a file of its
-name, removes it, and does what it says. Only the fake backend reads this variable.
+name, removes it, and does what it says. A file NAME.loading is obeyed at each load, and stays.
+Only the fake backend reads this variable.
 """
 
 import contextlib
@@ -23,22 +24,33 @@ class ProcessFaults:
         self._path = Path(folder) / worker.replace("/", "_") if folder else None
         self._slow_s = 0.0
 
+    def strike_loading(self) -> None:
+        """Do what is ordered for each load, if anything."""
+        if self._path is not None:
+            self._obey(self._order(self._path.with_name(f"{self._path.name}.loading")))
+
     def strike(self) -> None:
         """Do what is ordered, if anything; a RuntimeError ends the engine's thread."""
         if self._path is None:
             return
         if self._slow_s:
             time.sleep(self._slow_s)
-        try:
-            order = self._path.read_text().split()
-        except OSError:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
-        if order:
-            self._obey(order[0], float(order[1]) if len(order) > 1 else 0.0)
+        if order := self._order(self._path):
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+            self._obey(order)
 
-    def _obey(self, kind: str, value: float) -> None:
+    @staticmethod
+    def _order(path: Path) -> list[str]:
+        try:
+            return path.read_text().split()
+        except OSError:
+            return []
+
+    def _obey(self, order: list[str]) -> None:
+        if not order:
+            return
+        kind, value = order[0], float(order[1]) if len(order) > 1 else 0.0
         match kind:
             case "raise":
                 raise RuntimeError("the fake was asked to raise")

@@ -1,0 +1,143 @@
+"""What a client read of an answer, in one form for all APIs and for streams as for whole bodies.
+
+An answer is a dict from the name of a part (`0.text`, `1.call0.arguments`) to its text.
+Identifiers, times and counts of cached tokens differ from one time to the next: left out.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+_Payload = Mapping[str, Any]
+
+
+class AnswerReader:
+    """Collects the parts of one answer, payload by payload."""
+
+    def __init__(self, path: str) -> None:
+        self.parts: dict[str, str] = defaultdict(str)
+        self.n_ends: dict[str, int] = defaultdict(int)
+        """How often each choice said that it ended; the whole has a name that is empty."""
+        self.error = ""
+        self._read = _READERS[path]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every choice has ended."""
+        choices = {name.partition(".")[0] for name in self.parts}
+        return bool(self.n_ends) and choices <= {*self.n_ends}
+
+    @property
+    def is_doubled(self) -> bool:
+        """Whether a choice ended twice."""
+        return any(n > 1 for n in self.n_ends.values())
+
+    def take(self, payload: bytes) -> bool:
+        """Read one event or body; tell whether it had something for the client to read."""
+        told = orjson.loads(payload)
+        if error := told.get("error"):
+            self.error = str(error.get("message") if isinstance(error, Mapping) else error)
+            return False
+        n_before = sum(map(len, self.parts.values()))
+        self._read(self, told)
+        return sum(map(len, self.parts.values())) > n_before
+
+    def end(self, choice: str, finish: object) -> None:
+        """Note why a choice ended."""
+        self.n_ends[choice] += 1
+        self.parts[f"{choice}.finish"] = str(finish)
+
+
+def _chat(reader: AnswerReader, told: _Payload) -> None:
+    for choice in told.get("choices") or ():
+        name = str(choice["index"])
+        message = choice.get("delta") or choice.get("message") or {}
+        reader.parts[f"{name}.text"] += message.get("content") or ""
+        reader.parts[f"{name}.reasoning"] += message.get("reasoning_content") or ""
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            part = f"{name}.call{call.get('index', number)}"
+            reader.parts[f"{part}.name"] += call["function"].get("name") or ""
+            reader.parts[f"{part}.arguments"] += call["function"].get("arguments") or ""
+        if choice.get("finish_reason"):
+            reader.end(name, choice["finish_reason"])
+
+
+def _text(reader: AnswerReader, told: _Payload) -> None:
+    for choice in told.get("choices") or ():
+        name = str(choice["index"])
+        reader.parts[f"{name}.text"] += choice.get("text") or ""
+        if choice.get("finish_reason"):
+            reader.end(name, choice["finish_reason"])
+
+
+def _native(reader: AnswerReader, told: _Payload) -> None:
+    name = str(told.get("index", 0))
+    reader.parts[f"{name}.text"] += told.get("content") or ""
+    reader.parts[f"{name}.tokens"] += "".join(f" {token}" for token in told.get("tokens") or ())
+    for one in told.get("completion_probabilities") or ():
+        reader.parts[f"{name}.probs"] += f" {one['id']}"
+    if told.get("stop"):
+        reader.parts[f"{name}.n"] = str(told["tokens_predicted"])
+        reader.end(name, told.get("stop_type"))
+
+
+def _responses(reader: AnswerReader, told: _Payload) -> None:
+    match told.get("type"):
+        case "response.output_text.delta":
+            reader.parts[f"0.text{told.get('output_index', 0)}"] += told["delta"]
+        case "response.completed":
+            whole = told["response"]
+            texts = [part["text"] for item in whole["output"] for part in item.get("content", ())]
+            reader.parts["0.whole"] += "".join(texts)
+            reader.parts["0.n"] = str(whole["usage"]["output_tokens"])
+            reader.end("0", whole["status"])
+        case "response.failed":
+            reader.error = str(told["response"].get("error"))
+
+
+def _messages(reader: AnswerReader, told: _Payload) -> None:
+    match told.get("type"):
+        case "content_block_delta":
+            delta = told["delta"]
+            text = delta.get("text") or delta.get("partial_json") or delta.get("thinking") or ""
+            reader.parts[f"0.text{told['index']}"] += text
+        case "message_delta":
+            reader.parts["0.n"] = str(told["usage"]["output_tokens"])
+            reader.end("0", told["delta"]["stop_reason"])
+        case "message":
+            for index, block in enumerate(told["content"]):
+                reader.parts[f"0.text{index}"] += block.get("text") or ""
+            reader.parts["0.n"] = str(told["usage"]["output_tokens"])
+            reader.end("0", told["stop_reason"])
+
+
+def _embeddings(reader: AnswerReader, told: _Payload) -> None:
+    for one in told["data"]:
+        digest = hashlib.sha256(orjson.dumps(one["embedding"])).hexdigest()
+        reader.parts[f"{one['index']}.vector"] = digest
+        reader.end(str(one["index"]), "stop")
+
+
+_READERS = {
+    "/v1/chat/completions": _chat,
+    "/v1/completions": _text,
+    "/completion": _native,
+    "/v1/responses": _responses,
+    "/v1/messages": _messages,
+    "/v1/embeddings": _embeddings,
+}
+
+
+def is_repeated(got: str, want: str) -> bool:
+    """Tell whether a text is the wanted one with a piece of it twice in a row."""
+    n_more = len(got) - len(want)
+    if n_more <= 0:
+        return False
+    same = next((i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b), len(want))
+    return any(
+        got[:end] == want[:end] and got[end:] == want[end - n_more :]
+        for end in range(n_more, same + 1)
+    )

@@ -1,0 +1,129 @@
+"""One request as its client sees it: the answer in parts, how it ended, how long it was silent."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import orjson
+
+from gateway.bench.client.connection import BenchConnection, Client, Unanswered
+from gateway.bench.client.sse import SseParser
+from gateway.soak.answers import AnswerReader, is_repeated
+from gateway.soak.requests import SoakRequest
+
+_DONE = b"[DONE]"
+
+
+class Ending(StrEnum):
+    """What became of a request. Only the first two are kept promises."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    """A clean error: a status with a JSON error, or an error event in a stream."""
+    LOST = "lost"
+    """Cut, never answered, or not even accepted."""
+    DOUBLED = "doubled"
+    """A piece of it came twice."""
+    WRONG = "wrong"
+    """It is not the answer of an unbroken run."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """What came back for one request."""
+
+    request: SoakRequest
+    start_s: float
+    status: int = 0
+    parts: Mapping[str, str] = field(default_factory=dict)
+    arrivals_s: list[float] = field(default_factory=list)
+    """When each piece came that had something to read."""
+    end_s: float = 0.0
+    ending: Ending = Ending.LOST
+    why: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def longest_gap_s(self) -> float:
+        """Longest silence between two pieces of a stream."""
+        return max((b - a for a, b in itertools.pairwise(self.arrivals_s)), default=0.0)
+
+    def compare(self, want: Mapping[str, str]) -> None:
+        """Call an answer wrong or doubled if it is not the wanted one."""
+        if self.ending is not Ending.ANSWERED or self.parts == want:
+            return
+        names = [n for n in {**self.parts, **want} if self.parts.get(n) != want.get(n)]
+        name = sorted(names, key=lambda one: not one.endswith("text"))[0]
+        got, wanted = self.parts.get(name, ""), want.get(name, "")
+        self.ending = Ending.DOUBLED if is_repeated(got, wanted) else Ending.WRONG
+        self.why = f"{name} is {got[-200:]!r}, not {wanted[-200:]!r}"
+
+
+async def ask(
+    client: Client,
+    request: SoakRequest,
+    *,
+    timeout_s: float = 60.0,
+    on_piece: Callable[[], object] = lambda: None,
+) -> Heard:
+    """Send one request on a connection of its own and hear it to its end."""
+    heard = Heard(request, time.perf_counter())
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _hear(client, heard, on_piece)
+    except Unanswered as error:
+        heard.why = heard.why or f"{error.failure}: {error.message}"
+    except TimeoutError:
+        heard.ending, heard.why = Ending.LOST, f"no end after {timeout_s:g} s"
+    heard.end_s = time.perf_counter()
+    return heard
+
+
+async def _hear(client: Client, heard: Heard, on_piece: Callable[[], object]) -> None:
+    data = orjson.dumps(heard.request.body)
+    connection, heard.status = await client.open("POST", heard.request.path, data)
+    heard.headers = connection.headers
+    try:
+        if heard.status != 200:
+            _refused(heard, await connection.rest())
+        else:
+            await _answered(connection, heard, on_piece)
+    finally:
+        connection.close()
+
+
+def _refused(heard: Heard, body: bytes) -> None:
+    try:
+        told = orjson.loads(body)["error"]["message"]
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        heard.why = f"status {heard.status} without an error: {body[:100]!r}"
+    else:
+        heard.ending, heard.why = Ending.REFUSED, f"{heard.status}: {told}"
+
+
+async def _answered(
+    connection: BenchConnection, heard: Heard, on_piece: Callable[[], object]
+) -> None:
+    reader, sse = AnswerReader(heard.request.path), SseParser()
+    try:
+        if heard.request.streams:
+            while data := await connection.more():
+                for payload in sse.feed(data):
+                    if payload != _DONE and reader.take(payload):
+                        heard.arrivals_s.append(time.perf_counter())
+                        on_piece()
+        else:
+            reader.take(await connection.rest())
+    finally:
+        heard.parts = dict(reader.parts)
+        if reader.error:
+            heard.ending, heard.why = Ending.REFUSED, f"error event: {reader.error}"
+        elif reader.is_doubled:
+            heard.ending, heard.why = Ending.DOUBLED, "a choice ended twice"
+        elif not reader.is_whole:
+            heard.why = heard.why or f"no end after {sum(map(len, heard.parts.values()))} chars"
+        else:
+            heard.ending = Ending.ANSWERED

@@ -1,0 +1,73 @@
+"""Every request accounted for: one row of a fault's table, and how it is printed."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gateway.soak.asking import Ending, Heard
+
+HEADINGS = ("sent", "answered", "refused", "lost", "doubled", "wrong text", "leaked", "longest gap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRow:
+    """What became of all requests around one fault."""
+
+    name: str
+    what: str
+    counts: Counter[Ending] = field(default_factory=Counter)
+    leaks: tuple[str, ...] = ()
+    longest_gap_s: float = 0.0
+    harm: tuple[str, ...] = ()
+    """What else went against the expectations of this fault."""
+    examples: tuple[str, ...] = ()
+    """Some of the requests that were not answered rightly."""
+
+    @property
+    def n_sent(self) -> int:
+        """Requests that were sent."""
+        return sum(self.counts.values())
+
+    def is_well(self, *, may_refuse: bool = False) -> bool:
+        """Whether nothing was lost, doubled, wrong, leaked or, unless it may be, refused."""
+        broken = (Ending.LOST, Ending.DOUBLED, Ending.WRONG)
+        n_bad = sum(self.counts[one] for one in broken)
+        n_refused = 0 if may_refuse else self.counts[Ending.REFUSED]
+        return not (n_bad or n_refused or self.leaks or self.harm)
+
+    def cells(self) -> list[str]:
+        """Return the row as texts, in the order of `HEADINGS`."""
+        order = (Ending.ANSWERED, Ending.REFUSED, Ending.LOST, Ending.DOUBLED, Ending.WRONG)
+        counts = [str(self.counts[one]) for one in order]
+        return [str(self.n_sent), *counts, str(len(self.leaks)), f"{self.longest_gap_s:.2f} s"]
+
+    def problems(self) -> list[str]:
+        """Say in words what is wrong."""
+        return [*self.harm, *(f"leaked: {one}" for one in self.leaks), *self.examples]
+
+
+def row_of(
+    name: str, what: str, heard: Iterable[Heard], leaks: Sequence[str], harm: Sequence[str] = ()
+) -> FaultRow:
+    """Count what was heard."""
+    every = list(heard)
+    bad = [one for one in every if one.ending is not Ending.ANSWERED]
+    return FaultRow(
+        name=name,
+        what=what,
+        counts=Counter(one.ending for one in every),
+        leaks=tuple(leaks),
+        longest_gap_s=max((one.longest_gap_s for one in every), default=0.0),
+        harm=tuple(harm),
+        examples=tuple(f"{one.request.name} {one.ending}: {one.why}" for one in bad[:6]),
+    )
+
+
+def table(rows: Iterable[FaultRow]) -> str:
+    """Write rows as a table of Markdown."""
+    lines = [
+        "| fault | what | " + " | ".join(HEADINGS) + " |",
+        "|---|---|" + "---|" * len(HEADINGS),
+    ]
+    lines += [f"| {row.name} | {row.what} | {' | '.join(row.cells())} |" for row in rows]
+    return "\n".join(lines) + "\n"

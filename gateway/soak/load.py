@@ -1,0 +1,120 @@
+"""Clients that ask one request after the other; an unbroken run tells what is the right answer."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gateway.bench.client.connection import Client
+from gateway.soak.asking import Ending, Heard, ask
+from gateway.soak.pool import PoolFailed
+from gateway.soak.requests import SoakRequest
+
+Answers = Mapping[str, Mapping[str, str]]
+"""Name of a request to the parts of its right answer."""
+
+_RETRY_AFTER_S = 0.1
+
+
+async def unbroken(url: str, requests: Sequence[SoakRequest], at_once: int = 4) -> Answers:
+    """Ask each request once while nothing is wrong; raises `PoolFailed` if one is not answered."""
+    client, found, todo = Client(url), {}, iter(requests)
+
+    async def take_turns() -> None:
+        for request in todo:
+            heard = await ask(client, request)
+            if heard.ending is not Ending.ANSWERED:
+                raise PoolFailed(f"{request.name} without a fault: {heard.ending} {heard.why}")
+            found[request.name] = heard.parts
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(take_turns())
+    return found
+
+
+class SoakLoad:
+    """So many clients at once, until `stop`."""
+
+    def __init__(self, url: str, requests: Sequence[SoakRequest], answers: Answers) -> None:
+        self.heard: list[Heard] = []
+        self.n_pieces = 0
+        self.n_begun = 0
+        self.n_clients = 8
+        self.n_retries = 0
+        """Times that a client may ask again when its connection was refused or cut."""
+        self.timeout_s = 60.0
+        self.compares = True
+        """Whether texts must be those of the unbroken run."""
+        self.on_heard: Callable[[Heard], object] = lambda _: None
+        self._url = url
+        self.requests = requests
+        self._answers = answers
+        self._is_over = False
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<SoakLoad {len(self.heard)} heard, {self.n_pieces} pieces>"
+
+    def start(self, seed: int) -> None:
+        """Begin; each client asks the requests in an order of its own."""
+        for number in range(self.n_clients):
+            order = self._order(random.Random(f"{seed} {number}"))  # noqa: S311  no secret
+            self._tasks.append(asyncio.create_task(self._one_after_another(order)))
+
+    async def stop(self) -> list[Heard]:
+        """Begin no more requests, hear out those that run, and return all."""
+        self._is_over = True
+        await asyncio.gather(*self._tasks)
+        return self.heard
+
+    async def pieces(self, n: int, within_s: float = 60.0) -> None:
+        """Wait until so many more pieces of streams have come."""
+        goal = self.n_pieces + n
+        await self._until(lambda: self.n_pieces >= goal, within_s)
+
+    async def answers(self, n: int, within_s: float = 120.0) -> None:
+        """Wait until so many more requests have ended."""
+        goal = len(self.heard) + n
+        await self._until(lambda: len(self.heard) >= goal, within_s)
+
+    async def _until(self, is_so: Callable[[], bool], within_s: float) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                while not is_so():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise PoolFailed(f"the load stands still: {self}") from None
+
+    def _order(self, rng: random.Random) -> Iterator[SoakRequest]:
+        while True:
+            yield from rng.sample(self.requests, len(self.requests))
+
+    async def _one_after_another(self, order: Iterator[SoakRequest]) -> None:
+        client = Client(self._url)
+        for request in order:
+            if self._is_over:
+                return
+            self.n_begun += 1
+            heard = await self._asked(client, request)
+            if self.compares:
+                heard.compare(self._answers[request.name])
+            self.heard.append(heard)
+            self.on_heard(heard)
+            self._changed.set()
+            if heard.ending is not Ending.ANSWERED:
+                await asyncio.sleep(_RETRY_AFTER_S)  # a pool that refuses is not to be hammered
+
+    async def _asked(self, client: Client, request: SoakRequest) -> Heard:
+        for n_tried in itertools.count():
+            heard = await ask(client, request, timeout_s=self.timeout_s, on_piece=self._note_piece)
+            if heard.ending is not Ending.LOST or n_tried >= self.n_retries:
+                return heard
+            await asyncio.sleep(_RETRY_AFTER_S)
+        raise AssertionError
+
+    def _note_piece(self) -> None:
+        self.n_pieces += 1
+        self._changed.set()

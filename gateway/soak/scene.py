@@ -1,0 +1,145 @@
+"""One pool under load, and the moments at which something may be done to it."""
+
+import asyncio
+import os
+import random
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gateway.soak.ledger import FaultRow, row_of
+from gateway.soak.load import Answers, SoakLoad, unbroken
+from gateway.soak.pool import SoakPool
+from gateway.soak.requests import FAKE_TEMPLATE, SoakRequest, Traffic, TrafficShape
+
+ENGINES = ("fake", "model")
+_FAKE: Mapping[str, Any] = {
+    "backend": "fake",
+    "n_slots": 8,
+    "n_ctx": 1 << 15,
+    "fake_step_ms": 8,
+    "embeddings": True,
+    "chat_template": FAKE_TEMPLATE,
+}
+_MODEL: Mapping[str, Any] = {"n_slots": 4, "n_ctx": 8192, "embeddings": True}
+_GATEWAY: Mapping[str, Any] = {"port": 0, "metrics": True, "heartbeat_s": 0.25}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolShape:
+    """How many processes a pool has, and their keys of the configuration beyond the usual."""
+
+    engine: str = "fake"
+    n_workers: int = 2
+    gateway: Mapping[str, Any] = field(default_factory=dict)
+    worker: Mapping[str, Any] = field(default_factory=dict)
+    more: str = ""
+    """Further tables; `{folder}` stands for the folder of the pool, here and in all texts."""
+
+    def config(self, folder: Path) -> str:
+        """Write the configuration."""
+        worker = {**(_FAKE if self.engine == "fake" else _MODEL), **self.worker}
+        if self.n_workers > 1:
+            worker["count"] = self.n_workers
+        text = 'runtime_dir = "{folder}/run"\n' + self.more
+        text += "[gateway]\n" + _table({**_GATEWAY, **self.gateway})
+        text += "[[worker]]\n" + _table({"name": "w", **worker})
+        return text.replace("{folder}", str(folder))
+
+    @property
+    def traffic(self) -> TrafficShape:
+        """What its clients ask for."""
+        if self.engine == "fake":
+            return TrafficShape()
+        return TrafficShape(is_fake=False, n_min=16, n_max=48)
+
+
+def _table(keys: Mapping[str, Any]) -> str:
+    return "".join(f"{name} = {_value(value)}\n" for name, value in keys.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return str(value).lower()
+
+
+@dataclass(slots=True)
+class Scene:
+    """A pool, its load, and what a fault needs to be done at a moment of chance."""
+
+    pool: SoakPool
+    load: SoakLoad
+    rng: random.Random
+    harm: list[str] = field(default_factory=list)
+    """What went against the expectations of the fault."""
+
+    async def at_a_random_token(self) -> None:
+        """Wait until so many tokens have come as were drawn."""
+        if any(request.streams for request in self.load.requests):
+            await self.load.pieces(self.rng.randint(40, 240))
+        else:  # tokens of whole answers are not seen
+            await asyncio.sleep(self.rng.uniform(0.3, 1.5))
+
+    def victim(self) -> str:
+        """Draw a worker."""
+        return self.rng.choice(self.pool.workers)
+
+    def signal(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a process a signal; return its pid."""
+        pid = self.pool.pid_of(name)
+        os.kill(pid, number)
+        return pid
+
+    async def back(self, name: str, *, since: int, within_s: float = 30.0) -> None:
+        """Wait until a process is ready again, by a line of the log from `since` on."""
+        await self.pool.wait_for(rf"process ready child=(\S+/)?{name} ", within_s, since=since)
+
+    def expect(self, is_so: bool, what: str) -> None:
+        """Note what should be so and is not."""
+        if not is_so:
+            self.harm.append(what)
+
+    async def row(self, name: str, what: str, before: Mapping[str, int]) -> FaultRow:
+        """End the load and count what became of it; `before` are the descriptors at its start."""
+        heard = await self.load.stop()
+        leaks = await self.pool.leaks(before) if before else []
+        return row_of(name, what, heard, leaks, self.harm)
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """Requests and their right answers, learned once for every shape of traffic."""
+
+    seed: int
+    known: dict[TrafficShape, tuple[Sequence[SoakRequest], Answers]] = field(default_factory=dict)
+
+    async def of(self, pool: SoakPool, shape: TrafficShape) -> tuple[list[SoakRequest], Answers]:
+        """Return them; a pool without a fault is asked the first time."""
+        if shape not in self.known:
+            drawn = Traffic(self.seed, shape).requests()
+            self.known[shape] = drawn, await unbroken(pool.url, drawn)
+        requests, answers = self.known[shape]
+        return list(requests), answers
+
+
+@asynccontextmanager
+async def staged(
+    shape: PoolShape, rehearsal: Rehearsal, *, seed: int, traffic: TrafficShape | None = None
+) -> AsyncIterator[Scene]:
+    """Start a pool and prepare its load, which the caller starts; all of it ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        pool = SoakPool(Path(name), shape.config(Path(name)))
+        try:
+            await pool.start()
+            requests, answers = await rehearsal.of(pool, traffic or shape.traffic)
+            load = SoakLoad(pool.url, requests, answers)
+            yield Scene(pool, load, random.Random(seed))  # noqa: S311  no secret
+        finally:
+            await pool.stop(signal.SIGKILL)

@@ -1,0 +1,51 @@
+"""`python -m tests.faults [NAME …]`: run the fault matrix and print its table."""
+
+import argparse
+import asyncio
+import sys
+import time
+
+from gateway.soak.ledger import FaultRow, table
+from gateway.soak.pool import PoolFailed
+from gateway.soak.scene import Rehearsal
+from tests.faults.case import FaultCase, run_case
+from tests.faults.matrix import MATRIX
+
+
+def main() -> int:
+    """Run the cases that are named, or all; the exit code is 1 if one went wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a case, or the start of its name")
+    parser.add_argument("--seed", type=int, default=15)
+    parser.add_argument("--list", action="store_true", help="only say what there is")
+    chosen = parser.parse_args()
+    cases = [one for one in MATRIX if not chosen.names or one.name.startswith(tuple(chosen.names))]
+    if chosen.list:
+        for case in cases:
+            print(f"{case.name:10} {case.what}" + (f"  ({case.waits_for})" * bool(case.waits_for)))
+        return 0
+    rehearsal = Rehearsal(chosen.seed)
+    outcomes = [(case, _run(case, rehearsal)) for case in cases]
+    print(table([row for _, row in outcomes if row.n_sent]))
+    bad = [case for case, row in outcomes if not case.is_borne(row)]
+    unexpected = [case.name for case in bad if not case.waits_for]
+    print(f"{len(outcomes)} faults, {len(bad)} not borne: {', '.join(map(str, bad)) or 'none'}")
+    return 1 if unexpected else 0
+
+
+def _run(case: FaultCase, rehearsal: Rehearsal) -> FaultRow:
+    start_s = time.monotonic()
+    try:
+        row = asyncio.run(run_case(case, rehearsal))
+    except PoolFailed as error:
+        row = FaultRow(name=case.name, what=case.what, harm=(str(error),))
+    is_well = case.is_borne(row)
+    verdict = "ok" if is_well else f"waits: {case.waits_for}" if case.waits_for else "FAILED"
+    print(f"{case.name}: {verdict} ({time.monotonic() - start_s:.1f} s)", file=sys.stderr)
+    for line in () if is_well else row.problems():
+        print(f"    {line[:3000]}", file=sys.stderr, flush=True)
+    return row
+
+
+if __name__ == "__main__":
+    sys.exit(main())

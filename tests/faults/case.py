@@ -1,0 +1,80 @@
+"""One fault: what is done to a pool under load, and what must be true of it."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from gateway.soak.asking import Ending
+from gateway.soak.ledger import FaultRow
+from gateway.soak.requests import TrafficShape
+from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
+
+Inject = Callable[[Scene], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultCase:
+    """A row of the fault matrix; nothing may be lost, doubled, wrong or leaked in any."""
+
+    name: str
+    """The letter of its group, its number, and what tells several of a number apart."""
+    what: str
+    inject: Inject
+    """Does it to a pool whose load has begun; notes in `Scene.harm` what it expected in vain."""
+    pool: PoolShape = PoolShape()
+    traffic: TrafficShape | None = None
+    n_clients: int = 8
+    n_after: int = 24
+    """Requests that must still end after the fault, before the load does."""
+    n_retries: int = 0
+    """Times that a client asks again when its connection was refused or cut."""
+    may_refuse: bool = False
+    """Clean errors are right: `what` says which."""
+    compares: bool = True
+    """False: only the ends are looked at; `what` says why."""
+    is_last: bool = False
+    """The pool is gone afterwards: no request follows, and no leak is looked for."""
+    may_cut: bool = False
+    """What runs is cut, for the whole service ends at once."""
+    is_shared: bool = False
+    """It runs in `make test` too."""
+    waits_for: str = ""
+    """Why it must fail today; the test then says so when it no longer does."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def is_borne(self, row: FaultRow) -> bool:
+        """Tell whether everything is as it must be."""
+        counts = dict(row.counts)
+        if self.may_cut:
+            counts[Ending.LOST] = 0
+        row = replace(row, counts=Counter(counts))
+        return row.is_well(may_refuse=self.may_refuse)
+
+
+async def run_case(case: FaultCase, rehearsal: Rehearsal) -> FaultRow:
+    """Start a pool and its load, inject the fault at a random token, and count."""
+    seed = rehearsal.seed
+    async with staged(case.pool, rehearsal, seed=seed, traffic=case.traffic) as scene:
+        load = scene.load
+        load.n_clients, load.n_retries = case.n_clients, case.n_retries
+        load.compares = case.compares
+        before = scene.pool.descriptors()
+        load.start(seed)
+        await scene.at_a_random_token()
+        await case.inject(scene)
+        if not case.is_last:
+            await load.answers(case.n_after)
+        return await scene.row(case.name, case.what, {} if case.is_last else before)
+
+
+def on_model(case: FaultCase) -> FaultCase:
+    """Return the same case on the real model."""
+    return replace(
+        case,
+        name=f"{case.name} model",
+        pool=replace(case.pool, engine="model"),
+        is_shared=False,
+        n_after=8,
+    )

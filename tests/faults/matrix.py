@@ -1,0 +1,5 @@
+"""All cases, in the order of the table."""
+
+from tests.faults import processes
+
+MATRIX = [*processes.CASES]

@@ -1,0 +1,300 @@
+"""Group A: what happens to processes."""
+
+import asyncio
+import os
+import signal
+import time
+
+from gateway.bench.client.connection import Client
+from gateway.soak.asking import Ending, ask
+from gateway.soak.pool import eventually
+from gateway.soak.requests import KINDS, SoakRequest, TrafficShape
+from gateway.soak.scene import PoolShape, Scene
+from tests.faults.case import FaultCase, Inject
+
+WHOLE = tuple(kind for kind in KINDS if "whole" in kind or kind in ("text-n2", "embeddings"))
+STREAMED = tuple(kind for kind in KINDS if kind not in WHOLE)
+STALL = {"stall_s": 1.0}
+ONE = PoolShape(n_workers=1)
+
+
+def killed(number: signal.Signals = signal.SIGKILL) -> Inject:
+    """A worker gets a signal that ends it."""
+
+    async def inject(scene: Scene) -> None:
+        name, since = scene.victim(), len(scene.pool.lines)
+        start_s = time.monotonic()
+        scene.signal(name, number)
+        await scene.pool.wait_for(rf"worker lost worker=(\S+/)?{name} ", 5, since=since)
+        scene.expect(time.monotonic() - start_s < 1.0, "the gateway saw the death after 1 s")
+        await scene.back(name, since=since)
+
+    return inject
+
+
+def ordered(what: str, *, dies: str = "process died") -> Inject:
+    """A worker breaks in a way of its own, inside a batch."""
+
+    async def inject(scene: Scene) -> None:
+        name, since = scene.victim(), len(scene.pool.lines)
+        scene.pool.order(name, what)
+        await scene.pool.wait_for(rf"{dies} child=(\S+/)?{name} ", 40, since=since)
+        await scene.back(name, since=since)
+
+    return inject
+
+
+async def all_killed(scene: Scene) -> None:
+    since = len(scene.pool.lines)
+    for name in scene.pool.workers:
+        scene.signal(name)
+    for name in scene.pool.workers:
+        await scene.back(name, since=since)
+
+
+async def stopped(scene: Scene) -> None:
+    name, since = scene.victim(), len(scene.pool.lines)
+    pid = scene.signal(name, signal.SIGSTOP)
+    await scene.pool.wait_for(rf"process died child=(\S+/)?{name} ", 20, since=since)
+    scene.expect(not _is_alive(pid), "the stopped process is still there")
+    await scene.back(name, since=since)
+
+
+async def stopped_shortly(scene: Scene) -> None:
+    """Stop a worker for less than anybody's patience, and let it go on."""
+    since = len(scene.pool.lines)
+    pid = scene.signal(scene.victim(), signal.SIGSTOP)
+    await asyncio.sleep(1.0)
+    os.kill(pid, signal.SIGCONT)
+    await scene.load.pieces(100)
+    scene.expect(_is_alive(pid), "the worker was killed though it went on")
+    scene.expect(scene.pool.count("worker lost", since=since) == 0, "it was given up")
+
+
+async def poisoned(scene: Scene) -> None:
+    since = len(scene.pool.lines)
+    body = {"prompt": "Poison [[die]]", "n_predict": 4, "temperature": 0}
+    request = SoakRequest("poison", 0, "/completion", body)
+    client = Client(scene.pool.url)
+    heard = await ask(client, request)
+    scene.expect(heard.ending is Ending.REFUSED, f"the poison was {heard.ending}: {heard.why}")
+    scene.expect(heard.headers.get("x-should-retry") == "false", "a retry was not forbidden")
+    again = await ask(client, request)
+    scene.expect(again.status == 422, f"asked again, it was {again.status}: {again.why}")
+    for name in scene.pool.workers:
+        await scene.back(name, since=0)
+    n_deaths = scene.pool.count("process died", since=since)
+    scene.expect(n_deaths == 2, f"{n_deaths} workers died of it")
+
+
+async def crash_loop(scene: Scene) -> None:
+    """Let one worker die at each load until it is set aside; the other serves."""
+    name, since = scene.victim(), len(scene.pool.lines)
+    scene.pool.order(f"{name}.loading", "exit 1")
+    scene.signal(name)
+    await scene.pool.wait_for(rf"process quarantined child=(\S+/)?{name} ", 60, since=since)
+    n_deaths = scene.pool.count(rf"process died child=(\S+/)?{name} ", since=since)
+    scene.expect(n_deaths in (4, 5), f"it died {n_deaths} times before it was set aside")
+
+
+async def gateway_killed(scene: Scene) -> None:
+    since = len(scene.pool.lines)
+    pids = [scene.pool.pid_of(name) for name in scene.pool.workers]
+    scene.signal(scene.rng.choice(scene.pool.gateways))
+    await scene.pool.wait_for("process ready child=gateway", 20, since=since)
+    scene.expect(all(map(_is_alive, pids)), "a worker ended with the gateway")
+
+
+async def supervisor_killed(scene: Scene) -> None:
+    scene.pool.process.send_signal(signal.SIGKILL)
+
+    async def is_empty() -> bool:
+        return not scene.pool.pids()
+
+    scene.expect(await eventually(is_empty, 5), f"left over: {scene.pool.pids()}")
+    await scene.load.stop()
+
+
+def terminated(drain_s: float) -> Inject:
+    """The service is asked to end while more is asked of it than it has slots for."""
+
+    async def inject(scene: Scene) -> None:
+        n_running = scene.load.n_begun - len(scene.load.heard)
+        n_heard = len(scene.load.heard)
+        begun = time.monotonic()
+        ending = asyncio.create_task(scene.pool.stop(timeout_s=drain_s + 30))
+        await scene.pool.wait_for("draining", 5)
+        await scene.load.stop()
+        code = await ending
+        scene.expect(code == 0, f"exit code {code}")
+        scene.expect(time.monotonic() - begun < drain_s + 10, "it took longer than its limit")
+        kept = [one for one in scene.load.heard[n_heard:] if one.ending is Ending.ANSWERED]
+        scene.expect(len(kept) >= n_running, f"{len(kept)} of {n_running} running ones ended well")
+
+    return inject
+
+
+async def terminated_twice(scene: Scene) -> None:
+    stopping = asyncio.create_task(scene.pool.stop())
+    await scene.pool.wait_for("draining", 5)
+    scene.pool.process.send_signal(signal.SIGTERM)
+    begun = time.monotonic()
+    code = await stopping
+    scene.expect(code == 1, f"exit code {code}")
+    scene.expect(time.monotonic() - begun < 3, "it did not end at once")
+    await scene.load.stop()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+_CONTINUES = "answers that have begun go on elsewhere: not there yet"
+_CUT = TrafficShape(kinds=STREAMED)
+
+CASES = [
+    FaultCase(
+        name="A1",
+        what="SIGKILL of a worker, whole answers under way",
+        inject=killed(),
+        traffic=TrafficShape(kinds=WHOLE),
+        is_shared=True,
+    ),
+    FaultCase(
+        name="A2",
+        what="SIGKILL of a worker, streams under way",
+        inject=killed(),
+        traffic=_CUT,
+        is_shared=True,
+        waits_for=_CONTINUES,
+    ),
+    FaultCase(
+        name="A3",
+        what="SIGKILL of the only worker: everything waits for its successor",
+        inject=killed(),
+        pool=ONE,
+        is_shared=True,
+        waits_for=_CONTINUES,
+    ),
+    FaultCase(
+        name="A3 off",
+        what="SIGKILL of a worker with `--no-continue`: streams that began end with an error event",
+        inject=killed(),
+        pool=PoolShape(gateway={"continues": False}),
+        may_refuse=True,
+        waits_for="`--no-continue` is not there yet",
+    ),
+    FaultCase(
+        name="A5",
+        what="SIGKILL of all workers at once",
+        inject=all_killed,
+        waits_for=_CONTINUES,
+        is_shared=True,
+    ),
+    FaultCase(
+        name="A6",
+        what="SIGSTOP of a worker for good: killed and replaced",
+        inject=stopped,
+        pool=PoolShape(worker=STALL),
+        waits_for=_CONTINUES,
+    ),
+    FaultCase(
+        name="A6 short",
+        what="SIGSTOP of a worker for 1 s: it goes on",
+        inject=stopped_shortly,
+        is_shared=True,
+    ),
+    FaultCase(
+        name="A7",
+        what="a worker stuck in C with the interpreter's lock held",
+        inject=ordered("hold 60"),
+        pool=PoolShape(worker=STALL),
+        is_shared=True,
+        waits_for=_CONTINUES,
+    ),
+    FaultCase(
+        name="A7 hang",
+        what="a worker's engine hangs, its link goes on",
+        inject=ordered("hang"),
+        pool=PoolShape(worker=STALL),
+        waits_for=_CONTINUES,
+    ),
+    *(
+        FaultCase(
+            name=f"A9 {name}",
+            what=what,
+            inject=inject,
+            waits_for=_CONTINUES,
+            is_shared=name == "exit 0",
+        )
+        for name, what, inject in (
+            ("SEGV", "SIGSEGV in a worker", killed(signal.SIGSEGV)),
+            ("ABRT", "SIGABRT in a worker, as of a failed assertion", killed(signal.SIGABRT)),
+            ("exit 0", "a worker exits with 0 inside a batch", ordered("exit 0")),
+            ("raise", "an exception ends a worker's engine", ordered("raise")),
+        )
+    ),
+    FaultCase(
+        name="A10",
+        what="a prompt that kills its worker: refused after two deaths",
+        inject=poisoned,
+        is_shared=True,
+        waits_for="the quarantine of prompts is not there yet",
+    ),
+    FaultCase(
+        name="A11",
+        what="a worker dies at each load: set aside after five deaths, the other serves",
+        inject=crash_loop,
+        waits_for=_CONTINUES,
+    ),
+    FaultCase(
+        name="A12",
+        what="SIGKILL of the only gateway: clients that retry once lose nothing",
+        inject=gateway_killed,
+        n_retries=1,
+        is_shared=True,
+        waits_for="the supervisor does not own the listening sockets yet",
+    ),
+    FaultCase(
+        name="A12 two",
+        what="SIGKILL of one of two gateways: clients that retry once lose nothing",
+        inject=gateway_killed,
+        pool=PoolShape(gateway={"gateways": 2}),
+        n_retries=1,
+        is_shared=True,
+        waits_for="`--gateways` is not there yet",
+    ),
+    FaultCase(
+        name="A12 all",
+        what="SIGKILL of the supervisor: what runs is cut, and nobody is left",
+        inject=supervisor_killed,
+        is_last=True,
+        may_refuse=True,
+        may_cut=True,
+    ),
+    *(
+        FaultCase(
+            name=f"A13 {limit_s}",
+            what=f"SIGTERM under load, `drain_timeout_s = {limit_s}`: what runs ends well",
+            inject=terminated(limit_s),
+            pool=PoolShape(gateway={"drain_timeout_s": limit_s}),
+            n_clients=20,
+            is_last=True,
+            may_refuse=True,
+            is_shared=limit_s == 10,
+        )
+        for limit_s in (10, 20)
+    ),
+    FaultCase(
+        name="A15",
+        what="a second SIGTERM: the end at once, with code 1; what runs is cut",
+        inject=terminated_twice,
+        is_last=True,
+        may_cut=True,
+        may_refuse=True,
+    ),
+]

@@ -1,0 +1,37 @@
+"""The share of the fault matrix that runs with the other tests; `make faults` runs all of it."""
+
+import asyncio
+
+import pytest
+
+from gateway.soak.scene import Rehearsal
+from tests.faults.case import FaultCase, run_case
+from tests.faults.matrix import MATRIX
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+SEED = 15
+REHEARSAL = Rehearsal(SEED)
+
+
+def shared() -> list[object]:
+    return [
+        pytest.param(
+            case,
+            id=case.name,
+            marks=[pytest.mark.xfail(reason=case.waits_for, strict=True)] if case.waits_for else [],
+        )
+        for case in MATRIX
+        if case.is_shared
+    ]
+
+
+@pytest.mark.parametrize("case", shared())
+def test_loses_nothing(case: FaultCase) -> None:
+    row = asyncio.run(run_case(case, REHEARSAL))
+    assert case.is_borne(row), "\n".join([str(row.counts), *row.problems()])
+
+
+def test_names_are_unique_and_groups_complete() -> None:
+    names = [case.name for case in MATRIX]
+    assert len(names) == len(set(names))
