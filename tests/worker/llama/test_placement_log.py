@@ -62,7 +62,8 @@ def test_a_worker_that_runs_alone_sees_its_own_devices(monkeypatch: pytest.Monke
     monkeypatch.setattr(process, "bind", lambda _cpus: None)
 
     class Recorded:
-        def __init__(self, _config: WorkerConfig) -> None:
+        def __init__(self, _config: WorkerConfig, *, is_held: bool) -> None:
+            assert not is_held
             self.seen = dict(os.environ)
 
         def run(self) -> int:
