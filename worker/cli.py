@@ -30,7 +30,7 @@ from worker.settings.arguments import Given, OptionCommand, given, warnings, wit
 from worker.settings.config_show import Origins, numbers, places_in, toml
 from worker.settings.download import located
 from worker.settings.host_config import host_settings
-from worker.settings.told import telling_options, version_option
+from worker.settings.information_options import information_options, version_option
 from worker.supervisor import launch
 from worker.supervisor.control import ControlServer
 from worker.supervisor.on_demand import OnDemand
@@ -160,7 +160,7 @@ def serve(config: Path | None, **values: Any) -> None:
     raise SystemExit(code)
 
 
-serve.params += telling_options()
+serve.params += information_options()
 
 
 @dataclass(frozen=True, slots=True)

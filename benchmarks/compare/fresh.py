@@ -6,7 +6,7 @@ from typing import TypeAlias
 import orjson
 
 from gateway.bench.client.connection import Client
-from gateway.bench.client.dialects import Said
+from gateway.bench.client.dialects import ChatTurn
 from gateway.bench.client.transcript import Role, Transcript
 from gateway.bench.plan import LoadShape, conversation
 
@@ -61,18 +61,18 @@ def _start(one: Transcript) -> float:
 
 def _history(
     shape: LoadShape, seed: int, one: Transcript, texts: dict[tuple[int, int], str]
-) -> list[Said]:
+) -> list[ChatTurn]:
     """Write down again what a request of a conversation said."""
     drawn = conversation(shape, seed, one.conversation, one.role)
-    history = [Said("system", drawn.system)] if drawn.system else []
+    history = [ChatTurn("system", drawn.system)] if drawn.system else []
     for turn, ask in enumerate(drawn.asks[: one.turn + 1]):
         if turn:
-            history.append(Said("assistant", texts[one.conversation, turn - 1]))
-        history.append(Said("user", ask.inputs[-1]))
+            history.append(ChatTurn("assistant", texts[one.conversation, turn - 1]))
+        history.append(ChatTurn("user", ask.inputs[-1]))
     return history
 
 
-async def _rendered(client: Client, history: Sequence[Said]) -> str:
+async def _rendered(client: Client, history: Sequence[ChatTurn]) -> str:
     messages = [{"role": said.role, "content": said.content} for said in history]
     answer = await client.fetch("POST", "/apply-template", orjson.dumps({"messages": messages}))
     return str(orjson.loads(answer)["prompt"])

@@ -1,4 +1,7 @@
-"""Runs a load: who asks when. What is asked is the plan's, what came back the transcripts'."""
+"""Runs a load: decides when each request is sent.
+
+`plan.py` says what is asked, `client/transcript.py` keeps what came back.
+"""
 
 import asyncio
 import itertools
@@ -7,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gateway.bench.client.asking import Asker
-from gateway.bench.client.dialects import BenchTarget, Said
+from gateway.bench.client.dialects import BenchTarget, ChatTurn
 from gateway.bench.client.transcript import Role, Transcript
 from gateway.bench.plan import Conversation, LoadShape, background, conversation
 from gateway.bench.words import drawn
@@ -15,31 +18,31 @@ from gateway.bench.words import drawn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchLoad:
-    """How much is asked, and when."""
+    """Number of requests, and when they are sent."""
 
     concurrency: int = 1
-    """Conversations at once, in a closed loop."""
+    """Closed loop: conversations that run at once."""
     rate: float = 0.0
-    """Conversations a second, in an open loop; 0 is a closed one."""
+    """Open loop: conversations that begin per second; 0 is a closed loop."""
     requests: int = 0
-    """Conversations to begin; 0 is without end."""
+    """Conversations to begin; 0 is no limit."""
     duration_s: float = 0.0
-    """No conversation begins after this; 0 is never."""
+    """Seconds after which no conversation begins; 0 is no limit."""
     warmup: int = 0
-    """Conversations before, which are not measured."""
+    """Conversations before the load, which are not measured."""
     background: int = 0
-    """Streams that decode all the while."""
+    """Streams that decode during the whole load."""
     background_tokens: int = 512
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRun:
-    """What a load did."""
+    """Result of a load."""
 
     transcripts: tuple[Transcript, ...]
     late_s: float = 0.0
-    """How much later than drawn the latest arrival of an open loop was asked."""
+    """Largest delay between the drawn arrival of a request and its sending, in seconds."""
     client_cpu_s: float = 0.0
     n_pieces: int = 0
     is_cut_short: bool = False
@@ -75,7 +78,7 @@ class Driver:
         return self._asker.n_pieces
 
     async def run(self) -> BenchRun:
-        """Run the load; when it is cancelled, what there is counts."""
+        """Run the load; if it is cancelled, return the results so far."""
         is_cut_short = False
         for index in range(self.load.warmup):
             await self._converse(self._drawn(index, Role.WARMUP), Role.WARMUP)
@@ -134,7 +137,7 @@ class Driver:
                 group.create_task(self._converse(self._drawn(index), Role.LOAD))
 
     async def _background(self, number: int, begun: asyncio.Event) -> None:
-        """Decode one answer after the other, the first of which opens the load."""
+        """Decode one answer after the other; the first token of the first one sets `begun`."""
         try:
             for turn in itertools.count():
                 index = turn * self.load.background + number
@@ -147,16 +150,16 @@ class Driver:
     async def _converse(
         self, one: Conversation, role: Role, begun: asyncio.Event | None = None
     ) -> bool:
-        """Ask what a conversation asks; return whether all of it was answered."""
-        history = [Said("system", one.system)] if one.system else []
+        """Send the requests of a conversation; return whether all were answered."""
+        history = [ChatTurn("system", one.system)] if one.system else []
         for turn, ask in enumerate(one.asks):
-            history.append(Said("user", ask.inputs[-1]))
+            history.append(ChatTurn("user", ask.inputs[-1]))
             transcript = Transcript(role=role, conversation=one.index, turn=turn)
             self.transcripts.append(transcript)
             await self._asker.ask(ask, history, transcript, begun.set if begun else lambda: None)
             if not transcript.ok:
                 return False
-            history.append(Said("assistant", transcript.text))
+            history.append(ChatTurn("assistant", transcript.text))
         return True
 
     def _drawn(self, index: int, role: Role = Role.LOAD) -> Conversation:

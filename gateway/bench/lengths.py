@@ -1,4 +1,4 @@
-"""How long prompts and answers are: a distribution, written in a word, drawn from a seed."""
+"""Lengths of prompts and answers: distributions, their notation, and drawing from them."""
 
 import math
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ SHAREGPT_REPLY = Lengths(4, 1024, 279.0, 0.63)
 
 
 def parse(text: str, sharegpt: Lengths = SHAREGPT_PROMPT) -> Lengths:
-    """Read a distribution; raises `ValueError` that says what may stand there."""
+    """Read a distribution; raises `ValueError` with the valid forms."""
     kind, _, rest = text.strip().partition(":")
     try:
         if kind == "sharegpt" and not rest:
@@ -48,7 +48,7 @@ def parse(text: str, sharegpt: Lengths = SHAREGPT_PROMPT) -> Lengths:
             kind = rest
         return _checked(Lengths(int(kind), int(kind)))
     except ValueError:
-        raise ValueError(f"'{text}' is no length: say {SYNTAX}") from None
+        raise ValueError(f"'{text}' is no length; valid are {SYNTAX}") from None
 
 
 def _checked(lengths: Lengths) -> Lengths:

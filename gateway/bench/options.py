@@ -1,4 +1,4 @@
-"""The options of `llamapool bench`, and what is read from them."""
+"""The options of `llamapool bench`, and the objects made from them."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,7 +30,7 @@ class LengthType(click.ParamType):  # type: ignore[type-arg]  # generic since cl
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Lengths:
-        """Read it, or say what may stand there."""
+        """Read a distribution; fails with the valid forms."""
         if isinstance(value, Lengths):
             return value
         try:
@@ -49,11 +49,11 @@ _OPTIONS = (
         type=click.Choice([str(one) for one in BenchEndpoint]),
         default="chat",
         show_default=True,
-        help="Whom to ask; native is llama-server's /completion.",
+        help="Endpoint to measure; native is llama-server's /completion.",
     ),
-    click.option("--model", default="", help="Model name; none is the first that it names."),
+    click.option("--model", default="", help="Model name; empty: the first that the server lists."),
     click.option("--api-key", default="", envvar="LLAMA_API_KEY", help="Bearer key."),
-    click.option("--no-stream", is_flag=True, help="Ask for answers in one piece."),
+    click.option("--no-stream", is_flag=True, help="Ask for whole answers instead of streams."),
     click.option(
         "--prompt-tokens",
         type=_PROMPT,
@@ -66,64 +66,86 @@ _OPTIONS = (
         type=_REPLY,
         default="64",
         show_default=True,
-        help="Tokens of an answer, written likewise.",
+        help="Length of an answer in tokens, in the same notation.",
     ),
     click.option(
-        "--prompts", type=_FILE, help="File with a prompt a line; of .jsonl 'prompt' or 'text'."
+        "--prompts", type=_FILE, help="File with one prompt a line; .jsonl: its 'prompt' or 'text'."
     ),
     click.option(
         "--shared-prefix",
         type=_NATURAL,
         default=0,
-        help="Words that every conversation of a group begins with.",
+        help="Words of the system prompt that a group shares.",
     ),
-    click.option("--groups", type=_POSITIVE, default=1, help="Such groups, in turn."),
+    click.option("--groups", type=_POSITIVE, default=1, help="Number of such groups."),
     click.option(
-        "--turns", type=_POSITIVE, default=1, help="Requests of a conversation, with its history."
+        "--turns",
+        type=_POSITIVE,
+        default=1,
+        help="Requests of a conversation; each repeats the earlier ones.",
     ),
     click.option("--batch", type=_POSITIVE, default=1, help="Inputs of an embeddings request."),
-    click.option("--ignore-eos", is_flag=True, help="Send ignore_eos, which llama.cpp knows."),
+    click.option("--ignore-eos", is_flag=True, help="Send ignore_eos (llama.cpp's servers only)."),
     click.option(
-        "--field", multiple=True, metavar="NAME=JSON", help="More fields; may be repeated."
+        "--field",
+        multiple=True,
+        metavar="NAME=JSON",
+        help="Further field of the body; may be repeated.",
     ),
     click.option("--concurrency", type=_POSITIVE, help="Conversations at once. [default: 1]"),
     click.option(
         "--rate", type=_NOT_NEGATIVE, help="Open loop: conversations a second, Poisson arrivals."
     ),
     click.option("--requests", type=_POSITIVE, help="Conversations to begin. [default: 32]"),
-    click.option("--duration", type=_NOT_NEGATIVE, help="Seconds in which they begin."),
-    click.option("--warmup", type=_NATURAL, default=0, help="Conversations before, not measured."),
+    click.option("--duration", type=_NOT_NEGATIVE, help="Seconds in which conversations begin."),
+    click.option(
+        "--warmup", type=_NATURAL, default=0, help="Conversations before the load, not measured."
+    ),
     click.option(
         "--mixed",
         type=_NATURAL,
         default=0,
         metavar="N",
-        help="Streams that decode all the while, reported apart.",
+        help="Streams that decode during the whole load, reported apart.",
     ),
     click.option(
         "--mixed-tokens", type=_POSITIVE, default=512, help="Tokens of their answers. [512]"
     ),
-    click.option("--seed", type=int, default=0, help="Of texts, lengths and arrivals."),
-    click.option("--timeout", type=_NOT_NEGATIVE, default=600.0, help="Seconds for a request."),
-    click.option("--slo-ttft", type=_NOT_NEGATIVE, default=0.0, help="Goodput: most ms of TTFT."),
-    click.option("--slo-itl", type=_NOT_NEGATIVE, default=0.0, help="Most ms a token, in mean."),
-    click.option("--slo-e2e", type=_NOT_NEGATIVE, default=0.0, help="Most ms of a request."),
+    click.option("--seed", type=int, default=0, help="Seed of texts, lengths and arrivals."),
     click.option(
-        "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write figures."
+        "--timeout", type=_NOT_NEGATIVE, default=600.0, help="Longest request, in seconds."
     ),
-    click.option("--details", is_flag=True, help="With --json: every request's times, too."),
+    click.option(
+        "--slo-ttft", type=_NOT_NEGATIVE, default=0.0, help="Goodput: limit of TTFT, in ms."
+    ),
+    click.option(
+        "--slo-itl", type=_NOT_NEGATIVE, default=0.0, help="Goodput: limit of the mean ITL, in ms."
+    ),
+    click.option(
+        "--slo-e2e",
+        type=_NOT_NEGATIVE,
+        default=0.0,
+        help="Goodput: limit of a whole request, in ms.",
+    ),
+    click.option(
+        "--json",
+        "file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write the figures to this file.",
+    ),
+    click.option("--details", is_flag=True, help="With --json: also the times of each request."),
 )
 
 
 def with_options(command: _Command) -> _Command:
-    """Add them all."""
+    """Add all options to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def target_of(url: str, values: Mapping[str, Any]) -> BenchTarget:
-    """Read whom to ask, and how."""
+    """Make the target from the options."""
     return BenchTarget(
         url=url,
         endpoint=BenchEndpoint(values["endpoint"]),
@@ -137,7 +159,7 @@ def target_of(url: str, values: Mapping[str, Any]) -> BenchTarget:
 
 
 def shape_of(values: Mapping[str, Any]) -> LoadShape:
-    """Read what to ask."""
+    """Make the shape of the conversations from the options."""
     if values["batch"] > 1 and values["endpoint"] != BenchEndpoint.EMBEDDINGS:
         raise click.UsageError("--batch is for --endpoint embeddings")
     try:
@@ -156,7 +178,7 @@ def shape_of(values: Mapping[str, Any]) -> LoadShape:
 
 
 def load_of(values: Mapping[str, Any]) -> BenchLoad:
-    """Read how much to ask, and when."""
+    """Make the load from the options."""
     if values["rate"] and values["concurrency"]:
         raise click.UsageError("--concurrency closes the loop and --rate opens it: say one")
     if values["mixed"] and (values["no_stream"] or values["endpoint"] == BenchEndpoint.EMBEDDINGS):
@@ -175,7 +197,7 @@ def load_of(values: Mapping[str, Any]) -> BenchLoad:
 
 
 def slo_of(values: Mapping[str, Any]) -> Slo:
-    """Read what counts as good."""
+    """Make the limits of goodput from the options."""
     return Slo(ttft_ms=values["slo_ttft"], itl_ms=values["slo_itl"], e2e_ms=values["slo_e2e"])
 
 

@@ -1,4 +1,4 @@
-"""What is asked: conversations, each the same for the same seed and number, in whatever order."""
+"""The conversations of a load. One is determined by its seed and number, in whatever order."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from gateway.bench.words import drawn, text
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request's own part."""
+    """What one request adds to its conversation."""
 
     inputs: tuple[str, ...]
     """One text; several for a batch of embeddings."""
@@ -17,7 +17,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Requests that follow each other, each with what was said before."""
+    """Requests that follow each other; each repeats those before it and their answers."""
 
     index: int
     system: str
@@ -31,12 +31,12 @@ class LoadShape:
     prompt: Lengths = Lengths(128, 128)
     output: Lengths = Lengths(64, 64)
     shared_prefix: int = 0
-    """Length of what all conversations of a group begin with."""
+    """Length of the system prompt that all conversations of a group share."""
     groups: int = 1
     turns: int = 1
     batch: int = 1
     prompts: tuple[str, ...] = ()
-    """From a file, taken in turn instead of drawn words."""
+    """Prompts of a file, used in turn instead of drawn words."""
 
 
 def conversation(shape: LoadShape, seed: int, index: int, kind: str = "load") -> Conversation:

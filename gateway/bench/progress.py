@@ -1,4 +1,4 @@
-"""A line on standard error that tells how far a run is; only on a terminal."""
+"""A progress line on standard error; only on a terminal."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ def _write(text: str) -> None:
 
 
 def fraction(load: BenchLoad, n_done: int, elapsed_s: float, turns: int = 1) -> float:
-    """Return how much of a load is over: by its requests or its time, whichever is further."""
+    """Return the done share of a load, by requests or by time, whichever is more."""
     by_requests = n_done / (load.requests * turns) if load.requests else 0.0
     by_time = elapsed_s / load.duration_s if load.duration_s else 0.0
     return min(1.0, max(by_requests, by_time))

@@ -1,4 +1,4 @@
-"""Prompts out of a file, as other load generators take them."""
+"""Reads prompts from a file, in the forms that other load generators read."""
 
 from pathlib import Path
 

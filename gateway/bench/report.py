@@ -13,7 +13,7 @@ FORMAT = 1
 
 
 def text(run: BenchRun, slo: Slo) -> str:
-    """Write what a person reads: the load, the background if there was one, the client itself."""
+    """Return the report: the load, the background streams, the load generator itself."""
     found = summarize(_of(run, Role.LOAD), slo)
     parts = [table(found, slo)]
     if background := _of(run, Role.BACKGROUND):
@@ -27,7 +27,7 @@ def text(run: BenchRun, slo: Slo) -> str:
 
 
 def _client(run: BenchRun, duration_s: float) -> str:
-    """Tell what the load generator itself took, and how late it was."""
+    """Return the CPU time of the load generator and its largest delay."""
     share = run.client_cpu_s / duration_s if duration_s else 0.0
     each_us = run.client_cpu_s / run.n_pieces * 1e6 if run.n_pieces else 0.0
     words = f"{share:.1%} of a core"

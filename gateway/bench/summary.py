@@ -16,7 +16,7 @@ from gateway.bench.client.transcript import Failure, Transcript
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How values are spread."""
+    """Distribution of a figure."""
 
     n: int
     mean: float
@@ -30,18 +30,18 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """What a request must keep to count as good, in milliseconds; 0 asks nothing."""
+    """Limits that a request must keep to count as good, in milliseconds; 0 is no limit."""
 
     ttft_ms: float = 0.0
     itl_ms: float = 0.0
-    """Of the mean over a request's tokens."""
+    """Limit for the mean over the tokens of a request."""
     e2e_ms: float = 0.0
 
     def __bool__(self) -> bool:
         return any((self.ttft_ms, self.itl_ms, self.e2e_ms))
 
     def is_kept(self, one: Transcript) -> bool:
-        """Whether a request that came to its end was good."""
+        """Return whether a finished request kept all limits."""
         if self.ttft_ms and not (one.arrivals_s and one.ttft_s * 1e3 <= self.ttft_ms):
             return False
         if self.itl_ms and one.n_output > 1 and one.tpot_s * 1e3 > self.itl_ms:
@@ -51,7 +51,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a load got. Times are in milliseconds, `_s` in seconds."""
+    """Figures of a load. Times are in milliseconds, those named `_s` in seconds."""
 
     n_ok: int
     n_failed: int
@@ -65,7 +65,7 @@ class Summary:
     n_prompt: int
     n_cached: int
     n_computed: int
-    """Prompt tokens that the server says that it read; -1 if it does not say."""
+    """Prompt tokens that the server reports as computed; -1 if it does not report them."""
     n_output: int
     ttft_ms: Spread | None
     itl_ms: Spread | None
@@ -78,7 +78,7 @@ class Summary:
 
 
 def summarize(transcripts: Iterable[Transcript], slo: Slo | None = None) -> Summary:
-    """Count, add up and sort."""
+    """Compute the figures of these requests."""
     found = tuple(transcripts)
     ok = [one for one in found if one.ok]
     n_cut = sum(one.failure is Failure.CUT for one in found)
@@ -118,18 +118,18 @@ def summarize(transcripts: Iterable[Transcript], slo: Slo | None = None) -> Summ
 
 
 def _total(counts: Iterable[int]) -> int:
-    """Add up what servers told; -1 if none did."""
+    """Add up the counts that are known; -1 if none is."""
     told = [count for count in counts if count >= 0]
     return sum(told) if told else -1
 
 
 def _has_first(one: Transcript) -> bool:
-    """Whether a first token was seen as such: an answer in one piece shows only its end."""
+    """Return whether the time of the first token is known; of a whole answer it is not."""
     return bool(one.arrivals_s) and one.streamed
 
 
 def error_kind(one: Transcript) -> str:
-    """Name why a request failed, a refusal with its status."""
+    """Return the kind of a failure; of a refusal with its status."""
     if one.failure is Failure.REFUSED:
         return f"{Failure.REFUSED}_{one.status}"
     return str(one.failure)
@@ -144,7 +144,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Describe values; nothing has no spread."""
+    """Return the distribution of values; None for no values."""
     if not values:
         return None
     ordered = sorted(values)

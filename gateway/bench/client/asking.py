@@ -1,4 +1,4 @@
-"""Asks one request and writes down what comes."""
+"""Sends one request and fills in its transcript."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from gateway.bench.client.dialects import (
     AnswerPiece,
     BenchEndpoint,
     BenchTarget,
-    Said,
+    ChatTurn,
     body,
     read,
 )
@@ -25,18 +25,18 @@ _DONE = b"[DONE]"
 
 
 class Asker:
-    """One server, asked in one endpoint's way."""
+    """A server and the endpoint that is measured."""
 
     def __init__(self, target: BenchTarget) -> None:
         self.target = target
         self.client = Client(target.url, target.api_key)
         self.n_pieces = 0
-        """Of all answers, for the progress bar."""
+        """Events of all answers so far, for the progress bar."""
 
     async def ask(
         self,
         ask: Ask,
-        history: Sequence[Said],
+        history: Sequence[ChatTurn],
         transcript: Transcript,
         on_text: Callable[[], object] = lambda: None,
     ) -> None:
@@ -119,7 +119,7 @@ def _refusal(data: bytes) -> str:
 
 
 async def first_model(client: Client) -> str:
-    """Return the first model that the server names; empty if it does not."""
+    """Return the first model that the server lists; empty if it lists none."""
     try:
         listed: Any = orjson.loads(await client.get("/v1/models"))
     except (Unanswered, orjson.JSONDecodeError):

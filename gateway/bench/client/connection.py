@@ -1,4 +1,4 @@
-"""HTTP/1.1 as a load generator needs it: h11 over asyncio's streams, connections reused."""
+"""HTTP/1.1 client of the load generator: h11 over asyncio's streams, with reused connections."""
 
 import asyncio
 import ssl
@@ -23,17 +23,17 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a URL leads."""
+    """Host, port and path of a base URL."""
 
     host: str
     port: int
     is_tls: bool
     prefix: str
-    """Path before every endpoint's, without `/v1`."""
+    """Path before every endpoint, without `/v1`."""
 
     @property
     def authority(self) -> str:
-        """Return what stands in `Host`."""
+        """Return the value of the header `Host`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
 
@@ -54,7 +54,7 @@ class BenchConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.is_reused = False
         self.headers: dict[str, str] = {}
-        """Of the last answer, names in lower case."""
+        """Headers of the last answer, names in lower case."""
         self._reader = reader
         self._writer = writer
         self._h11 = h11.Connection(h11.CLIENT)
@@ -87,7 +87,7 @@ class BenchConnection:
                 raise Unanswered(Failure.BROKEN, "the server closed the connection")
 
     async def more(self) -> bytes:
-        """Return what has come of the body; nothing at its end."""
+        """Return the next piece of the body; empty at its end."""
         found: list[bytes] = []
         while not self._is_over:
             event = self._next()
@@ -109,7 +109,7 @@ class BenchConnection:
         return b"".join(found)
 
     def again(self) -> bool:
-        """Make ready for the next request, if both sides keep the connection."""
+        """Prepare for the next request, if both sides keep the connection open."""
         if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
             return False
         self._h11.start_next_cycle()
@@ -136,7 +136,7 @@ class BenchConnection:
 
 
 class Client:
-    """Connections to one server, kept as HTTP/1.1 keeps them."""
+    """Idle and busy connections to one server."""
 
     def __init__(self, url: str, api_key: str = "") -> None:
         self.address = address_of(url)
@@ -154,7 +154,7 @@ class Client:
         return f"<Client {self.address.authority} idle={len(self._idle)}>"
 
     async def open(self, method: str, path: str, body: bytes = b"") -> tuple[BenchConnection, int]:
-        """Send a request and wait for its status; the body is the caller's to read."""
+        """Send a request and wait for its status; the caller reads the body."""
         headers = [*self._headers]
         if body:
             headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]

@@ -1,4 +1,4 @@
-"""The endpoints that can be measured: their paths, how to ask, and how to read the answer."""
+"""The endpoints that can be measured: path, form of a request, reading of an answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class BenchEndpoint(StrEnum):
-    """Whom a load asks."""
+    """Kind of endpoint."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -25,7 +25,7 @@ PATHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchTarget:
-    """The server, and what every request to it says."""
+    """The server, and what all requests have in common."""
 
     url: str
     endpoint: BenchEndpoint = BenchEndpoint.CHAT
@@ -34,17 +34,17 @@ class BenchTarget:
     stream: bool = True
     ignore_eos: bool = False
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Any other fields of the body; they stand above ours."""
+    """Further fields of the body; they take precedence over ours."""
     timeout_s: float = 600.0
 
     @property
     def streams(self) -> bool:
-        """Whether answers come in events."""
+        """Whether answers come as events."""
         return self.stream and self.endpoint is not BenchEndpoint.EMBEDDINGS
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ChatTurn:
     """One message of a conversation."""
 
     role: str
@@ -53,7 +53,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What the server says that it counted; -1 where it says nothing."""
+    """Counts that the server reports; -1 where it reports none."""
 
     n_prompt: int = -1
     n_cached: int = -1
@@ -63,7 +63,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPiece:
-    """What one JSON object of an answer says."""
+    """Content of one JSON object of an answer."""
 
     text: str = ""
     finish: str = ""
@@ -72,9 +72,9 @@ class AnswerPiece:
 
 
 def body(
-    target: BenchTarget, history: Sequence[Said], inputs: Sequence[str], n_max: int
+    target: BenchTarget, history: Sequence[ChatTurn], inputs: Sequence[str], n_max: int
 ) -> dict[str, Any]:
-    """Write the request for what was said so far, the question last."""
+    """Return the request for a conversation, whose last message is the question."""
     fields: dict[str, Any] = {"model": target.model} if target.model else {}
     match target.endpoint:
         case BenchEndpoint.EMBEDDINGS:
@@ -95,8 +95,8 @@ def body(
     return fields | dict(target.fields)
 
 
-def _plain(history: Sequence[Said]) -> str:
-    """Write a conversation for an endpoint that knows no messages."""
+def _plain(history: Sequence[ChatTurn]) -> str:
+    """Return a conversation as text, for an endpoint without messages."""
     return "\n".join(one.content for one in history)
 
 
@@ -124,7 +124,7 @@ def _of_message(choice: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _text(told: Mapping[str, Any]) -> str:
-    """Return whatever the model wrote: text, thoughts, or arguments of a call."""
+    """Return what the model wrote: text, reasoning, or arguments of a call."""
     if text := told.get("content") or told.get("text"):
         return str(text)
     if thought := told.get("reasoning_content"):

@@ -1,8 +1,8 @@
-"""Server-sent events out of pieces of a body that may be cut anywhere."""
+"""Reads server-sent events from pieces of a body, cut anywhere."""
 
 
 class SseParser:
-    """Takes bytes, gives the data of the events that they complete."""
+    """Collects bytes and returns the data of complete events."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -25,7 +25,7 @@ class SseParser:
         return payloads
 
     def _unified(self, data: bytes) -> bytes:
-        """Make every line end a line feed; a last carriage return waits for what follows it."""
+        """Turn all line ends into line feeds; a last carriage return waits for more."""
         data, self._held = self._held + data, b""
         if data.endswith(b"\r"):
             data, self._held = data[:-1], b"\r"

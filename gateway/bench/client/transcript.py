@@ -9,7 +9,7 @@ from gateway.bench.client.dialects import AnswerPiece, Counts
 
 
 class Role(StrEnum):
-    """For what a request was made."""
+    """Purpose of a request."""
 
     WARMUP = "warmup"
     BACKGROUND = "background"
@@ -17,7 +17,7 @@ class Role(StrEnum):
 
 
 class Failure(StrEnum):
-    """Why a request failed; a refusal has its status beside it."""
+    """Why a request failed; the status of a refusal is kept beside it."""
 
     CONNECT = "connect"
     REFUSED = "http"
@@ -25,7 +25,7 @@ class Failure(StrEnum):
     ERROR_EVENT = "error_event"
     BROKEN = "broken"
     CUT = "cut"
-    """By ourselves, when the load was over: no error."""
+    """Cancelled by us when the load was over; not an error."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class Transcript:
     turn: int = 0
     n_inputs: int = 1
     streamed: bool = True
-    """Whether the answer came in events; one in one piece shows no first token."""
+    """Whether the answer came as events; the first token of a whole answer cannot be seen."""
     start_s: float = 0.0
     end_s: float = 0.0
-    """When the last byte was there; of a failure, when it was noticed."""
+    """When the last byte came, or when a failure was noticed."""
     arrivals_s: list[float] = field(default_factory=list)
-    """Of every piece with text."""
+    """Arrival of every piece with text."""
     pieces: list[str] = field(default_factory=list)
     counts: Counts = Counts()
     status: int = 0
@@ -51,7 +51,7 @@ class Transcript:
     message: str = ""
 
     def take(self, piece: AnswerPiece, now_s: float) -> None:
-        """Add what has come."""
+        """Add a piece."""
         if piece.text:
             self.arrivals_s.append(now_s)
             self.pieces.append(piece.text)
@@ -64,23 +64,23 @@ class Transcript:
             self.fail(Failure.ERROR_EVENT, piece.error)
 
     def fail(self, failure: Failure, message: str = "") -> None:
-        """Say why it failed; the first reason stays."""
+        """Note why it failed; later reasons are ignored."""
         if self.failure is None:
             self.failure, self.message = failure, message
 
     @property
     def ok(self) -> bool:
-        """Whether it came to its end."""
+        """Whether the answer is complete."""
         return self.failure is None
 
     @property
     def text(self) -> str:
-        """The whole answer."""
+        """Text of the answer."""
         return "".join(self.pieces)
 
     @property
     def n_output(self) -> int:
-        """Tokens of the answer: the server's count, else the pieces'."""
+        """Tokens of the answer, by the server's count; without one, the number of pieces."""
         return self.counts.n_output if self.counts.n_output >= 0 else len(self.arrivals_s)
 
     @property

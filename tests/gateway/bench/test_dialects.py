@@ -8,13 +8,13 @@ from gateway.bench.client.dialects import (
     AnswerPiece,
     BenchEndpoint,
     BenchTarget,
+    ChatTurn,
     Counts,
-    Said,
     body,
     read,
 )
 
-HISTORY = [Said("system", "s"), Said("user", "u")]
+HISTORY = [ChatTurn("system", "s"), ChatTurn("user", "u")]
 PLAIN = "s\nu"
 
 

@@ -36,7 +36,7 @@ def test_lengths_are_read(written: str, expected: Lengths) -> None:
     ],
 )
 def test_a_wrong_length_is_refused_with_what_may_stand_there(written: str) -> None:
-    with pytest.raises(ValueError, match="is no length: say N"):
+    with pytest.raises(ValueError, match="is no length; valid are N"):
         parse(written)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.settings.side_files import with_companions
+from worker.settings.side_files import with_side_files
 
 
 def test_paths_become_absolute_and_keep_their_scales(
@@ -15,7 +15,7 @@ def test_paths_become_absolute_and_keep_their_scales(
     monkeypatch.chdir(tmp_path)
     for name in ("a.gguf", "b.gguf", "system.txt"):
         (tmp_path / name).write_text("x")
-    worker = with_companions(
+    worker = with_side_files(
         WorkerConfig(
             slot_save_path=".",
             lora=("a.gguf", "b.gguf:0.5"),
@@ -28,7 +28,7 @@ def test_paths_become_absolute_and_keep_their_scales(
     assert worker.lora == (f"{tmp_path}/a.gguf:1.0", f"{tmp_path}/b.gguf:0.5")
     assert worker.control_vector == (f"{tmp_path}/b.gguf:-1.0",)
     assert worker.system_prompt_file == f"{tmp_path}/system.txt"
-    assert with_companions(worker) == worker
+    assert with_side_files(worker) == worker
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_paths_become_absolute_and_keep_their_scales(
 )
 def test_what_is_missing_is_named(worker: WorkerConfig, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        with_companions(worker)
+        with_side_files(worker)

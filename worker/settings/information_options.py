@@ -58,7 +58,7 @@ def _option(flags: str, tell: Callable[[click.Context], str], text: str) -> clic
     )
 
 
-def telling_options() -> list[click.Option]:
+def information_options() -> list[click.Option]:
     """Return the options; each ends the command."""
     return [
         version_option(),
