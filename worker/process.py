@@ -73,9 +73,11 @@ class WorkerProcess:
             model=config.alias,
         )
         name = f"{hello.worker}:{hello.epoch}"
-        self._link = Link(
-            GatewayConnection(self._zmq, config.connect[0], name), self._outlet, hello
-        )
+        connections = [
+            GatewayConnection(self._zmq, endpoint, name, number)
+            for number, endpoint in enumerate(config.connect)
+        ]
+        self._link = Link(connections, self._outlet, hello)
         self._link.is_held = is_held
         self._n_signals = 0
         self._is_admitted = False
@@ -100,7 +102,7 @@ class WorkerProcess:
             self.close()
 
     def open(self) -> None:
-        """Connect to the gateway and begin to load the model."""
+        """Connect to the gateways and begin to load the model."""
         self._thread.start(self._on_load)
         self._link.open()
 

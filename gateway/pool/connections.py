@@ -1,7 +1,7 @@
 """Connections of workers: handshake, order of frames, liveness, one frame a turn of the loop.
 
 It turns bytes into messages and lost connections into one call, and knows nothing of tasks. Every
-connection has a fresh identity (`name:epoch:n`); frames of an identity that was given up are
+connection has a fresh identity (`name:epoch:m.n`); frames of an identity that was given up are
 counted and answered with a gap in the sequence, upon which a living worker connects anew.
 """
 
@@ -43,6 +43,8 @@ class WorkerConnection:
     name: str
     epoch: int
     model: str
+    number: int = 0
+    """The worker's own number of it."""
     seen_at: float
     moved_at: float
     """When its engine last made a step, or had nothing to do."""
@@ -85,8 +87,10 @@ class Owner(Protocol):
 class WorkerConnections:
     """All connections of workers over one ROUTER."""
 
-    def __init__(self, owner: Owner, *, heartbeat_s: float) -> None:
+    def __init__(self, owner: Owner, gateway: str, *, heartbeat_s: float) -> None:
+        """`gateway` is the id of this process."""
         self._owner = owner
+        self._gateway = gateway
         self._heartbeat_s = heartbeat_s
         self._socket = RouterSocket(self._on_frame, self._on_disconnect)
         self._peers: dict[bytes, WorkerConnection] = {}
@@ -227,6 +231,10 @@ class WorkerConnections:
         if old is not None and old.epoch != hello.epoch:
             self._doubt(old, identity, data)
             return
+        if old is not None and old.number != hello.connection:
+            # A second way to this process: the worker sees whom it has reached, and gives it up.
+            self._socket.send(identity, codec.encode(0, [self._welcome()]))
+            return
         if old is not None:
             self._lose(old, "connected anew", died=False)
         self._admit(key, identity, hello, frame.messages[1:])
@@ -239,14 +247,18 @@ class WorkerConnections:
             name=hello.worker,
             epoch=hello.epoch,
             model=hello.model,
+            number=hello.connection,
             seen_at=now,
             moved_at=now,
         )
         self._peers[identity] = peer
         self._owner.joined(peer)
-        self.post(key, Welcome(gateway="llamapool", heartbeat_s=self._heartbeat_s))
+        self.post(key, self._welcome())
         if more:
             self._owner.received(peer, more, now)
+
+    def _welcome(self) -> Welcome:
+        return Welcome(gateway=self._gateway, heartbeat_s=self._heartbeat_s)
 
     def _doubt(self, old: WorkerConnection, identity: bytes, hello: bytes) -> None:
         """Let a second worker of a name wait until the first one sends something or is lost."""

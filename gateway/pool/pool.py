@@ -6,6 +6,7 @@ liveness. It knows nothing of HTTP, and does not decide which worker runs what.
 
 import asyncio
 import itertools
+import secrets
 import time
 from collections.abc import Mapping
 
@@ -46,7 +47,11 @@ class Pool:
         )
         self._settings = ModelSettings()
         self._transport = TaskTransport(
-            self._dispatcher, metrics, self._settings, heartbeat_s=config.heartbeat_s
+            self._dispatcher,
+            metrics,
+            self._settings,
+            gateway=secrets.token_hex(8),
+            heartbeat_s=config.heartbeat_s,
         )
         # Not from 0: workers may still send messages for tasks of an earlier gateway process.
         self._ids = itertools.count(time.time_ns() // 1_000_000 % _ID_CYCLE)

@@ -32,12 +32,13 @@ class TaskTransport:
         metrics: Metrics,
         settings: ModelSettings,
         *,
+        gateway: str,
         heartbeat_s: float,
     ) -> None:
         self._dispatcher = dispatcher
         self._settings = settings
         self._metrics = metrics
-        self._peers = WorkerConnections(self, heartbeat_s=heartbeat_s)
+        self._peers = WorkerConnections(self, gateway, heartbeat_s=heartbeat_s)
         self._streams: dict[int, TaskStream] = {}
         self._idle = asyncio.Event()
 

@@ -115,7 +115,8 @@ class Admin:
         pool = self._service.pool
         shown = []
         for report, card in await pool.slots(model):
-            is_own = bool(scope["key"]) and pool.tenant_of(report.task_id) == scope["tenant"]
+            tenant = None if report.is_foreign else pool.tenant_of(report.task_id)
+            is_own = bool(scope["key"]) and tenant == scope["tenant"]
             is_told = scope["is_admin"] or is_own
             shown.append(slot(report if is_told else bare(report), card, legacy=legacy))
         return shown

@@ -66,7 +66,7 @@ def parts(item: m.FrameItem) -> tuple[Any, ...]:
 
 def _item(item: m.FrameItem) -> tuple[Any, ...]:
     if type(item) is m.Envelope:
-        (task_id, attempt), payload, slot = item
+        (task_id, attempt, _), payload, slot = item
         return _TAG_OF[type(payload)], task_id, attempt, slot, _pack_fields(payload)
     return _TAG_OF[type(item)], _pack_fields(item)
 

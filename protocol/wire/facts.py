@@ -164,6 +164,8 @@ class SlotReport:
     id: int
     is_processing: bool
     task_id: int = -1
+    is_foreign: bool = False
+    """The task is another gateway's: its id says nothing to the one that asks."""
     n_prompt: int = 0
     n_prompt_processed: int = 0
     n_cached: int = 0

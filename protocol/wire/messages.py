@@ -44,6 +44,8 @@ class TaskKey(NamedTuple):
 
     id: int
     attempt: int = 0
+    connection: int = 0
+    """The worker's number of the connection that the task came over; it does not travel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ class Welcome(Message):
     """Answers `Hello`: who the gateway is and how often it wants a heartbeat."""
 
     gateway: str
+    """Id of the gateway's process, a new one at each start."""
     heartbeat_s: float = 1.0
     wire_version: int = WIRE_VERSION
 
@@ -207,6 +210,8 @@ class Hello(Message):
     pid: int
     model: str
     """The alias under which the model will be served, known before it is loaded."""
+    connection: int = 0
+    """The worker's number of this connection: it may have several to one address."""
     wire_version: int = WIRE_VERSION
 
 
@@ -222,6 +227,8 @@ class Ready(Message):
     """The model is loaded and warm: the slots are open, unless the worker is held."""
 
     card: ModelCard
+    granted: int = 0
+    """As in `Heartbeat`."""
     is_held: bool = False
     """It takes only tasks that name it, until it says `Admitted`: it is being tried."""
 
@@ -243,6 +250,15 @@ class Heartbeat(Message):
     """The model is not loaded: the next task waits until it is."""
     stall_s: float = 10.0
     """While it is busy, `step` grows at least this often, or the worker ends itself."""
+    granted: int = 0
+    """Credits given to this gateway less those taken from it, since the connection began.
+
+    It begins with all of the card; what it returned by itself is not counted here.
+    """
+    others: int = 0
+    """Tasks of other gateways that hold a credit."""
+    is_shared: bool = False
+    """Other gateways use the worker too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from protocol.wire.messages import Chat, TaskMessage, Terminal
+from protocol.wire.sharing import CONFIGURED, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +100,13 @@ class SlotActed(Terminal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLora(TaskMessage):
-    """Set the scales of all adapters (those not named to 0), or only list them (`scales` None)."""
+    """Set the scales of all adapters (those not named to 0), or only list them (`scales` None).
+
+    Nothing is set if the worker has a newer version.
+    """
 
     scales: tuple[tuple[int, float], ...] | None = None
+    version: Version = CONFIGURED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +129,16 @@ class LoraListed(Terminal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSystemPrompt(TaskMessage):
-    """Give all slots a common beginning (the seeds' `system_prompt`); "" takes it away."""
+    """Give all slots a common beginning (the seeds' `system_prompt`); "" takes it away.
+
+    Nothing is set if the worker has a newer version.
+    """
 
     prompt: str
     anti_prompt: str = ""
     """Ends the generations that begin so."""
+    assistant_name: str = ""
+    version: Version = CONFIGURED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """The name that each message has on the wire."""
 
 from protocol.wire import messages as m
+from protocol.wire import sharing
 from protocol.wire import side_tasks as s
 
 TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
@@ -14,11 +15,16 @@ TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
     "cancel": m.Cancel,
     "drain": m.Drain,
     "ping": m.Ping,
+    "returned": sharing.Returned,
+    "demand": sharing.Demand,
+    "successor": sharing.Successor,
+    "stay": sharing.Stay,
     "hello": m.Hello,
     "loading": m.LoadingProgress,
     "ready": m.Ready,
     "admitted": m.Admitted,
     "heartbeat": m.Heartbeat,
+    "recall": sharing.Recall,
     "started": m.Started,
     "evicted": m.Evicted,
     "progress": m.Progress,
@@ -44,6 +50,7 @@ TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
     "lora_listed": s.LoraListed,
     "set_system_prompt": s.SetSystemPrompt,
     "system_prompt_set": s.SystemPromptSet,
+    "settings": sharing.SettingsTold,
 }
 PAYLOADS = frozenset(cls for cls in TAGS.values() if issubclass(cls, m.TaskMessage))
 """What travels in an envelope."""

@@ -66,7 +66,9 @@ def items(cls: Any) -> st.SearchStrategy[Any]:
     if not issubclass(cls, m.TaskMessage):
         return instances(cls)
     number = SCALARS[int]
-    return st.builds(m.Envelope, st.builds(m.TaskKey, number, number), instances(cls), number)
+    return st.builds(
+        m.Envelope, st.builds(m.TaskKey, number, number, st.just(0)), instances(cls), number
+    )
 
 
 MESSAGES = st.one_of([items(cls) for cls in TAGS.values()])

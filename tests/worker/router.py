@@ -42,7 +42,10 @@ class Gateway:
         while self._router.poll(wait_ms):
             wait_ms = 0
             self.peer, data = self._router.recv_multipart()
-            self.heard += codec.decode(data).messages
+            messages = codec.decode(data).messages
+            self.heard += messages
+            if any(isinstance(one, m.Hello) for one in messages):
+                self.send(m.Welcome(gateway="g"))
         return len(self.heard) > n_before
 
     def of(self, kind: type[T]) -> list[T]:

@@ -57,10 +57,16 @@ class EmbeddingBatcher:
         self._jobs.append(job)
         self._call(job)
 
-    def drop(self, key: TaskKey | None = None) -> None:
-        """Drop a task, or all of them."""
+    def drop(self, key: TaskKey) -> None:
+        """Drop a task."""
         for job in list(self._jobs):
-            if key in (None, job.key):
+            if key == job.key:
+                job.is_dropped = True
+
+    def drop_all(self, connection: int) -> None:
+        """Drop the tasks of a connection."""
+        for job in list(self._jobs):
+            if job.key.connection == connection:
                 job.is_dropped = True
 
     def _job(self, key: TaskKey, task: Embed | Rerank) -> EmbeddingJob:

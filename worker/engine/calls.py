@@ -64,6 +64,11 @@ class EngineJobs:
         self._heavy = deque(call for call in self._heavy if call.key != key)
         return len(self._heavy) < n
 
+    def drop_of(self, connection: int) -> None:
+        """Drop the jobs of a connection."""
+        self._heavy = deque(one for one in self._heavy if one.key.connection != connection)
+        self._for_slots = [one for one in self._for_slots if one.key.connection != connection]
+
     def drop(self) -> list[EngineJob]:
         """Drop all jobs and return them."""
         found = [*self._heavy, *self._for_slots]

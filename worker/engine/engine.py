@@ -7,6 +7,7 @@ the messages of a step leave in one call of `emit`.
 import logging
 import queue
 from collections import deque
+from dataclasses import replace
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import (
@@ -184,13 +185,10 @@ class Engine:
                 self._accept(task, *more)
             case Abort(key):
                 self._abort(key)
-            case AbortAll():
-                self._waiting.clear()
-                self._calls.drop()
-                for slot in self._busy():
-                    self._release(slot)
+            case AbortAll(connection):
+                self._abort_all(connection)
             case Report(key):
-                self._outbox.append(Envelope(key, self._inspected()))
+                self._outbox.append(Envelope(key, self._inspected(key.connection)))
             case EngineJob():
                 self._outbox += self._calls.take(command)
             case Stop():
@@ -221,6 +219,14 @@ class Engine:
         for slot in self._busy():
             if slot.active.task.key == key:
                 self._outbox += self._results.finish(slot, Finish.CANCELLED)
+                self._release(slot)
+
+    def _abort_all(self, connection: int) -> None:
+        """End the tasks of a connection; nobody is told."""
+        self._waiting = deque(one for one in self._waiting if one.key.connection != connection)
+        self._calls.drop_of(connection)
+        for slot in self._busy():
+            if slot.active.task.key.connection == connection:
                 self._release(slot)
 
     def _admit(self) -> None:
@@ -300,11 +306,17 @@ class Engine:
             self._outbox.append(failed(slot.active.task.key, error))
             self._release(slot)
 
-    def _inspected(self) -> Inspected:
-        """Describe each slot."""
+    def _inspected(self, connection: int) -> Inspected:
+        """Describe each slot, for the gateway that asks over this connection."""
         render = self._backend.vocabulary.render if self._shows_texts else None
         drafts = self._drafter is not None
-        reports = [slot.report(is_speculative=drafts, render=render) for slot in self.slots]
+        reports = [
+            replace(
+                slot.report(is_speculative=drafts, render=render),
+                is_foreign=slot.connection not in (-1, connection),
+            )
+            for slot in self.slots
+        ]
         return Inspected(slots=tuple(reports))
 
     def _flush(self) -> None:

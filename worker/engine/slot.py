@@ -121,6 +121,8 @@ class Slot:
     """Leading tokens whose cells other sequences may hold too: an upper bound."""
     last_params: SamplingParams | None = None
     last_task_id: int = -1
+    connection: int = -1
+    """That its last task came over; -1 is none."""
     _last: SlotReport = field(init=False, repr=False)
     """Report that is given while the slot is idle."""
 
@@ -140,7 +142,7 @@ class Slot:
         run.reading = run.task.prompt
         on_device = run.sampler.backend_sampling
         self.last_params = replace(run.task.params, backend_sampling=on_device)
-        self.last_task_id = run.task.key.id
+        self.last_task_id, self.connection = run.task.key.id, run.task.key.connection
 
     def started(self, n_known: int) -> Envelope:
         """Return the message of the task's start; `n_known` tokens of its prompt are cached."""

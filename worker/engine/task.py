@@ -61,7 +61,9 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class AbortAll:
-    """Command: end every task without a message, because the gateway is gone."""
+    """Command: end every task of a connection without a message: its gateway is gone."""
+
+    connection: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,18 @@ logger = logging.getLogger(__name__)
 class GatewayConnection:
     """One DEALER to one gateway."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, name: str) -> None:
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        name: str,
+        number: int = 0,
+    ) -> None:
+        """`number` tells the connections of one worker apart."""
         self._context = context
         self._endpoint = endpoint
         self._name = name
+        self.number = number
         self._n_opened = 0
         self._n_sent = 0
         self._n_received = 0
@@ -39,7 +47,9 @@ class GatewayConnection:
     def open(self) -> None:
         """Dial; whatever is sent before the gateway listens is kept until it does."""
         self.dealer = self._context.socket(zmq.DEALER)
-        self.dealer.setsockopt(zmq.IDENTITY, f"{self._name}:{self._n_opened}".encode())
+        self.dealer.setsockopt(
+            zmq.IDENTITY, f"{self._name}:{self.number}.{self._n_opened}".encode()
+        )
         self.dealer.setsockopt(zmq.LINGER, 0)
         self.dealer.setsockopt(zmq.SNDHWM, 0)
         self.dealer.setsockopt(zmq.RCVHWM, 0)
@@ -56,8 +66,20 @@ class GatewayConnection:
         self._n_sent = self._n_received = 0
         self._failed.clear()
 
+    def beside(self, number: int) -> "GatewayConnection":
+        """Return another connection to the same endpoint."""
+        return GatewayConnection(self._context, self._endpoint, self._name, number)
+
+    @property
+    def is_dialled(self) -> bool:
+        """Whether there is a socket."""
+        return self.monitor_fd >= 0
+
     def close(self, *, linger_ms: int = 0) -> None:
-        """Hang up; `linger_ms` lets the last frames leave."""
+        """Hang up, if it is dialled; `linger_ms` lets the last frames leave."""
+        if not self.is_dialled:
+            return
+        self.monitor_fd = -1
         self.dealer.disable_monitor()
         self._monitor.close()
         self.dealer.close(linger=linger_ms)

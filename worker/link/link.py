@@ -18,33 +18,36 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m
 from protocol.wire.codec import ProtocolError
-from protocol.wire.messages import FrameItem
+from protocol.wire.messages import Envelope, FrameItem
+from protocol.wire.sharing import Demand, Returned, Stay, Successor
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
 from worker.engine.task import failed
 from worker.link.connection import GatewayConnection
 from worker.link.outbound import OutboundQueue
 from worker.link.preparation import Preparation
+from worker.link.sessions import GatewaySession, Sessions
 from worker.link.side_tasks import SideTasks
 from worker.link.tasks import Tasks
 from worker.prompt.prompt import PromptReader
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_HEARTBEAT_S = 1.0
 _FORWARDING_S = 0.1
 """Maximum time that a turn forwards messages of the engine before the process does other work."""
 _HEARING_S = 0.05
-"""Maximum time that a turn reads frames; the rest is read in the next turn."""
+"""Maximum time that a turn reads frames of a gateway; the rest is read in the next turn."""
+_RECALL_LIMIT_S = 10.0
+"""A gateway that has not answered a recall after this time is taken for stuck."""
 
 
 class Link:
-    """Speaks with one gateway on behalf of one engine."""
+    """Speaks with the gateways on behalf of one engine."""
 
     def __init__(
-        self, connection: GatewayConnection, outlet: OutboundQueue, hello: m.Hello
+        self, connections: Sequence[GatewayConnection], outlet: OutboundQueue, hello: m.Hello
     ) -> None:
-        self._connection = connection
+        self._sessions = Sessions(connections, outlet.fd, self._heartbeat)
         self._outlet = outlet
         self._hello = hello
         self._engine: Engine | None = None
@@ -53,39 +56,33 @@ class Link:
         self.tasks = Tasks(self.preparation)
         self._away = m.Heartbeat(step=0, busy=0)
         """The heartbeat while there is no engine."""
-        self._heartbeat_s = DEFAULT_HEARTBEAT_S
         self._next_beat = 0.0
         self._slowest_s = 0.0
         """Longest wait for this thread since the last heartbeat, in seconds."""
-        self._sources: list[tuple[Any, int]] = []
-        """Sockets and descriptors that a turn polls."""
-        self._is_welcome = False
         self.draining = False
-        self.is_held = False
-        """The worker is being tried: gateways give it only tasks that name it."""
         self.refused = ""
-        """Why the gateway refused this worker; empty if it did not."""
-        self.is_open = False
-        """The gateway has opened the slots: it will send tasks."""
+        """Why a gateway refused this worker; empty if none did."""
 
     # ---- the process --------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Dial the gateway and introduce this worker."""
-        self._connection.open()
-        waits_for = (self._connection.dealer, self._connection.monitor_fd, self._outlet.fd)
-        self._sources = [(source, zmq.POLLIN) for source in waits_for]
-        self._connection.send([self._hello])
-        if self._card is not None:
-            self._connection.send([m.Ready(card=self._card, is_held=self.is_held)])
+        """Dial the gateways and introduce this worker."""
+        for session in self._sessions:
+            self._dial(session)
+
+    @property
+    def is_open(self) -> bool:
+        """A gateway has opened the slots: it will send tasks."""
+        return any(session.is_open for session in self._sessions)
 
     def close(self, reason: str, *, is_failure: bool = False) -> None:
-        """Send the last messages of the engine, send `Bye` and close the connection."""
+        """Send the last messages of the engine, send `Bye` and close the connections."""
         self.preparation.close()
         self._forward(self._outlet.take())
-        self._connection.send([m.Bye(reason=reason, is_failure=is_failure)])
-        # Without a gateway nobody would ever take the last frames.
-        self._connection.close(linger_ms=1000 if self._is_welcome else 0)
+        self._sessions.post([m.Bye(reason=reason, is_failure=is_failure)])
+        for session in self._sessions:
+            # Without a gateway nobody would ever take the last frames.
+            session.connection.close(linger_ms=1000 if session.is_welcome else 0)
 
     def embed_with(self, desk: EmbeddingBatcher) -> None:
         """Take embeddings and rerankings too; to be said before `attach`."""
@@ -101,10 +98,10 @@ class Link:
         """Open the slots: the model is loaded. Again, and the tasks that wait for it begin."""
         is_known = self._card is not None
         self._engine, self._card = engine, card
-        if not is_known:
-            self._connection.send([m.Ready(card=card, is_held=self.is_held)])
-        else:
+        if is_known:
             self._beat()
+        else:
+            self._sessions.open_slots(card)
         self._say(self.tasks.attach(engine, reader, side))
 
     def detach(self) -> None:
@@ -130,13 +127,22 @@ class Link:
         """Take nothing new; `is_idle` will say when the rest is done."""
         if not self.draining:
             self.draining = True
-            self._connection.send([m.Draining()])
+            self._sessions.post([m.Draining()])
+
+    @property
+    def is_held(self) -> bool:
+        """The worker is being tried: gateways give it only tasks that name it."""
+        return self._sessions.is_held
+
+    @is_held.setter
+    def is_held(self, is_held: bool) -> None:
+        self._sessions.is_held = is_held
 
     def admit(self) -> None:
         """Take all tasks from now on: the worker was held, and has been found good."""
         if self.is_held:
             self.is_held = False
-            self._connection.send([m.Admitted()])
+            self._sessions.post([m.Admitted()])
 
     @property
     def is_idle(self) -> bool:
@@ -155,6 +161,7 @@ class Link:
             goes_on = self._deal(min(until, self._next_beat))
         if time.monotonic() >= self._next_beat:
             self._say(self.tasks.overdue())
+            self._lose_stuck()
             self._beat()
 
     # -------------------------------------------------------------------------------------------
@@ -162,18 +169,22 @@ class Link:
     def _deal(self, until: float) -> bool:
         """Deal with what comes; tell whether the engine alone spoke, and will go on speaking."""
         timeout_s = max(0.0, until - time.monotonic())
-        ready: dict[Any, int] = dict(zmq.zmq_poll(self._sources, math.ceil(timeout_s * 1e3)))
+        ready: dict[Any, int] = dict(
+            zmq.zmq_poll(self._sessions.sources, math.ceil(timeout_s * 1e3))
+        )
         start = time.monotonic()
-        if self._connection.monitor_fd in ready and self._connection.was_dropped():
-            self._reconnect("the gateway hung up")
+        for session in self._sessions:
+            if session.connection.monitor_fd in ready and session.connection.was_dropped():
+                self._lose(session, "the gateway hung up")
         said: list[FrameItem] = []
         if self._outlet.fd in ready:
             said = self._outlet.take()
             self._forward(said)
             if self.preparation.has_results:
                 self._say(self.tasks.prepared())
-        if self._connection.dealer in ready:
-            self._hear()
+        for session in self._sessions:
+            if session.connection.dealer in ready:
+                self._hear(session)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start)
         return bool(said and self.tasks.running) and len(ready) <= 1 and not self.draining
 
@@ -181,8 +192,8 @@ class Link:
         now = time.monotonic()
         if self._next_beat:
             self._slowest_s = max(self._slowest_s, now - self._next_beat)
-        self._next_beat = now + self._heartbeat_s
-        self._connection.send([self._heartbeat()])
+        self._next_beat = now + self._sessions.heartbeat_s
+        self._sessions.beat()
         self._slowest_s = 0.0
 
     def _heartbeat(self) -> m.Heartbeat:
@@ -196,65 +207,56 @@ class Link:
         n_waiting = beat.waiting + tasks.n_preempted + tasks.n_preparing
         return replace(beat, waiting=n_waiting, stats=stats)
 
+    # ---- out ----------------------------------------------------------------------------------
+
     def _forward(self, items: list[FrameItem]) -> None:
         """Send what the engine said; a step that ends a task carries the counters with it."""
         said, has_ended = self.tasks.running.tell(items)
         if has_ended:
-            said.append(self._heartbeat())
-        self._say(said)
+            self._say(said, beats=True)
+        elif said:
+            self._give_up(self._sessions.post(said))
 
-    def _say(self, items: Sequence[FrameItem]) -> None:
+    def _say(self, items: Sequence[FrameItem], *, beats: bool = False) -> None:
+        """Send messages of which some may end tasks, and what follows from that.
+
+        With `beats` the gateways whose tasks have ended get the counters.
+        """
         if items:
-            for key in self._connection.send(items):
-                self._say(self.tasks.cancel(key))
+            self._give_up(self._sessions.conclude(items, beats=beats))
 
-    def _hear(self) -> None:
-        """Take what the gateway says; begin a new connection where that makes no sense."""
+    def _give_up(self, keys: Sequence[m.TaskKey]) -> None:
+        """Stop tasks that have ended because a message of them could not be sent."""
+        for key in keys:
+            self._say(self.tasks.cancel(key))
+
+    # ---- in -----------------------------------------------------------------------------------
+
+    def _hear(self, session: GatewaySession) -> None:
+        """Take what a gateway says; begin a new connection where that makes no sense."""
         until = time.monotonic() + _HEARING_S
         try:
-            while (items := self._connection.receive()) is not None:
+            while (items := session.connection.receive()) is not None:
                 for item in items:
-                    self._obey(item)
+                    self._obey(session, item)
+                    if not session.connection.is_dialled:
+                        return
                 self._say(self.tasks.flush())
                 if time.monotonic() > until:
-                    return  # the rest makes the next poll return at once
+                    break  # the rest makes the next poll return at once
         except ProtocolError as error:
-            self._reconnect(str(error))
+            self._lose(session, str(error))
+        self._sessions.tell()
 
-    def _reconnect(self, reason: str) -> None:
-        """Start over: what ran for the old connection has nobody to go to."""
-        if self.tasks.is_idle:  # as when all is stopped, the gateway first
-            logger.info("waiting for a gateway", extra={"cause": reason})
-        else:
-            n_pending, n_preparing, n_running = self.tasks.counts
-            logger.warning(
-                "gateway lost",
-                extra={
-                    "cause": reason,
-                    "n_pending": n_pending,
-                    "n_preparing": n_preparing,
-                    "n_running": n_running,
-                    "action": "these tasks are dropped; the worker connects again",
-                },
-            )
-        self._connection.close()
-        self._is_welcome = False
-        self.tasks.clear()
-        self.open()
-
-    def _obey(self, item: FrameItem) -> None:
+    def _obey(self, session: GatewaySession, item: FrameItem) -> None:
+        if isinstance(item, Envelope):
+            self._take(session, item)
+            return
         match item:
-            case m.Envelope(key, m.Cancel()):
-                self._say(self.tasks.cancel(key))
-            case m.Envelope(key, m.Malformed(reason=reason)):
-                error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
-                self._say([failed(key, error)])
-            case m.Envelope():
-                self._say(self.tasks.take(item))
             case m.Welcome():
-                self._welcome(item)
+                self._welcome(session, item)
             case m.Opened():
-                self.is_open = True
+                session.is_open = True
             case m.Refused():
                 self.refused = item.reason
             case m.Drain():
@@ -262,19 +264,118 @@ class Link:
             case m.Ping():
                 pass
             case _:
+                self._share(session, item)
+
+    def _share(self, session: GatewaySession, message: m.Message) -> None:
+        """Take what a gateway says of credits, or of the process that succeeds it."""
+        match message:
+            case Returned(n=n):
+                self._sessions.grants.give_back(session.number, n)
+            case Demand(waiting=waiting, oldest_s=oldest_s):
+                # What is no age makes the gateway the last.
+                age_s = oldest_s if 0 <= oldest_s < math.inf else 0.0
+                self._sessions.grants.want(session.number, waiting, time.monotonic() - age_s)
+            case Successor():
+                self._succeed(session)
+            case Stay():
+                self._stay(session)
+            case _:
                 logger.warning(
                     "unexpected message",
-                    extra={"kind": type(item).__name__, "action": "it is ignored"},
+                    extra={"kind": type(message).__name__, "action": "it is ignored"},
                 )
 
-    def _welcome(self, message: m.Welcome) -> None:
+    def _take(self, session: GatewaySession, item: Envelope) -> None:
+        """Take what belongs to a task, under a key that no other gateway's task has."""
+        if session.number:
+            item = item._replace(task=item.task._replace(connection=session.number))
+        key, payload, _ = item
+        match payload:
+            case m.Cancel():
+                self._say(self.tasks.cancel(key))
+            case m.Malformed(reason=reason):
+                error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
+                self._say([failed(key, error)])
+            case m.Generate():
+                self._sessions.grants.take(key)
+                self._say(self.tasks.take(item))
+            case _:
+                self._say(self.tasks.take(self._sessions.settings.take(item)))
+
+    # ---- gateways that come and go ------------------------------------------------------------
+
+    def _dial(self, session: GatewaySession) -> None:
+        self._sessions.dial(session)
+        session.connection.send([replace(self._hello, connection=session.number)])
+
+    def _welcome(self, session: GatewaySession, message: m.Welcome) -> None:
         if message.wire_version != WIRE_VERSION:
             raise ProtocolError(
                 f"the gateway speaks version {message.wire_version}, this worker {WIRE_VERSION}"
             )
-        self._is_welcome = True
-        self._heartbeat_s = message.heartbeat_s
+        twin = self._sessions.twin(session, message.gateway)
+        if twin is not None:
+            logger.info("gateway known", extra={"action": "its second connection is closed"})
+            self._stay(twin)
+            if session in self._sessions:
+                self._forget(session)
+            return
+        session.is_welcome, session.gateway = True, message.gateway
+        session.heartbeat_s = message.heartbeat_s
         self._next_beat = 0.0
+        self._sessions.join(session)
+
+    def _succeed(self, session: GatewaySession) -> None:
+        """Dial the process that takes the endpoint of a gateway over."""
+        if not session.is_retired:
+            self._dial(self._sessions.add_successor(session))
+            self._sessions.grants.retire(session.number)
+
+    def _stay(self, session: GatewaySession) -> None:
+        """Go on with a gateway as if it had named no successor."""
+        successor = self._sessions.successor(session)
+        if session.is_retired and successor is not None:
+            self._forget(successor)
+        session.is_retired = False
+        self._sessions.grants.retire(session.number, is_retired=False)
+
+    def _lose_stuck(self) -> None:
+        for number in self._sessions.grants.overdue(time.monotonic(), _RECALL_LIMIT_S):
+            if (session := self._sessions.get(number)) is not None:
+                self._lose(session, f"no answer to a recall for {_RECALL_LIMIT_S:g} s")
+
+    def _lose(self, session: GatewaySession, reason: str) -> None:
+        """Start over with a gateway: what ran for its old connection has nobody to go to."""
+        counts = self.tasks.counts(session.number)
+        if not any(counts):  # as when all is stopped, the gateway first
+            logger.info("waiting for a gateway", extra={"cause": reason})
+        else:
+            logger.warning(
+                "gateway lost",
+                extra={
+                    "cause": reason,
+                    "n_pending": counts[0],
+                    "n_preparing": counts[1],
+                    "n_running": counts[2],
+                    "action": "these tasks are dropped; the worker connects again",
+                },
+            )
+        if session.is_retired:
+            self._forget(session)
+            return
+        self._sessions.hang_up(session)
+        self._clear(session)
+        self._dial(session)
+
+    def _forget(self, session: GatewaySession) -> None:
+        """End a session for good."""
+        self._sessions.remove(session)
+        self._clear(session)
+
+    def _clear(self, session: GatewaySession) -> None:
+        """Drop what a gateway had here; its credits are for the others."""
+        self.tasks.clear(session.number)
+        self._sessions.leave(session)
 
     def __repr__(self) -> str:
         is_away = self._engine is None

@@ -1,5 +1,7 @@
 """Tasks that came while the model was away, until it is loaded again. Pure."""
 
+from collections.abc import KeysView
+
 from protocol.errors import TaskError
 from protocol.wire.messages import Done, Envelope, Finish, TaskKey
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
@@ -32,6 +34,16 @@ class PendingTasks:
             return None
         del self._tasks[key]
         return cancelled(key)
+
+    @property
+    def keys(self) -> KeysView[TaskKey]:
+        """The attempts that wait."""
+        return self._tasks.keys()
+
+    def drop(self, connection: int) -> None:
+        """Forget what came over a connection."""
+        for key in [key for key in self._tasks if key.connection == connection]:
+            del self._tasks[key]
 
     def take(self) -> list[Envelope]:
         """Hand all of them out, in order."""

@@ -11,7 +11,8 @@ def end_thoughts(engine: Engine, key: TaskKey, message: EndThoughts) -> EngineJo
 
     def work() -> ThoughtsEnded:
         runs = [slot.run for slot in engine.slots if slot.run is not None]
-        found = [run for run in runs if run.task.key.id == message.target]
+        own = [run for run in runs if run.task.key.connection == key.connection]
+        found = [run for run in own if run.task.key.id == message.target]
         for run in found:
             run.sampler.end_thoughts()
         return ThoughtsEnded(is_running=bool(found))

@@ -37,9 +37,10 @@ class RunningTasks:
         """Send nothing more of a task."""
         self._parsers.pop(key, None)
 
-    def clear(self) -> None:
-        """Forget all tasks: their gateway is gone."""
-        self._parsers.clear()
+    def clear(self, connection: int) -> None:
+        """Forget the tasks of a connection: their gateway is gone."""
+        for key in [key for key in self._parsers if key.connection == connection]:
+            del self._parsers[key]
 
     def tell(self, items: Sequence[FrameItem]) -> tuple[list[FrameItem], bool]:
         """Return what the gateway is to hear of these messages, and whether a task has ended.

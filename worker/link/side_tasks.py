@@ -94,10 +94,12 @@ class SideTasks:
         else:
             self._files.submit(self._read, task)
 
-    def drop(self) -> None:
-        """Forget what waits: the gateway that wanted it is gone."""
-        self._pending.clear()
-        self._due.clear()
+    def drop(self, connection: int) -> None:
+        """Forget what waits and came over a connection: the gateway that wanted it is gone."""
+        for key in [key for key in self._pending if key.connection == connection]:
+            self._pending.discard(key)
+        for task in [task for task in self._due if task.key.connection == connection]:
+            self._due.remove(task)
 
     def close(self) -> None:
         """End the file thread, once it has done what it was given."""

@@ -50,12 +50,16 @@ class Tasks:
         """Tasks that ended by an exception which no task should cause."""
 
     def __repr__(self) -> str:
-        return "<Tasks pending={} preparing={} running={}>".format(*self.counts)
+        n_pending, n_preparing = len(self._parking), len(self._preparing)
+        return f"<Tasks pending={n_pending} preparing={n_preparing} running={len(self.running)}>"
 
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """Numbers of tasks that are pending, being prepared, and running."""
-        return len(self._parking), len(self._preparing), len(self.running)
+    def counts(self, connection: int) -> tuple[int, int, int]:
+        """Count the tasks of a gateway that are pending, being prepared, and running."""
+        places = (self._parking.keys, self._preparing, self.running.keys)
+        pending, preparing, running = (
+            sum(key.connection == connection for key in keys) for keys in places
+        )
+        return pending, preparing, running
 
     # ---- the model ----------------------------------------------------------------------------
 
@@ -138,24 +142,22 @@ class Tasks:
         job = self._preparing.get(key)
         if job is None or job.is_alone:  # an order, which must be carried out
             return []
-        del self._preparing[key]
-        if job not in self._preparing.values():
-            self._preparation.discard(job)
+        self._unprepare(key)
         return [cancelled(key)]
 
-    def clear(self) -> None:
-        """Forget all: the gateway that wanted them is gone."""
-        self._parking.take()
-        self._fresh.clear()
-        self._preparing.clear()
-        self._preparation.clear()
-        self.running.clear()
+    def clear(self, connection: int) -> None:
+        """Forget what came over a connection: the gateway that wanted it is gone."""
+        self._parking.drop(connection)
+        self._fresh = [one for one in self._fresh if one.task.connection != connection]
+        for key in [key for key in self._preparing if key.connection == connection]:
+            self._unprepare(key)
+        self.running.clear(connection)
         if self._desk is not None:
-            self._desk.drop()
+            self._desk.drop_all(connection)
         if self._side is not None:
-            self._side.drop()
+            self._side.drop(connection)
         if self._engine is not None:
-            self._engine.submit(AbortAll())
+            self._engine.submit(AbortAll(connection))
 
     def _begin(self, envelope: Envelope) -> list[FrameItem]:
         """Begin a task; return its end if that has come already."""
@@ -208,6 +210,11 @@ class Tasks:
         for envelope in envelopes:
             self._preparing[envelope.task] = job
         self._preparation.submit(job)
+
+    def _unprepare(self, key: TaskKey) -> None:
+        job = self._preparing.pop(key)
+        if job not in self._preparing.values():
+            self._preparation.discard(job)
 
     def prepared(self) -> list[FrameItem]:
         """Hand what has been prepared to the engine; return what has ended instead."""

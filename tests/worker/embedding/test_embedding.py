@@ -156,8 +156,8 @@ def test_a_lost_gateway_leaves_nothing_behind() -> None:
     rig = DeskRig()
     gone = rig.embed(*["x" * 60] * 9)
     rig.turn(2)
-    rig.desk.drop()
-    rig.engine.submit(AbortAll())
+    rig.desk.drop_all(0)
+    rig.engine.submit(AbortAll(0))
     assert rig.vectors(rig.embed("a")) == [expected("a")]
     assert rig.n_ends(gone) == 0
     assert "jobs=0" in repr(rig.desk)

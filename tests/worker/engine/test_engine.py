@@ -310,7 +310,7 @@ def test_abort_all_frees_every_slot_without_a_word() -> None:
     rig = Rig(n_slots=2)
     ids = [rig.submit(f"task {i}", n_predict=-1) for i in range(3)]
     rig.turn()
-    rig.engine.submit(AbortAll())
+    rig.engine.submit(AbortAll(0))
     later = rig.submit("later")
     rig.finish()
     assert [rig.terminals(task_id) for task_id in ids] == [0, 0, 0]

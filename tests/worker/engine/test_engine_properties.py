@@ -90,7 +90,7 @@ class EngineMachine(RuleBasedStateMachine):
         """Started first, at most one terminal, nothing after it."""
         ended: set[int] = set()
         started: set[int] = set()
-        for (task_id, _), message, _ in self.rig.envelopes:
+        for (task_id, *_), message, _ in self.rig.envelopes:
             assert task_id not in ended
             if isinstance(message, Started):
                 started.add(task_id)

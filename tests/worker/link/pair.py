@@ -36,7 +36,8 @@ class Pair:
         self.thread = threading.Thread(target=self.engine.run)
         self.thread.start()
         hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
-        self.link = Link(GatewayConnection(self.context, endpoint, "w:1"), self.outlet, hello)
+        connections = [GatewayConnection(self.context, endpoint, "w:1")]
+        self.link = Link(connections, self.outlet, hello)
         self.link.open()
 
     def attach(self) -> None:

@@ -152,7 +152,7 @@ def test_drain_is_announced_and_ends_when_idle(pair: Pair) -> None:
 
 
 def test_a_turn_goes_on_while_the_engine_speaks_and_ends_with_its_last_task(pair: Pair) -> None:
-    pair.until(m.Hello)
+    pair.until(m.Heartbeat)
     pair.link.tasks.running.add(m.TaskKey(1))
     texts = iter(["b", "c"])
     forward = pair.link._forward

@@ -288,7 +288,7 @@ def test_actions_of_a_lost_gateway_leave_room_for_others(tmp_path: Path) -> None
     bench.rig.turn()
     for number in range(MAX_PENDING):
         begin(bench, 1000 + number, "save")
-    bench.side.drop()
-    bench.rig.engine.submit(AbortAll())
+    bench.side.drop(0)
+    bench.rig.engine.submit(AbortAll(0))
     bench.rig.turn()
     acted(run(bench, 1010, "save"))

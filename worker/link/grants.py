@@ -1,0 +1,212 @@
+"""Which gateway may send how many tasks to this worker. Pure and synchronous.
+
+A worker has `n_slots + n_prefetch` credits. Each is held by one gateway, with a task of it or
+without one, or is free here. A gateway alone holds all of them. Where there are several:
+
+- the credit of a task that ends comes back, and goes to the gateway whose oldest task has waited
+  longest;
+- a gateway that waits while others hold unused credits gets those: they are recalled;
+- if nobody waits, the slots are spread evenly, and what exceeds them stays here until it is wanted,
+  so that no gateway sends ahead while it could have a slot elsewhere.
+
+`settle` brings this about after whatever has changed. What a gateway may have is
+`credits + granted - returned` at both ends: `granted` is counted here, `returned` by the gateway.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from protocol.wire.messages import TaskKey
+
+
+@dataclass(slots=True)
+class Share:
+    """What one gateway has of the credits."""
+
+    granted: int
+    """Net number of credits given to it since it came, beyond all of the worker's."""
+    limit: int = 0
+    """Tasks that it may have here at once."""
+    held: set[TaskKey] = field(default_factory=set)
+    """Tasks of it that are here and have a credit."""
+    n_waiting: int = 0
+    since: float = math.inf
+    """When the oldest of its waiting tasks came."""
+    n_recalled: int = 0
+    """Credits that it was asked for and has not answered about."""
+    recalled_at: float = 0.0
+    has_yielded: bool = False
+    """It has just returned credits, so that the next one is for another gateway."""
+    is_retired: bool = False
+    """Its gateway has a successor: it gets what it waits for, and keeps nothing."""
+
+    @property
+    def n_idle(self) -> int:
+        """Credits that it does not use, as far as is known here."""
+        return max(0, self.limit - len(self.held))
+
+    @property
+    def n_lacking(self) -> int:
+        """Credits that it waits for."""
+        return max(0, self.n_waiting - self.n_idle)
+
+
+class Grants:
+    """The credits of one worker, by the number of each gateway's connection."""
+
+    def __init__(self) -> None:
+        self._n_slots = self._n_credits = 0
+        self._shares: dict[int, Share] = {}
+
+    def __repr__(self) -> str:
+        held = " ".join(f"{n}:{len(s.held)}/{s.limit}" for n, s in self._shares.items())
+        return f"<Grants {self.n_free} of {self._n_credits} free {held}>"
+
+    def size(self, n_slots: int, n_prefetch: int) -> None:
+        """Set how many there are, once the model is loaded."""
+        self._n_slots, self._n_credits = n_slots, n_slots + n_prefetch
+
+    @property
+    def n_free(self) -> int:
+        """Credits that no gateway has."""
+        return self._n_credits - sum(share.limit for share in self._shares.values())
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether more than one gateway uses the worker."""
+        return len(self._shares) > 1
+
+    def granted(self, number: int) -> int:
+        """Return what a gateway is told: its credits beyond all, or short of all."""
+        return self._shares[number].granted
+
+    def limit(self, number: int) -> int:
+        """Return how many tasks a gateway may have here at once."""
+        return self._shares[number].limit
+
+    def others(self, number: int) -> int:
+        """Count the tasks of all other gateways that have a credit."""
+        return sum(len(share.held) for one, share in self._shares.items() if one != number)
+
+    # ---- what happens -------------------------------------------------------------------------
+
+    def open(self, number: int) -> None:
+        """Let a gateway take part; `settle` gives it its first credits."""
+        self._shares[number] = Share(granted=-self._n_credits)
+
+    def close(self, number: int) -> None:
+        """Take back all that a lost gateway had; the engine ends its tasks before any others."""
+        self._shares.pop(number, None)
+
+    def retire(self, number: int, *, is_retired: bool = True) -> None:
+        """Let a gateway keep nothing that it does not need, because another one takes over."""
+        if number in self._shares:
+            self._shares[number].is_retired = is_retired
+
+    def take(self, key: TaskKey) -> None:
+        """Note that a task came, with the credit that its gateway had for it."""
+        if (share := self._shares.get(key.connection)) is not None:
+            share.held.add(key)
+
+    def end(self, key: TaskKey, *, leaves_credit: bool = False) -> bool:
+        """Take the credit of a task back, unless its gateway may keep it; false if it had none."""
+        share = self._shares.get(key.connection)
+        if share is None or key not in share.held:
+            return False
+        is_covered = len(share.held) <= share.limit
+        share.held.remove(key)
+        if self.is_shared and is_covered and not leaves_credit:
+            self._give(share, -1)
+        return True
+
+    def want(self, number: int, n_waiting: int, since: float) -> None:
+        """Note how many tasks wait in a gateway, and since when the oldest of them does."""
+        if (share := self._shares.get(number)) is not None:
+            share.n_waiting = max(0, n_waiting)
+            share.since = since if n_waiting > 0 else math.inf
+
+    def give_back(self, number: int, n: int) -> None:
+        """Take what a gateway returns; it may have used more meanwhile than is known here."""
+        share = self._shares.get(number)
+        if share is None or not share.n_recalled:
+            return
+        n = min(max(0, n), share.n_recalled, share.limit)
+        share.limit -= n
+        share.n_recalled = 0
+        share.has_yielded = n > 0
+
+    # ---- what follows -------------------------------------------------------------------------
+
+    def settle(self, now: float) -> list[tuple[int, int]]:
+        """Hand out what is free; return what is to be recalled, as numbers and counts."""
+        if not self.is_shared:
+            for share in self._shares.values():
+                self._give(share, self.n_free)
+            return []
+        while self.n_free > 0 and (chosen := self._next()) is not None:
+            self._give(chosen, 1)
+            for one in self._shares.values():
+                one.has_yielded = False
+        return self._recalls(now)
+
+    def overdue(self, now: float, limit_s: float) -> list[int]:
+        """List the gateways that have not answered a recall for so long."""
+        return [
+            number
+            for number, share in self._shares.items()
+            if share.n_recalled and now - share.recalled_at > limit_s
+        ]
+
+    def _give(self, share: Share, n: int) -> None:
+        share.granted += n
+        share.limit += n
+
+    def _next(self) -> Share | None:
+        """Choose the gateway that gets a free credit; None leaves it here."""
+        lacking = [share for share in self._shares.values() if share.n_lacking]
+        if lacking:
+            return min(lacking, key=lambda share: (share.has_yielded, share.since))
+        staying = [share for share in self._shares.values() if not share.is_retired]
+        if not staying or self._n_credits - self.n_free >= self._n_slots:
+            return None
+        return min(staying, key=lambda share: share.limit)
+
+    def _recalls(self, now: float) -> list[tuple[int, int]]:
+        """Choose whose unused credits are wanted by others, or have to go around evenly."""
+        n_coming = sum(share.n_recalled for share in self._shares.values())
+        wanted = self._n_wanted() - n_coming
+        found: list[tuple[int, int]] = []
+        # Whoever waits and holds unused credits cannot use them here.
+        order = sorted(self._shares.items(), key=lambda one: self._surplus(one[1]), reverse=True)
+        for number, share in order:
+            n = min(wanted, self._surplus(share))
+            if n > 0 and not share.n_recalled:
+                share.n_recalled, share.recalled_at = n, now
+                found.append((number, n))
+                wanted -= n
+        return found
+
+    def _n_wanted(self) -> int:
+        """Count the credits that are unused with one gateway and should be elsewhere."""
+        lacking = sum(share.n_lacking for share in self._shares.values())
+        if lacking:
+            return lacking
+        level, n_given = self._level(), self._n_credits - self.n_free
+        leaving = sum(share.n_idle for share in self._shares.values() if share.is_retired)
+        uneven = sum(
+            max(0, level - share.limit) for share in self._shares.values() if not share.is_retired
+        )
+        return max(leaving, uneven + max(0, n_given - self._n_slots))
+
+    def _surplus(self, share: Share) -> int:
+        """Count the unused credits of a gateway that others may have."""
+        if share.n_lacking or share.n_recalled:
+            return 0
+        if share.is_retired or any(one.n_lacking for one in self._shares.values()):
+            return share.n_idle
+        return min(share.n_idle, max(0, share.limit - self._level()))
+
+    def _level(self) -> int:
+        """Return how many credits each gateway has when nobody waits."""
+        n = sum(not share.is_retired for share in self._shares.values())
+        return self._n_slots // max(1, n)

@@ -1,0 +1,263 @@
+"""The gateways of a worker: a connection to each, its share of the credits, what it is told.
+
+Belongs to the link's thread. A session outlives its connection: a gateway that goes away is dialled
+anew, unless it has said that a successor takes over. The number of a session is part of the key of
+every task that comes over it.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import zmq
+
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Envelope, FrameItem, Heartbeat, Ready, TaskKey, Terminal
+from protocol.wire.sharing import Recall
+from worker.link.connection import GatewayConnection
+from worker.link.grants import Grants
+from worker.link.settings import WorkerSettings
+
+DEFAULT_HEARTBEAT_S = 1.0
+
+
+class GatewaySession:
+    """One gateway as the worker knows it."""
+
+    __slots__ = (
+        *("connection", "number", "gateway", "heartbeat_s", "told"),
+        *("is_welcome", "is_open", "is_retired", "succeeds"),
+    )
+
+    def __init__(self, connection: GatewayConnection, succeeds: int = -1) -> None:
+        self.connection = connection
+        self.number = connection.number
+        self.is_retired = False
+        """A successor has been dialled: this one is not dialled again."""
+        self.succeeds = succeeds
+        """Number of the session whose gateway asked for this one; -1 is none."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what the gateway has said."""
+        self.gateway = ""
+        """Id of its process; empty until it has answered."""
+        self.is_welcome = False
+        """It has answered: nothing but `Hello` is sent before."""
+        self.heartbeat_s = DEFAULT_HEARTBEAT_S
+        self.is_open = False
+        """It will send tasks."""
+        self.told: tuple[int, int, bool] | None = None
+        """What it knows of its credits (`Heartbeat`); None before `Ready`."""
+
+    def __repr__(self) -> str:
+        state = "retired" if self.is_retired else "open" if self.is_open else "dialled"
+        return f"<GatewaySession {self.number} {state} {self.connection!r}>"
+
+
+class Sessions:
+    """All of them, in the order of their numbers."""
+
+    def __init__(
+        self,
+        connections: Sequence[GatewayConnection],
+        wakes: int,
+        heartbeat: Callable[[], Heartbeat],
+    ) -> None:
+        """`wakes` is a descriptor that is polled beside the connections."""
+        self.grants = Grants()
+        self.settings = WorkerSettings()
+        self._card: ModelCard | None = None
+        self.is_held = False
+        """The worker is being tried: gateways give it only tasks that name it."""
+        self._heartbeat = heartbeat
+        self._all = [GatewaySession(one) for one in connections]
+        self._wakes = wakes
+        self._n_numbers = len(self._all)
+        self.sources: list[tuple[Any, int]] = []
+        """Sockets and descriptors to poll."""
+
+    def __repr__(self) -> str:
+        return f"<Sessions {self._all!r}>"
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[GatewaySession]:
+        """Go through those that there are now; they may be added and removed meanwhile."""
+        return iter(tuple(self._all))
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds between two heartbeats, as the most demanding gateway wants them."""
+        return min(session.heartbeat_s for session in self._all)
+
+    def get(self, number: int) -> GatewaySession | None:
+        """Return the session of a number, unless it has ended."""
+        return next((one for one in self._all if one.number == number), None)
+
+    def twin(self, session: GatewaySession, gateway: str) -> GatewaySession | None:
+        """Find another session with the same process."""
+        others = (one for one in self._all if one is not session)
+        return next((one for one in others if one.is_welcome and one.gateway == gateway), None)
+
+    def successor(self, session: GatewaySession) -> GatewaySession | None:
+        """Find the session that the gateway of another one has asked for."""
+        return next((one for one in self._all if one.succeeds == session.number), None)
+
+    def dial(self, session: GatewaySession) -> None:
+        """Connect, for the first time or anew."""
+        session.reset()
+        session.connection.open()
+        self._watch()
+
+    def hang_up(self, session: GatewaySession) -> None:
+        """Close a connection, to dial it again."""
+        session.connection.close()
+        session.reset()
+
+    def add_successor(self, session: GatewaySession) -> GatewaySession:
+        """Make a second session with the endpoint of one that is retired now."""
+        session.is_retired = True
+        connection = session.connection.beside(self._n_numbers)
+        self._n_numbers += 1
+        new = GatewaySession(connection, succeeds=session.number)
+        self._all.append(new)
+        return new
+
+    def remove(self, session: GatewaySession) -> None:
+        """Close a session for good."""
+        session.connection.close()
+        self._all.remove(session)
+        self._watch()
+
+    # ---- credits and settings -----------------------------------------------------------------
+
+    def open_slots(self, card: ModelCard) -> None:
+        """Let the gateways send tasks: the model is loaded."""
+        self._card = card
+        self.grants.size(card.n_slots, card.n_prefetch)
+        for session in self:
+            self.join(session)
+
+    def join(self, session: GatewaySession) -> None:
+        """Open the slots to a gateway that has answered, once the model is loaded."""
+        if self._card is None or not session.is_welcome or session.told is not None:
+            return
+        self.grants.open(session.number)
+        self.grants.retire(session.number, is_retired=session.is_retired)
+        news = self._news()
+        granted = self.grants.granted(session.number)
+        session.told = (granted, 0, False)
+        settings = self.settings.known
+        ready: list[FrameItem] = [Ready(card=self._card, granted=granted, is_held=self.is_held)]
+        self._send(session, ready if settings is None else [*ready, settings])
+        self.post((), news)
+        self.tell()
+
+    def leave(self, session: GatewaySession) -> None:
+        """Let the others have the credits of a gateway that is gone."""
+        self.settings.drop(session.number)
+        was_shared = self.grants.is_shared
+        self.grants.close(session.number)
+        if was_shared:
+            self.post((), self._news())
+
+    def tell(self) -> None:
+        """Tell the gateways what has changed of their credits, if there are several."""
+        if self.grants.is_shared and (news := self._news()):
+            self.post((), news)
+
+    # ---- out ----------------------------------------------------------------------------------
+
+    def post(
+        self, items: Sequence[FrameItem], news: Mapping[int, list[FrameItem]] | None = None
+    ) -> Sequence[TaskKey]:
+        """Send messages, those of a task to its gateway and others to all; `news` comes first.
+
+        Returns the tasks that have ended because a message could not be sent.
+        """
+        if len(self._all) == 1 and not news:
+            return self._send(self._all[0], items)
+        ended: list[TaskKey] = []
+        for session in self:
+            number = session.number
+            mine = [i for i in items if type(i) is not Envelope or i.task.connection == number]
+            ended += self._send(session, [*news.get(number, ()), *mine] if news else mine)
+        return ended
+
+    def conclude(self, items: Sequence[FrameItem], *, beats: bool) -> Sequence[TaskKey]:
+        """Send messages of which some may end tasks, and what becomes of the credits.
+
+        A credit that a gateway loses with the end of its task is told before that end: else the
+        gateway would use it once more. With `beats` those whose tasks end get a heartbeat.
+        """
+        ends = [one for one in items if type(one) is Envelope and isinstance(one.payload, Terminal)]
+        numbers = {one.task.connection for one in ends if self.grants.end(one.task)}
+        if self.grants.is_shared:
+            failed = self.post(items, self._news(numbers if beats else ()))
+        else:
+            failed = self._send_alone(items, beats=beats)
+        for end in ends:
+            assert isinstance(end.payload, Terminal)
+            if self.settings.end(end.task, end.payload) and (known := self.settings.known):
+                self.post([known])
+        return failed
+
+    def _send_alone(self, items: Sequence[FrameItem], *, beats: bool) -> Sequence[TaskKey]:
+        """Send messages while no gateway shares the worker with another."""
+        if not beats:
+            return self.post(items)
+        beat = self._heartbeat()
+        if len(self._all) == 1:
+            return self._send(self._all[0], [*items, self._credited(beat, self._all[0])])
+        return self.post(items, {one.number: [self._credited(beat, one)] for one in self})
+
+    def beat(self) -> None:
+        """Send every gateway a heartbeat."""
+        beat = self._heartbeat()
+        for session in self:
+            self._send(session, [self._credited(beat, session)])
+
+    def _send(self, session: GatewaySession, items: Sequence[FrameItem]) -> Sequence[TaskKey]:
+        if not items or not session.is_welcome:
+            return ()
+        ended = session.connection.send(items)
+        for key in ended:
+            self.grants.end(key, leaves_credit=True)  # its end is on the way already
+        return ended
+
+    def _news(self, beats: Collection[int] = ()) -> dict[int, list[FrameItem]]:
+        """Return what gateways must know of their credits; `beats` get a heartbeat in any case."""
+        found: dict[int, list[FrameItem]] = {}
+        recalls = dict(self.grants.settle(time.monotonic()))
+        beat: Heartbeat | None = None
+        for session in self:
+            number = session.number
+            if session.told is None:
+                continue
+            if number in beats or session.told != self._credits(number):
+                beat = beat or self._heartbeat()
+                found[number] = [self._credited(beat, session)]
+            if number in recalls:
+                found.setdefault(number, []).append(Recall(n=recalls[number]))
+        return found
+
+    def _credits(self, number: int) -> tuple[int, int, bool]:
+        grants = self.grants
+        return grants.granted(number), grants.others(number), grants.is_shared
+
+    def _credited(self, beat: Heartbeat, session: GatewaySession) -> Heartbeat:
+        """Return a heartbeat with the credits of a gateway, which then knows of them."""
+        if session.told is None:
+            return beat
+        granted, others, is_shared = session.told = self._credits(session.number)
+        if not (granted or others or is_shared):
+            return beat
+        return replace(beat, granted=granted, others=others, is_shared=is_shared)
+
+    def _watch(self) -> None:
+        ends = [one.connection for one in self._all if one.connection.is_dialled]
+        watched = [source for end in ends for source in (end.dealer, end.monitor_fd)]
+        self.sources = [(source, zmq.POLLIN) for source in (*watched, self._wakes)]

@@ -1,0 +1,83 @@
+"""What clients have set for all tasks: LoRA scales and the system prompt, each with its version.
+
+Pure; belongs to the link's thread. The worker owns the settings and tells them to every gateway, so
+that a gateway that starts learns them, and that of two which are set at once the newer one holds
+everywhere. An order with an older version than what is known applies the newer one again.
+"""
+
+from typing import TypeVar
+
+from protocol.wire.facts import SystemPrompt
+from protocol.wire.messages import Envelope, Failed, TaskKey, Terminal
+from protocol.wire.sharing import CONFIGURED, SettingsTold
+from protocol.wire.side_tasks import SetLora, SetSystemPrompt
+
+T = TypeVar("T", SetLora, SetSystemPrompt)
+
+
+class WorkerSettings:
+    """The newest settings: those that hold, and those on their way to the engine."""
+
+    def __init__(self) -> None:
+        self._lora = SetLora()
+        self._system = SetSystemPrompt(prompt="")
+        self._due: dict[TaskKey, SetLora | SetSystemPrompt] = {}
+        """Orders that were not carried out yet, in their order."""
+
+    def __repr__(self) -> str:
+        return f"<WorkerSettings lora={self._lora.version} system={self._system.version}>"
+
+    @property
+    def known(self) -> SettingsTold | None:
+        """What gateways are told; None as long as nothing was set."""
+        if self._lora.version == self._system.version == CONFIGURED:
+            return None
+        system = self._system
+        return SettingsTold(
+            scales=self._lora.scales or (),
+            scales_version=self._lora.version,
+            system=SystemPrompt(
+                prompt=system.prompt,
+                anti_prompt=system.anti_prompt,
+                assistant_name=system.assistant_name,
+            ),
+            system_version=system.version,
+        )
+
+    def take(self, envelope: Envelope) -> Envelope:
+        """Note an order; return the one to carry out, which is never older than what is known."""
+        newest: SetLora | SetSystemPrompt
+        match envelope.payload:
+            case SetLora(scales=scales) as order if scales is not None:
+                newest = self._newest(order, self._lora)
+            case SetSystemPrompt() as order:
+                newest = self._newest(order, self._system)
+            case _:
+                return envelope
+        self._due[envelope.task] = newest
+        return envelope._replace(payload=newest)
+
+    def end(self, key: TaskKey, end: Terminal) -> bool:
+        """Note that an order was carried out; tell whether that has changed anything."""
+        order = self._due.pop(key, None)
+        if order is None or isinstance(end, Failed):
+            return False
+        if isinstance(order, SetLora):
+            has_changed = self._lora.version < order.version
+            self._lora = order
+        else:
+            has_changed = self._system.version < order.version
+            self._system = order
+        return has_changed
+
+    def drop(self, connection: int) -> None:
+        """Forget the orders of a gateway that is gone."""
+        for key in [key for key in self._due if key.connection == connection]:
+            del self._due[key]
+
+    def _newest(self, order: T, held: T) -> T:
+        newest = order if order.version >= held.version else held
+        for one in self._due.values():
+            if isinstance(one, type(order)) and one.version > newest.version:
+                newest = one
+        return newest
