@@ -1,28 +1,24 @@
 """The running gateway: sockets, pool, Hypercorn, signals, drain, reports to the supervisor.
 
-Hypercorn is embedded and runs in this process only. It closes its listener at once when it is told
-to stop, so the pool is drained before.
+Hypercorn is embedded and runs in this process only. At a drain the listener stays open, so that
+clients are told; it closes when the pool is drained.
 """
 
 import asyncio
 import gc
 import logging
 import signal
-import socket
 import ssl
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import uvloop
-from hypercorn.asyncio import serve
-from starlette.types import ASGIApp
 
 from gateway.app import build_app
-from gateway.http.connections import Connections, ServerConfig, install
-from gateway.http.listener import close_unix, is_local, listen, url_of
+from gateway.http.connections import Connections, ServerConfig
+from gateway.http.http_server import HttpServer
 from gateway.metrics.counters import ConnectionCounts
 from gateway.metrics.metrics import Metrics
 from gateway.models.loaded import LoadedModels
@@ -30,6 +26,8 @@ from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
+from protocol.process import inherited
+from protocol.process.listening import Listeners, check_tls, is_local, open_listeners
 from protocol.process.notify import Notifier
 
 logger = logging.getLogger(__name__)
@@ -106,18 +104,27 @@ def parts_of(config: GatewayConfig, metrics: Metrics) -> GatewayParts:
 
 def run(config: GatewayConfig, notifier: Notifier) -> int:
     """Serve until a signal comes; returns the exit code, raises `ConfigError`."""
-    if config.require_key and not config.has_keys and not is_local(config):
-        raise ConfigError(
-            f"require_key: without a key nobody but this host may reach {config.host}: set "
-            "--api-key or --api-key-file (LLAMA_API_KEY), or say --no-require-key"
-        )
-    socks = listen(config)
+    listeners = _listeners(config)
+    config = listeners.config
     try:
+        if config.require_key and not config.has_keys and not is_local(config):
+            raise ConfigError(
+                f"require_key: without a key nobody but this host may reach {config.host}: set "
+                "--api-key or --api-key-file (LLAMA_API_KEY), or say --no-require-key"
+            )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             limit_threads(runner.get_loop(), config.n_threads)
-            return runner.run(_run(config, socks, notifier))
+            return runner.run(_run(listeners, notifier))
     finally:
-        close_unix(config)
+        listeners.close()
+
+
+def _listeners(config: GatewayConfig) -> Listeners:
+    """Take the sockets of the supervisor or of systemd, or bind; raises `ConfigError`."""
+    if socks := inherited.from_supervisor():
+        check_tls(config)
+        return Listeners(socks, config, is_ours=False)
+    return open_listeners(config)
 
 
 def limit_threads(loop: asyncio.AbstractEventLoop, n_threads: int) -> None:
@@ -126,48 +133,38 @@ def limit_threads(loop: asyncio.AbstractEventLoop, n_threads: int) -> None:
         loop.set_default_executor(ThreadPoolExecutor(n_threads))
 
 
-async def _run(config: GatewayConfig, socks: Sequence[socket.socket], notifier: Notifier) -> int:
+async def _run(listeners: Listeners, notifier: Notifier) -> int:
+    config = listeners.config
     signals = Signals()
     signals.install()
     metrics = Metrics()
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics)
     app = build_app(config, parts.pool, metrics, parts.router)
+    server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
     gc.freeze()  # a collection over these objects would stop all streams for 40 ms
     await parts.start()
-    urls = [url_of(sock, config) for sock in socks]
-    url = urls[0]
-    _warn_if_open(config, url)
-    stop = asyncio.Event()
-    server = asyncio.create_task(_serve(app, config, socks, stop, metrics))
+    urls = listeners.urls
+    _warn_if_open(config, urls[0])
+    await server.start()
     beat = asyncio.create_task(_beat(notifier))
-    for sock_url in urls:
-        logger.info("listening", extra={"url": sock_url})
-    notifier.send(X_URL=url)
-    notifier.ready(f"listening on {url}")
+    for url in urls:
+        logger.info("listening", extra={"url": url})
+    notifier.send(X_URL=urls[0])
+    notifier.ready(f"listening on {urls[0]}")
     try:
-        return await _until_told(config, parts, signals, server, notifier)
+        await signals.drain.wait()
+        return await _drain(config, parts, signals, notifier)
     finally:
         beat.cancel()
         await parts.close()
-        stop.set()
-        if not signals.leave.is_set():
-            await asyncio.wait([server], timeout=_FLUSH_S + 1)
+        await server.close(grace_s=0 if signals.leave.is_set() else _FLUSH_S)
 
 
-async def _until_told(
-    config: GatewayConfig,
-    parts: GatewayParts,
-    signals: Signals,
-    server: "asyncio.Task[None]",
-    notifier: Notifier,
+async def _drain(
+    config: GatewayConfig, parts: GatewayParts, signals: Signals, notifier: Notifier
 ) -> int:
-    told = asyncio.create_task(signals.drain.wait())
-    await asyncio.wait([told, server], return_when=asyncio.FIRST_COMPLETED)
-    if server.done():
-        told.cancel()
-        server.result()
-        return EXIT_ERROR  # without a signal the server ends only by an exception
+    """Refuse new work and finish what runs; returns the exit code."""
     logger.info("draining", extra={"limit_s": config.drain_timeout_s})
     notifier.stopping()
     parts.drain()
@@ -186,33 +183,16 @@ async def _until_told(
     return EXIT_ERROR if leave in done else EXIT_OK
 
 
-async def _serve(
-    app: ASGIApp,
-    config: GatewayConfig,
-    socks: Sequence[socket.socket],
-    stop: asyncio.Event,
-    metrics: Metrics,
-) -> None:
-    own: Any = app  # Hypercorn has ASGI types of its own
-    settings = hypercorn_config(config, socks, metrics.connections)
-    await serve(own, settings, shutdown_trigger=stop.wait)
-
-
-def hypercorn_config(
-    config: GatewayConfig, socks: Sequence[socket.socket], counts: ConnectionCounts
-) -> ServerConfig:
-    """Return Hypercorn's settings; Hypercorn owns the sockets from then on."""
-    install()
+def server_config(config: GatewayConfig, counts: ConnectionCounts) -> ServerConfig:
+    """Return Hypercorn's settings."""
     result = ServerConfig()
     result.connections = Connections(
         counts,
         limit=config.limits.connections,
         head_s=min(config.limits.head_s, config.timeout_s),
     )
-    result.bind = [f"fd://{sock.detach()}" for sock in socks]
     result.backlog = _BACKLOG
     result.keep_alive_timeout = _KEEP_ALIVE_S
-    result.graceful_timeout = _FLUSH_S
     result.include_server_header = False
     result.h11_max_incomplete_size = 32 * 1024
     result.errorlog = logging.getLogger("gateway.hypercorn")

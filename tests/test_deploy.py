@@ -10,7 +10,7 @@ import pytest
 
 from protocol.config.config import GatewayConfig
 from protocol.config.options.table import OPTIONS
-from worker.supervisor.restart_policy import EXIT_CONFIG
+from worker.supervisor.children.restart_policy import EXIT_CONFIG
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))

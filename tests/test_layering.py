@@ -64,7 +64,7 @@ RULES: dict[str, set[str]] = {
     "worker/llama": {"protocol", "worker", "llama_cpp", "numpy"},
     "worker/grammar/gbnf": {"worker.grammar.gbnf", "numpy"},
     # The supervisor must start at once and outlive everybody.
-    "worker/supervisor/supervisor.py": {"protocol", "worker"},
+    "worker/supervisor": {"protocol", "worker"},
 }
 """Folder or file to what it may import beside the standard library; the longest match counts."""
 

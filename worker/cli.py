@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from protocol.config.config import LogConfig, PoolConfig, WorkerConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.process import logs
+from protocol.process.listening import Listeners, open_listeners
 from protocol.process.notify import Notifier
 from worker.host.placement import Host, Placement, grouped
 from worker.host.topology import read_host
@@ -31,10 +33,10 @@ from worker.settings.config_show import Origins, numbers, places_in, toml
 from worker.settings.download import located
 from worker.settings.host_config import host_settings
 from worker.settings.information_options import information_options, version_option
-from worker.supervisor import launch
+from worker.supervisor.children import launch
+from worker.supervisor.children.restart_policy import EXIT_CONFIG
 from worker.supervisor.control import ControlServer
 from worker.supervisor.on_demand import OnDemand
-from worker.supervisor.restart_policy import EXIT_CONFIG
 from worker.supervisor.runtime_directory import runtime_directory
 from worker.supervisor.start_notice import StartNotice, places
 from worker.supervisor.supervisor import Settings, Supervisor
@@ -154,7 +156,8 @@ def serve(config: Path | None, **values: Any) -> None:
         host = read_host()
         with runtime_directory(pool.runtime_dir) as folder:
             pool = _on_this_host(pool, folder, host)
-            code = _supervise(pool, said, Start(folder, console, host))
+            with closing(open_listeners(pool.gateway)) as listeners:
+                code = _supervise(pool, said, Start(folder, console, host, listeners))
     except ConfigError as error:
         raise SystemExit(_refuse(error)) from None
     raise SystemExit(code)
@@ -171,6 +174,7 @@ class Start:
     """The runtime directory."""
     console: Console
     host: Host
+    listeners: Listeners
 
 
 def _on_a_terminal(pool: PoolConfig, said: Given) -> PoolConfig:
@@ -211,13 +215,14 @@ def _supervise(pool: PoolConfig, said: Given, start: Start) -> int:
     path.touch(mode=0o600)
     # The children write to a pipe, so only this process can see whether it ends at a terminal.
     colors = "on" if console.is_terminal and pool.log.colors == "auto" else pool.log.colors
-    pool = replace(pool, log=replace(pool.log, colors=colors))
+    pool = replace(pool, log=replace(pool.log, colors=colors), gateway=start.listeners.config)
     path.write_text(configs.dump(pool))
     on_demand = _on_demand(pool, said, folder) if resolve.chooses_models(pool) else None
     planned = replace(pool, worker=()) if on_demand else pool
     settings = Settings(
-        launches=launch.launches(planned, path, os.environ),
+        launches=launch.launches(planned, path, os.environ, start.listeners.fds),
         runtime_dir=folder,
+        listeners=start.listeners,
         drain_timeout_s=pool.gateway.drain_timeout_s,
         on_demand=on_demand,
         notice=StartNotice(

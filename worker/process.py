@@ -34,7 +34,7 @@ from worker.prompt.prompt import PromptReader
 from worker.prompt.prompt_log import PromptLog
 from worker.settings.fingerprint import fingerprint
 from worker.sleep import NEXT, IdleTime, SleepPhase
-from worker.supervisor.launch import visible_devices
+from worker.supervisor.children.launch import visible_devices
 
 logger = logging.getLogger(__name__)
 

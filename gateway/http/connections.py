@@ -1,22 +1,21 @@
 """Limits the number of connections, and the time for the head of a request.
 
 Hypercorn limits neither, and keeps a connection whose client has left until its keep-alive time is
-over. It offers no interface for this: `install` replaces its connection class by
-`BoundedConnection`, if the installed Hypercorn has the methods that this needs.
+over. `BoundedConnection` does, on a Hypercorn that has the methods which this needs.
 """
 
 import asyncio
 import logging
 import resource
+import sys
 from collections import OrderedDict
 from ssl import SSLError
-from typing import Any
 
 import hypercorn
 import orjson
-from hypercorn.asyncio import run
 from hypercorn.asyncio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.protocol.h11 import H11Protocol
 
 from gateway.http.errors import task_error_body
@@ -46,8 +45,11 @@ class Connections:
         """Longest time from the first byte of a request to the end of its head."""
         self._counts = counts
         self._limit = limit or descriptors() - _RESERVED
+        self._open: set[BoundedConnection] = set()
         self._idle: OrderedDict[BoundedConnection, None] = OrderedDict()
         """In the order in which they became idle."""
+        self.is_retiring = False
+        """Whether each connection ends with its next answer, because another process serves."""
 
     def __repr__(self) -> str:
         return f"<Connections {self._counts.n_open}/{self._limit} idle={len(self._idle)}>"
@@ -63,12 +65,24 @@ class Connections:
             counts.n_closed_idle += 1
             oldest.writer.close()
         counts.n_open += 1
+        self._open.add(connection)
         self._idle[connection] = None
         return True
+
+    def retire(self) -> None:
+        """End each connection with its next answer.
+
+        Idle ones are not closed: a client may be sending its next request just now. They end, as
+        always, after the keep-alive time.
+        """
+        self.is_retiring = True
+        for connection in list(self._open):
+            connection.retire()
 
     def leave(self, connection: "BoundedConnection") -> None:
         """Remove a connection that `enter` accepted."""
         self._counts.n_open -= 1
+        self._open.discard(connection)
         self._idle.pop(connection, None)
 
     def became(self, connection: "BoundedConnection", *, idle: bool) -> None:
@@ -85,6 +99,7 @@ class BoundedConnection(TCPServer):
     _deadline: asyncio.TimerHandle | None = None
     _is_idle = True
     _has_left = False
+    _has_said_goodbye = False
 
     async def run(self) -> None:
         """Serve the connection to its end, or refuse it."""
@@ -109,9 +124,27 @@ class BoundedConnection(TCPServer):
             self._end_deadline()
             if self._connections is not None:
                 self._connections.became(self, idle=event.idle)
+                if self._connections.is_retiring:
+                    self.retire()
             if self._has_left:
                 return  # no next request follows, so its deadline does not begin
         await super().protocol_send(event)
+
+    def retire(self) -> None:
+        """End with the next answer: HTTP/1.1 says `Connection: close`, HTTP/2 sends GOAWAY."""
+        protocol = getattr(getattr(self, "protocol", None), "protocol", None)
+        if isinstance(protocol, H11Protocol):
+            protocol.keep_alive_requests = sys.maxsize  # beyond `keep_alive_max_requests`
+        elif isinstance(protocol, H2Protocol) and self._is_idle and not self._has_said_goodbye:
+            # Not earlier: h2 sends nothing on open streams after GOAWAY.
+            self._has_said_goodbye = True
+            self._task_group.spawn(self._say_goodbye, protocol)
+
+    async def _say_goodbye(self, protocol: H2Protocol) -> None:
+        """Name the last stream that was answered; a client sends any later one elsewhere."""
+        protocol.connection.close_connection()
+        await protocol.send(RawData(data=protocol.connection.data_to_send()))
+        self.writer.close()
 
     async def _read_data(self) -> None:
         n_most = _PIECE  # until the first bytes show which protocol this is
@@ -149,20 +182,19 @@ class ServerConfig(hypercorn.Config):
     connections: Connections
 
 
-def install() -> None:
-    """Make Hypercorn use `BoundedConnection`; logs a warning if this Hypercorn is not known."""
-    is_known = all(hasattr(TCPServer, name) for name in ("_read_data", "protocol_send", "run"))
-    if getattr(run, "TCPServer", None) not in (TCPServer, BoundedConnection) or not is_known:
-        logger.warning(
-            "connections are not limited",
-            extra={
-                "cause": "this version of Hypercorn is not known",
-                "hint": "install the version that constraints.txt names",
-            },
-        )
-        return
-    server: Any = run  # Hypercorn looks its connection class up in this module for each connection
-    server.TCPServer = BoundedConnection
+def connection_class() -> type[TCPServer]:
+    """Return `BoundedConnection`; Hypercorn's own, with a warning, if this one is not known."""
+    names = ("_read_data", "protocol_send", "run", "_idle_timeout")
+    if all(hasattr(TCPServer, name) for name in names):
+        return BoundedConnection
+    logger.warning(
+        "connections are not limited",
+        extra={
+            "cause": "this version of Hypercorn is not known",
+            "hint": "install the version that constraints.txt names",
+        },
+    )
+    return TCPServer
 
 
 def descriptors() -> int:

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from hypercorn.asyncio import serve
 
 from gateway.app import build_app
-from gateway.http.listener import listen, url_of
+from gateway.http.http_server import HttpServer
 from gateway.metrics.metrics import Metrics
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
-from gateway.server import hypercorn_config, parts_of
+from gateway.server import parts_of, server_config
 from protocol.config.config import GatewayConfig
+from protocol.process.listening import listen, url_of
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 
@@ -32,6 +32,7 @@ class Running:
     metrics: Metrics
     endpoint: str
     client: httpx.AsyncClient
+    server: HttpServer
     router: ModelManager | None = None
     workers: list[FakeWorker] = field(default_factory=list)
 
@@ -81,10 +82,8 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
     pool = parts.pool
     app: Any = build_app(config, pool, metrics, parts.router)
     await parts.start()
-    stop = asyncio.Event()
-    hypercorn = hypercorn_config(config, socks, metrics.connections)
-    hypercorn.graceful_timeout = 0.2
-    server = asyncio.create_task(serve(app, hypercorn, shutdown_trigger=stop.wait))
+    server = HttpServer(app, server_config(config, metrics.connections), socks)
+    await server.start()
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S) as client:
         one = Running(
             url=url,
@@ -93,6 +92,7 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
             endpoint=endpoint,
             client=client,
             router=parts.router,
+            server=server,
         )
         try:
             yield one
@@ -101,5 +101,4 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
                 await worker.die()
             await parts.close()
             await client.aclose()
-            stop.set()
-            await server
+            await server.close(grace_s=0.2)

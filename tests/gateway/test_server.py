@@ -16,10 +16,10 @@ import pytest
 
 from gateway import server
 from gateway.cli import configured, settled
-from gateway.http.listener import listen, url_of
 from gateway.server import limit_threads
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.errors import ConfigError
+from protocol.process.listening import listen, url_of
 from protocol.process.notify import Notifier
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker

@@ -14,7 +14,7 @@ from worker.host.placement import Host, describe
 from worker.host.topology import read_host
 from worker.settings import resolve
 from worker.settings.download import located
-from worker.supervisor import launch
+from worker.supervisor.children import launch
 
 _MADE_AT_START = "(made at the start)"
 

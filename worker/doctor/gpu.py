@@ -9,7 +9,7 @@ from typing import Any
 from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, mib, ok, warn
 from worker.doctor.library import PORTABLE, REBUILD
-from worker.supervisor.exit_reasons import explain
+from worker.supervisor.children.exit_reasons import explain
 
 GPU, LOAD = "gpu", "load"
 _BUILD_GPU = REBUILD.format(args="-DGGML_CUDA=on")

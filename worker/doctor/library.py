@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, ok, warn
-from worker.supervisor.exit_reasons import explain
+from worker.supervisor.children.exit_reasons import explain
 
 LIBRARY, CPU = "llama.cpp", "cpu"
 

@@ -14,11 +14,11 @@ from protocol.config import config as configs
 from protocol.errors import ConfigError
 from protocol.process.control import Line, Listed, ModelInfo, Order, Phase, Verb, WorkerReport
 from worker.models.catalog import Catalog, Entry
-from worker.supervisor import launch
+from worker.supervisor.children import launch
+from worker.supervisor.children.managed_child import ChildState, ManagedChild
+from worker.supervisor.children.restart_policy import EXIT_CONFIG
+from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.control import ControlServer
-from worker.supervisor.managed_child import ChildState, ManagedChild
-from worker.supervisor.restart_policy import EXIT_CONFIG
-from worker.supervisor.watch import ChildWatch
 
 logger = logging.getLogger("supervisor")
 
@@ -84,20 +84,6 @@ class OnDemand:
             case Verb.LOAD:
                 assert entry is not None
                 self._load(entry, now)
-
-    def deadlines(self) -> Iterator[float]:
-        """Yield the times at which a leaving process must be killed."""
-        for watch in self._watches:
-            if watch.leaves_by is not None and not watch.is_killed:
-                yield watch.leaves_by
-
-    def overdue(self, now: float) -> list[ChildWatch]:
-        """Return the processes that were asked to leave and have not ended in time."""
-        return [
-            watch
-            for watch in self._watches
-            if watch.leaves_by is not None and not watch.is_killed and now >= watch.leaves_by
-        ]
 
     def tell(self) -> None:
         """Report changed states, and remove the watches of ended processes."""

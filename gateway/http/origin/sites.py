@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http.errors import RequestRefused, refused_response
-from gateway.http.listener import hosts, is_local
 from protocol.config.config import GatewayConfig
+from protocol.process.listening import hosts, is_local
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 

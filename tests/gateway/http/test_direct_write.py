@@ -10,17 +10,17 @@ from urllib.parse import urlsplit
 
 import h11
 import pytest
-from hypercorn.asyncio import serve
 from starlette.types import Receive, Scope, Send
 
 from gateway.http import direct_write
 from gateway.http.direct_write import DIRECT_WRITER, DirectWriteMiddleware, DirectWriter
 from gateway.http.event_stream import EventStream
-from gateway.http.listener import listen, url_of
+from gateway.http.http_server import HttpServer
 from gateway.http.sse import PING
 from gateway.metrics.counters import ConnectionCounts
-from gateway.server import hypercorn_config
+from gateway.server import server_config
 from protocol.config.config import GatewayConfig
+from protocol.process.listening import listen, url_of
 from tests.gateway.inprocess import running
 
 
@@ -78,13 +78,10 @@ async def serving(app: Any) -> AsyncIterator[tuple[str, int]]:
     config = GatewayConfig(port=0)
     socks = listen(config)
     parts = urlsplit(url_of(socks[0], config))
-    stop = asyncio.Event()
-    settings = hypercorn_config(config, socks, ConnectionCounts())
-    settings.graceful_timeout = 0.2
-    server = asyncio.create_task(serve(app, settings, shutdown_trigger=stop.wait))
+    server = HttpServer(app, server_config(config, ConnectionCounts()), socks)
+    await server.start()
     yield str(parts.hostname), int(parts.port or 0)
-    stop.set()
-    await server
+    await server.close(grace_s=0.2)
 
 
 async def answer(where: tuple[str, int], request: bytes) -> tuple[bytes, bytes]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.http.listener import is_local, listen, url_of
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
+from protocol.process.listening import is_local, listen, url_of
 from tests.gateway.inprocess import running
 
 

@@ -12,7 +12,7 @@ from protocol.config.config import WorkerConfig
 from worker import process
 from worker.llama import library
 from worker.llama.model import tell_placement
-from worker.supervisor.launch import visible_devices
+from worker.supervisor.children.launch import visible_devices
 
 GPU = (
     b"load_tensors: offloaded 25/33 layers to GPU\n",

@@ -13,8 +13,8 @@ from protocol.errors import ConfigError
 from protocol.wire.sampling import SamplingParams
 from tests.worker.hosts import flat
 from worker.settings.resolve import anchored, find_model, pick, resolve
-from worker.supervisor.launch import Launch, launches
-from worker.supervisor.managed_child import ManagedChild
+from worker.supervisor.children.launch import Launch, launches
+from worker.supervisor.children.managed_child import ManagedChild
 from worker.supervisor.runtime_directory import runtime_directory
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.supervisor.exit_reasons import explain
-from worker.supervisor.restart_policy import EXIT_CONFIG, History, Policy, judge
+from worker.supervisor.children.exit_reasons import explain
+from worker.supervisor.children.restart_policy import EXIT_CONFIG, History, Policy, judge
 
 POLICY = Policy()
 

@@ -21,8 +21,8 @@ DRIVER = textwrap.dedent(
     from protocol.process import logs
     from protocol.process.notify import Notifier
     from protocol.process.parent_death import PARENT_VARIABLE
-    from worker.supervisor.launch import Launch
-    from worker.supervisor.restart_policy import Policy
+    from worker.supervisor.children.launch import Launch
+    from worker.supervisor.children.restart_policy import Policy
     from worker.supervisor.supervisor import Settings, Supervisor
     from worker.supervisor.terminal import stderr_console
 

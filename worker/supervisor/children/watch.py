@@ -3,9 +3,9 @@
 import signal
 from dataclasses import dataclass, field
 
-from worker.supervisor.exit_reasons import explain
-from worker.supervisor.managed_child import ChildState, ManagedChild
-from worker.supervisor.restart_policy import History
+from worker.supervisor.children.exit_reasons import explain
+from worker.supervisor.children.managed_child import ChildState, ManagedChild
+from worker.supervisor.children.restart_policy import History
 
 RESTING = (ChildState.WAITING, ChildState.QUARANTINED)
 """States of a child that does not run and starts at `due_at`."""

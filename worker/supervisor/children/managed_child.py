@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from protocol.process.logs import LOG_FD_VARIABLE, stream_id
-from worker.supervisor.launch import Launch
+from worker.supervisor.children.launch import Launch
 
 _READ_BYTES = 65536
 
@@ -141,7 +141,7 @@ class ManagedChild:
             stdin=stdin,
             stdout=stderr_fd,
             stderr=stderr_fd,
-            pass_fds=(log_fd,),
+            pass_fds=(log_fd, *self.launch.fds),
             start_new_session=True,
         )
         self._close_write_ends()

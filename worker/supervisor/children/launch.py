@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import protocol
 from protocol.config.config import PoolConfig, WorkerConfig, dump_keys
 from protocol.config.options.table import OPTIONS, UNUSED
+from protocol.process.inherited import LISTEN_VARIABLE
 from protocol.process.logs import is_journal
 from protocol.process.parent_death import PARENT_VARIABLE
 from worker.host import openmp
@@ -35,6 +36,8 @@ class Launch:
     """Longest time between two watchdog messages after READY; 0 means no limit."""
     journal: bool = False
     """Whether its output goes to the system's journal."""
+    fds: tuple[int, ...] = ()
+    """Descriptors that it inherits: the listening sockets of a gateway."""
 
     @property
     def is_gateway(self) -> bool:
@@ -42,22 +45,31 @@ class Launch:
         return not self.model
 
 
-def launches(config: PoolConfig, path: Path, environ: Mapping[str, str]) -> tuple[Launch, ...]:
-    """Return the launches of a resolved configuration, written to `path`; the gateway first."""
-    keys = dump_keys(config.gateway)
-    return (gateway(path, environ, keys), *workers(config.worker, path, environ))
+def launches(
+    config: PoolConfig, path: Path, environ: Mapping[str, str], fds: Sequence[int] = ()
+) -> tuple[Launch, ...]:
+    """Return the launches of a resolved configuration, written to `path`; the gateway first.
+
+    `fds` are the listening sockets.
+    """
+    one = gateway(path, environ, dump_keys(config.gateway), fds)
+    return (one, *workers(config.worker, path, environ))
 
 
-def gateway(path: Path, environ: Mapping[str, str], keys: bytes = b"") -> Launch:
+def gateway(
+    path: Path, environ: Mapping[str, str], keys: bytes = b"", fds: Sequence[int] = ()
+) -> Launch:
     """Return the launch of the gateway; the file at `path` does not contain its keys."""
+    env = {**_shared(environ), LISTEN_VARIABLE: ",".join(map(str, fds))}
     return Launch(
         name=GATEWAY,
         argv=(
             *(*_PYTHON, "-m", "gateway", "--config", str(path)),
             *(("--keys-on-stdin",) if keys else ()),
         ),
-        env=_watched(_shared(environ), _GATEWAY_WATCHDOG_S),
+        env=_watched(env, _GATEWAY_WATCHDOG_S),
         stdin=keys,
+        fds=tuple(fds),
         watchdog_s=_GATEWAY_WATCHDOG_S,
         journal=is_journal(2),
     )
@@ -100,7 +112,10 @@ _DEFAULTS = {
     "MALLOC_ARENA_MAX": "2",
     "PYTHONFAULTHANDLER": "1",  # prints the Python stack after a crash in C
 }
-_OURS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "JOURNAL_STREAM", "LISTEN_FDS")
+_OURS = (
+    *("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "JOURNAL_STREAM"),
+    *("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", LISTEN_VARIABLE),
+)
 
 
 def _shared(environ: Mapping[str, str]) -> dict[str, str]:

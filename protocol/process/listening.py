@@ -1,16 +1,20 @@
-"""The sockets that the gateway listens on: addresses, and paths of Unix sockets.
+"""The sockets that the gateways listen on: addresses, and paths of Unix sockets.
 
-They are bound before anything else starts, so that a port in use is noticed at once.
+They are bound before anything else starts, so that a port in use is noticed at once. Whoever binds
+them keeps them: `llamapool serve` passes them to its gateways, so that connections wait in the
+backlog while no gateway runs.
 """
 
 import errno
 import socket
-import ssl
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
+from protocol.process import inherited
 
 _BACKLOG = 2048
 _LINUX_OPTIONS = {
@@ -22,6 +26,49 @@ _LINUX_OPTIONS = {
 }
 _WILDCARDS = {"": "", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 _UNIX_SUFFIX = ".sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Listening sockets, and the configuration with the addresses that they really have."""
+
+    socks: Sequence[socket.socket]
+    config: GatewayConfig
+    is_ours: bool
+    """Whether this process has bound them, and so removes the files of Unix sockets."""
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """Descriptors of the sockets that are still open."""
+        return tuple(sock.fileno() for sock in self.socks if sock.fileno() >= 0)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Addresses that a client of this host can use; empty once the sockets are closed."""
+        return tuple(url_of(sock, self.config) for sock in self.socks if sock.fileno() >= 0)
+
+    def close(self) -> None:
+        """Listen no longer; idempotent."""
+        if self.fds and self.is_ours:
+            close_unix(self.config)
+        for sock in self.socks:
+            sock.close()
+
+
+def open_listeners(config: GatewayConfig) -> Listeners:
+    """Take the sockets of a systemd socket unit, or bind the configured addresses.
+
+    Raises `ConfigError`.
+    """
+    socks = inherited.from_systemd()
+    if socks:
+        check_tls(config)
+    for sock in socks:
+        if sock.family != socket.AF_UNIX:
+            _tune(sock)
+    is_ours = not socks
+    socks = socks or listen(config)
+    return Listeners(socks, addressed(config, socks, inherited=not is_ours), is_ours)
 
 
 def hosts(config: GatewayConfig) -> list[str]:
@@ -57,6 +104,8 @@ def check_tls(config: GatewayConfig) -> None:
     for path in (config.ssl_key_file, config.ssl_cert_file):
         if not Path(path).is_file():
             raise ConfigError(f"TLS file {path} does not exist")
+    import ssl  # 4 MB of memory, which the supervisor does not need for long
+
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(config.ssl_cert_file, config.ssl_key_file)
@@ -105,6 +154,26 @@ def _listen_unix(path: Path) -> socket.socket:
     return sock
 
 
+def addressed(
+    config: GatewayConfig, socks: Sequence[socket.socket], *, inherited: bool
+) -> GatewayConfig:
+    """Return the configuration with the port that the system chose.
+
+    Of inherited sockets the addresses count too: the configured ones were never bound.
+    """
+    ports = [sock.getsockname()[1] for sock in socks if sock.family != socket.AF_UNIX]
+    port = ports[0] if ports else config.port
+    if not inherited:
+        return replace(config, port=port)
+    return replace(config, port=port, host=",".join(map(_address, socks)))
+
+
+def _address(sock: socket.socket) -> str:
+    """Return the address or path of a socket, as `host` names it."""
+    name = sock.getsockname()
+    return str(name if sock.family == socket.AF_UNIX else name[0])
+
+
 def close_unix(config: GatewayConfig) -> None:
     """Remove the socket files, after the listeners have closed."""
     for host in hosts(config):
@@ -137,6 +206,8 @@ def url_of(sock: socket.socket, config: GatewayConfig) -> str:
 def is_local(config: GatewayConfig) -> bool:
     """Return whether all addresses can be reached from this host only."""
     return all(
-        host in ("::1", "localhost") or host.startswith("127.") or host.endswith(_UNIX_SUFFIX)
+        host in ("::1", "localhost")
+        or host.startswith(("127.", "/"))
+        or host.endswith(_UNIX_SUFFIX)
         for host in hosts(config)
     )

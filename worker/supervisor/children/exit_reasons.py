@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Mapping
 
-from worker.supervisor.restart_policy import EXIT_CONFIG, EXIT_RESTART
+from worker.supervisor.children.restart_policy import EXIT_CONFIG, EXIT_RESTART
 
 _SIGNALS: Mapping[int, str] = {
     signal.SIGILL: (

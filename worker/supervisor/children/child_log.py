@@ -2,8 +2,8 @@
 
 import logging
 
-from worker.supervisor.restart_policy import EXIT_OK, Verdict
-from worker.supervisor.watch import ChildWatch
+from worker.supervisor.children.restart_policy import EXIT_OK, Verdict
+from worker.supervisor.children.watch import ChildWatch
 
 logger = logging.getLogger("supervisor")
 

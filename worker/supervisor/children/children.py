@@ -1,0 +1,199 @@
+"""All supervised processes: starts them when due, hears them, reaps them, kills the silent.
+
+It knows neither what a process is for nor the phase of the supervisor.
+"""
+
+import logging
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from protocol.process.notify import Notifier
+from worker.supervisor.children.child_log import log_death, log_stderr
+from worker.supervisor.children.launch import Launch
+from worker.supervisor.children.managed_child import ChildState, ManagedChild, Output
+from worker.supervisor.children.restart_policy import EXIT_ERROR, Policy, judge
+from worker.supervisor.children.watch import RESTING, ChildWatch, fraction
+from worker.supervisor.terminal import Console
+
+logger = logging.getLogger("supervisor")
+
+
+class Children:
+    """The watches of all processes; others may add watches to the list and remove ended ones."""
+
+    def __init__(
+        self,
+        launches: Sequence[Launch],
+        folder: Path,
+        console: Console,
+        notifier: Notifier,
+        policy_of: Callable[[ChildWatch], Policy],
+    ) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.watches: list[ChildWatch] = []
+        self._folder = folder
+        self._console = console
+        self._notifier = notifier
+        self._policy_of = policy_of
+        self._n_made = 0
+        for launch in launches:
+            self.add(launch)
+
+    def __repr__(self) -> str:
+        return f"<Children {' '.join(repr(watch.child) for watch in self.watches)}>"
+
+    @property
+    def gateways(self) -> list[ChildWatch]:
+        """The gateways; while one is reloaded, also its successor."""
+        return [watch for watch in self.watches if watch.child.launch.is_gateway]
+
+    @property
+    def workers(self) -> list[ChildWatch]:
+        """The workers."""
+        return [watch for watch in self.watches if not watch.child.launch.is_gateway]
+
+    def add(self, launch: Launch, *, due_at: float = 0.0) -> ChildWatch:
+        """Add a process, which starts at `due_at` of the monotonic clock."""
+        path = self._folder / f"notify-{self._n_made}.sock"
+        self._n_made += 1
+        watch = ChildWatch(ManagedChild(launch, path), due_at=due_at)
+        self.watches.append(watch)
+        return watch
+
+    def guarded(self, action: Callable[[], None]) -> None:
+        """Run an action of one child; an exception must not affect the others."""
+        try:
+            action()
+        except Exception:
+            logger.exception("unexpected exception", extra={"action": "all other processes go on"})
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield the times at which a process must be started or killed."""
+        for watch in self.watches:
+            if watch.child.state in RESTING:
+                yield watch.due_at
+            elif watch.leaves_by is not None and not watch.is_killed:
+                yield watch.leaves_by
+            if watch.is_timed:
+                yield watch.heard_at + watch.child.launch.watchdog_s
+
+    # ---- start --------------------------------------------------------------------------------
+
+    def start_due(self, now: float) -> None:
+        """Start the processes whose time has come."""
+        for watch in self.watches:
+            if watch.child.state in RESTING and watch.due_at <= now:
+                self._start(watch, now)
+
+    def _start(self, watch: ChildWatch, now: float) -> None:
+        """Start a process; a failed start counts as a death."""
+        child = watch.child
+        child.become(ChildState.STARTING)
+        watch.is_killed, watch.ready_at, watch.failure = False, 0.0, ""
+        try:
+            child.spawn()
+        except (OSError, ValueError) as error:
+            watch.failure = f"cannot be started: {error}"
+            watch.exit_code = EXIT_ERROR
+            self._judge(watch, now)
+            return
+        assert child.log is not None and child.stderr is not None
+        hears = (
+            partial(self._pass_on, child.log),
+            partial(self._quote, child.launch.name, child.stderr),
+            partial(self._hear, watch),
+        )
+        for fd, heard in zip(child.fds, hears, strict=True):
+            self.selector.register(fd, selectors.EVENT_READ, heard)
+        logger.debug("process started", extra={"child": child.launch.name, "pid": child.pid})
+
+    def _pass_on(self, output: Output) -> None:
+        self._console.lines(output.read())
+
+    def _quote(self, name: str, output: Output) -> None:
+        log_stderr(name, output.read())
+
+    def _hear(self, watch: ChildWatch) -> None:
+        child = watch.child
+        for report in child.read_reports():
+            child.url = report.get("X_URL", child.url)
+            child.reason = report.get("X_REASON", child.reason)
+            if "X_PROGRESS" in report:
+                child.progress = fraction(report["X_PROGRESS"])
+                self._notifier.send(EXTEND_TIMEOUT_USEC=60_000_000)
+            if "WATCHDOG" in report:
+                watch.heard_at = time.monotonic()
+            if "READY" in report and child.state is ChildState.STARTING:
+                child.become(ChildState.READY)
+                watch.ready_at = watch.heard_at = time.monotonic()
+                watch.was_ready = True
+                logger.info("process ready", extra={"child": child.launch.name, "pid": child.pid})
+
+    # ---- death --------------------------------------------------------------------------------
+
+    def reap(self, now: float, *, restarts: bool) -> None:
+        """Reap the processes that have ended, and decide when each starts again, if it does."""
+        for watch in list(self.watches):
+            self.guarded(partial(self._reap, watch, now, restarts))
+
+    def _reap(self, watch: ChildWatch, now: float, restarts: bool) -> None:
+        child = watch.child
+        if not child.is_alive or (code := child.reap()) is None:
+            return
+        watch.exit_code = code
+        for fd in child.fds:
+            self.selector.unregister(fd)
+        self._hear(watch)
+        said, quoted = child.close()
+        self._console.lines(said)
+        log_stderr(child.launch.name, quoted)
+        if restarts and watch.leaves_by is None:
+            self._judge(watch, now)
+        else:
+            child.become(ChildState.ENDED)
+            logger.debug("process ended", extra={"child": child.launch.name, "exit_code": code})
+
+    def _judge(self, watch: ChildWatch, now: float) -> None:
+        """Apply the restart policy to a death, and log it."""
+        verdict = judge(
+            watch.history,
+            now=now,
+            ready_s=now - watch.ready_at if watch.ready_at else 0.0,
+            exit_code=watch.exit_code,
+            policy=self._policy_of(watch),
+        )
+        watch.history = verdict.history
+        log_death(watch, verdict)
+        if verdict.delay_s is None:
+            watch.child.become(ChildState.GIVEN_UP)
+            return
+        state = ChildState.QUARANTINED if verdict.is_quarantine else ChildState.WAITING
+        watch.child.become(state)
+        watch.due_at = now + verdict.delay_s
+
+    def kill_late(self, now: float) -> None:
+        """Kill the processes that report no progress, and those that have not left in time."""
+        for watch in self.watches:
+            limit = watch.child.launch.watchdog_s
+            if watch.is_timed and now - watch.heard_at >= limit:
+                logger.error(
+                    "process makes no progress",
+                    extra={
+                        "child": watch.child.launch.name,
+                        "silent_s": limit,
+                        "action": "it is killed",
+                    },
+                )
+                self.kill([watch])
+            if watch.leaves_by is not None and not watch.is_killed and now >= watch.leaves_by:
+                self.kill([watch])
+
+    def kill(self, watches: Sequence[ChildWatch]) -> None:
+        """Send SIGKILL."""
+        for watch in watches:
+            watch.is_killed = True
+            watch.child.kill(signal.SIGKILL)

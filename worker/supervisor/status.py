@@ -1,0 +1,100 @@
+"""What the supervisor tells of the pool: bars, its state for systemd, and the start notice."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from protocol.process.notify import Notifier
+from worker.supervisor.children.children import Children
+from worker.supervisor.children.managed_child import ChildState
+from worker.supervisor.children.watch import ChildWatch
+from worker.supervisor.start_notice import StartNotice
+from worker.supervisor.terminal import Bar, Console
+
+logger = logging.getLogger("supervisor")
+
+
+class SupervisorStatus:
+    """Tells once that the pool serves, and at every turn how far it is."""
+
+    def __init__(
+        self,
+        children: Children,
+        console: Console,
+        notifier: Notifier,
+        notice: StartNotice,
+        on_demand: Sequence[str] | None,
+    ) -> None:
+        self._children = children
+        self._console = console
+        self._notifier = notifier
+        self._notice = notice
+        self._on_demand = on_demand
+        """Names of the models that are loaded on demand; None if all are loaded at the start."""
+        self._has_served = False
+        self._has_welcomed = False
+        self._started_at = 0.0
+        self._beat_at = 0.0
+
+    def begin(self, now: float) -> None:
+        """Take the time of the start."""
+        self._started_at = self._beat_at = now
+
+    @property
+    def next_beat_at(self) -> float | None:
+        """When systemd must hear of progress; None if it does not listen."""
+        interval_s = self._notifier.watchdog_interval_s
+        return None if interval_s is None else self._beat_at + interval_s
+
+    def tell(self, phase: str, now: float) -> None:
+        """Tell what has changed."""
+        workers = self._children.workers
+        starting = [w.child for w in workers if w.child.state is ChildState.STARTING]
+        self._console.bars(Bar(child.launch.name, child.progress) for child in starting)
+        n_ready = sum(map(_is_ready, workers))
+        status = f"{phase}, {n_ready} of {len(workers)} workers ready"
+        if not self._has_served and self._is_serving():
+            self._has_served = True
+            self._notifier.ready(status)
+        is_settled = self._on_demand is not None or not starting
+        if self._has_served and not self._has_welcomed and is_settled:
+            self._has_welcomed = True
+            self._welcome(now, n_ready)
+        if (beat_at := self.next_beat_at) is not None and now >= beat_at:
+            # Stuck children were killed before, so reaching this line is progress.
+            self._beat_at = now
+            self._notifier.watchdog()
+            self._notifier.status(status)
+
+    def _is_serving(self) -> bool:
+        """Whether all gateways are ready, and a worker of each model."""
+        if not all(map(_is_ready, self._children.gateways)):
+            return False
+        workers = self._children.workers
+        models = {watch.child.launch.model for watch in workers}
+        ready = {watch.child.launch.model for watch in workers if _is_ready(watch)}
+        return self._on_demand is not None or ready == models
+
+    def _welcome(self, now: float, n_ready: int) -> None:
+        models = dict.fromkeys(watch.child.launch.model for watch in self._children.workers)
+        notice = replace(
+            self._notice,
+            url=self._children.gateways[0].child.url,
+            models=tuple(models if self._on_demand is None else self._on_demand),
+            n_workers=n_ready,
+            seconds=now - self._started_at,
+        )
+        logger.info(
+            "ready",
+            extra={
+                "url": notice.url,
+                "models": notice.models,
+                "n_workers": notice.n_workers,
+                "start_s": notice.seconds,
+            },
+        )
+        self._console.tell(str(notice))
+
+
+def _is_ready(watch: ChildWatch) -> bool:
+    return watch.child.state is ChildState.READY
