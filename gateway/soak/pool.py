@@ -18,6 +18,7 @@ from gateway.bench.client.connection import Client, Unanswered
 
 _MARK = "LLAMAPOOL_SOAK_MARK"
 _FAULTS = "LLAMAPOOL_FAKE_FAULTS"
+_ROUTINE = re.compile(" task ended | gateway.http.access ")
 _END = "(the log ends)"
 _SPARE_FDS = 4
 """Descriptors that a process may have more than before: sockets that are just being closed."""
@@ -124,7 +125,8 @@ class SoakPool:
                     if self.lines[-1:] == [_END]:
                         break
                     await self._arrived.wait()
-        last = "\n".join(self.lines[-40:])
+        told = [line for line in self.lines if not _ROUTINE.search(line)]
+        last = "\n".join(told[-30:])
         raise PoolFailed(f"no line matches {pattern!r} in {timeout_s:g} s:\n{last}")
 
     def count(self, pattern: str, *, since: int = 0) -> int:

@@ -1,12 +1,14 @@
 """Group A: what happens to processes."""
 
 import asyncio
-import os
 import signal
 import time
+from collections.abc import Awaitable, Callable
 
 from gateway.bench.client.connection import Client
+from gateway.soak import faults
 from gateway.soak.asking import Ending, ask
+from gateway.soak.faults import SoakFault
 from gateway.soak.pool import eventually
 from gateway.soak.requests import KINDS, SoakRequest, TrafficShape
 from gateway.soak.scene import PoolShape, Scene
@@ -14,34 +16,33 @@ from tests.faults.case import FaultCase, Inject
 
 WHOLE = tuple(kind for kind in KINDS if "whole" in kind or kind in ("text-n2", "embeddings"))
 STREAMED = tuple(kind for kind in KINDS if kind not in WHOLE)
-STALL = {"stall_s": 1.0}
+STALL = {"stall_s": 2.0}
 ONE = PoolShape(n_workers=1)
+
+
+def hit(fault: SoakFault) -> Inject:
+    """A fault that a soak draws, with a victim of chance."""
+
+    async def inject(scene: Scene) -> None:
+        names = scene.pool.gateways if fault.hits_gateway else scene.pool.workers
+        await fault.inject(scene, scene.rng.choice(names))
+
+    return inject
+
+
+def on_worker(inject: Callable[[Scene, str], Awaitable[None]]) -> Inject:
+    """A fault of a worker, drawn by chance."""
+    return hit(SoakFault("", "", inject))
 
 
 def killed(number: signal.Signals = signal.SIGKILL) -> Inject:
     """A worker gets a signal that ends it."""
-
-    async def inject(scene: Scene) -> None:
-        name, since = scene.victim(), len(scene.pool.lines)
-        start_s = time.monotonic()
-        scene.signal(name, number)
-        await scene.pool.wait_for(rf"worker lost worker=(\S+/)?{name} ", 5, since=since)
-        scene.expect(time.monotonic() - start_s < 1.0, "the gateway saw the death after 1 s")
-        await scene.back(name, since=since)
-
-    return inject
+    return on_worker(lambda scene, name: faults.kill(scene, name, number))
 
 
-def ordered(what: str, *, dies: str = "process died") -> Inject:
+def ordered(what: str) -> Inject:
     """A worker breaks in a way of its own, inside a batch."""
-
-    async def inject(scene: Scene) -> None:
-        name, since = scene.victim(), len(scene.pool.lines)
-        scene.pool.order(name, what)
-        await scene.pool.wait_for(rf"{dies} child=(\S+/)?{name} ", 40, since=since)
-        await scene.back(name, since=since)
-
-    return inject
+    return on_worker(lambda scene, name: faults.break_inside(scene, name, what))
 
 
 async def all_killed(scene: Scene) -> None:
@@ -50,25 +51,6 @@ async def all_killed(scene: Scene) -> None:
         scene.signal(name)
     for name in scene.pool.workers:
         await scene.back(name, since=since)
-
-
-async def stopped(scene: Scene) -> None:
-    name, since = scene.victim(), len(scene.pool.lines)
-    pid = scene.signal(name, signal.SIGSTOP)
-    await scene.pool.wait_for(rf"process died child=(\S+/)?{name} ", 20, since=since)
-    scene.expect(not _is_alive(pid), "the stopped process is still there")
-    await scene.back(name, since=since)
-
-
-async def stopped_shortly(scene: Scene) -> None:
-    """Stop a worker for less than anybody's patience, and let it go on."""
-    since = len(scene.pool.lines)
-    pid = scene.signal(scene.victim(), signal.SIGSTOP)
-    await asyncio.sleep(1.0)
-    os.kill(pid, signal.SIGCONT)
-    await scene.load.pieces(100)
-    scene.expect(_is_alive(pid), "the worker was killed though it went on")
-    scene.expect(scene.pool.count("worker lost", since=since) == 0, "it was given up")
 
 
 async def poisoned(scene: Scene) -> None:
@@ -95,14 +77,6 @@ async def crash_loop(scene: Scene) -> None:
     await scene.pool.wait_for(rf"process quarantined child=(\S+/)?{name} ", 60, since=since)
     n_deaths = scene.pool.count(rf"process died child=(\S+/)?{name} ", since=since)
     scene.expect(n_deaths in (4, 5), f"it died {n_deaths} times before it was set aside")
-
-
-async def gateway_killed(scene: Scene) -> None:
-    since = len(scene.pool.lines)
-    pids = [scene.pool.pid_of(name) for name in scene.pool.workers]
-    scene.signal(scene.rng.choice(scene.pool.gateways))
-    await scene.pool.wait_for("process ready child=gateway", 20, since=since)
-    scene.expect(all(map(_is_alive, pids)), "a worker ended with the gateway")
 
 
 async def supervisor_killed(scene: Scene) -> None:
@@ -145,14 +119,7 @@ async def terminated_twice(scene: Scene) -> None:
     await scene.load.stop()
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
+gateway_killed = hit(SoakFault("", "", faults.kill_gateway, hits_gateway=True))
 _CONTINUES = "answers that have begun go on elsewhere: not there yet"
 _CUT = TrafficShape(kinds=STREAMED)
 
@@ -198,14 +165,14 @@ CASES = [
     FaultCase(
         name="A6",
         what="SIGSTOP of a worker for good: killed and replaced",
-        inject=stopped,
+        inject=on_worker(faults.stop_for_good),
         pool=PoolShape(worker=STALL),
         waits_for=_CONTINUES,
     ),
     FaultCase(
         name="A6 short",
         what="SIGSTOP of a worker for 1 s: it goes on",
-        inject=stopped_shortly,
+        inject=on_worker(faults.stop_shortly),
         is_shared=True,
     ),
     FaultCase(
@@ -235,7 +202,8 @@ CASES = [
             ("SEGV", "SIGSEGV in a worker", killed(signal.SIGSEGV)),
             ("ABRT", "SIGABRT in a worker, as of a failed assertion", killed(signal.SIGABRT)),
             ("exit 0", "a worker exits with 0 inside a batch", ordered("exit 0")),
-            ("raise", "an exception ends a worker's engine", ordered("raise")),
+            ("raise", "one batch of a worker fails", on_worker(faults.fail_step)),
+            ("break", "all batches of a worker fail", ordered("break")),
         )
     ),
     FaultCase(

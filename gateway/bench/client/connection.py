@@ -1,7 +1,9 @@
 """HTTP/1.1 client of the load generator: h11 over asyncio's streams, with reused connections."""
 
 import asyncio
+import socket
 import ssl
+import struct
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -120,6 +122,12 @@ class BenchConnection:
     def close(self) -> None:
         """Hang up."""
         self._writer.close()
+
+    def reset(self) -> None:
+        """Hang up with an RST, as a client that was killed with unread data."""
+        raw: socket.socket = self._writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
 
     def _next(self) -> object:
         try:

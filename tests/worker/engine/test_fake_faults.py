@@ -27,6 +27,24 @@ def test_obeys_an_order_once_and_only_its_own(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_broken_one_stays_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FAULTS_VARIABLE, str(tmp_path))
+    faults = ProcessFaults("w")
+    (tmp_path / "w").write_text("break")
+    faults.strike()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="broken"):
+            faults.strike()
+
+
+def test_an_order_for_each_load_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FAULTS_VARIABLE, str(tmp_path))
+    (tmp_path / "w.loading").write_text("raise")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="asked to raise"):
+            ProcessFaults("w").strike_loading()
+
+
 def test_becomes_slow_for_good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(FAULTS_VARIABLE, str(tmp_path))
     faults = ProcessFaults("w")

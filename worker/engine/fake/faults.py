@@ -23,6 +23,7 @@ class ProcessFaults:
         folder = os.environ.get(FAULTS_VARIABLE, "")
         self._path = Path(folder) / worker.replace("/", "_") if folder else None
         self._slow_s = 0.0
+        self._is_broken = False
 
     def strike_loading(self) -> None:
         """Do what is ordered for each load, if anything."""
@@ -30,9 +31,11 @@ class ProcessFaults:
             self._obey(self._order(self._path.with_name(f"{self._path.name}.loading")))
 
     def strike(self) -> None:
-        """Do what is ordered, if anything; a RuntimeError ends the engine's thread."""
+        """Do what is ordered, if anything; an exception fails the tasks of the step."""
         if self._path is None:
             return
+        if self._is_broken:
+            raise RuntimeError("the fake was asked to be broken")
         if self._slow_s:
             time.sleep(self._slow_s)
         if order := self._order(self._path):
@@ -54,6 +57,8 @@ class ProcessFaults:
         match kind:
             case "raise":
                 raise RuntimeError("the fake was asked to raise")
+            case "break":  # this batch and all that follow fail
+                self._is_broken = True
             case "exit":
                 os._exit(int(value))
             case "signal":

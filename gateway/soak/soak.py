@@ -1,0 +1,131 @@
+"""A long run: mixed load, a fault every few seconds, and in the end every request accounted for."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gateway.soak.faults import SOAK_FAULTS, SoakFault
+from gateway.soak.ledger import FaultRow, row_of
+from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
+
+_DEATHS, _WINDOW_S = 3, 300.0
+"""The supervisor sets a process aside after five deaths in this time: a soak stays below."""
+_GROWTH_MIB_PER_MINUTE = 1.0
+_WARM_UP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakPlan:
+    """How long, how often, and on what."""
+
+    seconds: float = 60.0
+    seed: int = 0
+    every_s: float = 5.0
+    """Time between the end of a fault and the next one."""
+    n_clients: int = 8
+    shape: PoolShape = PoolShape(n_workers=4, worker={"stall_s": 3.0})
+    n_retries: int = 1
+    """A client whose connection was cut asks again so often; only a gateway's death needs it."""
+    faults: tuple[SoakFault, ...] = SOAK_FAULTS
+
+
+@dataclass(slots=True)
+class Deaths:
+    """When each process was killed, so that none is killed too often."""
+
+    at_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def may_die(self, name: str, now_s: float) -> bool:
+        """Tell whether a process may be killed again."""
+        recent = [at for at in self.at_s[name] if now_s - at < _WINDOW_S]
+        self.at_s[name] = recent
+        return len(recent) < _DEATHS
+
+
+async def soak(plan: SoakPlan, tell: Callable[[str], object]) -> list[FaultRow]:
+    """Run it; returns a row for each kind of fault, and one for the whole."""
+    rehearsal = Rehearsal(plan.seed)
+    async with staged(plan.shape, rehearsal, seed=plan.seed) as scene:
+        before = scene.pool.descriptors()
+        scene.load.n_clients, scene.load.n_retries = plan.n_clients, plan.n_retries
+        scene.load.start(plan.seed)
+        rows, memory = await _faults(plan, scene, tell)
+        heard = await scene.load.stop()
+        leaks = [*await scene.pool.leaks(before), *memory]
+        return [*rows, row_of("all", "the whole run", heard, leaks, scene.harm)]
+
+
+async def _faults(
+    plan: SoakPlan, scene: Scene, tell: Callable[[str], object]
+) -> tuple[list[FaultRow], list[str]]:
+    """Inject faults until the time is over."""
+    deaths, begun_s = Deaths(), time.monotonic()
+    marks: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    growth = Growth()
+    while (passed_s := time.monotonic() - begun_s) < plan.seconds:
+        await scene.load.pieces(scene.rng.randint(10, 200))
+        fault, name = _drawn(plan, scene, deaths)
+        n_before = len(scene.load.heard)
+        await fault.inject(scene, name)
+        if fault.kills:
+            deaths.at_s[name].append(time.monotonic())
+        await scene.load.answers(max(1, int(plan.every_s * 2)))
+        marks[fault.name].append((n_before, len(scene.load.heard)))
+        bad = [one for one in scene.load.heard[n_before:] if one.ending != "answered"]
+        tell(f"{passed_s:6.0f} s  {fault.what} ({name}): {len(bad)} not answered")
+        for one in bad[:4]:
+            tell(f"          {one.request.name} {one.ending}: {one.why}")
+        if passed_s > _WARM_UP_S:
+            growth.note(scene)
+    heard = scene.load.heard
+    rows = [
+        row_of(
+            fault.name,
+            f"{fault.what}, {len(marks[fault.name])} times",
+            [one for start, end in marks[fault.name] for one in heard[start:end]],
+            (),
+        )
+        for fault in plan.faults
+        if marks[fault.name]
+    ]
+    return rows, growth.leaks()
+
+
+def _drawn(plan: SoakPlan, scene: Scene, deaths: Deaths) -> tuple[SoakFault, str]:
+    """Draw a fault and its victim; one that may not die is spared."""
+    is_fake = plan.shape.engine == "fake"
+    while True:
+        fault = scene.rng.choice(plan.faults)
+        names = scene.pool.gateways if fault.hits_gateway else scene.pool.workers
+        name = scene.rng.choice(names)
+        if fault.needs_fake and not is_fake:
+            continue
+        if not fault.kills or deaths.may_die(name, time.monotonic()):
+            return fault, name
+
+
+class Growth:
+    """Memory of the processes that live on, after the warm-up."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, tuple[float, float, str]] = {}
+        self._last: dict[int, tuple[float, float]] = {}
+
+    def note(self, scene: Scene) -> None:
+        """Look at every process."""
+        now_s = time.monotonic()
+        for name, mib in scene.pool.resident_mib().items():
+            pid = scene.pool.pid_of(name)
+            self._first.setdefault(pid, (now_s, mib, name))
+            self._last[pid] = now_s, mib
+
+    def leaks(self) -> list[str]:
+        """Name the processes that grew too fast, over a minute or more."""
+        found = []
+        for pid, (first_s, first_mib, name) in self._first.items():
+            last_s, mib = self._last[pid]
+            minutes = (last_s - first_s) / 60
+            if minutes > 1 and (rate := (mib - first_mib) / minutes) > _GROWTH_MIB_PER_MINUTE:
+                found.append(f"{name} grew by {rate:.1f} MiB a minute")
+        return found
