@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 OURS = {"gateway", "protocol", "worker"}
 STDLIB = frozenset(sys.stdlib_module_names)
 ENGINE = {
+    "protocol.wire.begun",
     "protocol.wire.messages",
     "protocol.wire.facts",
     "protocol.wire.sampling",
@@ -23,6 +24,7 @@ ENGINE = {
 TEXT = {"worker.output.generation", "worker.output.response_buffer"}
 """Where an answer ends: the engine decides that, and knows nothing of what an answer means."""
 OUTPUT = {
+    "protocol.wire.begun",
     "protocol.wire.messages",
     "protocol.wire.facts",
     "protocol.wire.sampling",

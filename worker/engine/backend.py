@@ -4,7 +4,7 @@ The engine speaks in sequences, positions and tokens; a backend owns the memory 
 methods belong to the engine thread, except those that only read the vocabulary and say so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -78,6 +78,12 @@ class Sampler(Protocol):
     def state(self) -> tuple[float, ...]:
         """What must be known beside the tokens so far to go on from here; mostly nothing."""
 
+    def go_on(self, tokens: Sequence[int], state: Sequence[float]) -> None:
+        """Take over from a sampler of the same parameters that chose these tokens.
+
+        `state` is what that one's was; raises `InvalidRequest` if it or a token cannot be.
+        """
+
     def end_thoughts(self) -> bool:
         """Let the thoughts that are under way end now; false if none are."""
 
@@ -135,6 +141,12 @@ class Vocabulary:
     special: SpecialTokens = SpecialTokens()
     adds_space: bool = False
     """The tokenizer adds a space before a text, which is not part of it."""
+
+    def shown(self, token: int, control: Set[int]) -> bytes:
+        """Return the text of a token in an answer; `control` tokens are shown as they are."""
+        if self.is_eog[token]:
+            return b""
+        return self.special_pieces[token] if token in control else self.pieces[token]
 
     def render(self, tokens: Sequence[int]) -> str:
         """Write tokens as text, control tokens included."""

@@ -22,11 +22,11 @@ from protocol.wire.messages import (
 )
 from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend, Vocabulary
+from worker.engine.begun import open_sampler
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.host_cache import HostCache
 from worker.engine.calls import EngineJobs
 from worker.engine.engine_config import EngineConfig
-from worker.engine.media import without_placeholders
 from worker.engine.scheduling.admission import Admission
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.scheduling.policy import DefaultPolicy
@@ -257,8 +257,10 @@ class Engine:
                 self._release(slot)
 
     def _start(self, task: EngineTask, slot: Slot) -> None:
-        known = without_placeholders(task.prompt)
-        sampler = task.sampler or self._backend.open_sampler(task.params, known, task.triggers)
+        sampler = task.sampler or open_sampler(self._backend, task)
+        if (finish := self._results.end_of(slot, task)) is not None:
+            self._finish_begun(SlotTask.of(task, sampler, 0, order=self._n_admitted), slot, finish)
+            return
         space = self._space(task)
         n_known = self._admission.n_known(task, space)
         n_cached = self._admission.clear(
@@ -271,6 +273,16 @@ class Engine:
         self.counters.n_cached += n_cached
         self._outbox.append(slot.started(n_known))
         self._outbox += self._results.progress(slot)
+
+    def _finish_begun(self, run: SlotTask, slot: Slot, finish: Finish) -> None:
+        """End a task of which another worker has generated all; nothing is read for it."""
+        slot.begin(run)
+        run.reading = []
+        run.go_on()
+        self._n_busy += 1
+        self._outbox.append(slot.started(0))
+        self._outbox += self._results.finish(slot, finish)
+        self._release(slot)
 
     def _space(self, task: EngineTask) -> CacheNamespace:
         return choose_scales(task.params.lora, self.scales), task.salt

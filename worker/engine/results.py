@@ -8,7 +8,7 @@ from worker.engine.backend import Backend, BatchRow, DeadEnd, Sampled
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.prompt_logprobs import echo, is_probed, probe
 from worker.engine.slot import Slot, SlotState, SlotTask
-from worker.engine.task import failed
+from worker.engine.task import EngineTask, failed
 
 
 class SampleProcessor:
@@ -35,11 +35,12 @@ class SampleProcessor:
         return self._verify(slot, index, row) if row.is_draft else self._next(slot, index)
 
     def _resume(self, slot: Slot) -> None:
-        """Continue a preempted task once all its tokens are in the cache again."""
+        """Continue a task that had begun once all its tokens are in the cache."""
         run = slot.active
         if run.is_resumed and slot.n_prompt_left == 0:
             slot.move(SlotState.DECODE)
             self._counters.n_prompt += len(run.reading) - run.n_recovered
+            run.go_on()
 
     def _verify(self, slot: Slot, index: int, row: BatchRow) -> list[Envelope]:
         """Accept a draft as far as the sampler chooses the guessed tokens.
@@ -107,14 +108,10 @@ class SampleProcessor:
         vocabulary = self._backend.vocabulary
         run.pending, run.last_token_s = sampled.token, time.perf_counter()
         run.first_token_s = run.first_token_s or run.last_token_s
-        is_eog = vocabulary.is_eog[sampled.token]
-        # Control tokens are shown only where a parser needs them.
-        is_shown = sampled.token in run.task.shown
-        pieces = vocabulary.special_pieces if is_shown else vocabulary.pieces
         text = run.generation.accept(
-            b"" if is_eog else pieces[sampled.token],
-            is_eog=is_eog,
-            is_full=self._is_full(slot),
+            vocabulary.shown(sampled.token, run.task.shown),
+            is_eog=vocabulary.is_eog[sampled.token],
+            is_full=self._is_full(slot, run.task, len(slot.tokens) + 1),
             elapsed_ms=(run.last_token_s - run.first_token_s) * 1e3,
         )
         messages = self._delta(slot, run, text, sampled)
@@ -124,25 +121,40 @@ class SampleProcessor:
             messages.append(self._done(slot))
         return messages
 
-    def _is_full(self, slot: Slot) -> bool:
-        """Return whether the context takes no token after the one just chosen."""
-        if not self._shifts or slot.active.task.media:
-            return len(slot.tokens) + 1 >= slot.n_ctx
+    def end_of(self, slot: Slot, task: EngineTask) -> Finish | None:
+        """Return why an answer that another worker began is over already; None if it is not."""
+        if task.begun is None or not task.n_begun:
+            return None
+        generation = task.begun.generation
+        generation.truncated |= self._shifts and len(task.reading) >= slot.n_ctx
+        n_tokens = len(task.prompt) + task.n_begun
+        if generation.finish is None and self._is_full(slot, task, n_tokens, task.n_begun - 1):
+            generation.truncated = True
+            return Finish.LIMIT
+        return generation.finish
+
+    def _is_full(self, slot: Slot, task: EngineTask, n_tokens: int, n_before: int = -1) -> bool:
+        """Return whether the context takes no token after `n_tokens`.
+
+        `n_before` are the tokens of the answer before the last one, by default of the slot's task.
+        """
+        if not self._shifts or task.media:
+            return n_tokens >= slot.n_ctx
         # A shifted context is never full, so an answer without a limit ends at the training length.
-        n_train, run = self._backend.card.n_ctx_train, slot.active
-        n_all = len(run.task.prompt) + run.generation.n_predicted
-        return 0 < n_train <= n_all and run.task.params.n_predict < 0
+        n_train = self._backend.card.n_ctx_train
+        n_before = slot.active.generation.n_predicted if n_before < 0 else n_before
+        return 0 < n_train <= len(task.prompt) + n_before and task.params.n_predict < 0
 
     def progress(self, slot: Slot) -> list[Envelope]:
         """Return how far a prompt is read, if the task asked for that."""
         run = slot.active
-        if not run.task.params.return_progress:
+        if not run.task.params.return_progress or run.task.n_begun:
             return []
         # 0 before anything was computed, as in llama-server.
         elapsed_s = time.perf_counter() - run.started_s if len(slot.tokens) > run.n_cached else 0.0
         progress = Progress(
             total=len(run.task.prompt),
-            cached=run.n_cached,
+            cached=run.told_cached,
             processed=len(slot.tokens),
             time_ms=elapsed_s * 1e3,
         )
@@ -180,8 +192,8 @@ class SampleProcessor:
         run, generation = slot.active, slot.active.generation
         assert generation.finish is not None
         timings = slot.timings()
-        self._counters.n_predicted += generation.n_predicted
-        self._counters.predicted_s += timings.predicted_ms / 1e3
+        self._counters.n_predicted += generation.n_predicted - run.task.n_begun
+        self._counters.predicted_s += (timings.predicted_ms - run.begun_ms) / 1e3
         n_longest = len(slot.tokens) + run.n_shifted
         self._counters.n_tokens_max = max(self._counters.n_tokens_max, n_longest)
         done = Done(
@@ -191,7 +203,7 @@ class SampleProcessor:
             has_new_line=generation.has_new_line,
             prompt=run.task.text,
             n_prompt=len(run.task.prompt),
-            n_cached=run.n_cached,
+            n_cached=run.told_cached,
             n_predicted=generation.n_predicted,
             n_past=len(slot.tokens),
             slot=slot.id,

@@ -62,24 +62,48 @@ class SlotTask:
     """Probability of each prompt token after the first, if the task asked for it."""
     reading: list[int] = field(default_factory=list)
     """Tokens that must be in the cache before the next token is chosen: the prompt, and what was
-    generated before a preemption."""
+    generated before a preemption or by another worker."""
     n_recovered: int = 0
-    """Tokens of `reading` that a preempted task found in the cache when it continued."""
+    """Tokens of `reading` that a task which had begun found in the cache when it continued."""
     is_preempted: bool = False
     """The task gave its cells to others and continues when they fit again."""
     unsaid: ResponseBuffer | None = None
     """Holds an answer that leaves in one piece, after its first token; None for any other."""
+    begun_ms: float = 0.0
+    """Time that another worker spent on generating."""
     is_undecided: bool = True
     """The task reads nothing yet: `PrefixSharing` decides whether others read its prompt."""
 
     @classmethod
     def of(cls, task: EngineTask, sampler: Sampler, n_cached: int, *, order: int) -> "SlotTask":
         """Begin a task; `n_cached` tokens of its prompt are in the slot."""
-        generation = TextGeneration.start(task.params)
-        generation.truncated = task.truncated
+        if task.begun is None:
+            generation = TextGeneration.start(task.params)
+            generation.truncated = task.truncated
+        else:
+            generation = task.begun.generation
         run = cls(task, sampler, generation, time.perf_counter(), n_cached, order=order)
         run.unsaid = ResponseBuffer() if task.is_held else None
+        if task.begun is not None and task.begun.told.tokens:
+            run.pending = task.begun.told.tokens[-1]
+            run.n_cached, run.n_recovered = 0, n_cached
         return run
+
+    def go_on(self) -> None:
+        """Note that all tokens are in the cache again: times go on where another worker stopped."""
+        begun = self.task.begun
+        if begun is None or self.first_token_s:
+            return
+        self.last_token_s = time.perf_counter()
+        self.first_token_s = self.last_token_s - begun.told.predicted_ms / 1e3
+        self.started_s = self.first_token_s - begun.told.prompt_ms / 1e3
+        self.begun_ms = begun.told.predicted_ms
+
+    @property
+    def told_cached(self) -> int:
+        """Tokens of the prompt that were cached, by what the client is told."""
+        begun = self.task.begun
+        return self.n_cached if begun is None else min(begun.told.n_cached, len(self.task.prompt))
 
     @property
     def n_to_read(self) -> int:
@@ -88,7 +112,10 @@ class SlotTask:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether it was preempted after a token was chosen, which is then the next one."""
+        """Whether a token was chosen before its cells were read: it is the next one.
+
+        It was preempted, or another worker began its answer.
+        """
         return self.pending >= 0
 
     @property
@@ -139,7 +166,7 @@ class Slot:
         """Take a task."""
         self.move(SlotState.PREFILL)
         self.run = run
-        run.reading = run.task.prompt
+        run.reading = run.task.prompt if run.task.begun is None else list(run.task.reading)
         on_device = run.sampler.backend_sampling
         self.last_params = replace(run.task.params, backend_sampling=on_device)
         self.last_task_id, self.connection = run.task.key.id, run.task.key.connection
@@ -147,12 +174,13 @@ class Slot:
     def started(self, n_known: int) -> Envelope:
         """Return the message of the task's start; `n_known` tokens of its prompt are cached."""
         run = self.active
-        n_cached = max(run.n_cached, n_known)
+        n_cached, n_prompt = max(run.n_cached, run.n_recovered, n_known), len(run.task.prompt)
         started = Started(
             slot=self.id,
-            n_prompt=len(run.task.prompt),
-            n_cached=n_cached,
+            n_prompt=n_prompt,
+            n_cached=min(n_cached, n_prompt),
             seed=run.sampler.seed,
+            n_reread=len(run.reading) - n_cached if run.is_resumed else 0,
         )
         return Envelope(run.task.key, started)
 
@@ -199,6 +227,11 @@ class Slot:
         return len(self.tokens) - self.n_saved
 
     @property
+    def room(self) -> int:
+        """Tokens that can be read before the context must be shifted."""
+        return self.n_ctx - 1 - len(self.tokens)
+
+    @property
     def n_prompt_left(self) -> int:
         """Tokens to read that are not in the cache yet."""
         return 0 if self.run is None else max(0, len(self.run.reading) - len(self.tokens))
@@ -209,8 +242,8 @@ class Slot:
         n_predicted = run.generation.n_predicted
         first = run.first_token_s or run.started_s
         return Timings(
-            cache_n=run.n_cached,
-            prompt_n=len(run.task.prompt) - run.n_cached,
+            cache_n=run.told_cached,
+            prompt_n=len(run.task.prompt) - run.told_cached,
             prompt_ms=(first - run.started_s) * 1e3,
             predicted_n=n_predicted,
             predicted_ms=max(0.0, run.last_token_s - first) * 1e3,
@@ -239,14 +272,14 @@ class Slot:
     def _told(self, run: SlotTask) -> SlotReport:
         generation = run.generation
         finish = generation.finish
-        n_read = len(run.task.prompt) - run.n_cached - self.n_prompt_left
+        n_read = len(run.task.prompt) - run.told_cached - self.n_prompt_left
         return SlotReport(
             id=self.id,
             is_processing=True,
             task_id=run.task.key.id,
             n_prompt=len(run.task.prompt),
             n_prompt_processed=max(0, n_read),
-            n_cached=run.n_cached,
+            n_cached=run.told_cached,
             n_decoded=generation.n_predicted,
             n_remain=run.n_left,
             has_next_token=finish is None,

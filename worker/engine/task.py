@@ -4,10 +4,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import TaskError
+from protocol.wire.begun import Begun
 from protocol.wire.messages import Envelope, Failed, FrameItem, TaskKey, Terminal
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import Sampler
 from worker.engine.media import Media
+from worker.output.generation import TextGeneration
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAnswer:
+    """An answer that another worker began (`worker.engine.begun`)."""
+
+    told: Begun
+    """What the client has of it."""
+    generation: TextGeneration
+    """As it was after the last token."""
+    text: str
+    """The text of the tokens, as far as it is certain."""
+    reading: list[int]
+    """What must be in the cache before the last token: the prompt and the tokens before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,18 @@ class EngineTask:
     """First prompt token that is sent with the first delta; -1 is none."""
     sampler: Sampler | None = field(default=None, compare=False)
     """Sampler made by the thread that read the prompt; without it the engine makes one."""
+    begun: BegunAnswer | None = None
+    """The answer goes on from here."""
+
+    @property
+    def reading(self) -> list[int]:
+        """Tokens that must be in the cache before the next token is computed."""
+        return self.prompt if self.begun is None else self.begun.reading
+
+    @property
+    def n_begun(self) -> int:
+        """Tokens of the answer that another worker has generated."""
+        return 0 if self.begun is None else len(self.begun.told.tokens)
 
     @property
     def is_held(self) -> bool:

@@ -16,6 +16,8 @@ _LIMIT_S, _LIMIT_PER_MIB_S, _LONGEST_S = 5.0, 2.0, 60.0
 """Time to prepare tasks, and more of it for each MiB of their texts and media."""
 _LARGE = 64 * 1024
 """From this size on a task may take long to prepare."""
+_TOKEN_BYTES = 64
+"""What a token of a begun answer counts: replaying it takes as long as so much text at most."""
 
 
 def job_of(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> PreparationJob:
@@ -56,8 +58,9 @@ def shares_prompt(one: m.TaskMessage, other: m.Generate) -> bool:
 def _size(message: m.TaskMessage) -> int:
     """Estimate what a task has to be read, in bytes, from the outermost values alone."""
     match message:
-        case m.Generate(prompt=prompt, chat=chat, media=media):
-            return _length(prompt) + _chat_length(chat) + sum(map(len, media))
+        case m.Generate(prompt=prompt, chat=chat, media=media, begun=begun):
+            n_begun = len(begun.tokens) * _TOKEN_BYTES if begun is not None else 0
+            return _length(prompt) + _chat_length(chat) + sum(map(len, media)) + n_begun
         case s.Embed(media=media):
             return sum(map(len, media))
         case s.Render(chat=chat, media=media):

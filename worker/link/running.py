@@ -4,7 +4,7 @@ from collections.abc import Callable, KeysView, Sequence
 from dataclasses import replace
 
 from protocol.wire.messages import Delta, Done, Envelope, FrameItem, TaskKey, Terminal
-from worker.output.chat_parser.parser import ChatParser
+from worker.output.continued import AnswerParser
 
 ParserFault = Callable[[TaskKey, Exception], Envelope]
 """Ends a task whose text its parser cannot read; returns its terminal message."""
@@ -15,7 +15,7 @@ class RunningTasks:
 
     def __init__(self, fault: ParserFault) -> None:
         self._fault = fault
-        self._parsers: dict[TaskKey, ChatParser | None] = {}
+        self._parsers: dict[TaskKey, AnswerParser | None] = {}
         """By task; None where the text is not parsed."""
 
     def __len__(self) -> int:
@@ -29,7 +29,7 @@ class RunningTasks:
         """The attempts that run."""
         return self._parsers.keys()
 
-    def add(self, key: TaskKey, parser: ChatParser | None = None) -> None:
+    def add(self, key: TaskKey, parser: AnswerParser | None = None) -> None:
         """Note a task that the engine is given; its text goes through `parser`."""
         self._parsers[key] = parser
 
@@ -83,7 +83,7 @@ class RunningTasks:
         return [Envelope(key, rest), envelope]
 
 
-def _delta(parser: ChatParser, delta: Delta) -> Delta:
+def _delta(parser: AnswerParser, delta: Delta) -> Delta:
     parsed = parser.feed(delta.text)
     if parsed.content == delta.text and not (parsed.reasoning or parsed.tool_calls):
         return delta  # most of an answer is plain text

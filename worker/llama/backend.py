@@ -28,7 +28,8 @@ from worker.llama.sampling.chain import SamplerModel
 from worker.llama.sampling.device_sampling import open_board
 from worker.llama.sampling.grammar import Grammars
 from worker.llama.sampling.greedy import Logits
-from worker.llama.sampling.sampler import LlamaSampler, Outputs, Scratch, open_sampler, raw_prob
+from worker.llama.sampling.probabilities import raw_prob
+from worker.llama.sampling.sampler import LlamaSampler, Outputs, Scratch, open_sampler
 from worker.llama.sampling.sampler_threads import SampleJob, open_crew
 from worker.llama.sampling.stages import Candidates
 from worker.llama.state import LlamaStates

@@ -22,10 +22,11 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Embed, Render, Rendered, SetSystemPrompt, SystemPromptSet
 from worker.embedding.inputs import MediaInput
 from worker.engine.adapters import check_scales
-from worker.engine.backend import Backend, Sampler
-from worker.engine.media import without_placeholders
+from worker.engine.backend import Backend
+from worker.engine.begun import go_on, open_sampler
 from worker.engine.task import EngineTask
 from worker.output.chat_parser.parser import ChatParser, Expected
+from worker.output.continued import AnswerParser, ContinuedAnswer
 from worker.prompt.chat.built_in import BuiltInReader
 from worker.prompt.chat.conversation import ChatPrompt, ConversationReader
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
@@ -42,7 +43,7 @@ class Prepared:
     """A generation task that is ready for the engine."""
 
     task: EngineTask
-    parser: ChatParser | None
+    parser: AnswerParser | None
     """Parser of its answer, if it is parsed."""
 
 
@@ -70,12 +71,8 @@ class PromptReader:
     def prepare(self, envelope: Envelope) -> Prepared | MediaInput | Terminal:
         """Do all preparation that needs no engine; raises `TaskError` if the task is invalid."""
         match message := envelope.payload:
-            case Generate(begun=begun) if begun is not None and begun.tokens:
-                raise TaskError(ErrorCode.NOT_SUPPORTED, "this worker begins answers only")
             case Generate():
-                task, expected = self._read(envelope.task, message, envelope.slot)
-                parser = parser_of(expected, is_whole=not task.params.stream)
-                return Prepared(replace(task, sampler=self._sampler_of(task)), parser)
+                return self._generation(envelope, message)
             case Render():
                 return self.render(message)
             case Embed():
@@ -92,10 +89,19 @@ class PromptReader:
                 return Detokenized(content=content)
         raise AssertionError(f"{type(message).__name__} needs no preparation")
 
-    def _sampler_of(self, task: EngineTask) -> Sampler:
-        """Build the sampler here: parsing a grammar would block the engine's thread too long."""
-        prompt = without_placeholders(task.prompt)
-        return self._backend.open_sampler(task.params, prompt, task.triggers)
+    def _generation(self, envelope: Envelope, message: Generate) -> Prepared:
+        """Read a generation; if another worker began its answer, what was said is replayed.
+
+        The sampler is built here: parsing a grammar would block the engine's thread too long.
+        """
+        task, expected = self._read(envelope.task, message, envelope.slot)
+        chat = parser_of(expected, is_whole=not task.params.stream)
+        parser: AnswerParser | None = chat
+        if message.begun is not None:
+            task = go_on(task, message.begun, self._backend.vocabulary)
+            if task.begun is not None and message.begun.tokens:
+                parser = ContinuedAnswer(chat, message.begun, task.begun.text)
+        return Prepared(replace(task, sampler=open_sampler(self._backend, task)), parser)
 
     def _tokenized(self, message: Tokenize) -> Tokenized:
         tokens = self.tokenize(message)

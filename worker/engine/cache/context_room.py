@@ -45,6 +45,8 @@ class ContextRoom:
         self._cache.unindex(slot, n_keep)
         self._backend.shift(slot.id, n_keep, n_keep + n_discard)
         del slot.tokens[n_keep : n_keep + n_discard]
+        if slot.state is SlotState.PREFILL:
+            del slot.active.reading[n_keep : n_keep + n_discard]
         slot.active.n_shifted += n_discard
         slot.active.generation.truncated = True
         return True
@@ -59,6 +61,10 @@ class ContextRoom:
 
 
 def _is_full(slot: Slot) -> bool:
-    """Return whether a slot must be shifted; positions of an image cannot be moved in part."""
-    is_last = len(slot.tokens) + 1 >= slot.n_ctx
-    return slot.state is SlotState.DECODE and is_last and not slot.active.task.media
+    """Return whether a slot must be shifted; positions of an image cannot be moved in part.
+
+    What another worker generated is shifted where that worker did it.
+    """
+    if slot.run is None or slot.room > 0 or slot.run.task.media:
+        return False
+    return slot.state is SlotState.DECODE or slot.n_prompt_left > 0

@@ -65,6 +65,16 @@ class FakeSampler:
         """Those that name a token."""
         return tuple((token, bias) for token, bias in self.params.logit_bias if type(token) is int)
 
+    def go_on(self, tokens: Sequence[int], state: Sequence[float]) -> None:
+        """Remember the state; the text depends on it with mirostat, and on nothing else."""
+        self.state = tuple(state)
+
+    def learn(self, token: int) -> None:
+        """Change the state in a way that the tokens do not tell."""
+        if self.params.mirostat:
+            known = int(self.state[0]) if self.state else 0
+            self.state = (float(zlib.crc32(bytes([known % 251, token % N_BYTES]))),)
+
     def end_thoughts(self) -> bool:
         """Remember that it was asked; a text has thoughts if its task may be controlled."""
         self.was_ended = self.params.reasoning_control
@@ -204,7 +214,8 @@ class FakeBackend:
         assert read.is_draft or offset == -1, "only a draft has logits of all its tokens"
         start = read.pos + self._n_saved.get(read.seq, 0)
         end = start + (len(read.tokens) if offset < 0 else offset + 1)
-        token = self._next_token(read.seq, self._cells[read.seq][:end], sampler.params)
+        token = self._next_token(read.seq, self._cells[read.seq][:end], sampler)
+        sampler.learn(token)
         prob = None
         if sampler.params.n_probs:
             piece = self.vocabulary.special_pieces[token]
@@ -309,7 +320,8 @@ class FakeBackend:
             self._faults[seq] = marks[-1].group(1), marks[-1].group(2) or b""
         return bool(marks)
 
-    def _next_token(self, seq: int, cells: Sequence[int], params: SamplingParams) -> int:
+    def _next_token(self, seq: int, cells: Sequence[int], sampler: FakeSampler) -> int:
+        params = sampler.params
         kind, argument = self._faults.get(seq, (b"", b""))
         start = self._generated_from(cells)
         n_generated = len(cells) - start
@@ -321,6 +333,8 @@ class FakeBackend:
         if params.temperature > 0:
             state += params.seed.to_bytes(4, "little")
         state += self.adapters.flavour
+        if sampler.state:
+            state += repr(sampler.state).encode()
         value = zlib.crc32(state)
         return ord(" ") if value % 6 == 0 else _LETTERS[value // 6 % len(_LETTERS)]
 

@@ -20,6 +20,7 @@ class Admission:
         """`n_ctx` is a slot's context; without `cuts` a slot's tokens cannot be kept in part."""
         self._cache = cache
         self._slots = cache.slots
+        self._n_ctx = n_ctx
         self._n_cells = cache.counters.n_kv
         self._is_scarce = len(self._slots) * n_ctx > self._n_cells
         self._similarity = similarity
@@ -38,10 +39,10 @@ class Admission:
             return None
         if not self._cache.is_on:
             alike = [slot for slot in idle if slot.space == space]
-            return choose_slot(idle, task.prompt, self._similarity, alike)
-        n, holders = self._cache.holders(space, task.prompt)
+            return choose_slot(idle, task.reading, self._similarity, alike)
+        n, holders = self._cache.holders(space, task.reading)
         holding = [slot for slot in idle if slot.id in holders]
-        if holding and n / len(task.prompt) > self._similarity > 0:
+        if holding and n / len(task.reading) > self._similarity > 0:
             return min(holding, key=lambda slot: len(slot.tokens))
         return min(idle, key=lambda slot: (bool(slot.tokens), slot.last_used, slot.id))
 
@@ -50,15 +51,15 @@ class Admission:
     ) -> int:
         """Let a slot forget what a task cannot use; return how many tokens it keeps."""
         if not self._is_gpu:
-            self._cache.move_idle(slot, space, task.prompt)
-        n_cached = reusable(slot.tokens, task.prompt) if task.params.cache_prompt else 0
+            self._cache.move_idle(slot, space, task.reading)
+        n_cached = reusable(slot.tokens, task.reading) if task.params.cache_prompt else 0
         n_cached = whole_pieces(task.media, n_cached)
         if slot.space != space or not self._cuts:
             n_cached = 0  # read with other adapters or for another tenant, or cannot be cut
         if n_cached < len(slot.tokens):
             # The same prompt once more: its answer goes to the cells of the one before, as in
             # llama-server. Behind them the kernels of a CPU would round it otherwise.
-            is_again = is_alone and not self._is_gpu and n_cached == len(task.prompt) - 1
+            is_again = is_alone and not self._is_gpu and n_cached == len(task.reading) - 1
             self._cache.keep(slot, n_cached, to_host=is_again)
         n_cached = self._cache.cut(slot, n_cached)
         if n_cached == 0:
@@ -67,11 +68,11 @@ class Admission:
         return n_cached
 
     def n_known(self, task: EngineTask, space: CacheNamespace) -> int:
-        """Count the tokens of a prompt that any sequence holds."""
+        """Count the tokens that a task has to read and any sequence holds."""
         if not task.params.cache_prompt:
             return 0
-        n, _ = self._cache.holders(space, task.prompt)
-        return min(n, len(task.prompt) - 1)
+        n, _ = self._cache.holders(space, task.reading)
+        return min(n, len(task.reading) - 1)
 
     def _fits(self, task: EngineTask, space: CacheNamespace) -> bool:
         """Return whether a task's cells are free beside what the running tasks may still need."""
@@ -80,7 +81,10 @@ class Admission:
             return True
         promised = sum(slot.n_prompt_left for slot in self._slots)
         promised += sum(reserve(run.n_left) for run in busy)
-        wanted = len(task.prompt) - self.n_known(task, space) + reserve(task.params.n_predict)
+        n_predict = task.params.n_predict
+        n_left = max(0, n_predict - task.n_begun) if n_predict >= 0 else n_predict
+        n_read = min(len(task.reading), self._n_ctx) - self.n_known(task, space)
+        wanted = n_read + reserve(n_left)
         n_held = self._cache.n_cells - self._cache.n_evictable
         return n_held + promised + wanted <= self._n_cells
 

@@ -72,7 +72,10 @@ class DefaultPolicy:
 
     def _n_ready(self, slot: Slot) -> int:
         """Count the prompt tokens that may be read at once: up to an image, or what has room."""
-        n_text = text_until(slot.active.task.media, len(slot.tokens), slot.n_prompt_left)
+        n_left = (
+            min(slot.n_prompt_left, slot.room) if slot.active.is_resumed else slot.n_prompt_left
+        )
+        n_text = text_until(slot.active.task.media, len(slot.tokens), n_left)
         return n_text if self._extend is None else min(n_text, self._extend.room(slot))
 
 

@@ -4,6 +4,7 @@ Whatever is asked costs bounded time, whichever the grammar: a task may spend wh
 token to token, and ends with a reason when that is used up.
 """
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -35,6 +36,8 @@ class TokenGrammar:
         self.automaton = automaton
         self.trie = trie
         self.eog = np.array(eog, np.int32)
+        self.lock = threading.Lock()
+        """Held while a position is looked at: answers that go on are replayed on other threads."""
         self._masks: OrderedDict[AutomatonState, Mask] = OrderedDict()
 
     def mask(self, state: AutomatonState) -> Mask:
@@ -86,7 +89,7 @@ class TokenGrammar:
 
 
 class Matcher:
-    """Position of one task; used by the engine's thread only."""
+    """Position of one task; used by one thread at a time."""
 
     def __init__(self, rules: TokenGrammar, pieces: Sequence[bytes]) -> None:
         self._rules = rules
@@ -99,6 +102,10 @@ class Matcher:
 
     def is_allowed(self, token: int) -> bool:
         """Return whether a token may come next; raises `GrammarError` if that takes too long."""
+        with self._rules.lock:
+            return self._allows(token)
+
+    def _allows(self, token: int) -> bool:
         if token in self._eog:
             return self._state.is_complete
         if self._asked[0] != token:
@@ -107,16 +114,18 @@ class Matcher:
 
     def accept(self, token: int) -> None:
         """Advance by a token, which must be allowed."""
-        assert self.is_allowed(token), "the grammar does not allow this token"
-        self._credit_s = min(MAX_CREDIT_S, self._credit_s + _CREDIT_A_TOKEN_S)
-        if self._asked[0] == token and self._asked[1] is not None:
-            self._state = self._asked[1]
-        self._asked = -1, None
-        self._rules.automaton.trim()
+        with self._rules.lock:
+            assert self._allows(token), "the grammar does not allow this token"
+            self._credit_s = min(MAX_CREDIT_S, self._credit_s + _CREDIT_A_TOKEN_S)
+            if self._asked[0] == token and self._asked[1] is not None:
+                self._state = self._asked[1]
+            self._asked = -1, None
+            self._rules.automaton.trim()
 
     def mask(self) -> Mask:
         """Return for every token whether it may come next; raises like `is_allowed`."""
-        return self._spend(self._rules.mask, self._state)
+        with self._rules.lock:
+            return self._spend(self._rules.mask, self._state)
 
     def _after(self, token: int) -> AutomatonState | None:
         automaton = self._rules.automaton

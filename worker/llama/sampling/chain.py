@@ -15,7 +15,8 @@ from protocol.errors import InvalidRequest
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.values import DEFAULT_SAMPLERS
 from worker.llama.sampling.greedy import GreedySampler, summed
-from worker.llama.sampling.stages import KeepNewline, Stage, TailFree
+from worker.llama.sampling.stages import Dummy, KeepNewline, Stage, TailFree
+from worker.llama.sampling.stateful import AdaptiveP, Mirostat, Xtc
 from worker.llama.vocabulary import LlamaVocabulary
 
 
@@ -48,6 +49,16 @@ class Chain:
     def accept(self, token: int) -> None:
         """Let the stateful samplers know what was chosen."""
         lib.llama_sampler_accept(self.handle, token)
+
+    def skip(self, n: int) -> None:
+        """Let its last sampler, llama.cpp's `dist`, draw so often in vain.
+
+        It draws among one candidate, too.
+        """
+        last = lib.llama_sampler_chain_get(self.handle, lib.llama_sampler_chain_n(self.handle) - 1)
+        vain = Dummy(1)
+        for _ in range(n):
+            lib.llama_sampler_apply(last, vain.fresh())
 
     def free(self) -> None:
         """Free the chain and its samplers."""
@@ -151,6 +162,11 @@ def has_dry(p: SamplingParams) -> bool:
     return "dry" in p.samplers and is_on
 
 
+def has_xtc(p: SamplingParams) -> bool:
+    """Tell whether XTC may leave anything out."""
+    return p.xtc_probability > 0 and p.xtc_threshold <= 0.5
+
+
 def is_greedy(p: SamplingParams) -> bool:
     """Tell whether the whole chain comes down to the likeliest token."""
     reorders = has_penalties(p) or has_dry(p) or ("xtc" in p.samplers and p.xtc_probability > 0)
@@ -203,6 +219,9 @@ def build(p: SamplingParams, biases: Biases, model: SamplerModel) -> list["Chain
             keep = KeepNewline(model.vocabulary.newline())
             parts += [Chain(pending), keep, Chain([_penalties(p, model)]), keep.restore]
             pending = []
+        elif name == "xtc" and has_xtc(p):
+            parts += [Chain(pending), Xtc(_xtc(p, model))]
+            pending = []
         elif name in BUILDERS:
             if name == "infill":
                 # It compares all candidates with each other: minutes over a whole vocabulary.
@@ -211,23 +230,26 @@ def build(p: SamplingParams, biases: Biases, model: SamplerModel) -> list["Chain
             if name == "top_k" and p.backend_sampling and _needs_sorting(p):
                 # The device leaves them in no order, but a draw is the host's only in the host's.
                 pending.append(lib.llama_sampler_init_top_p(_ALMOST_ALL, 0))
-    return [*parts, Chain([*pending, *_last(p, model)])]
+    return [*parts, *_last(p, pending, model)]
 
 
-def _last(p: SamplingParams, model: SamplerModel) -> list[Sampler]:
-    """The samplers that choose: every chain must end in one, or llama.cpp aborts."""
+def _last(
+    p: SamplingParams, pending: Sequence[Sampler], model: SamplerModel
+) -> list[Chain | Stage]:
+    """Make the last chain, and what chooses: at its end, or after it."""
     if is_greedy(p):
-        return [lib.llama_sampler_init_greedy()]
+        return [Chain([*pending, lib.llama_sampler_init_greedy()])]
     if p.mirostat:
         temperature = lib.llama_sampler_init_temp(p.temperature)
-        tau, eta = p.mirostat_tau, p.mirostat_eta
-        if p.mirostat == 1:
-            n_vocab = model.vocabulary.n_tokens
-            return [temperature, lib.llama_sampler_init_mirostat(n_vocab, p.seed, tau, eta, 100)]
-        return [temperature, lib.llama_sampler_init_mirostat_v2(p.seed, tau, eta)]
+        return [Chain([*pending, temperature]), Mirostat(p, model.vocabulary.n_tokens)]
     if not _no_adaptive(p):
-        return [lib.llama_sampler_init_adaptive_p(p.adaptive_target, p.adaptive_decay, p.seed)]
-    return [lib.llama_sampler_init_dist(p.seed)]
+        return [Chain(pending), AdaptiveP(p)]
+    return [Chain([*pending, lib.llama_sampler_init_dist(p.seed)])]
+
+
+def draws(p: SamplingParams) -> bool:
+    """Tell whether llama.cpp's own `dist` chooses, which draws once for each choice."""
+    return not is_greedy(p) and p.mirostat == 0 and _no_adaptive(p)
 
 
 def resolve_biases(p: SamplingParams, model: SamplerModel) -> Biases:

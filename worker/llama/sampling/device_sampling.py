@@ -133,7 +133,7 @@ class DeviceSampling:
         if not fits(params, self._device, sampler.biases):
             return False
         self._leave(seq)
-        seat = self._seats[seq] = _Seat(chain)
+        seat = self._seats[seq] = _Seat(chain, has_begun=sampler.has_begun)
         chain.before_free = partial(self._leave, seq, seat)
         return True
 

@@ -45,6 +45,10 @@ class Thinking:
         self._state = _BudgetState.IDLE
         self._n_left = 0
         self._n_forced = 0
+        self.n_tokens = 0
+        """Tokens of the answer so far."""
+        self.ended_at: list[int] = []
+        """After how many tokens somebody had the thoughts ended."""
         self.ended_with = ""
         """The text that ended the thoughts last."""
 
@@ -62,6 +66,7 @@ class Thinking:
         """End the thoughts that are under way; false if none are, or they are ending."""
         if self._state is not _BudgetState.COUNTING or not self._budget.forced:
             return False
+        self.ended_at.append(self.n_tokens)
         self._force()
         return True
 
@@ -71,6 +76,7 @@ class Thinking:
 
     def accept(self, token: int) -> None:
         """Take a token."""
+        self.n_tokens += 1
         piece = self._pieces[token]
         match self._state:
             case _BudgetState.IDLE | _BudgetState.DONE:
@@ -159,4 +165,5 @@ def open_thinking(
         # Some tokenizers write a space before the first token.
         if i or not pieces[token][:1].isspace() or begun[0].isspace():
             thinking.accept(token)
+    thinking.n_tokens = 0
     return thinking

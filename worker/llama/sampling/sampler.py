@@ -25,6 +25,7 @@ from worker.llama.sampling.chain import (
     Chain,
     SamplerModel,
     build,
+    draws,
     has_dry,
     has_penalties,
     open_best,
@@ -33,8 +34,10 @@ from worker.llama.sampling.chain import (
 )
 from worker.llama.sampling.grammar import Grammars
 from worker.llama.sampling.greedy import Logits
+from worker.llama.sampling.hidden_state import HiddenState, State, ended_at
+from worker.llama.sampling.probabilities import final_prob, raw_prob
 from worker.llama.sampling.reasoning import open_thinking
-from worker.llama.sampling.stages import Candidates, Stage, view
+from worker.llama.sampling.stages import Candidates, Stage
 from worker.llama.sampling.trigger import Trigger
 
 _NEVER = np.float32(-np.inf)
@@ -66,7 +69,7 @@ class LlamaSampler:
         self.params = params = _seeded(params)
         self._n_probs = params.n_probs
         self._scratch = scratch
-        self.state: tuple[float, ...] = ()
+        self.state: State = ()
         self._grammar: Matcher | None = None
         self._lazy: Matcher | None = None
         """The grammar while it waits for its trigger."""
@@ -77,13 +80,15 @@ class LlamaSampler:
         )
         try:
             grammar = scratch.grammars.open(params.grammar) if params.grammar else None
-            is_lazy = self._trigger is not None
-            self._grammar, self._lazy = (None, grammar) if is_lazy else (grammar, None)
+            self._grammar, self._lazy = (None, grammar) if triggers else (grammar, None)
             self.biases = resolve_biases(params, model)
             self._parts = build(params, self.biases, model)
         except TaskError:
             self.close()
             raise
+        self._hidden = HiddenState(self._parts, draws=draws(params))
+        self.has_begun = False
+        """Another worker has chosen the first tokens."""
         only = self._parts[0]
         is_fast = self._grammar is None and self._thinking is None
         is_fast = is_fast and len(self._parts) == 1 and not params.post_sampling_probs
@@ -131,15 +136,16 @@ class LlamaSampler:
             self._watch(token)
             return Sampled(token, self._raw_prob(token, read(index)) if self._n_probs else None)
         except GrammarError as error:
-            text = f"The grammar cannot be followed: {error}"
-            raise TaskError(ErrorCode.INVALID_REQUEST, text, param="grammar") from error
+            raise _not_followed(error) from error
 
     def _judged(self, logits: Logits) -> Sampled:
         """Choose a token where something must look at the candidates."""
         token = self._choose(self._forced(logits))
-        if self.params.post_sampling_probs:
-            prob = self._final_prob(token)
-        else:
+        prob = None
+        if self._n_probs and self.params.post_sampling_probs:
+            raw = self._scratch.candidates.raw
+            prob = final_prob(token, raw, self._n_probs, self._scratch.pieces)
+        elif self._n_probs:
             prob = self._raw_prob(token, logits)
         if self._grammar is not None:
             self._require_allowed(token)
@@ -147,7 +153,47 @@ class LlamaSampler:
         self._watch(token)
         for part in self._parts:
             part.accept(token)
+        ends = self._thinking.ended_at if self._thinking is not None else ()
+        self.state = self._hidden.current(ends)
         return Sampled(token, prob)
+
+    def _raw_prob(self, token: int, logits: Logits) -> TokenProb:
+        return raw_prob(token, logits, self._n_probs, self._scratch.pieces)
+
+    # ---- what another worker began ------------------------------------------------------------
+
+    def go_on(self, tokens: Sequence[int], state: Sequence[float]) -> None:
+        """Take over from a sampler of the same parameters and seed that chose these tokens.
+
+        Penalties, grammar, trigger and thoughts follow from the tokens, the rest is in the state.
+        """
+        ends = ended_at(state, len(tokens))
+        try:
+            for i, token in enumerate(tokens):
+                if i in ends:
+                    self.end_thoughts()
+                self._replay(token)
+        except GrammarError as error:
+            raise _not_followed(error) from error
+        if len(tokens) in ends:
+            self.end_thoughts()
+        self._hidden.restore(len(tokens), state)
+        self.state = tuple(state)
+        self.has_begun = True
+
+    def _replay(self, token: int) -> None:
+        """Take a token that was chosen before, as `_judged` does."""
+        self._drop_impossible()
+        if self._grammar is not None:
+            if not self._grammar.is_allowed(token):
+                message = "the grammar does not allow what was begun"
+                raise InvalidRequest(message, param="begun.tokens")
+            self._grammar.accept(token)
+        self._watch(token)
+        for part in self._parts:
+            part.accept(token)
+
+    # -------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Free everything; may be called twice."""
@@ -167,15 +213,22 @@ class LlamaSampler:
 
     def _forced(self, logits: Logits) -> Logits:
         """Leave nothing but the token that ends the thoughts, if it is time for that."""
-        thinking = self._thinking
-        if thinking is None or (token := thinking.forced) is None:
-            return logits
-        if self._grammar is not None and not self._grammar.is_allowed(token):
-            thinking.give_up()  # the grammar knows of no thoughts here
+        token = self._drop_impossible()
+        if token is None:
             return logits
         only = np.full_like(logits, -np.inf)
         only[token] = logits[token]
         return only
+
+    def _drop_impossible(self) -> int | None:
+        """Return the token that ends the thoughts, if one must come and the grammar allows it."""
+        thinking = self._thinking
+        if thinking is None or (token := thinking.forced) is None:
+            return None
+        if self._grammar is not None and not self._grammar.is_allowed(token):
+            thinking.give_up()  # the grammar knows of no thoughts here
+            return None
+        return token
 
     def _watch(self, token: int) -> None:
         """Follow thoughts; a trigger inside them is none, but their end may be one."""
@@ -212,6 +265,7 @@ class LlamaSampler:
         token = self._apply_parts()
         if self._grammar is None or self._grammar.is_allowed(token):
             return token
+        self._hidden.refused()
         candidates.fill(np.where(self._grammar.mask(), logits, _NEVER))
         if not candidates.any_possible():
             raise DeadEnd
@@ -232,51 +286,6 @@ class LlamaSampler:
         if self._grammar is not None and not self._grammar.is_allowed(token):
             raise DeadEnd
 
-    # ---- probabilities ------------------------------------------------------------------------
-
-    def _raw_prob(self, token: int, logits: Logits) -> TokenProb | None:
-        """Log-probabilities of the model itself, before any sampler."""
-        if self._n_probs <= 0:
-            return None
-        return raw_prob(token, logits, self._n_probs, self._scratch.pieces)
-
-    def _final_prob(self, token: int) -> TokenProb | None:
-        """Probabilities after the sampler chain; impossible tokens are left out."""
-        n = self._n_probs
-        if n <= 0:
-            return None
-        items = view(self._scratch.candidates.raw)
-        weights = np.exp(items["logit"] - items["logit"].max(), dtype=np.float64)
-        probabilities = weights / weights.sum()
-        best = np.argsort(-probabilities, kind="stable")[:n]
-        pieces, ids = self._scratch.pieces, items["id"]
-        own = probabilities[ids == token]
-        return TokenProb(
-            id=token,
-            piece=pieces[token],
-            p=float(own[0]) if len(own) else 0.0,
-            top=tuple(
-                (int(ids[i]), pieces[int(ids[i])], float(probabilities[i]))
-                for i in best
-                if probabilities[i] > 0
-            ),
-        )
-
-
-def raw_prob(token: int, logits: Logits, n: int, pieces: Sequence[bytes]) -> TokenProb:
-    """Return the log-probability of a token, and the `n` likeliest, by the logits alone."""
-    top = float(logits.max())
-    log_total = top + float(np.log(np.exp(logits - top, dtype=np.float64).sum()))
-    n = min(n, len(logits))
-    best = np.argpartition(logits, len(logits) - n)[-n:]
-    best = best[np.argsort(-logits[best], kind="stable")]
-    return TokenProb(
-        id=token,
-        piece=pieces[token],
-        p=float(logits[token]) - log_total,
-        top=tuple((int(i), pieces[i], float(logits[i]) - log_total) for i in best),
-    )
-
 
 def open_sampler(
     params: SamplingParams,
@@ -294,6 +303,11 @@ def open_sampler(
     if n_seen:
         sampler.remember(_seen(params, model, prompt)[-n_seen:])
     return sampler
+
+
+def _not_followed(error: GrammarError) -> TaskError:
+    text = f"The grammar cannot be followed: {error}"
+    return TaskError(ErrorCode.INVALID_REQUEST, text, param="grammar")
 
 
 def _seeded(params: SamplingParams) -> SamplingParams:

@@ -106,6 +106,22 @@ class _Then:
         """Nothing to free."""
 
 
+class Dummy:
+    """A few equal candidates, for samplers that are to draw in vain."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._items = (lib.llama_token_data * n)()
+        self._data = ctypes.cast(self._items, ctypes.POINTER(lib.llama_token_data))
+        self._raw = lib.llama_token_data_array()
+
+    def fresh(self) -> Any:
+        """Return a reference to all of them, whatever was left out before."""
+        raw = self._raw
+        raw.data, raw.size, raw.selected, raw.sorted = self._data, self._n, -1, False
+        return ctypes.byref(raw)
+
+
 class Candidates:
     """The scratch array of all tokens; one for the engine thread, refilled before each use."""
 

@@ -16,13 +16,13 @@ import pytest
 from protocol.errors import InvalidRequest
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
-from worker.llama.sampling.chain import SamplerModel, build, resolve_biases
+from worker.llama.sampling.chain import Chain, SamplerModel, build, resolve_biases
 from worker.llama.sampling.sampler import open_sampler
 from worker.llama.sampling.stages import Candidates, TailFree, view
+from worker.llama.sampling.stateful import Mirostat
 
 N_CTX = 512
 N_VOCAB = 100
-ADAPTIVE = {"samplers": ["adaptive_p"], "adaptive_target": 0.5}
 
 
 class Made:
@@ -111,8 +111,6 @@ def params_of(**fields: Any) -> SamplingParams:
         ({"dynatemp_range": 0.4}, "temp_ext", 1, 0.4),
         ({"dynatemp_exponent": 2.0}, "temp_ext", 2, 2.0),
         ({"seed": 42}, "dist", 0, 42),
-        (ADAPTIVE, "adaptive_p", 0, 0.5),
-        (ADAPTIVE | {"adaptive_decay": 0.3}, "adaptive_p", 1, 0.3),
         ({"repeat_last_n": 2147483647, "repeat_penalty": 1.1}, "penalties", 1, N_CTX),
         ({"dry_penalty_last_n": 2147483647, "dry_multiplier": 0.5}, "dry", 4, N_CTX),
     ],
@@ -125,14 +123,12 @@ def test_a_field_is_an_argument_of_its_sampler(
     assert made.args(name)[index] == value
 
 
-def test_mirostat_takes_the_place_of_the_chain(made: Made) -> None:
-    fields = {"mirostat_tau": 4.0, "mirostat_eta": 0.2, "seed": 7, "top_k": 3}
-    build(params_of(mirostat=1, **fields), (), model())
-    assert made.order() == ["temp", "mirostat"]
-    assert made.args("mirostat")[:4] == (N_VOCAB, 7, 4.0, 0.2)
-    build(params_of(mirostat=2, **fields), (), model())
-    assert made.order()[2:] == ["temp", "mirostat_v2"]
-    assert made.args("mirostat_v2") == (7, 4.0, 0.2)
+@pytest.mark.parametrize("version", [1, 2])
+def test_mirostat_takes_the_place_of_the_chain(made: Made, version: int) -> None:
+    """What it does with its fields: test_stateful.py."""
+    chain, chooser = build(params_of(mirostat=version, seed=7, top_k=3), (), model())
+    assert isinstance(chain, Chain) and isinstance(chooser, Mirostat)
+    assert made.order() == ["temp"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,247 @@
+"""Answers that another worker began: whatever the cut, both parts are the answer in one piece."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from protocol.errors import InvalidRequest
+from protocol.wire.begun import Begun
+from protocol.wire.messages import Delta, Done, Finish, Started, TaskKey
+from tests.worker.engines import Rig
+from worker.engine.begun import go_on
+from worker.engine.cache.self_extend import SelfExtend
+from worker.engine.fake.backend import EOS, FakeSampler
+from worker.engine.task import EngineTask, Submit
+
+CASES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "seeded": {"temperature": 1, "seed": 7},
+    "unseeded": {"temperature": 1},
+    "a state of the sampler": {"temperature": 1, "seed": 7, "mirostat": 2},
+    "end of text": {"prompt": "[[eos 9]]", "n_predict": 50},
+    "stop string": {"prompt": "[[say one two three STOP four]]", "stop": ["STOP"], "n_predict": 50},
+    "half a stop string": {"prompt": "[[say one STO STOP]]", "stop": ["STOP"], "n_predict": 50},
+    "characters of several bytes": {"prompt": "[[say grüße €uro 🙂!]]", "n_predict": 50},
+    "indentation": {"prompt": "[[say  a\n  b\nc\n d]]", "n_indent": 1, "n_predict": 50},
+    "a line break": {"prompt": "[[say a\nb]]", "n_predict": 50},
+    "probabilities": {"n_probs": 2},
+    "not streamed": {"stream": False, "n_predict": 20},
+    "a full context": {"prompt": "x" * 40, "n_predict": -1, "rig": {"n_ctx": 64}},
+    "a bias": {"logit_bias": [[5, 1.0]]},
+}
+
+
+def tokens_of(deltas: Sequence[Delta]) -> list[int]:
+    """All tokens of deltas."""
+    return [token for delta in deltas for token in delta.tokens]
+
+
+class Cut:
+    """One answer in one piece, and its deltas token by token."""
+
+    def __init__(self, rig: Rig, prompt: str, **params: Any) -> None:
+        self.task = rig.task(prompt, **params)
+        rig.engine.submit(Submit(self.task))
+        rig.finish()
+        messages = rig.of(self.task.key.id)
+        self.started = next(one for one in messages if isinstance(one, Started))
+        self.deltas = [one for one in messages if isinstance(one, Delta)]
+        self.tokens = tokens_of(self.deltas)
+        self.text = "".join(delta.text for delta in self.deltas)
+        self.done = rig.done(self.task.key.id)
+
+    def begun(self, n: int) -> Begun:
+        """What a client has after the n-th delta."""
+        said = self.deltas[:n]
+        return Begun(
+            tokens=tuple(tokens_of(said)),
+            n_text=sum(len(delta.text) for delta in said),
+            seed=self.started.seed,
+            sampler_state=said[-1].sampler_state if said else (),
+            n_cached=self.started.n_cached,
+        )
+
+
+def rest(rig: Rig, task: EngineTask, begun: Begun) -> tuple[list[Delta], Done]:
+    """Let another worker go on."""
+    key = TaskKey(task.key.id, 1)
+    again = go_on(replace(task, key=key), begun, rig.backend.vocabulary)
+    n_before = len(rig.envelopes)
+    rig.engine.submit(Submit(again))
+    rig.finish()
+    said = [one.payload for one in rig.envelopes[n_before:] if one.task == key]
+    done = said[-1]
+    assert isinstance(done, Done), done
+    assert isinstance(said[0], Started)
+    return [one for one in said if isinstance(one, Delta)], done
+
+
+def same(one: Done, other: Done) -> bool:
+    """Tell whether two ends say the same, but for what took how long and where."""
+    fields = (
+        *("finish", "stopping_word", "truncated", "has_new_line", "n_prompt", "n_cached"),
+        *("n_predicted", "biases", "stops", "backend_sampling"),
+    )
+    return all(getattr(one, name) == getattr(other, name) for name in fields)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cut_after_any_token_changes_nothing(case: str) -> None:
+    params = dict(CASES[case])
+    options, prompt = params.pop("rig", {}), params.pop("prompt", "abc")
+    whole = Cut(Rig(**options), prompt, **params)
+    assert len(whole.tokens) > 3
+    for n in range(1, len(whole.deltas) + 1):
+        begun = whole.begun(n)
+        deltas, done = rest(Rig(**options), whole.task, begun)
+        said = [*whole.deltas[:n], *deltas]
+        assert "".join(delta.text for delta in said) == whole.text, n
+        assert tokens_of(said) == whole.tokens, n
+        assert [one for delta in said for one in delta.probs] == [
+            one for delta in whole.deltas for one in delta.probs
+        ]
+        assert deltas == [] or deltas[-1].n_predicted == whole.done.n_predicted
+        assert same(done, whole.done), n
+
+
+def test_an_answer_is_cut_again_and_again() -> None:
+    whole = Cut(Rig(), "abc", temperature=1, seed=3, mirostat=1, n_predict=30)
+    said: list[Delta] = []
+    for _ in range(30):
+        begun = Begun(
+            tokens=tuple(tokens_of(said)),
+            seed=whole.started.seed,
+            sampler_state=said[-1].sampler_state if said else (),
+        )
+        deltas, _done = rest(Rig(), whole.task, begun)
+        said.append(deltas[0])
+    assert tokens_of(said) == whole.tokens
+
+
+def test_the_state_of_the_sampler_is_needed() -> None:
+    whole = Cut(Rig(), "abc", temperature=1, seed=7, mirostat=2, n_predict=20)
+    deltas, _ = rest(Rig(), whole.task, replace(whole.begun(5), sampler_state=()))
+    assert [delta.tokens for delta in deltas] != [delta.tokens for delta in whole.deltas[5:]]
+
+
+@pytest.mark.parametrize("n_keep", [0, 3, -1])
+@pytest.mark.parametrize("n_discard", [0, 5])
+def test_contexts_are_shifted_where_they_would_have_been(n_keep: int, n_discard: int) -> None:
+    options: dict[str, Any] = {"n_ctx": 48, "context_shift": True}
+    params = {"n_keep": n_keep, "n_discard": n_discard, "n_predict": 90}
+    whole = Cut(Rig(**options), "abcdefgh", **params)
+    assert whole.done.truncated
+    for n in (1, 30, 39, 40, 41, 42, 60, 61, 62, 75, 89, 90):
+        deltas, done = rest(Rig(**options), whole.task, whole.begun(n))
+        said = tokens_of([*whole.deltas[:n], *deltas])
+        assert said == whole.tokens, n
+        assert same(done, whole.done), n
+        assert done.n_past == whole.done.n_past or n == 90
+
+
+def test_an_answer_without_a_limit_ends_at_the_training_length() -> None:
+    options: dict[str, Any] = {"n_ctx": 48, "n_slots": 2, "context_shift": True}
+    whole = Cut(Rig(**options), "abc", n_predict=-1)
+    assert whole.done.finish is Finish.LIMIT
+    for n in range(len(whole.tokens) - 3, len(whole.tokens) + 1):
+        deltas, done = rest(Rig(**options), whole.task, whole.begun(n))
+        assert len(deltas) == len(whole.tokens) - n
+        assert same(done, whole.done)
+
+
+def test_positions_are_shared_where_they_would_have_been() -> None:
+    options: dict[str, Any] = {"n_ctx": 256, "self_extend": SelfExtend(n=4, width=16)}
+    whole = Cut(Rig(**options), "abcdefgh" * 3, n_predict=60)
+    for n in (1, 5, 13, 14, 15, 16, 17, 40, 59):
+        deltas, done = rest(Rig(**options), whole.task, whole.begun(n))
+        said = tokens_of([*whole.deltas[:n], *deltas])
+        assert said == whole.tokens, n
+        assert done.n_past == whole.done.n_past
+
+
+def test_what_was_generated_before_is_read_in_few_steps_and_shared() -> None:
+    whole = Cut(Rig(), "abcdefgh", n_predict=200)
+    rig = Rig(n_batch=512)
+    begun = whole.begun(150)
+    rest(rig, whole.task, begun)
+    n_alone = rig.engine.counters.n_decode
+    assert n_alone <= 50 + 4
+    n_prompt = len(whole.task.prompt)
+    assert rig.engine.counters.n_prompt == n_prompt + 149
+    assert rig.engine.counters.n_predicted == 50
+    rest(rig, whole.task, begun)  # all of it is cached now
+    started = [one for one in rig.emitted if isinstance(one, Started)]
+    assert [one.n_reread for one in started] == [n_prompt + 149, 1]
+    assert [one.n_cached for one in started] == [0, n_prompt]
+
+
+def test_times_go_on() -> None:
+    whole = Cut(Rig(), "abc", n_predict=6)
+    begun = replace(whole.begun(3), prompt_ms=1000.0, predicted_ms=2000.0, n_cached=2)
+    _, done = rest(Rig(), whole.task, begun)
+    assert (done.timings.cache_n, done.timings.prompt_n) == (2, 2)
+    assert done.timings.predicted_n == 6
+    assert done.timings.prompt_ms == pytest.approx(1000.0)
+    assert 2000.0 < done.timings.predicted_ms < 2500.0
+
+
+def test_the_limit_of_time_counts_what_another_worker_spent() -> None:
+    prompt = "[[say a\nb\nc\nd\ne\nf]]"
+    whole = Cut(Rig(), prompt, n_predict=50, t_max_predict_ms=60_000)
+    assert whole.done.finish is Finish.EOS
+    _, done = rest(Rig(), whole.task, replace(whole.begun(2), predicted_ms=60_000.0))
+    assert (done.finish, done.n_predicted) == (Finish.LIMIT, 4)
+
+
+def test_a_begun_answer_survives_a_preemption() -> None:
+    options: dict[str, Any] = {"n_slots": 2, "n_cells": 800}
+    whole = Cut(Rig(**options), "abc", n_predict=-1)
+    rig = Rig(**options)
+    rig.submit("x" * 100, n_predict=-1)
+    rig.turn()
+    again = go_on(whole.task, whole.begun(20), rig.backend.vocabulary)
+    rig.engine.submit(Submit(replace(again, key=TaskKey(50))))
+    while not rig.engine.counters.n_preempted:
+        rig.turn()
+    rig.finish()
+    deltas = [one for one in rig.of(50) if isinstance(one, Delta)]
+    assert tokens_of([*whole.deltas[:20], *deltas]) == whole.tokens
+
+
+def test_nothing_was_said_but_the_seed_is_known() -> None:
+    rig = Rig()
+    task = rig.task("abc", temperature=1, n_predict=12)
+    seeded = Cut(Rig(), "abc", temperature=1, seed=99, n_predict=12)
+    deltas, done = rest(rig, task, Begun(seed=99, n_cached=1))
+    assert [delta.tokens for delta in deltas] == [delta.tokens for delta in seeded.deltas]
+    assert done.n_cached == 1
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        Begun(tokens=(-1,)),
+        Begun(tokens=(5000,)),
+        Begun(tokens=(EOS, 97)),
+        Begun(tokens=(97,), seed=2**32),
+        Begun(tokens=(97,), n_text=-1),
+        Begun(tokens=(97,), n_arguments=(3, -1)),
+        Begun(tokens=(97,), predicted_ms=float("nan")),
+        Begun(tokens=(97,), prompt_ms=-1.0),
+    ],
+)
+def test_what_no_worker_can_have_said_is_refused(begun: Begun) -> None:
+    rig = Rig()
+    with pytest.raises(InvalidRequest, match=r"begun|the answer ends") as refused:
+        go_on(rig.task("abc"), begun, rig.backend.vocabulary)
+    assert (refused.value.param or "").startswith("begun.")
+
+
+def test_no_sampler_is_left_open() -> None:
+    n_open = FakeSampler.open_count
+    whole = Cut(Rig(), "[[say ab]]", n_predict=50)
+    for n in range(1, len(whole.deltas) + 1):
+        rest(Rig(), whole.task, whole.begun(n))
+    assert FakeSampler.open_count == n_open

@@ -1,0 +1,72 @@
+"""The rest of an answer of which the client has a part already.
+
+What another worker generated goes through the parser again, so that it stands where it stood. Of
+all that the parser makes out, the client gets what it does not have.
+"""
+
+from dataclasses import replace
+from typing import Protocol
+
+from protocol.wire.begun import Begun
+from protocol.wire.messages import ToolCallDelta
+from worker.output.chat_parser.parser import ChatParser
+from worker.output.chat_parser.sink import Parsed
+
+
+class AnswerParser(Protocol):
+    """Takes the text of one answer apart while it is generated."""
+
+    def feed(self, text: str) -> Parsed:
+        """Take text; return the parts that are certain now."""
+
+    def finish(self) -> Parsed:
+        """Return the text that was held back."""
+
+
+class ContinuedAnswer:
+    """Parses an answer whose beginning was said by another worker."""
+
+    def __init__(self, parser: ChatParser | None, told: Begun, text: str) -> None:
+        """`text` is that of the tokens of `told`; what the client lacks of it comes first."""
+        self._parser = parser
+        self._n_text, self._n_reasoning = told.n_text, told.n_reasoning
+        self._n_arguments = list(told.n_arguments)
+        """Characters that are to be left out, of each call that was said."""
+        self._lacking = self._cut(self._parse(text))
+
+    def feed(self, text: str) -> Parsed:
+        """Take text; return what the client does not have."""
+        return self._next(self._parse(text))
+
+    def finish(self) -> Parsed:
+        """Return the text that was held back."""
+        return self._next(Parsed() if self._parser is None else self._parser.finish())
+
+    def _parse(self, text: str) -> Parsed:
+        return Parsed(text) if self._parser is None else self._parser.feed(text)
+
+    def _next(self, parsed: Parsed) -> Parsed:
+        found = self._cut(parsed)
+        first, self._lacking = self._lacking, Parsed()
+        if not first:
+            return found
+        return Parsed(
+            first.content + found.content,
+            first.reasoning + found.reasoning,
+            first.tool_calls + found.tool_calls,
+        )
+
+    def _cut(self, parsed: Parsed) -> Parsed:
+        """Leave out what was said."""
+        content, reasoning = parsed.content[self._n_text :], parsed.reasoning[self._n_reasoning :]
+        self._n_text -= len(parsed.content) - len(content)
+        self._n_reasoning -= len(parsed.reasoning) - len(reasoning)
+        calls = tuple(call for call in map(self._cut_call, parsed.tool_calls) if call is not None)
+        return Parsed(content, reasoning, calls)
+
+    def _cut_call(self, call: ToolCallDelta) -> ToolCallDelta | None:
+        if call.index >= len(self._n_arguments):
+            return call
+        arguments = call.arguments[self._n_arguments[call.index] :]
+        self._n_arguments[call.index] -= len(call.arguments) - len(arguments)
+        return replace(call, id="", name="", arguments=arguments) if arguments else None
