@@ -268,6 +268,7 @@ class Started(TaskMessage):
     slot: int
     n_prompt: int
     n_cached: int = 0
+    """With `Generate.begun` also those of the answer."""
     seed: int | None = None
     """The seed that is used; a drawn one if the request has none."""
     n_reread: int = 0

@@ -167,9 +167,10 @@ class SampleProcessor:
             return []
         tokens = (sampled.token,) if sampled else ()
         probs = (sampled.prob,) if sampled and sampled.prob else ()
-        if run.unsaid is not None and run.generation.n_predicted > 1:
-            run.unsaid.add(text, tokens, probs)
-            return self._unsaid(run) if run.unsaid.is_full else []
+        if run.unsaid is not None and run.generation.n_predicted > run.task.n_begun + 1:
+            now_s = run.last_token_s
+            run.unsaid.add(text, tokens, probs, now_s)
+            return self._unsaid(run) if run.unsaid.is_due(now_s) else []
         delta = Delta(
             text=text,
             tokens=tokens,

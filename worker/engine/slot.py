@@ -178,7 +178,7 @@ class Slot:
         started = Started(
             slot=self.id,
             n_prompt=n_prompt,
-            n_cached=min(n_cached, n_prompt),
+            n_cached=n_cached,
             seed=run.sampler.seed,
             n_reread=len(run.reading) - n_cached if run.is_resumed else 0,
         )

@@ -1,4 +1,4 @@
-"""Tokens of an answer that is not streamed: they are sent together, at the end or at a limit."""
+"""Tokens of an answer that is not streamed: they are sent together, a few times a second."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,6 +8,8 @@ from protocol.wire.messages import Delta
 
 MOST = 256
 """Send the tokens when there are so many, so that a long answer is not one large frame."""
+LONGEST_S = 0.25
+"""Send them after this time, too: if the worker is lost, others compute no more than that again."""
 
 
 @dataclass(slots=True)
@@ -18,16 +20,22 @@ class ResponseBuffer:
     tokens: list[int] = field(default_factory=list)
     probs: list[TokenProb] = field(default_factory=list)
 
-    def add(self, text: str, tokens: Sequence[int], probs: Sequence[TokenProb]) -> None:
+    since_s: float = 0.0
+    """When the oldest of them was generated."""
+
+    def add(
+        self, text: str, tokens: Sequence[int], probs: Sequence[TokenProb], now_s: float
+    ) -> None:
         """Add what a step generated."""
+        if not self.tokens:
+            self.since_s = now_s
         self.texts.append(text)
         self.tokens += tokens
         self.probs += probs
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the tokens shall be sent now."""
-        return len(self.tokens) >= MOST
+    def is_due(self, now_s: float) -> bool:
+        """Return whether the tokens shall be sent now."""
+        return now_s - self.since_s >= LONGEST_S or len(self.tokens) >= MOST
 
     def take(self, n_predicted: int, state: tuple[float, ...] = ()) -> Delta | None:
         """Return all of it as one delta and begin anew; None if there is nothing."""

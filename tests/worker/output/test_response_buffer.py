@@ -2,7 +2,7 @@
 
 from protocol.wire.messages import Delta, Done
 from tests.worker.engines import Rig
-from worker.output.response_buffer import MOST, ResponseBuffer
+from worker.output.response_buffer import LONGEST_S, MOST, ResponseBuffer
 
 
 def deltas(rig: Rig, task: int) -> list[Delta]:
@@ -25,6 +25,15 @@ def test_a_long_answer_leaves_in_several() -> None:
     task = rig.submit("tell me", n_predict=MOST * 2 + 10, stream=False)
     rig.finish()
     assert [len(one.tokens) for one in deltas(rig, task)] == [1, MOST, MOST, 9]
+
+
+def test_what_is_old_leaves_before_the_answer_has_ended() -> None:
+    rig = Rig(n_slots=1, step_ms=30)
+    task = rig.submit("tell me", n_predict=30, stream=False)
+    rig.finish()
+    n_tokens = [len(one.tokens) for one in deltas(rig, task)]
+    assert sum(n_tokens) == 30
+    assert len(n_tokens) > 2 and max(n_tokens) <= LONGEST_S * 1e3 / 30 + 2
 
 
 def test_probabilities_are_held_beside_their_tokens() -> None:
