@@ -64,7 +64,7 @@ class Both:
     """XTC, and a choice after it, which leaves the same candidates."""
 
     def __init__(self, first: Xtc, last: Any) -> None:
-        self.parts = [first, Chain([last])]
+        self.parts: list[Chain | Xtc] = [first, Chain([last])]
         self.state: tuple[float, ...] = ()
 
     def apply(self, candidates: Any) -> None:
@@ -126,7 +126,8 @@ def test_another_one_goes_on_with_the_state(name: str, cut: int) -> None:
     p, candidates = params_of(fields), Candidates(N_VOCAB)
     whole = parts_of(ours(p))
     told = HiddenState(whole, draws=name == "xtc")
-    tokens, state = [], ()
+    tokens: list[int] = []
+    state: tuple[float, ...] = ()
     for i in range(1, N):
         tokens.append(choose(whole, candidates, i, 4.0))
         if i == cut:
