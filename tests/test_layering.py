@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 OURS = {"gateway", "protocol", "worker"}
 STDLIB = frozenset(sys.stdlib_module_names)
@@ -171,6 +173,7 @@ def test_files_stay_short() -> None:
     assert not {name: lines for name, lines in lengths.items() if lines > MAX_FILE_LINES}
 
 
+@pytest.mark.slow
 def test_functions_stay_short() -> None:
     packages = set(PACKAGES)
     too_long = [
@@ -191,6 +194,7 @@ def test_a_folder_holds_few_loose_files() -> None:
     assert not {folder: files for folder, files in held.items() if files > MAX_LOOSE_FILES}
 
 
+@pytest.mark.slow
 def test_a_class_name_stands_in_one_module() -> None:
     homes: dict[str, set[str]] = {}
     for path in PACKAGES:

@@ -225,6 +225,7 @@ async def test_nothing_can_be_deleted(tmp_path: Path) -> None:
             assert said(await gateway.client.delete(f"/models{query}")) == answer
 
 
+@pytest.mark.slow
 async def test_a_supervisor_that_comes_back_is_believed(tmp_path: Path) -> None:
     async with routing(tmp_path, "a", "b") as (gateway, supervisor):
         await complete(gateway, "a")

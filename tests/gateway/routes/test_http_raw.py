@@ -57,6 +57,7 @@ async def test_a_log_line_holds_no_line_of_the_client(
     assert "\n" not in line and r'path="/a\nforged"' in line
 
 
+@pytest.mark.slow
 async def test_a_reader_that_stops_reading_loses_its_slot(tmp_path: Path) -> None:
     async with running(tmp_path, timeout_s=1.0) as gateway:
         worker = await gateway.add_worker(FakeOptions(n_slots=1))

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -123,5 +124,5 @@ class GpuMachine(LargeMachine):
 for machine in (EngineMachine, LargeMachine, GpuMachine):
     machine.TestCase.settings = examples(60 // (1 + (machine.scale > 1)), stateful_step_count=40)
 TestEngine = EngineMachine.TestCase
-TestLargeBatches = LargeMachine.TestCase
-TestGpu = GpuMachine.TestCase
+TestLargeBatches = pytest.mark.slow(LargeMachine.TestCase)
+TestGpu = pytest.mark.slow(GpuMachine.TestCase)

@@ -75,6 +75,7 @@ def test_a_template_that_recurses_fails_its_own_task(pair: Pair) -> None:
     assert isinstance(end_of(pair, 2), m.Done)
 
 
+@pytest.mark.slow
 def test_a_template_that_loops_is_ended_while_a_stream_goes_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,6 +168,7 @@ JSON = st.recursive(
 
 
 @given(arguments=st.dictionaries(st.text(), JSON, max_size=4), ascii_only=st.booleans())
+@pytest.mark.slow
 def test_arguments_come_through_as_they_were_written(
     arguments: dict[str, Any], ascii_only: bool
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_warning_names_the_option_as_it_was_given() -> None:
     assert line.startswith("--draft-p-split needs")
 
 
+@pytest.mark.slow
 def test_the_version_is_llamapools_and_help_names_the_options() -> None:
     version = CliRunner().invoke(cli.main, ["--version"])
     assert "llamapool" in version.stdout and any(char.isdigit() for char in version.stdout)

@@ -318,6 +318,7 @@ def test_turns_land_where_their_history_is() -> None:
 
 
 @pytest.mark.parametrize("speed", [Speed(), Speed(read_per_s=300, write_per_s=40, crowding=0.15)])
+@pytest.mark.slow
 def test_a_pool_in_demand_serves_faster_by_knowing_its_caches(speed: Speed) -> None:
     runs = [Simulation(*[speed] * 4, queue_timeout_s=600, blind=blind) for blind in (False, True)]
     turns, control = (talk(one, 100, n_turns=4) for one in runs)
