@@ -17,6 +17,7 @@ OURS = {"gateway", "protocol", "worker"}
 STDLIB = frozenset(sys.stdlib_module_names)
 ENGINE = {
     "protocol.wire.begun",
+    "protocol.wire.cached",
     "protocol.wire.messages",
     "protocol.wire.facts",
     "protocol.wire.sampling",

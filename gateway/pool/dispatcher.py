@@ -26,8 +26,9 @@ from gateway.pool.tenants.charges import Charges
 from gateway.pool.tenants.task_queue import TaskQueue
 from gateway.pool.workers import SlotMap, Worker, WorkerState
 from protocol.errors import ErrorCode, TaskError, shutting_down
+from protocol.wire.cached import Cached
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Envelope, Evicted, Failed, Started, TaskKey, Terminal
+from protocol.wire.messages import Envelope, Failed, Started, TaskKey, Terminal
 
 _MAX_RETRY_AFTER_S = 60
 """The OpenAI SDK gives up on a `Retry-After` above 120 s."""
@@ -133,6 +134,7 @@ class Dispatcher:
 
     def expire(self, now: float) -> list[Action]:
         """Fail the tasks that waited too long; end reservations whose time is over."""
+        self.router.tidy()
         actions: list[Action] = []
         for task in self.queue.expired(now):
             self._end(task)
@@ -265,9 +267,9 @@ class Dispatcher:
                 self.router.read(task, now)
             task.show()
 
-    def evicted(self, key: str, message: Evicted) -> None:
-        """Note that the worker's cache has lost what these tasks left there."""
-        self.router.evicted(key, message.tasks)
+    def cached(self, key: str, message: Cached) -> None:
+        """Note what a worker says of its prefix cache."""
+        self.router.cached(key, message)
 
     def ended(self, key: str, envelope: Envelope, now: float) -> list[Action]:
         """Take the credit back and pass the result on, if somebody still waits for it."""
@@ -329,7 +331,7 @@ class Dispatcher:
         self._n_assigned += 1
         worker.last_used = self._n_assigned
         if task.spec.takes_credit:
-            self.router.assigned(task, choice.n_cached)
+            self.router.assigned(task, choice)
         self._charges.assigned(task)
         return Assign(worker.key, task.task_id, task.attempt, task.slot)
 

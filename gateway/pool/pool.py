@@ -5,6 +5,7 @@ liveness. It knows nothing of HTTP, and does not decide which worker runs what.
 """
 
 import asyncio
+import dataclasses
 import itertools
 import secrets
 import time
@@ -101,6 +102,7 @@ class Pool:
         origin = origin or Origin(tenant=tenant)
         if isinstance(task, m.Generate):
             prefix = origin.prefix(task, model)
+            task = dataclasses.replace(task, chain=prefix.chain)
             if task.params.id_slot >= 0:
                 name, slot = self._dispatcher.slots.locate(model, task.params.id_slot)
         return self._transport.submit(

@@ -18,6 +18,7 @@ from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire import messages as m
+from protocol.wire.cached import Cached
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
 
 logger = logging.getLogger(__name__)
@@ -310,8 +311,8 @@ class TaskTransport:
     def _note(self, peer: WorkerConnection, message: m.Message) -> None:
         """Take in what a worker reports of itself."""
         match message:
-            case m.Evicted():
-                self._dispatcher.evicted(peer.key, message)
+            case Cached():
+                self._dispatcher.cached(peer.key, message)
             case m.Admitted():
                 logger.info("worker admitted", extra={"worker": peer.name, "model": peer.model})
                 self._perform(self._dispatcher.worker_admitted(peer.key, self._now()))

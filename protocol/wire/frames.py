@@ -17,7 +17,7 @@ FRAME_BYTES = 16 * 1024 * 1024
 """Messages share a frame up to this size; a larger message has a frame of its own."""
 _ROOM = 64
 """Bytes of a frame around its messages."""
-_SHARED = ("prompt", "chat", "infill", "media", "schema")
+_SHARED = ("prompt", "chat", "infill", "media", "schema", "chain")
 """Fields of a generation that its choices have in common, written once a frame."""
 
 

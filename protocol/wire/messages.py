@@ -153,6 +153,9 @@ class Generate(TaskMessage):
     """Images or sounds in the order of their markers in the prompt."""
     salt: str = ""
     """Namespace of the cache: a prompt is reused only by tasks of the same one."""
+    chain: bytes = b""
+    """Hashes of the prompt's blocks, `BLOCK_BYTES` each, each of all before it too: the words
+    in which the worker says what it has cached (`Cached`). Empty: nothing is to be said."""
     echo: bool = False
     """The first delta tells the prompt's own tokens; with `n_probs` also how likely they were."""
     tells_prompt: bool = False
@@ -273,13 +276,6 @@ class Started(TaskMessage):
     """The seed that is used; a drawn one if the request has none."""
     n_reread: int = 0
     """With `Generate.begun`: tokens of prompt and answer that are not cached and are read again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evicted(Message):
-    """What these finished tasks left in the worker's cache is gone."""
-
-    tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

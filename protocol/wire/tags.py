@@ -3,6 +3,7 @@
 from protocol.wire import messages as m
 from protocol.wire import sharing
 from protocol.wire import side_tasks as s
+from protocol.wire.cached import Cached
 
 TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
     "welcome": m.Welcome,
@@ -26,7 +27,7 @@ TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
     "heartbeat": m.Heartbeat,
     "recall": sharing.Recall,
     "started": m.Started,
-    "evicted": m.Evicted,
+    "cached": Cached,
     "progress": m.Progress,
     "delta": m.Delta,
     "done": m.Done,

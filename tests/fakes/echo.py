@@ -15,6 +15,7 @@ from protocol.wire import facts, side_tasks
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from tests.envelopes import payloads
+from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,8 @@ class FakeEngine:
     """What the heartbeats say; it answers all the same."""
     n_cached: int = 0
     """Tokens of each prompt that it says to have found in its cache."""
+    held: HeldBlocks = field(default_factory=HeldBlocks)
+    """By task, all that it ever began with."""
     fail_next: m.Failed | None = None
     """The next task that starts fails so, whatever its id."""
     script_next: tuple[m.Delta, ...] | None = None
@@ -258,6 +261,8 @@ class FakeEngine:
             self.n_prompt += len(job.words)
             n_prompt = len(job.words)
             n_cached = min(self.n_cached, n_prompt)
+            self.held.put(job.envelope.task.id, BlockChain(job.task.chain, n_prompt))
+            out += self.held.take()
             started = m.Started(slot=job.slot, n_prompt=n_prompt, n_cached=n_cached)
             out.append(job.said(started))
 

@@ -18,13 +18,13 @@ from protocol.wire.facts import ModelCard, Timings
 from protocol.wire.messages import (
     Done,
     Envelope,
-    Evicted,
     Finish,
     Generate,
     Started,
     TaskKey,
 )
 from protocol.wire.sampling import SamplingParams
+from tests.gateway.chains import Speaker
 
 CHARS = 4
 """Of a token."""
@@ -55,6 +55,7 @@ class Turn:
     """Number of the conversation."""
     worker: str = ""
     n_cached: int = 0
+    chain: bytes = b""
     asked_at: float = 0.0
     first_at: float = 0.0
     failed: bool = False
@@ -70,6 +71,7 @@ class SimWorker:
 
     key: str
     speed: Speed
+    held: Speaker
     queue: list[tuple[int, int]] = field(default_factory=list)
     running: dict[tuple[int, int], int] = field(default_factory=dict)
     """Attempt -> slot."""
@@ -107,7 +109,8 @@ class Simulation:
             self.join(f"w{i}", speed)
 
     def join(self, key: str, speed: Speed) -> None:
-        self.workers[key] = SimWorker(key, speed)
+        say = Speaker(lambda message: self.pool.cached(key, message))
+        self.workers[key] = SimWorker(key, speed, say)
         self.pool.worker_hello(key, key, "m")
         card = ModelCard(
             name="m",
@@ -128,11 +131,13 @@ class Simulation:
         self.turns[task_id] = turn
         turn.asked_at = self.now
         task = Generate(prompt=turn.text, params=SamplingParams())
+        prefix = Prefix() if self.blind else fingerprint(task, "m")
+        turn.chain = prefix.chain
         spec = TaskSpec(
             task_id=task_id,
             model="m",
             n_tokens=turn.n_prompt,
-            prefix=Prefix() if self.blind else fingerprint(task, "m"),
+            prefix=prefix,
             session=0 if self.blind else turn.session,
         )
         self._perform(self.pool.submit(spec, self.now))
@@ -179,9 +184,9 @@ class Simulation:
             TaskKey(*lease),
             Started(slot=slot, n_prompt=turn.n_prompt, n_cached=turn.n_cached),
         )
-        self.pool.started(worker.key, started, self.now)
         # From now on it is shared, also while it is being read.
-        self._evict(worker, worker.keep(lease[0], turn.text))
+        self._keep(worker, lease[0], turn.text)
+        self.pool.started(worker.key, started, self.now)
         read_s = (turn.n_prompt - turn.n_cached) / worker.speed.read_per_s
         worker.reads_until = max(self.now, worker.reads_until) + read_s
         self.at(worker.reads_until, lambda: self._write(worker, lease))
@@ -199,7 +204,7 @@ class Simulation:
         del worker.running[lease]
         whole = turn.text + answer_of(turn)
         worker.cache.pop(lease[0], None)
-        self._evict(worker, worker.keep(lease[0], whole))
+        self._keep(worker, lease[0], whole)
         done = Envelope(
             TaskKey(*lease),
             Done(
@@ -214,10 +219,12 @@ class Simulation:
         self._admit(worker)
         self._perform(actions)
 
-    def _evict(self, worker: SimWorker, gone: Sequence[int]) -> None:
-        over = tuple(task_id for task_id in gone if (task_id, 0) not in worker.running)
-        if over:
-            self.pool.evicted(worker.key, Evicted(tasks=over))
+    def _keep(self, worker: SimWorker, task_id: int, text: str) -> None:
+        """Let a worker cache a text and say what it holds now."""
+        gone = worker.keep(task_id, text)
+        worker.held.hold(task_id, self.turns[task_id].chain)
+        for one in gone:
+            worker.held.hold(one, b"")
 
 
 def shared(one: str, other: str) -> int:

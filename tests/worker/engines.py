@@ -3,9 +3,11 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 from protocol.config.config import WorkerConfig
+from protocol.wire.cached import Cached
 from protocol.wire.messages import (
     Delta,
     Done,
@@ -90,7 +92,8 @@ class Rig:
         """Make a task as the link would."""
         tokens = self.backend.tokenize(prompt, add_special=True, parse_special=True)
         values = read(SamplingParams(), {"temperature": 0, "n_predict": 8, "stream": True} | params)
-        return EngineTask(TaskKey(next(self._ids)), tokens, values, slot=slot, salt=salt)
+        key, blocks = TaskKey(next(self._ids)), chain_of(prompt) if values.cache_prompt else b""
+        return EngineTask(key, tokens, values, slot=slot, salt=salt, chain=blocks)
 
     def submit(self, prompt: str, *, slot: int = -1, salt: str = "", **params: Any) -> int:
         """Submit a task; return its id."""
@@ -141,3 +144,29 @@ class Rig:
     def terminals(self, task_id: int) -> int:
         """Count a task's terminal messages."""
         return sum(isinstance(message, Terminal) for message in self.of(task_id))
+
+
+_BLOCK = 8
+"""Letters in a block of a test's prompt."""
+
+
+def chain_of(prompt: str) -> bytes:
+    """The chain that a gateway would send with a prompt, in short blocks."""
+    ends = range(_BLOCK, len(prompt) + 1, _BLOCK)
+    return b"".join(blake2b(prompt[:end].encode(), digest_size=8).digest() for end in ends)
+
+
+def blocks_of(prompt: str) -> set[bytes]:
+    """The blocks of a prompt."""
+    chain = chain_of(prompt)
+    return {chain[i : i + 8] for i in range(0, len(chain), 8)}
+
+
+def said(rig: Rig) -> set[bytes]:
+    """The blocks that a gateway takes for cached after all that was emitted."""
+    held: set[bytes] = set()
+    for message in rig.emitted:
+        if isinstance(message, Cached):
+            held -= {run[i : i + 8] for run in message.removed for i in range(8, len(run), 8)}
+            held |= {run[i : i + 8] for run in message.added for i in range(8, len(run), 8)}
+    return held

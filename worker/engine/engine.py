@@ -13,7 +13,6 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import (
     Done,
     Envelope,
-    Evicted,
     Finish,
     FrameItem,
     Heartbeat,
@@ -24,7 +23,6 @@ from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend, Vocabulary
 from worker.engine.begun import open_sampler
 from worker.engine.cache.cache import PrefixCache
-from worker.engine.cache.host_cache import HostCache
 from worker.engine.calls import EngineJobs
 from worker.engine.engine_config import EngineConfig
 from worker.engine.scheduling.admission import Admission
@@ -37,6 +35,7 @@ from worker.engine.step import Step, StepRules
 from worker.engine.task import (
     Abort,
     AbortAll,
+    Announce,
     Command,
     Emit,
     EngineJob,
@@ -66,8 +65,10 @@ class Engine:
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
         self.counters = Counters(n_kv=backend.card.n_ctx_total)
         extends = config.self_extend is not None
-        host = HostCache(config.host_bytes) if config.host_bytes and not extends else None
-        self.cache = PrefixCache(backend, self.slots, self.counters, is_on=not extends, host=host)
+        # With self-extend nothing that a slot holds is of use to another task.
+        self.cache = PrefixCache(
+            backend, self.slots, self.counters, is_on=not extends, host_bytes=config.host_bytes
+        )
         self._admission = Admission(
             self.cache, config.n_ctx, config.similarity, cuts=not extends, is_gpu=backend.is_gpu
         )
@@ -187,6 +188,8 @@ class Engine:
                 self._abort(key)
             case AbortAll(connection):
                 self._abort_all(connection)
+            case Announce():
+                self._outbox += self.cache.held.everything()
             case Report(key):
                 self._outbox.append(Envelope(key, self._inspected(key.connection)))
             case EngineJob():
@@ -270,6 +273,7 @@ class Engine:
         self._n_admitted += 1
         slot.begin(SlotTask.of(task, sampler, n_cached, order=self._n_admitted))
         self._n_busy += 1
+        self.cache.promise(slot)
         self.counters.n_cached += n_cached
         self._outbox.append(slot.started(n_known))
         self._outbox += self._results.progress(slot)
@@ -299,6 +303,7 @@ class Engine:
             if self._drafter is not None:
                 self._drafter.learn(slot.id, slot.tokens)
             self.cache.note(slot)
+            self.cache.settle(slot)
         except Exception as error:
             self.counters.fault(task_id, error)
 
@@ -332,8 +337,9 @@ class Engine:
         return Inspected(slots=tuple(reports))
 
     def _flush(self) -> None:
-        if lost := self.cache.take_lost():
-            self._outbox.append(Evicted(tasks=lost))
+        if changes := self.cache.held.take():
+            # Before `Started`: a gateway then knows by the worker what it has assumed until then.
+            self._outbox[:0] = changes
         if self._outbox:
             self._emit(self._outbox)
             self._outbox = []

@@ -14,6 +14,7 @@ from protocol.wire.messages import Envelope, Started
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
+from worker.engine.cache.held_blocks import BlockChain
 from worker.engine.media import without_placeholders
 from worker.engine.task import EngineTask
 from worker.output.generation import TextGeneration
@@ -147,9 +148,10 @@ class Slot:
     n_shared: int = 0
     """Leading tokens whose cells other sequences may hold too: an upper bound."""
     last_params: SamplingParams | None = None
-    last_task_id: int = -1
     connection: int = -1
     """That its last task came over; -1 is none."""
+    chain: BlockChain = BlockChain()
+    """The prompt that its tokens begin with, in blocks; of a running task the whole one."""
     _last: SlotReport = field(init=False, repr=False)
     """Report that is given while the slot is idle."""
 
@@ -169,7 +171,7 @@ class Slot:
         run.reading = run.task.prompt if run.task.begun is None else list(run.task.reading)
         on_device = run.sampler.backend_sampling
         self.last_params = replace(run.task.params, backend_sampling=on_device)
-        self.last_task_id, self.connection = run.task.key.id, run.task.key.connection
+        self.connection = run.task.key.connection
 
     def started(self, n_known: int) -> Envelope:
         """Return the message of the task's start; `n_known` tokens of its prompt are cached."""

@@ -49,6 +49,8 @@ class EngineTask:
     """Texts that start the grammar; without any it applies from the first token."""
     salt: str = ""
     """Tenant's part of the cache namespace: only tasks with the same salt share prompts."""
+    chain: bytes = b""
+    """Hashes of the prompt's blocks, by which the gateways know it (`Generate.chain`)."""
     echo_from: int = -1
     """First prompt token that is sent with the first delta; -1 is none."""
     sampler: Sampler | None = field(default=None, compare=False)
@@ -95,6 +97,11 @@ class AbortAll:
 
 
 @dataclass(frozen=True, slots=True)
+class Announce:
+    """Command: say everything that the cache holds, because a gateway is new."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Command: describe the slots."""
 
@@ -125,7 +132,7 @@ class Stop:
     reason: str = field(default="stopped")
 
 
-Command = Submit | Abort | AbortAll | Report | EngineJob | Stop
+Command = Submit | Abort | AbortAll | Announce | Report | EngineJob | Stop
 Emit = Callable[[Sequence[FrameItem]], None]
 """Takes the messages of a step; they leave at once."""
 

@@ -22,7 +22,7 @@ from protocol.wire.messages import Envelope, FrameItem
 from protocol.wire.sharing import Demand, Returned, Stay, Successor
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
-from worker.engine.task import failed
+from worker.engine.task import Announce, failed
 from worker.link.connection import GatewayConnection
 from worker.link.outbound import OutboundQueue
 from worker.link.preparation import Preparation
@@ -324,6 +324,8 @@ class Link:
         session.heartbeat_s = message.heartbeat_s
         self._next_beat = 0.0
         self._sessions.join(session)
+        if self._engine is not None:  # this gateway does not know what the cache holds
+            self._engine.submit(Announce())
 
     def _succeed(self, session: GatewaySession) -> None:
         """Dial the process that takes the endpoint of a gateway over."""

@@ -149,9 +149,7 @@ class PromptReader:
         """Return a generation's task, and the expected answer if it is parsed."""
         check_scales(message.params.lora or (), self._card.n_lora)
         message = with_grammar(self._system.adapt(message))
-        if not self._card.can_generate:
-            raise TaskError(ErrorCode.NOT_SUPPORTED, IS_ENCODER)
-        _check_budget(message, self._card)
+        _check_able(message, self._card)
         message = self._settled(message)
         chat = None if message.chat is None else self._conversations.read(message.chat)
         if chat is not None:
@@ -178,6 +176,7 @@ class PromptReader:
             params=message.params,
             slot=slot,
             salt=message.salt,
+            chain=b"" if truncated else message.chain,
             text=text,
             truncated=truncated,
             echo_from=echo_from,
@@ -253,6 +252,7 @@ class PromptReader:
             params=message.params,
             slot=slot,
             salt=message.salt,
+            chain=message.chain,
             text=text.replace(self._card.media_marker, ""),
             media=media,
         )
@@ -281,8 +281,10 @@ class PromptReader:
         return text
 
 
-def _check_budget(message: Generate, card: ModelCard) -> None:
-    """Refuse a reasoning budget for a plain prompt without reasoning marks."""
+def _check_able(message: Generate, card: ModelCard) -> None:
+    """Refuse what an encoder is asked, and a reasoning budget without marks in a plain prompt."""
+    if not card.can_generate:
+        raise TaskError(ErrorCode.NOT_SUPPORTED, IS_ENCODER)
     params = message.params
     is_marked = params.reasoning_budget_start_tag and params.reasoning_budget_end_tags
     if message.chat is not None or is_marked:

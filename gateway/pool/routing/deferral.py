@@ -58,7 +58,7 @@ class DeferralPolicy:
     ) -> bool:
         """Let others go first, for a while, if a busy worker has the prompt in its cache."""
         spec = task.spec
-        if not spec.prefix.blocks or spec.is_special or now >= task.deferred_until:
+        if not spec.prefix.chain or spec.is_special or now >= task.deferred_until:
             return False
         if task.best_cached_worker is None:
             ready = [one for one in workers if one.model == spec.model and one.is_ready]

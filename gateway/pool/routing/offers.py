@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.pool.routing.load import crowding_s, slot_wait_s
-from gateway.pool.routing.prefix_index import SessionPlacement
+from gateway.pool.routing.prefix_index import Holders
+from gateway.pool.routing.sessions import SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
 from gateway.pool.task import TaskSpec
 from gateway.pool.workers import Worker
@@ -29,20 +30,21 @@ class Offer:
 def make_offers(
     spec: TaskSpec,
     workers: Sequence[tuple[Worker, WorkerEstimate]],
+    holders: Holders,
     session: SessionPlacement | None,
     now: float,
 ) -> list[Offer]:
     """Predict what each worker would take; `session` is where the task's session was last."""
-    hits = [estimate.indexed(spec) for _, estimate in workers]
-    most = max((n_blocks for n_blocks, _ in hits), default=0)
-    n_shared, n_sharers = _shared_prefix(spec, [one for _, one in workers], hits, most)
+    n_shared, n_sharers = holders.shared
     found = []
-    for (worker, estimate), (n_blocks, n_indexed) in zip(workers, hits, strict=True):
+    for worker, estimate in workers:
+        n_blocks = holders.depth(estimate.bit)
+        n_indexed = estimate.indexed(spec, n_blocks)
         throughput = estimate.throughput
         n_tokens = estimate.n_tokens(spec)
         had_session = session is not None and session.worker == worker.key
         n_cached = n_indexed * throughput.hit_ratio.value
-        if session is not None and had_session and not most:
+        if session is not None and had_session and not holders.most:
             n_cached = float(min(session.n_tokens, n_tokens))
         n_read = n_tokens - n_cached
         if n_blocks < n_shared:  # read once here, it serves the other prompts too
@@ -57,16 +59,3 @@ def make_offers(
         n_own = max(0, n_blocks - n_shared)
         found.append(Offer(worker, n_blocks, n_own, n_cached, cost_s, had_session))
     return found
-
-
-def _shared_prefix(
-    spec: TaskSpec,
-    estimates: Sequence[WorkerEstimate],
-    hits: Sequence[tuple[int, float]],
-    most: int,
-) -> tuple[int, int]:
-    """Return how many blocks of a prompt several others share, and how many prompts do."""
-    for estimate, (n_blocks, _) in zip(estimates, hits, strict=True):
-        if most and n_blocks == most:
-            return estimate.index.shared_prefix(spec.prefix.blocks, most)
-    return 0, 1

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from gateway.pool.routing.load import Throughput
 from gateway.pool.routing.offers import Offer, make_offers
-from gateway.pool.routing.prefix_index import SessionMap, SessionPlacement
+from gateway.pool.routing.prefix_index import PrefixIndex
+from gateway.pool.routing.sessions import SessionMap, SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
 from gateway.pool.task import RouteReason, Task, TaskSpec
 from gateway.pool.workers import Worker
+from protocol.wire.cached import Cached
 from protocol.wire.messages import Done, Finish, Terminal
 
-_INDEX_BYTES = 8 * 1024 * 1024
-"""For each worker: the blocks of about ten megabytes of text."""
 _MAX_SESSIONS = 16384
 _MARGIN_S = 0.02
 _MARGIN_SHARE = 0.15
@@ -44,14 +44,17 @@ class RouteChoice:
     worker: Worker
     reason: RouteReason = RouteReason.LOAD
     n_cached: int = 0
+    """Tokens, by the index and the worker's past hit ratio."""
+    n_blocks: int = 0
+    """Blocks, by the index alone."""
     better: BetterWorker | None = None
 
 
 class RoutingPolicy:
     """Chooses among workers; told of everything that happens to them."""
 
-    def __init__(self, *, index_bytes: int = _INDEX_BYTES) -> None:
-        self._index_bytes = index_bytes
+    def __init__(self, index: PrefixIndex | None = None) -> None:
+        self.index = index if index is not None else PrefixIndex()
         self._estimates: dict[str, WorkerEstimate] = {}
         self._of_models: dict[str, Throughput] = {}
         self._unknown = Throughput()
@@ -60,12 +63,7 @@ class RoutingPolicy:
         self._sessions = SessionMap(_MAX_SESSIONS)
 
     def __repr__(self) -> str:
-        return f"<RoutingPolicy workers={len(self._estimates)} sessions={len(self._sessions)}>"
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory of the largest index."""
-        return max((one.index.n_bytes for one in self._estimates.values()), default=0)
+        return f"<RoutingPolicy workers={len(self._estimates)} {self.index!r} {self._sessions!r}>"
 
     @property
     def known(self) -> set[str]:
@@ -81,11 +79,12 @@ class RoutingPolicy:
         of_model = self._of_models.setdefault(worker.model, Throughput())
         name = (worker.model, worker.name)
         throughput = self._throughputs.setdefault(name, Throughput(of_model))
-        self._estimates[worker.key] = WorkerEstimate(throughput, index_bytes=self._index_bytes)
+        self._estimates[worker.key] = WorkerEstimate(throughput, self.index.open(worker.key))
 
     def lost(self, key: str) -> None:
         """Forget a worker with all that it held."""
         if self._estimates.pop(key, None) is not None:
+            self.index.lost(key)
             self._sessions.lost(key)
 
     def service_s(self, model: str) -> float:
@@ -107,42 +106,46 @@ class RoutingPolicy:
         first = {worker.key for worker in able if _rank(worker) == rank}
         best = self._best(spec, [offer for offer in found if offer.worker.key in first])
         better = _better(best, [offer for offer in found if not offer.worker.n_free])
-        return RouteChoice(best.worker, _reason(best, found), round(best.n_cached), better)
+        reason, n_cached = _reason(best, found), round(best.n_cached)
+        return RouteChoice(best.worker, reason, n_cached, best.n_blocks, better)
 
     def pinned(self, spec: TaskSpec, worker: Worker, now: float) -> RouteChoice:
         """Return the choice for a task that can go to one worker only."""
         (offer,) = self._offers(spec, [worker], now)
-        return RouteChoice(worker, RouteReason.PINNED, round(offer.n_cached))
+        return RouteChoice(worker, RouteReason.PINNED, round(offer.n_cached), offer.n_blocks)
 
     def best_cached_worker(self, spec: TaskSpec, workers: Iterable[Worker]) -> str:
         """Find the worker with most of a prompt in its cache; empty if none has any."""
-        blocks = spec.prefix.blocks
-        known = {one.key: self._estimates[one.key].index.match(blocks) for one in workers}
-        best = max(known, key=lambda key: known[key], default="")
-        return best if best and known[best] else ""
+        ready = {self._estimates[one.key].bit: one.key for one in workers}
+        holders = self.index.holders(spec.prefix.chain, sum(ready), n_most=1)
+        return next((ready[bit] for bit in ready if holders.depth(bit)), "")
 
     def saved_s(self, spec: TaskSpec, best_cached_worker: str, able: Sequence[Worker]) -> float:
         """Return the seconds of reading that a worker saves against those that could go now."""
         there = self._estimates.get(best_cached_worker)
         if there is None or any(worker.key == best_cached_worker for worker in able):
             return 0.0
-        blocks = spec.prefix.blocks
-        n_here = max(self._estimates[worker.key].index.match(blocks) for worker in able)
-        share = (there.index.match(blocks) - n_here) / spec.prefix.size
+        here = sum(self._estimates[worker.key].bit for worker in able)
+        n_there, n_here = (
+            self.index.holders(spec.prefix.chain, mask, n_most=1).most for mask in (there.bit, here)
+        )
+        share = (n_there - n_here) / spec.prefix.size
         n_saved = share * there.n_tokens(spec) * there.throughput.hit_ratio.value
         saved_s = n_saved / there.throughput.prompt_per_s.value
         return saved_s if saved_s > _MARGIN_S else 0.0
 
-    def assigned(self, task: Task, n_cached: int) -> None:
-        """Count a task where it goes, with the tokens that should be cached there."""
+    def assigned(self, task: Task, choice: RouteChoice) -> None:
+        """Count a task where it goes; from now on its prompt is taken for cached there."""
         estimate = self._estimates[task.worker]
-        estimate.assigned(task, n_cached)
+        estimate.assigned(task, choice.n_cached, choice.n_blocks)
+        self.index.expect(task.worker, task.task_id, task.spec.prefix.chain)
         placement = SessionPlacement(task.worker, round(estimate.n_tokens(task.spec)))
         self._sessions.move(task.spec.session, placement)
         self._sessions.move(task.spec.label, placement)
 
     def started(self, task: Task, now: float) -> None:
-        """Note that a worker begins with a task."""
+        """Note that a worker begins with a task; before, it has said what it will hold."""
+        self.index.begun(task.task_id)
         self._estimates[task.worker].started(task, now)
 
     def read(self, task: Task, now: float) -> None:
@@ -152,6 +155,7 @@ class RoutingPolicy:
     def ended(self, task: Task, message: Terminal, now: float) -> None:
         """Note what a task has left in the cache, and how long it took."""
         key = task.worker
+        self.index.begun(task.task_id)
         self._estimates[key].ended(task, message, now)
         if not isinstance(message, Done):
             return
@@ -166,17 +170,22 @@ class RoutingPolicy:
     def emptied(self, key: str) -> None:
         """Forget all that a worker held: it has unloaded its model."""
         if key in self._estimates:
-            self._estimates[key].index.clear()
+            self.index.clear(key)
             self._sessions.lost(key)
 
-    def evicted(self, key: str, tasks: Iterable[int]) -> None:
-        """Forget what the worker's cache has lost."""
-        if key in self._estimates:
-            self._estimates[key].evicted(tasks)
+    def cached(self, key: str, message: Cached) -> None:
+        """Note what a worker says of its cache."""
+        self.index.remove(key, message.removed)
+        self.index.add(key, message.added)
+
+    def tidy(self) -> None:
+        """Do some of the work that the loss of a worker has left."""
+        self.index.tidy()
 
     def _offers(self, spec: TaskSpec, workers: Sequence[Worker], now: float) -> list[Offer]:
         rated = [(worker, self._estimates[worker.key]) for worker in workers]
-        return make_offers(spec, rated, self._sessions.find(spec.session), now)
+        holders = self.index.holders(spec.prefix.chain, sum(one.bit for _, one in rated))
+        return make_offers(spec, rated, holders, self._sessions.find(spec.session), now)
 
     def _best(self, spec: TaskSpec, offers: Sequence[Offer]) -> Offer:
         """Choose by affinity among those that are about as fast as the fastest."""

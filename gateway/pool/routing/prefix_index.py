@@ -1,160 +1,295 @@
-"""What should be cached where: the prefixes that one worker holds, and where sessions were last.
+"""What is cached where: which workers hold the blocks of a prompt. Pure bookkeeping.
 
-Pure bookkeeping. A prompt is known by the hashes of its blocks, each of which stands for all before
-it too (`block_hashes.py`); a worker's blocks form a tree, so a block is only known with all that
-lead to it. A task keeps its blocks in the index until it is forgotten: when the worker says that it
-has evicted them, or as the oldest when the index has reached its bound. It is a prediction; the
-worker itself counts what it reuses.
+A prompt is known by the hashes of its blocks, each of which stands for all before it too
+(`block_hashes.py`). Workers say which blocks they hold (`Cached`), so that every gateway knows the
+same and a new one knows it at once; one lookup answers for the whole pool. What was assigned and
+has not been begun yet is expected to be held soon. It is a prediction; the worker itself counts
+what it reuses. A worker that says what is not so only draws prompts to itself.
 """
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-_BLOCK_BYTES = 180
-_TASK_BYTES = 220
-"""Bytes of an entry with its share of the dictionaries, as the tests of this module measure it."""
+from gateway.pool.routing.block_table import BlockTable
+from gateway.pool.routing.worker_sets import WorkerSets
+from protocol.wire.cached import BLOCK_BYTES, MAX_HELD_BLOCKS, MAX_SAID_BLOCKS
 
+_SWEPT = 64
+"""Segments of the table that are cleared of a lost worker in one go: a millisecond."""
 _MANY = 3
 """Prompts that continue from one block: from so many on it ends a shared system prompt."""
 
 
-class _Block:
-    """One block, with the number of blocks that follow it and of tasks that end with it."""
+class Holders(NamedTuple):
+    """The workers that hold the beginning of a prompt, those with most of it first."""
 
-    __slots__ = ("n_branches", "n_tasks", "name", "parent")
+    levels: tuple[tuple[int, int], ...] = ()
+    """Blocks, and the mask of the workers that hold so many but no more."""
+    shared: tuple[int, int] = (0, 1)
+    """Leading blocks that several prompts share, and how many prompts do."""
 
-    def __init__(self, name: int, parent: "_Block | None") -> None:
-        self.name = name
-        self.parent = parent
-        self.n_branches = 0
-        self.n_tasks = 0
+    @property
+    def most(self) -> int:
+        """Blocks that some worker holds."""
+        return self.levels[0][0] if self.levels else 0
+
+    def depth(self, bit: int) -> int:
+        """Return how many blocks a worker holds."""
+        return next((n for n, mask in self.levels if mask & bit), 0)
+
+
+class _Expected(NamedTuple):
+    """Blocks that a worker will hold when it has begun with a task."""
+
+    bit: int
+    blocks: "memoryview[int]"
 
 
 class PrefixIndex:
-    """The prefixes that tasks have left in one worker's cache."""
+    """Blocks of prompts and the workers that have them."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._blocks: dict[int, _Block] = {}
-        self._tasks: OrderedDict[int, _Block] = OrderedDict()
-        """Task -> its last block; the oldest task first."""
-
-    def __repr__(self) -> str:
-        return f"<PrefixIndex blocks={len(self._blocks)} tasks={len(self._tasks)}>"
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory in use."""
-        return _BLOCK_BYTES * len(self._blocks) + _TASK_BYTES * len(self._tasks)
-
-    def match(self, blocks: Sequence[int]) -> int:
-        """Count the leading blocks that are known, by bisection: a known one has all before it."""
-        known, unknown = 0, len(blocks) + 1
-        while unknown - known > 1:
-            middle = (known + unknown) // 2
-            if blocks[middle - 1] in self._blocks:
-                known = middle
-            else:
-                unknown = middle
-        return known
-
-    def add(self, task_id: int, blocks: Sequence[int]) -> None:
-        """Add the blocks that a task leaves; forget the oldest tasks beyond the bound."""
-        self.forget(task_id)
-        n_known = self.match(blocks)
-        last = self._blocks[blocks[n_known - 1]] if n_known else None
-        for name in blocks[n_known:]:
-            if name in self._blocks:  # two prompts with one hash: what follows is not told apart
-                break
-            block = self._blocks[name] = _Block(name, last)
-            if last is not None:
-                last.n_branches += 1
-            last = block
-        if last is None:
-            return
-        last.n_tasks += 1
-        self._tasks[task_id] = last
-        while self.n_bytes > self._max_bytes:
-            _, oldest = self._tasks.popitem(last=False)
-            self._release(oldest)
-
-    def shorten(self, task_id: int, blocks: Sequence[int]) -> None:
-        """Keep only these of a task's blocks."""
-        if task_id in self._tasks:
-            self.add(task_id, blocks)
-
-    def forget(self, task_id: int) -> None:
-        """Drop what only this task has left."""
-        last = self._tasks.pop(task_id, None)
-        if last is not None:
-            self._release(last)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._tasks.clear()
-        self._blocks.clear()
-
-    def shared_prefix(self, blocks: Sequence[int], n_known: int) -> tuple[int, int]:
-        """Return how many of the known blocks several prompts share, and how many prompts do."""
-        block = self._blocks[blocks[n_known - 1]] if n_known else None
-        while block is not None:
-            if block.n_branches >= _MANY:
-                return n_known, block.n_branches
-            block, n_known = block.parent, n_known - 1
-        return 0, 1
-
-    def _release(self, last: _Block) -> None:
-        last.n_tasks -= 1
-        block: _Block | None = last
-        while block is not None and not block.n_tasks and not block.n_branches:
-            del self._blocks[block.name]
-            block = block.parent
-            if block is not None:
-                block.n_branches -= 1
-
-
-class SessionPlacement(NamedTuple):
-    """Where a session was last."""
-
-    worker: str
-    """Key of the connection."""
-    n_tokens: int
-    """What it left in the cache there."""
-
-
-class SessionMap:
-    """Where sessions were last; the one unused longest is forgotten first."""
-
-    def __init__(self, max_sessions: int) -> None:
-        self._max_sessions = max_sessions
-        self._placements: OrderedDict[int, SessionPlacement] = OrderedDict()
+    def __init__(self, max_blocks: int = MAX_HELD_BLOCKS) -> None:
+        """`max_blocks` of one worker are noted; what it says beyond that is not."""
+        self._max_blocks = max_blocks
+        self._table = BlockTable()
+        self._sets = WorkerSets()
+        self._bits: dict[str, int] = {}
+        """Worker -> its bit."""
+        self._n_held: dict[str, int] = {}
+        self._forks: set[int] = set()
+        """Blocks that many prompts go on from."""
+        self._expected: dict[int, _Expected] = {}
+        """By task."""
+        self._unbegun: dict[int, set[int]] = {}
+        """Bit of a worker -> those of these tasks that it has."""
+        self._soon: dict[int, int] = {}
+        """Block -> workers that are expected to hold it."""
+        self._dead: frozenset[int] = frozenset()
+        """Numbers of sets whose last worker is gone; their blocks are still in the table."""
+        self._next_swept = 0
 
     def __repr__(self) -> str:
-        return f"<SessionMap {len(self._placements)}>"
-
-    def __len__(self) -> int:
-        return len(self._placements)
+        return f"<PrefixIndex blocks={len(self._table)} workers={len(self._bits)}>"
 
     @property
-    def workers(self) -> set[str]:
-        """Keys of the workers that had a session."""
-        return {one.worker for one in self._placements.values()}
+    def n_blocks(self) -> int:
+        """Blocks that any worker holds."""
+        return len(self._table)
 
-    def find(self, session: int) -> SessionPlacement | None:
-        """Find where a session was last; 0 is no session."""
-        return self._placements.get(session) if session else None
+    def n_held(self, worker: str) -> int:
+        """Count the blocks of a worker."""
+        return self._n_held.get(worker, 0)
 
-    def move(self, session: int, placement: SessionPlacement) -> None:
-        """Note where a session is now."""
-        if not session:
-            return
-        self._placements[session] = placement
-        self._placements.move_to_end(session)
-        if len(self._placements) > self._max_sessions:
-            self._placements.popitem(last=False)
+    # ---- workers ------------------------------------------------------------------------------
+
+    def open(self, worker: str) -> int:
+        """Take in a worker that holds nothing yet; return its bit."""
+        used = 0
+        for bit in self._bits.values():
+            used |= bit
+        self._bits[worker] = bit = ~used & (used + 1)
+        self._n_held[worker] = 0
+        return bit
 
     def lost(self, worker: str) -> None:
-        """Forget the sessions of a worker."""
-        for session in [key for key, one in self._placements.items() if one.worker == worker]:
-            del self._placements[session]
+        """Forget a worker."""
+        self.clear(worker)
+        self._bits.pop(worker, None)
+        self._n_held.pop(worker, None)
+
+    def clear(self, worker: str) -> None:
+        """Forget what a worker holds."""
+        bit = self._bits.get(worker, 0)
+        if not bit:
+            return
+        for task_id in list(self._unbegun.get(bit, ())):
+            self.begun(task_id)
+        self._n_held[worker] = 0
+        empty = self._sets.leave(bit)
+        if empty:
+            self._dead |= empty
+            self._next_swept = 0
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Drop some of the blocks that nobody holds since their worker is gone."""
+        if not self._dead:
+            return
+        start, n = self._next_swept, self._table.n_segments
+        # A number that was given to another set meanwhile is not theirs any more.
+        dead = frozenset(one for one in self._dead if not self._sets.mask(one))
+        for name in list(self._table.with_sets(dead, start, _SWEPT)):
+            self._drop(name)
+        # Segments that were joined meanwhile are looked at again.
+        self._next_swept = max(0, start + _SWEPT - (n - self._table.n_segments))
+        if self._next_swept >= self._table.n_segments:
+            self._dead = frozenset()
+            self._next_swept = 0
+
+    # ---- what workers say ---------------------------------------------------------------------
+
+    def add(self, worker: str, runs: Iterable[bytes]) -> None:
+        """Note blocks that a worker holds now, each run after the block that precedes it."""
+        bit, n_new = self._bits.get(worker, 0), 0
+        if not bit:
+            return
+        n_free = self._max_blocks - self._n_held[worker]
+        for parent, blocks in _blocks_of(runs):
+            before = parent
+            for name in blocks:
+                if n_new >= n_free:
+                    break
+                n_new += self._add(name, before, bit)
+                before = name
+        self._n_held[worker] += n_new
+
+    def remove(self, worker: str, runs: Iterable[bytes]) -> None:
+        """Note blocks that a worker holds no longer."""
+        bit, n_gone = self._bits.get(worker, 0), 0
+        for _, blocks in _blocks_of(runs):
+            for name in blocks:
+                n_gone += self._remove(name, bit)
+        if bit:
+            self._n_held[worker] -= n_gone
+
+    def _add(self, name: int, parent: int, bit: int) -> bool:
+        place = self._table.find(name)
+        if place is None:
+            if self._table.add(name, parent, self._sets.take(bit)) == _MANY:
+                self._forks.add(parent)
+            return True
+        number = place.set_id
+        mask = self._sets.mask(number)
+        if mask & bit:
+            return False
+        place.segment.sets[place.at] = self._sets.take(mask | bit)
+        self._sets.drop(number)
+        return True
+
+    def _remove(self, name: int, bit: int) -> bool:
+        place = self._table.find(name)
+        if place is None or not (mask := self._sets.mask(place.set_id)) & bit:
+            return False
+        if mask == bit:
+            self._drop(name)
+            return True
+        number = place.set_id
+        place.segment.sets[place.at] = self._sets.take(mask & ~bit)
+        self._sets.drop(number)
+        return True
+
+    def _drop(self, name: int) -> None:
+        self._sets.drop(self._table.set_of(name))
+        parent, n_branches = self._table.remove(name)
+        self._forks.discard(name)
+        if n_branches < _MANY:
+            self._forks.discard(parent)
+
+    # ---- what was assigned --------------------------------------------------------------------
+
+    def expect(self, worker: str, task_id: int, chain: bytes) -> None:
+        """Take the blocks of a task for held until its worker has begun with it."""
+        self.begun(task_id)
+        bit, blocks = self._bits.get(worker, 0), _names(chain)
+        n_known, _ = self._deepest(self._held, blocks, len(blocks), bit)
+        if not bit or n_known == len(blocks):
+            return
+        self._expected[task_id] = one = _Expected(bit, blocks[n_known:])
+        self._unbegun.setdefault(bit, set()).add(task_id)
+        self._mark(one)
+
+    def begun(self, task_id: int) -> None:
+        """Expect nothing more of a task: its worker has said what it holds, or will not begin."""
+        gone = self._expected.pop(task_id, None)
+        if gone is None:
+            return
+        soon = self._soon
+        for name in gone.blocks:
+            mask = soon.get(name, 0) & ~gone.bit
+            if mask:
+                soon[name] = mask
+            else:
+                soon.pop(name, None)
+        others = self._unbegun[gone.bit]
+        others.remove(task_id)
+        if not others:
+            del self._unbegun[gone.bit]
+        for other in others:
+            self._mark(self._expected[other])
+
+    def _mark(self, one: _Expected) -> None:
+        soon, bit = self._soon, one.bit
+        for name in one.blocks:
+            soon[name] = soon.get(name, 0) | bit
+
+    # ---- what is asked ------------------------------------------------------------------------
+
+    def holders(self, chain: bytes, among: int = -1, *, n_most: int = 1 << 30) -> Holders:
+        """Find the workers among a mask that hold the beginning of a prompt, the most first.
+
+        No more levels are looked for once `n_most` workers are found.
+        """
+        blocks = _names(chain)
+        levels: list[tuple[int, int]] = []
+        n, seen = len(blocks), 0
+        while n and seen.bit_count() < n_most:
+            n, mask = self._deepest(self._holding, blocks, n, among & ~seen)
+            if not mask:
+                break
+            levels.append((n, mask))
+            seen |= mask
+            n -= 1
+        n_known = levels[0][0] if levels else 0
+        return Holders(tuple(levels), self._shared(blocks, n_known))
+
+    @staticmethod
+    def _deepest(
+        who: Callable[[int], int], blocks: Sequence[int], n: int, among: int
+    ) -> tuple[int, int]:
+        """Return how many of the first `n` blocks any of these workers holds, and which do.
+
+        By bisection: who holds a block has all before it.
+        """
+        known, unknown, found = 0, n + 1, 0
+        while unknown - known > 1:
+            middle = (known + unknown) // 2
+            if mask := who(blocks[middle - 1]) & among:
+                known, found = middle, mask
+            else:
+                unknown = middle
+        return known, found
+
+    def _held(self, name: int) -> int:
+        return self._sets.mask(self._table.set_of(name))
+
+    def _holding(self, name: int) -> int:
+        held = self._sets.mask(self._table.set_of(name))
+        return held | self._soon.get(name, 0) if self._soon else held
+
+    def _shared(self, blocks: "memoryview[int]", n_known: int) -> tuple[int, int]:
+        """Return how many of the known blocks several prompts share, and how many prompts do."""
+        if not (n_known and self._forks):
+            return 0, 1
+        found = self._forks.intersection(blocks[:n_known])
+        if not found:
+            return 0, 1
+        n = next(n for n in range(n_known, 0, -1) if blocks[n - 1] in found)
+        return n, self._table.branches(blocks[n - 1])
+
+
+def _names(chain: bytes) -> "memoryview[int]":
+    """Return the blocks of a chain as numbers; a part of one at the end is left out."""
+    whole = len(chain) // BLOCK_BYTES * BLOCK_BYTES
+    return memoryview(chain)[:whole].cast("Q")
+
+
+def _blocks_of(runs: Iterable[bytes]) -> "Iterable[tuple[int, memoryview[int]]]":
+    """Yield the runs of a message as the block before and its own, up to a bound."""
+    n_left = MAX_SAID_BLOCKS
+    for run in runs:
+        names = _names(run)[: n_left + 1]
+        if len(names) > 1:
+            yield names[0], names[1:]
+            n_left -= len(names) - 1
+        if n_left <= 0:
+            return

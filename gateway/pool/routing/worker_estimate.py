@@ -1,9 +1,6 @@
-"""What is known of one worker: what it should have cached, what it has to read, how fast it is."""
-
-from collections.abc import Iterable
+"""What is known of one worker beside its cache: what it has to read, how fast it is."""
 
 from gateway.pool.routing.load import PendingPrefill, Throughput
-from gateway.pool.routing.prefix_index import PrefixIndex
 from gateway.pool.task import Task, TaskSpec
 from protocol.wire.messages import Done, Finish, Terminal
 
@@ -14,33 +11,30 @@ _MIN_EXPECTED_TOKENS = 64
 class WorkerEstimate:
     """One connection of one worker, as far as choosing it is concerned."""
 
-    __slots__ = ("index", "pending", "throughput")
+    __slots__ = ("bit", "pending", "throughput")
 
-    def __init__(self, throughput: Throughput, *, index_bytes: int) -> None:
+    def __init__(self, throughput: Throughput, bit: int) -> None:
         self.throughput = throughput
         self.pending = PendingPrefill(throughput)
-        self.index = PrefixIndex(index_bytes)
+        self.bit = bit
+        """The worker in the masks of the index."""
 
     def __repr__(self) -> str:
-        return f"<WorkerEstimate {self.index!r} {self.pending!r}>"
+        return f"<WorkerEstimate {self.pending!r}>"
 
     def n_tokens(self, spec: TaskSpec) -> float:
         """Guess the length of a prompt, corrected by how such guesses turned out."""
         return spec.n_tokens * self.throughput.length_ratio.value
 
-    def indexed(self, spec: TaskSpec) -> tuple[int, float]:
-        """Return the blocks and the tokens of a prompt that the index holds."""
-        n_blocks = self.index.match(spec.prefix.blocks)
-        if not n_blocks:
-            return 0, 0.0
-        return n_blocks, self.n_tokens(spec) * n_blocks / spec.prefix.size
+    def indexed(self, spec: TaskSpec, n_blocks: int) -> float:
+        """Return the tokens of a prompt's first blocks."""
+        return self.n_tokens(spec) * n_blocks / spec.prefix.size if n_blocks else 0.0
 
-    def assigned(self, task: Task, n_cached: int) -> None:
-        """Count a task; from now on its prompt is taken for cached."""
+    def assigned(self, task: Task, n_cached: int, n_blocks: int) -> None:
+        """Count a task of which so much should be cached: tokens, and blocks by the index."""
         spec = task.spec
-        task.n_expected, task.n_indexed = n_cached, self.indexed(spec)[1]
+        task.n_expected, task.n_indexed = n_cached, self.indexed(spec, n_blocks)
         self.pending.assigned(task, max(1.0, self.n_tokens(spec) - n_cached))
-        self.index.add(task.task_id, spec.prefix.blocks)
 
     def started(self, task: Task, now: float) -> None:
         """Compare what was expected of a prompt with what the worker found."""
@@ -50,21 +44,10 @@ class WorkerEstimate:
             self.throughput.hit_ratio.add(min(task.n_cached, task.n_indexed), task.n_indexed)
 
     def ended(self, task: Task, message: Terminal, now: float) -> None:
-        """Note what a task has left in the cache, and how long it took."""
+        """Note that a task has ended, and how long it took."""
         self.pending.dropped(task)
-        if not isinstance(message, Done):
-            self.index.forget(task.task_id)
-            return
-        if message.finish is Finish.CANCELLED:  # its prompt may have been read in part
-            share = message.n_past / max(1, message.n_prompt)
-            prefix = task.spec.prefix
-            self.index.shorten(task.task_id, prefix.blocks[: int(share * prefix.size)])
-        self._measure(message, now - task.started_at if task.started_at is not None else 0.0)
-
-    def evicted(self, tasks: Iterable[int]) -> None:
-        """Forget what these tasks have left."""
-        for task_id in tasks:
-            self.index.forget(task_id)
+        if isinstance(message, Done):
+            self._measure(message, now - task.started_at if task.started_at is not None else 0.0)
 
     def _measure(self, done: Done, service_s: float) -> None:
         timings, throughput = done.timings, self.throughput

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.wire import messages as m
+from protocol.wire.cached import Cached
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.inprocess import Running, running
@@ -46,9 +47,10 @@ async def test_what_a_worker_evicted_is_not_looked_for_there(tmp_path: Path) -> 
     async with running(tmp_path) as gateway:
         worker = await gateway.add_worker()
         await ask(gateway, {})
-        (asked,) = worker.envelopes
         assert (await ask(gateway, {}))[1] == "prefix"
-        await worker.send(m.Evicted(tasks=tuple(range(asked.task.id, asked.task.id + 2))))
+        held = tuple(run for one in worker.engine.held.everything() for run in one.added)
+        assert held
+        await worker.send(Cached(removed=held))
         assert (await gateway.client.get("/slots")).status_code == 200  # it has been heard now
         assert (await ask(gateway, {}))[1] == "load"
 

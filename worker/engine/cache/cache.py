@@ -7,11 +7,11 @@ Idle sequences stay until cells or sequence numbers are needed; the least recent
 """
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from worker.engine.backend import Backend
+from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
 from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
 from worker.engine.cache.radix import NOTHING, RadixMatch, RadixTree
 from worker.engine.slot import CacheNamespace, Slot, SlotState
@@ -45,7 +45,7 @@ class CachedBranch:
     """Number of the sequence."""
     tokens: list[int]
     space: CacheNamespace
-    last_task_id: int
+    chain: BlockChain
     last_used: int
 
 
@@ -63,19 +63,21 @@ class PrefixCache:
         counters: Counters,
         *,
         is_on: bool = True,
-        host: HostCache | None = None,
+        host_bytes: int = 0,
     ) -> None:
+        """Keep nothing unless `is_on`; up to `host_bytes` also in the host's memory."""
         self._backend = backend
         self.slots = slots
         self.counters = counters
-        self._host = host
+        self.held = HeldBlocks() if is_on else HeldBlocks(0)
+        """What gateways are told of the sequences."""
+        self._host = HostCache(host_bytes, self.held) if is_on and host_bytes else None
         self.is_on = is_on and backend.can_copy
         self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
         self._branches: dict[int, CachedBranch] = {}
         self._trees: dict[CacheNamespace, RadixTree] = {}
         self._spaces: dict[int, CacheNamespace] = {}
         self._n_uses = 0
-        self._lost: list[int] = []
 
     # ---- the index ----------------------------------------------------------------------------
 
@@ -142,6 +144,7 @@ class PrefixCache:
 
     def unindex(self, slot: Slot, n: int = 0) -> None:
         """Remove a slot's tokens from `n` on from the index, because they are about to change."""
+        self._say(slot, slot.chain.cut(n))
         if (space := self._spaces.get(slot.id)) is None:
             return
         self._trees[space].cut(slot.id, n)
@@ -150,19 +153,22 @@ class PrefixCache:
 
     def empty(self, slot: Slot) -> int:
         """Empty an idle slot on request; return how many tokens it had."""
-        if slot.tokens:
-            self._lost.append(slot.last_task_id)
         return self._clear(slot)
 
-    def take_lost(self) -> tuple[int, ...]:
-        """Return the tasks whose tokens have left the context and the host since the last call."""
-        forgotten = self._host.forgotten if self._host is not None else []
-        if not (self._lost or forgotten):
-            return ()
-        lost = (*self._lost, *forgotten)
-        self._lost.clear()
-        forgotten.clear()
-        return lost
+    def promise(self, slot: Slot) -> None:
+        """Say that a slot has its task's prompt: whoever comes now waits until it is read."""
+        task = slot.active.task
+        if task.params.cache_prompt:
+            self._say(slot, BlockChain(task.chain, len(task.prompt)))
+
+    def settle(self, slot: Slot) -> None:
+        """Say only what a slot has read of the prompt of its task, which has ended."""
+        self._say(slot, slot.chain.cut(len(slot.tokens)))
+
+    def _say(self, slot: Slot, chain: BlockChain) -> None:
+        if chain != slot.chain:
+            slot.chain = chain
+            self.held.put(slot.id, chain)
 
     def keep(self, slot: Slot, n: int, *, to_host: bool = False) -> None:
         """Keep an idle slot's tokens, of which it is about to remove all but the first `n`.
@@ -187,8 +193,9 @@ class PrefixCache:
         seq, space = self._free.pop(), self._spaces[slot.id]
         self._backend.copy(slot.id, seq, 0, len(slot.tokens))
         tokens = list(slot.tokens)
-        branch = CachedBranch(seq, tokens, space, slot.last_task_id, slot.last_used)
+        branch = CachedBranch(seq, tokens, space, slot.chain, slot.last_used)
         self._branches[seq] = branch
+        self.held.put(seq, branch.chain)
         self._spaces[seq] = space
         self._trees[space].extend(seq, tokens)
         slot.n_shared = len(tokens)
@@ -211,8 +218,11 @@ class PrefixCache:
         if entry is None or entry.n < n_least:
             return 0
         self.cut(slot, 0)
-        if not self._backend.states.put(slot.id, entry.state, entry.n_tokens):
+        is_there = self._backend.states.put(slot.id, entry.state, entry.n_tokens)
+        if not is_there:
             self.cut(slot, 0)
+        self.promise(slot)
+        if not is_there:
             return 0
         slot.tokens += prompt[: entry.n]
         self._backend.remove(slot.id, entry.n)
@@ -223,7 +233,7 @@ class PrefixCache:
     def give_up(self, slot: Slot) -> None:
         """Free all cells of a busy slot; a copy goes to the host's memory if there is one."""
         if self.is_on:
-            self._put_aside(slot, frozenset())  # its task goes on: nothing is lost with the copy
+            self._put_aside(slot)
         self.cut(slot, 0)
 
     # ---- making room --------------------------------------------------------------------------
@@ -249,7 +259,7 @@ class PrefixCache:
         for old in self.idle():
             is_apart = old is not slot and old.id not in needed
             is_large = is_apart and self.own(old.id) >= MIN_TOKENS
-            if is_large and self._put_aside(old, {old.last_task_id}):
+            if is_large and self._put_aside(old):
                 self.counters.n_evicted += 1
                 self._remove(old)
 
@@ -302,6 +312,7 @@ class PrefixCache:
         self._trees[branch.space].cut(branch.id, 0)
         self._forget_space(branch.id)
         del self._branches[branch.id]
+        self.held.put(branch.id, BlockChain())
         self._free.append(branch.id)
 
     def _clear(self, slot: Slot) -> int:
@@ -310,19 +321,19 @@ class PrefixCache:
         return slot.forget()
 
     def _lose(self, old: Idle) -> None:
-        """Record that a sequence leaves the cache, unless the host's memory takes a copy."""
+        """Count a sequence that leaves the context; the host's memory may take a copy."""
         if self.is_on and self.own(old.id) < MIN_SHARED:
             return  # other sequences hold nearly all of it
         self.counters.n_evicted += 1
-        if not self._put_aside(old, {old.last_task_id}):
-            self._lost.append(old.last_task_id)
+        self._put_aside(old)
 
-    def _put_aside(self, old: Idle, tasks: AbstractSet[int]) -> bool:
-        """Copy a sequence of some tasks to the host's memory; return whether it is there."""
+    def _put_aside(self, old: Idle) -> bool:
+        """Copy a sequence to the host's memory; return whether it is there."""
         if self._host is None:
             return False
         states = self._backend.states
-        return self._host.put(old.space, old.tokens, lambda: states.copy(old.id), tasks)
+        chain = old.chain.cut(len(old.tokens))
+        return self._host.put(old.space, old.tokens, lambda: states.copy(old.id), chain)
 
     def own(self, seq: int) -> int:
         """Count the cells that no other sequence holds."""

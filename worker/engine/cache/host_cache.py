@@ -5,18 +5,18 @@ the same prefix restores the copy and cuts what follows.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
 from worker.engine.cache.prefix import common_prefix
 from worker.engine.cache.radix import RadixTree
 from worker.engine.cache.states import State
 
 MIN_TOKENS = 64
 """Least tokens of a copy. Source: fewer are read in the time that copying takes."""
-MAX_TASKS = 16
-"""Most tasks recorded for one copy: a repeated prompt has any number of them."""
+MAX_CHAINS = 4
+"""Prompts by which one copy is known: the same tokens may come as a chat, a text or tokens."""
 
 
 class HostCacheHit(NamedTuple):
@@ -32,18 +32,17 @@ class _Copy:
     space: Hashable
     tokens: list[int]
     state: State
-    tasks: set[int]
-    """Tasks whose tokens these are; they are reported as lost with the copy."""
+    chains: list[BlockChain]
+    """Prompts that the tokens begin with, in blocks; the one that came last is the last."""
     last_used: int
 
 
 class HostCache:
     """Owns the copies; used by the engine's thread only."""
 
-    def __init__(self, n_bytes_max: int) -> None:
-        """`n_bytes_max` below 0 is no limit."""
-        self.forgotten: list[int] = []
-        """Tasks whose copies were dropped since this list was last cleared."""
+    def __init__(self, n_bytes_max: int, held: HeldBlocks | None = None) -> None:
+        """`n_bytes_max` below 0 is no limit; `held` is told of every copy."""
+        self._held = held if held is not None else HeldBlocks()
         self._n_bytes_max = n_bytes_max
         self._copies: dict[int, _Copy] = {}
         self._trees: dict[Hashable, RadixTree] = {}
@@ -56,11 +55,11 @@ class HostCache:
         space: Hashable,
         tokens: Sequence[int],
         copy: Callable[[], State],
-        tasks: AbstractSet[int] = frozenset(),
+        chain: BlockChain | None = None,
     ) -> bool:
         """Keep a copy of a sequence unless it is short; return whether there is one now.
 
-        `tasks` are reported as lost when the copy is dropped.
+        `chain` is the prompt that it begins with.
         """
         if len(tokens) < MIN_TOKENS or self._n_bytes_max == 0:
             return False
@@ -69,7 +68,7 @@ class HostCache:
         if match.n == len(tokens):
             self._use(*match.keys)
             for key in match.keys:
-                self._add_tasks(self._copies[key], tasks)
+                self._know(key, chain)
             return True
         state = copy()
         if not self._make_room(len(state)):
@@ -77,14 +76,16 @@ class HostCache:
         tree = self._trees.setdefault(space, tree)  # new, or emptied by making room
         self._n_made += 1
         key = self._n_made
-        self._copies[key] = _Copy(space, list(tokens), state, set(tasks), 0)
+        self._copies[key] = _Copy(space, list(tokens), state, [], 0)
         self._use(key)
+        self._know(key, chain)
         tree.extend(key, tokens)
         self.n_bytes += len(state)
         for other in match.keys & self._copies.keys():
             if tree.n_own(other) == 0 and other != key:
                 # The new copy begins with all of it.
-                self._add_tasks(self._copies[key], self._drop(other))
+                for known in self._drop(other):
+                    self._know(key, known)
         return True
 
     def find(
@@ -129,27 +130,37 @@ class HostCache:
             return False
         while 0 <= self._n_bytes_max < self.n_bytes + n_bytes:
             oldest = min(self._copies, key=lambda key: self._copies[key].last_used)
-            self.forgotten += sorted(self._drop(oldest))
+            self._drop(oldest)
         return True
 
-    def _add_tasks(self, copy: _Copy, tasks: AbstractSet[int]) -> None:
-        """Record more tasks for a copy; the oldest are reported as lost if there are too many."""
-        copy.tasks |= tasks
-        while len(copy.tasks) > MAX_TASKS:
-            self.forgotten.append(min(copy.tasks))
-            copy.tasks.remove(self.forgotten[-1])
+    def _know(self, key: int, chain: BlockChain | None) -> None:
+        """Add a prompt by which a copy is known; the oldest is forgotten if there are too many."""
+        if chain is None or not chain.blocks:
+            return
+        known = [one for one in self._copies[key].chains if not chain.begins_with(one)]
+        if not any(one.begins_with(chain) for one in known):
+            known.append(chain)
+        self._say(key, known[-MAX_CHAINS:])
+
+    def _say(self, key: int, chains: list[BlockChain]) -> None:
+        gone = [BlockChain()] * (len(self._copies[key].chains) - len(chains))
+        self._copies[key].chains = chains
+        for number, chain in enumerate((*chains, *gone)):
+            self._held.put((key, number), chain)
 
     def _use(self, *keys: int) -> None:
         self._n_uses += 1
         for key in keys:
             self._copies[key].last_used = self._n_uses
 
-    def _drop(self, key: int) -> set[int]:
-        """Drop a copy; return its tasks."""
+    def _drop(self, key: int) -> list[BlockChain]:
+        """Drop a copy; return the prompts by which it was known."""
+        chains = self._copies[key].chains
+        self._say(key, [])
         copy = self._copies.pop(key)
         self.n_bytes -= len(copy.state)
         tree = self._trees[copy.space]
         tree.cut(key, 0)
         if not len(tree):
             del self._trees[copy.space]
-        return copy.tasks
+        return chains

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 
-class Cached(Protocol):
+class TokenHolder(Protocol):
     """What choosing a slot needs to know of it."""
 
     @property
@@ -20,7 +20,7 @@ class Cached(Protocol):
         """Grows with each release."""
 
 
-C = TypeVar("C", bound=Cached)
+C = TypeVar("C", bound=TokenHolder)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

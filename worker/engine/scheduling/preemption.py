@@ -58,6 +58,7 @@ class Preemption:
         if n_free >= len(slot.active.reading) + LEAST_CHUNK or not running(self._slots):
             slot.active.is_preempted, slot.active.is_undecided = False, True
             slot.active.n_recovered = 0
+            self._cache.promise(slot)
 
     def _halved(self, row: BatchRow) -> BatchRow:
         n = len(row.tokens)

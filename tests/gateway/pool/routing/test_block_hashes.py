@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
+from protocol.wire.cached import BLOCK_BYTES
 from protocol.wire.messages import Chat, Generate, Infill
 from protocol.wire.sampling import SamplingParams
 
@@ -21,9 +22,15 @@ def chat(*contents: str, **fields: Any) -> Generate:
     return task(chat=Chat(messages=messages, **fields))
 
 
+def blocks(one: Generate, model: str = "m") -> list[bytes]:
+    """The hashes of a prompt's blocks."""
+    chain = fingerprint(one, model).chain
+    return [chain[i : i + BLOCK_BYTES] for i in range(0, len(chain), BLOCK_BYTES)]
+
+
 def shared(one: Generate, other: Generate) -> int:
     """Count the blocks that both begin with; all later ones must differ."""
-    a, b = fingerprint(one, "m").blocks, fingerprint(other, "m").blocks
+    a, b = blocks(one), blocks(other)
     n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     assert not set(a[n:]) & set(b[n:])
     return n
@@ -31,7 +38,7 @@ def shared(one: Generate, other: Generate) -> int:
 
 def test_a_prompt_is_cut_into_blocks_of_256_characters() -> None:
     found = fingerprint(task(prompt=TEXT[:1000]), "m")
-    assert len(found.blocks) == 3
+    assert found.n_blocks == 3
     assert found.size == pytest.approx(1000 / 256)
 
 
@@ -43,7 +50,7 @@ def test_prompts_share_the_blocks_before_they_differ(at: int) -> None:
 
 def test_a_conversation_that_goes_on_begins_with_what_it_was() -> None:
     first, more = chat(TEXT), chat(TEXT, TEXT)
-    assert shared(first, more) == len(fingerprint(first, "m").blocks) > 8
+    assert shared(first, more) == fingerprint(first, "m").n_blocks > 8
 
 
 def test_tools_stand_before_the_messages() -> None:
@@ -64,7 +71,7 @@ def test_calls_and_thoughts_are_part_of_a_message() -> None:
 def test_tokens_are_cut_into_blocks_of_64() -> None:
     tokens = tuple(range(200))
     found = fingerprint(task(prompt=tokens), "m")
-    assert len(found.blocks) == 3
+    assert found.n_blocks == 3
     assert shared(task(prompt=tokens), task(prompt=(*tokens[:130], 7, *tokens[131:]))) == 2
 
 
@@ -92,8 +99,7 @@ def test_another_model_namespace_or_adapter_shares_nothing(
     model: str, change: dict[str, Any]
 ) -> None:
     one = task(prompt=TEXT)
-    other = fingerprint(replace(one, **change), model)
-    assert not set(fingerprint(one, "m").blocks) & set(other.blocks)
+    assert not set(blocks(one)) & set(blocks(replace(one, **change), model))
 
 
 def test_images_tell_prompts_of_equal_text_apart() -> None:
@@ -109,5 +115,19 @@ def test_who_wants_no_cache_has_no_fingerprint() -> None:
 
 def test_a_huge_prompt_is_looked_at_up_to_a_bound() -> None:
     found = fingerprint(task(prompt="x" * 3_000_000), "m")
-    assert len(found.blocks) == 4096
+    assert found.n_blocks == 4096
     assert found.size > 11_000
+
+
+def test_the_hashes_are_the_same_in_every_process() -> None:
+    """Gateways of one release speak of the same blocks; changing them raises `WIRE_VERSION`."""
+    text, tokens = task(prompt="x" * 256, salt="s"), task(prompt=tuple(range(64)))
+    assert fingerprint(text, "m").chain.hex() == "4617f63afd45a7e1"
+    assert fingerprint(tokens, "m").chain.hex() == "62841846816ad68e"
+
+
+def test_text_is_measured_in_bytes_and_anything_a_client_sends_has_a_hash() -> None:
+    assert fingerprint(task(prompt="ä" * 256), "m").n_blocks == 2
+    for odd in ("\ud800" * 300, (2**70, -5) * 200, (1,) * 100 + ("\udfff",) * 100):
+        assert fingerprint(task(prompt=odd), "m").n_blocks >= 2
+    assert shared(task(prompt=(2**70,) * 200), task(prompt=(2**70,) * 190 + (5,) * 10)) == 2

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.pool.routing.origin import Origin, namespace, read_origin
 from protocol.errors import InvalidRequest
+from protocol.wire.cached import BLOCK_BYTES
 from protocol.wire.messages import Generate
 from protocol.wire.sampling import SamplingParams
 
@@ -101,4 +102,4 @@ def test_the_choices_of_a_prompt_are_fingerprinted_once() -> None:
     origin = Origin()
     task = Generate(prompt="x" * 600, params=SamplingParams())
     assert origin.prefix(task, "m") is origin.prefix(task, "m")
-    assert len(origin.prefix(task, "m").blocks) == 2
+    assert len(origin.prefix(task, "m").chain) == 2 * BLOCK_BYTES

@@ -8,17 +8,12 @@ import pytest
 
 from gateway.pool.actions import Action, Assign
 from gateway.pool.dispatcher import Dispatcher
-from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.task import RouteReason, Task, TaskSpec
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Done, Envelope, Evicted, Failed, Finish, Started, TaskKey
+from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey
+from tests.gateway.chains import Speaker, prefix
 from tests.gateway.simulation import Conversation, Simulation, Speed, Turn, words
-
-
-def prefix(text: str) -> Prefix:
-    """Blocks of one letter each."""
-    return Prefix(tuple(hash(text[: i + 1]) for i in range(len(text))), len(text))
 
 
 def task(task_id: int, text: str = "", **fields: Any) -> TaskSpec:
@@ -35,6 +30,8 @@ class Pool:
         self.dispatcher = Dispatcher(queue_size=100, queue_timeout_s=60.0)
         self.now = 0.0
         self.tasks: dict[int, Task] = {}
+        self.held: dict[str, Speaker] = {}
+        """What each worker says of its cache."""
         for name in names:
             self.join(name, n_slots, n_prefetch)
 
@@ -48,6 +45,7 @@ class Pool:
             n_ctx=8192,
             n_ctx_total=8192,
         )
+        self.held[name] = Speaker(lambda message: self.dispatcher.cached(name, message))
         self.note(self.dispatcher.worker_ready(name, card, self.now))
 
     def note(self, actions: Sequence[Action]) -> list[tuple[int, str, RouteReason]]:
@@ -65,6 +63,7 @@ class Pool:
         worker = self.tasks[spec.task_id].worker
         n_cached = self.tasks[spec.task_id].n_expected if n_cached < 0 else n_cached
         n_prompt = max(spec.n_tokens, n_cached)
+        self.held[worker].hold(spec.task_id, spec.prefix.chain)
         message = Envelope(lease, Started(slot=0, n_prompt=n_prompt, n_cached=n_cached))
         self.dispatcher.started(worker, message, self.now)
         self.now += read_s
@@ -77,8 +76,11 @@ class Pool:
             "n_predicted": 10,
             "n_past": spec.n_tokens + 10,
         }
-        message = Envelope(TaskKey(spec.task_id), Done(**(values | fields)))
+        done = Done(**(values | fields))
         worker = self.tasks[spec.task_id].worker
+        share = done.n_past / spec.n_tokens if done.finish is Finish.CANCELLED else 1.0
+        self.held[worker].hold(spec.task_id, spec.prefix.chain, share)
+        message = Envelope(TaskKey(spec.task_id), done)
         return self.note(self.dispatcher.ended(worker, message, self.now))
 
     def run(self, spec: TaskSpec, **started: Any) -> tuple[str, RouteReason]:
@@ -115,9 +117,27 @@ def test_a_busy_worker_loses_to_one_that_reads_the_prompt_sooner() -> None:
 def test_what_the_worker_evicted_is_forgotten() -> None:
     pool = Pool("a", "b")
     pool.run(task(1, "history"))
-    pool.dispatcher.evicted("a", Evicted(tasks=(1, 77)))
+    pool.held["a"].hold(1, b"")
     assert pool.run(task(2, "history and more")) == ("b", RouteReason.LOAD)
-    pool.dispatcher.evicted("nobody", Evicted(tasks=(1,)))
+    (message,) = pool.held["b"].announce()
+    pool.dispatcher.cached("nobody", message)
+
+
+def test_a_gateway_that_is_new_knows_what_the_workers_hold() -> None:
+    old, new = Pool("a", "b"), Pool("a", "b")
+    old.run(task(1, "history"))
+    assert old.run(task(2, "another")) == ("b", RouteReason.LOAD)
+    for name in ("a", "b"):
+        for message in old.held[name].announce():
+            new.dispatcher.cached(name, message)
+    assert new.run(task(3, "another one")) == ("b", RouteReason.PREFIX)
+    assert new.run(task(4, "history and more")) == ("a", RouteReason.PREFIX)
+
+
+def test_a_prompt_that_was_assigned_and_not_begun_draws_its_like() -> None:
+    pool = Pool("a", "b", n_slots=4)
+    assert pool.submit(task(1, "history")) == [(1, "a", RouteReason.LOAD)]
+    assert pool.submit(task(2, "history")) == [(2, "a", RouteReason.PREFIX)]
 
 
 def test_what_failed_or_was_never_read_is_not_taken_for_cached() -> None:

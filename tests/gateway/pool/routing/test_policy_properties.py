@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, multiple, precondition, rule
 
 from gateway.pool.dispatcher import Dispatcher
-from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.routing.policy import RoutingPolicy
+from gateway.pool.routing.prefix_index import PrefixIndex
 from gateway.pool.task import TaskSpec
 from protocol.errors import TaskError
-from protocol.wire.messages import Evicted, TaskKey
+from protocol.wire.messages import TaskKey
 from tests.examples import examples
+from tests.gateway.chains import Speaker, prefix
 from tests.gateway.pool.test_dispatcher_properties import QUEUE_SIZE, TIMEOUT_S, DispatcherMachine
 
-INDEX_BYTES = 4000
+MAX_BLOCKS = 20
+"""Fewer than the prompts of all tasks have."""
 TEXTS = ("", "aaaa", "aaaaaaaa", "aaaabbbb", "bbbbbb", "cc")
 LONGEST_S = TIMEOUT_S / 4
 """Longest time for which a task is reserved, or lets others go first."""
@@ -27,9 +29,10 @@ class RoutedMachine(DispatcherMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        router = RoutingPolicy(index_bytes=INDEX_BYTES)
+        router = RoutingPolicy(PrefixIndex(MAX_BLOCKS))
         self.pool = Dispatcher(queue_size=QUEUE_SIZE, queue_timeout_s=TIMEOUT_S, router=router)
         self.passed_at: dict[int, float] = {}
+        self.held: dict[str, Speaker] = {}
 
     @initialize(n_slots=st.integers(1, 2), n_prefetch=st.integers(0, 1))
     def two_workers(self, n_slots: int, n_prefetch: int) -> None:
@@ -44,7 +47,7 @@ class RoutedMachine(DispatcherMachine):
         if not super().is_ahead(task_id, spec):
             return False
         other = self.specs[task_id]
-        if not other.prefix.blocks:  # it may only be kept for the worker of its session
+        if not other.prefix.chain:  # it may only be kept for the worker of its session
             return task_id not in self.pool.placement.deferral.ids
         since = self.passed_at.setdefault(task_id, self.now)
         return self.now - since > 2 * LONGEST_S
@@ -68,7 +71,6 @@ class RoutedMachine(DispatcherMachine):
     ) -> int | None:
         worker, slot = ("", -1) if pin is None else self.pool.slots.locate(model, pin)
         self.n_ids += 1
-        blocks = tuple(hash((model, text[: i + 1])) for i in range(len(text)))
         spec = TaskSpec(
             task_id=self.n_ids,
             model=model,
@@ -76,7 +78,7 @@ class RoutedMachine(DispatcherMachine):
             n_tokens=1 + 2000 * len(text),
             worker=worker,
             slot=slot,
-            prefix=Prefix(blocks, len(text)),
+            prefix=prefix(model + text if text else ""),
             session=session,
         )
         try:
@@ -113,11 +115,12 @@ class RoutedMachine(DispatcherMachine):
             if not self.specs[task_id].is_whole:
                 self.shown.add(task_id)
 
-    @rule(data=st.data(), task_id=st.integers(0, 30))
+    @rule(data=st.data(), task_id=st.integers(0, 30), text=st.sampled_from(TEXTS))
     @precondition(lambda self: self.workers)
-    def evicted(self, data: st.DataObject, task_id: int) -> None:
+    def cached(self, data: st.DataObject, task_id: int, text: str) -> None:
         key = data.draw(st.sampled_from(list(self.workers)))
-        self.pool.evicted(key, Evicted(tasks=(task_id, task_id + 1)))
+        say = self.held.setdefault(key, Speaker(lambda said: self.pool.cached(key, said)))
+        say.hold(task_id, prefix("m" + text).chain if text else b"")
 
     @invariant()
     def nobody_waits_beside_a_free_credit(self) -> None:
@@ -135,7 +138,8 @@ class RoutedMachine(DispatcherMachine):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        assert self.pool.router.n_bytes <= INDEX_BYTES
+        assert all(self.pool.router.index.n_held(key) <= MAX_BLOCKS for key in self.pool.workers)
+        assert self.pool.router.index.n_blocks <= MAX_BLOCKS * len(self.pool.workers)
 
     @invariant()
     def only_workers_that_are_there_are_known(self) -> None:

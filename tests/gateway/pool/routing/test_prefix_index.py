@@ -1,127 +1,344 @@
-"""The index of prefixes: bounded, forgets on demand, and matches only what was added."""
+"""The index of prefixes: what workers say, in bounded memory, compared with a naive one."""
 
 import random
 import tracemalloc
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.pool.routing.prefix_index import PrefixIndex, SessionMap, SessionPlacement
+from gateway.pool.routing.block_table import BlockTable
+from gateway.pool.routing.prefix_index import PrefixIndex
+from gateway.pool.routing.sessions import SessionMap, SessionPlacement
+from protocol.wire.cached import BLOCK_BYTES, MAX_HELD_BLOCKS, MAX_SAID_BLOCKS, Cached
+from tests.examples import examples
+from tests.gateway.chains import Speaker, chain
 
-MAX_BYTES = 3000
-
-
-def chain(text: str) -> tuple[int, ...]:
-    """Blocks of one letter each."""
-    return tuple(hash(text[: i + 1]) for i in range(len(text)))
-
-
-def index(*texts: str) -> PrefixIndex:
-    one = PrefixIndex(MAX_BYTES)
-    for task_id, text in enumerate(texts):
-        one.add(task_id, chain(text))
-    return one
+START = bytes(BLOCK_BYTES)
 
 
-def cost_of(text: str) -> int:
-    return index(text).n_bytes
+class Known:
+    """An index with workers that say what they hold."""
+
+    def __init__(self, *workers: str) -> None:
+        self.index = PrefixIndex()
+        self.bits = {name: self.index.open(name) for name in workers}
+        self.held = {name: self.speaker(name) for name in workers}
+
+    def speaker(self, name: str) -> Speaker:
+        def say(message: Cached) -> None:
+            self.index.remove(name, message.removed)
+            self.index.add(name, message.added)
+
+        return Speaker(say)
+
+    def hold(self, worker: str, *texts: str) -> None:
+        for text in texts:
+            self.held[worker].hold(hash(text), chain(text))
+
+    def of(self, text: str) -> dict[str, int]:
+        """How many blocks of a text each worker holds."""
+        holders = self.index.holders(chain(text))
+        return {name: holders.depth(bit) for name, bit in self.bits.items()}
 
 
-def known(one: PrefixIndex, text: str) -> str:
-    return text[: one.match(chain(text))]
+def test_one_lookup_tells_how_much_each_worker_holds() -> None:
+    one = Known("a", "b", "c", "d")
+    one.hold("a", "abcd")
+    one.hold("b", "abx", "q")
+    one.hold("c", "abcdef")
+    assert one.of("abcdeg") == {"a": 4, "b": 2, "c": 5, "d": 0}
+    assert [n for n, _ in one.index.holders(chain("abcdeg")).levels] == [5, 4, 2]
+    assert one.of("z") == one.of("") == {"a": 0, "b": 0, "c": 0, "d": 0}
 
 
-def test_the_longest_known_beginning_is_found() -> None:
-    one = index("abcd", "abx")
-    assert [known(one, text) for text in ("abcde", "abxy", "abz", "q", "")] == [
-        *("abcd", "abx", "ab", "", "")
-    ]
+def test_the_few_with_the_most_are_enough() -> None:
+    one = Known("a", "b", "c")
+    for name, text in (("a", "abcd"), ("b", "abc"), ("c", "a")):
+        one.hold(name, text)
+    assert one.index.holders(chain("abcde"), n_most=2).levels == (
+        (4, one.bits["a"]),
+        (3, one.bits["b"]),
+    )
+    assert one.index.holders(chain("abcde"), among=one.bits["c"]).levels == ((1, one.bits["c"]),)
 
 
-def test_what_another_task_shares_stays_when_one_is_forgotten() -> None:
-    one = index("abcd", "abx")
-    one.forget(0)
-    assert known(one, "abcd") == "ab"
-    one.forget(1)
-    assert repr(one) == "<PrefixIndex blocks=0 tasks=0>"
+def test_what_another_prompt_shares_stays_when_one_is_gone() -> None:
+    one = Known("a")
+    one.hold("a", "abcd", "abx")
+    one.held["a"].hold(hash("abcd"), b"")
+    assert one.of("abcd") == {"a": 2}
+    one.held["a"].hold(hash("abx"), b"")
+    assert one.index.n_blocks == one.index.n_held("a") == 0
 
 
-def test_a_task_that_was_cut_short_leaves_less() -> None:
-    one = index("abcd")
-    one.shorten(0, chain("ab"))
-    one.shorten(7, chain("zz"))
-    assert known(one, "abcd") == "ab"
-    assert known(one, "zz") == ""
-    one.shorten(0, ())
-    assert repr(one) == "<PrefixIndex blocks=0 tasks=0>"
+def test_a_worker_that_is_lost_leaves_nothing_and_its_place_is_free() -> None:
+    one = Known("a", "b")
+    one.hold("a", "abcd", "q")
+    one.hold("b", "ab")
+    one.index.lost("a")
+    assert one.of("abcd") == {"a": 0, "b": 2}
+    assert one.index.n_blocks == 2
+    one.bits["c"] = one.index.open("c")
+    assert one.bits["c"] == one.bits["a"]
+    assert one.of("abcd") == {"a": 0, "b": 2, "c": 0}
 
 
-def test_the_oldest_task_goes_first() -> None:
-    one = PrefixIndex(2 * cost_of("aaaa"))
-    one.add(1, chain("aaaa"))
-    one.add(2, chain("bbbb"))
-    one.add(3, chain("cccc"))
-    assert [known(one, text) for text in ("aaaa", "bbbb", "cccc")] == ["", "bbbb", "cccc"]
+def test_the_blocks_of_a_lost_worker_go_little_by_little() -> None:
+    one = Known("a", "b")
+    draw = random.Random(3)
+    for name in ("a", "b"):
+        for _ in range(60):
+            one.index.add(name, [START + draw.randbytes(BLOCK_BYTES * MAX_SAID_BLOCKS)])
+    one.index.lost("a")
+    assert one.index.n_blocks > 60 * MAX_SAID_BLOCKS, "not all at once"
+    taken = chain("new")
+    one.index.add("b", [START + taken])
+    for _ in range(10):
+        one.index.tidy()
+    assert one.index.n_blocks == one.index.n_held("b") == 60 * MAX_SAID_BLOCKS + 3
 
 
 def test_a_beginning_that_many_go_on_from_is_told_from_a_conversation() -> None:
-    one = index("sysa", "sysb", "sysc", "sysab", "sysabc")
-    assert one.shared_prefix(chain("sysabc"), 6) == (3, 3)
-    assert one.shared_prefix(chain("sysabc"), 2) == (0, 1)
-    assert one.shared_prefix(chain("x"), 0) == (0, 1)
+    one = Known("a", "b")
+    one.hold("a", "sysa", "sysb", "sysab", "sysabc")
+    assert one.index.holders(chain("sysabc")).shared == (0, 1)
+    one.hold("b", "sysc")
+    assert one.index.holders(chain("sysabc")).shared == (3, 3)
+    assert one.index.holders(chain("sy")).shared == (0, 1)
+    one.held["b"].hold(hash("sysc"), b"")
+    assert one.index.holders(chain("sysabc")).shared == (0, 1)
 
 
-def test_repetitions_of_one_prompt_are_no_branches() -> None:
-    assert index("abc", "abc", "abc", "abcd").shared_prefix(chain("abcd"), 4) == (0, 1)
+def test_the_branches_of_a_worker_that_comes_and_goes_are_counted_once() -> None:
+    one = Known("a", "b")
+    one.hold("a", "talk")
+    for _ in range(5):
+        one.hold("b", "talks")
+        one.index.lost("b")
+        one.index.open("b")
+        one.held["b"] = one.speaker("b")
+    assert one.index.holders(chain("talks")).shared == (0, 1)
 
 
-WORDS = st.text("abc", max_size=6)
-STEPS = st.lists(
-    st.tuples(st.sampled_from(("add", "forget", "shorten")), st.integers(0, 9), WORDS), max_size=60
-)
+def test_what_was_assigned_is_expected_until_it_has_begun() -> None:
+    one = Known("a", "b")
+    one.hold("a", "ab")
+    one.index.expect("a", 1, chain("abcd"))
+    one.index.expect("a", 2, chain("abcdef"))
+    one.index.expect("b", 3, chain("abx"))
+    assert one.of("abcdef") == {"a": 6, "b": 2}
+    one.index.begun(2)
+    assert one.of("abcdef") == {"a": 4, "b": 2}
+    one.index.expect("b", 1, chain("abcd"))  # it was given to another worker
+    assert one.of("abcdef") == {"a": 2, "b": 4}
+    one.index.lost("b")
+    one.index.begun(1)
+    assert one.of("abcdef") == {"a": 2, "b": 0}
 
 
-@given(steps=STEPS, probe=WORDS)
-def test_the_index_is_what_its_tasks_leave_and_never_over_its_bound(
-    steps: Sequence[tuple[str, int, str]], probe: str
-) -> None:
-    one = PrefixIndex(MAX_BYTES)
-    added: dict[int, str] = {}
-    for what, task_id, word in steps:
-        match what:
-            case "add":
-                one.add(task_id, chain(word))
-                added[task_id] = word
-            case "forget":
-                one.forget(task_id)
-                added.pop(task_id, None)
-            case "shorten":
-                kept = added.get(task_id, "")[: len(word)]
-                one.shorten(task_id, chain(kept))
-                added[task_id] = kept
-        assert one.n_bytes <= MAX_BYTES
-    n_known = one.match(chain(probe))
-    # Halving finds what counting finds, and nothing is known that no task has left.
-    assert n_known == sum(one.match(chain(probe[: i + 1])) == i + 1 for i in range(len(probe)))
-    assert not n_known or any(word.startswith(probe[:n_known]) for word in added.values())
-    for task_id in added:
-        one.forget(task_id)
-    assert repr(one) == "<PrefixIndex blocks=0 tasks=0>"
+# ---- compared with a naive index --------------------------------------------------------------
+
+WORDS = st.text("ab", max_size=6)
 
 
-def test_the_bound_is_one_of_memory() -> None:
+class IndexMachine(RuleBasedStateMachine):
+    """Workers come, go, hold, expect and forget; a set for each of them says what must come out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = Known()
+        self.texts: dict[str, dict[int, str]] = {}
+        self.expected: dict[int, tuple[str, str]] = {}
+
+    @rule(name=st.sampled_from("abcd"))
+    def come(self, name: str) -> None:
+        if name not in self.texts:
+            self.known.bits[name] = self.known.index.open(name)
+            self.known.held[name] = self.known.speaker(name)
+            self.texts[name] = {}
+
+    @rule(name=st.sampled_from("abcd"), keeps=st.booleans())
+    def go(self, name: str, keeps: bool) -> None:
+        if name not in self.texts:
+            return
+        del self.known.held[name], self.texts[name]
+        self.expected = {i: one for i, one in self.expected.items() if one[0] != name}
+        if keeps:  # it sleeps
+            self.known.index.clear(name)
+            self.known.held[name], self.texts[name] = self.known.speaker(name), {}
+        else:
+            self.known.index.lost(name)
+            del self.known.bits[name]
+
+    @rule(name=st.sampled_from("abcd"), holder=st.integers(0, 5), word=WORDS)
+    def hold(self, name: str, holder: int, word: str) -> None:
+        if name in self.texts:
+            self.known.held[name].hold(holder, chain(word))
+            self.texts[name][holder] = word
+
+    @rule(name=st.sampled_from("abcd"))
+    def say_it_again(self, name: str) -> None:
+        for message in self.known.held[name].announce() if name in self.texts else ():
+            self.known.index.add(name, message.added)
+
+    @rule(name=st.sampled_from("abcd"), task=st.integers(0, 5), word=WORDS)
+    def expect(self, name: str, task: int, word: str) -> None:
+        if name in self.texts:
+            self.known.index.expect(name, task, chain(word))
+            self.expected[task] = name, word
+
+    @rule(task=st.integers(0, 5))
+    def begin(self, task: int) -> None:
+        self.known.index.begun(task)
+        self.expected.pop(task, None)
+
+    @rule()
+    def tidy(self) -> None:
+        self.known.index.tidy()
+
+    @rule(probe=st.text("ab", max_size=8))
+    def lookup(self, probe: str) -> None:
+        found = self.known.of(probe)
+        for name, texts in self.texts.items():
+            words = [*texts.values(), *(w for n, w in self.expected.values() if n == name)]
+            best = max((common(word, probe) for word in texts.values()), default=0)
+            most = max((common(word, probe) for word in words), default=0)
+            # What is expected counts from where the worker held the prompt when it was assigned.
+            assert best <= found[name] <= most
+            if not self.expected:
+                assert found[name] == best
+
+    @invariant()
+    def the_blocks_are_those_of_the_texts(self) -> None:
+        own = {name: beginnings(texts.values()) for name, texts in self.texts.items()}
+        index = self.known.index
+        assert {name: index.n_held(name) for name in own} == {n: len(own[n]) for n in own}
+        everything = set[str]().union(*own.values())
+        assert index.n_blocks == len(everything)
+        forks = {one for one in everything if {one + "a", one + "b"} <= everything}
+        assert all(index._table.branches(name_of(one)) == 2 for one in forks)
+
+
+def common(one: str, other: str) -> int:
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None) or (
+        min(len(one), len(other)) if one[:1] == other[:1] else 0
+    )
+
+
+def beginnings(texts: Iterable[str]) -> set[str]:
+    return {text[: i + 1] for text in texts for i in range(len(text))}
+
+
+def name_of(text: str) -> int:
+    return array("Q", chain(text)[-BLOCK_BYTES:])[0]
+
+
+IndexMachine.TestCase.settings = examples(120, stateful_step_count=50)
+TestIndex = IndexMachine.TestCase
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 2**32), n=st.integers(1, 3000))
+def test_the_table_is_a_dictionary(seed: int, n: int) -> None:
+    draw, table, model = random.Random(seed), BlockTable(), dict[int, int]()
+    low = draw.random() < 0.3  # names that somebody has chosen, all beside one another
+    for _ in range(n):
+        name = draw.randrange(1, 900 if low else 2**64)
+        if name in model and draw.random() < 0.5:
+            table.remove(name)
+            del model[name]
+        elif name not in model:
+            model[name] = draw.randrange(1, 1000)
+            table.add(name, 0, model[name])
+        elif model and draw.random() < 0.3:
+            table.remove(gone := draw.choice(list(model)))
+            del model[gone]
+    assert len(table) == len(model)
+    assert {name: table.set_of(name) for name in model} == model
+    assert table.set_of(0) == table.set_of(2**64 - 1) == 0
+
+
+# ---- memory -----------------------------------------------------------------------------------
+
+
+def bytes_each(index: PrefixIndex, fill: Sequence[tuple[str, bytes]]) -> float:
+    """Return the memory of an index for each block and worker that holds it."""
+    tracemalloc.start()
+    for worker, blocks in fill:
+        for i in range(0, len(blocks), BLOCK_BYTES * MAX_SAID_BLOCKS):
+            before = blocks[i - BLOCK_BYTES : i] if i else START
+            index.add(worker, [before + blocks[i : i + BLOCK_BYTES * MAX_SAID_BLOCKS]])
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return used / sum(index.n_held(name) for name in {name for name, _ in fill})
+
+
+def opened(n: int) -> tuple[PrefixIndex, list[str]]:
+    index, names = PrefixIndex(), [f"w{i}" for i in range(n)]
+    for name in names:
+        index.open(name)
+    return index, names
+
+
+def test_a_block_that_nobody_shares_takes_few_bytes() -> None:
+    for n_blocks in (1, 40):
+        index, names = opened(8)
+        draw = random.Random(1)
+        fill = [
+            (name, draw.randbytes(BLOCK_BYTES * n_blocks))
+            for name in names
+            for _ in range(4000 // n_blocks)
+        ]
+        assert bytes_each(index, fill) <= 30
+
+
+def test_conversations_under_shared_system_prompts_take_few_bytes() -> None:
+    index, names = opened(32)
+    draw = random.Random(2)
+    systems = [draw.randbytes(BLOCK_BYTES * 40) for _ in range(20)]
+    fill = []
+    for name in names:
+        for _ in range(60):
+            talk = draw.choice(systems) + draw.randbytes(BLOCK_BYTES * draw.randrange(5, 60))
+            fill.append((name, talk))
+            if draw.random() < 0.2:  # it was moved to another worker
+                fill.append((draw.choice(names), talk))
+    assert bytes_each(index, fill) <= 30
+
+
+def test_what_a_worker_says_beyond_the_bound_is_not_noted() -> None:
+    index, _ = opened(2)
     draw = random.Random(1)
-    chains = [tuple(draw.getrandbits(62) for _ in range(n)) for n in (1, 40) for _ in range(400)]
-    for part in (chains[:400], chains[400:]):
-        one = PrefixIndex(10**7)
-        tracemalloc.start()
-        for task_id, blocks in enumerate(part):
-            one.add(task_id, blocks)
-        used, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        numbers = 36 * sum(map(len, part))  # which belonged to the task before
-        assert used + numbers <= one.n_bytes
+    tracemalloc.start()
+    for _ in range(1_000_000 // MAX_SAID_BLOCKS):
+        index.add("w0", [draw.randbytes(BLOCK_BYTES * (MAX_SAID_BLOCKS + 1))])
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert index.n_held("w0") == MAX_HELD_BLOCKS
+    assert used < 30 * MAX_HELD_BLOCKS
+    index.add("w1", [START + chain("text")])
+    assert index.holders(chain("text")).most == 4, "others are not affected"
+
+
+def test_of_one_message_only_so_many_blocks_are_looked_at() -> None:
+    index, _ = opened(1)
+    runs = [random.Random(i).randbytes(BLOCK_BYTES * 700) for i in range(3)]
+    index.add("w0", [b"", b"short", *runs])
+    assert index.n_held("w0") == MAX_SAID_BLOCKS
+    index.remove("w0", [b"", b"12345678", *runs, bytes(BLOCK_BYTES * 5)])
+    assert index.n_held("w0") == index.n_blocks == 0
+
+
+def test_who_removes_what_others_hold_harms_nobody() -> None:
+    one = Known("a", "b")
+    one.hold("a", "text")
+    one.index.remove("b", [START + chain("text")])
+    one.index.remove("nobody", [START + chain("text")])
+    assert one.of("text") == {"a": 4, "b": 0}
+    assert one.index.n_held("b") == 0
 
 
 def test_sessions_are_bounded_and_forgotten_with_their_worker() -> None:

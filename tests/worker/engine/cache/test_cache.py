@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from protocol.wire.messages import Evicted
-from tests.worker.engines import Rig
+from tests.worker.engines import Rig, blocks_of, said
 from worker.engine.cache.cache import MIN_KEPT, n_sequences
-from worker.engine.cache.host_cache import MAX_TASKS, HostCache
+from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
+from worker.engine.cache.host_cache import MAX_CHAINS, HostCache
 from worker.engine.cache.states import State
 from worker.engine.scheduling.budget import StepBudget
 
@@ -15,10 +15,10 @@ ANNA = "Anna has a red kite that she flies over the hill behind her house every 
 BERT = "Bert drives a bus through the city, and knows each of the people on it. "
 
 
-def lost(rig: Rig) -> list[int]:
-    return [
-        task for message in rig.emitted if isinstance(message, Evicted) for task in message.tasks
-    ]
+def lost(rig: Rig, *texts: str) -> list[str]:
+    """Which of these texts gateways do not take for cached, by what they were told."""
+    held = said(rig)
+    return [text for text in texts if not blocks_of(text) <= held]
 
 
 def ask(rig: Rig, prompt: str, **settings: object) -> int:
@@ -73,7 +73,7 @@ def test_idle_texts_move_to_the_hosts_memory_when_another_task_begins() -> None:
         ask(rig, text)
     assert rig.engine.cache.n_cells <= len("z" * 100) + 20
     assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
-    assert lost(rig) == []
+    assert lost(rig, ANNA, BERT) == []
 
 
 def test_what_a_task_has_a_use_for_stays_where_it_is() -> None:
@@ -89,7 +89,7 @@ def test_idle_texts_stay_on_a_gpu_and_where_the_host_has_no_room(settings: dict[
     for text in (ANNA, BERT, "z" * 100):
         ask(rig, text)
     assert rig.engine.cache.n_cells > len(ANNA + BERT) + 100
-    assert (rig.engine.cache.n_host_bytes, lost(rig)) == (0, [])
+    assert (rig.engine.cache.n_host_bytes, lost(rig, ANNA, BERT)) == (0, [])
 
 
 def test_copies_before_a_batch_are_no_cost_of_reading(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +116,10 @@ def test_copies_before_a_batch_are_no_cost_of_reading(monkeypatch: pytest.Monkey
 def test_a_slot_that_is_emptied_is_told_to_the_gateway() -> None:
     rig = Rig(n_slots=1, n_ctx=512)
     ask(rig, ANNA)
+    assert lost(rig, ANNA) == []
     assert rig.engine.cache.empty(rig.engine.slots[0]) == len(ANNA) + 8
     ask(rig, BERT)
-    assert lost(rig) == [1]
+    assert lost(rig, ANNA, BERT) == [ANNA]
 
 
 def test_who_wants_no_cache_leaves_none() -> None:
@@ -133,10 +134,10 @@ def test_the_least_recently_used_goes_first_and_the_gateway_hears_of_it() -> Non
     texts = [f"Number {i} " + "x" * 70 for i in range(3)]
     for text in texts:
         ask(rig, text)
-    assert lost(rig) == []
+    assert lost(rig, *texts) == []
     ask(rig, texts[0] + " again")
     ask(rig, "Number 9 " + "y" * 90)
-    assert lost(rig) == [2], "the first was used again"
+    assert lost(rig, *texts) == [texts[1]], "the first was used again"
     assert rig.engine.heartbeat().stats.n_evicted == 1
 
 
@@ -145,7 +146,7 @@ def test_without_a_number_left_the_oldest_branch_goes() -> None:
     ask(rig, ANNA)
     ask(rig, BERT)
     ask(rig, "z" * MIN_KEPT)
-    assert lost(rig) == [1]
+    assert lost(rig, ANNA, BERT, "z" * MIN_KEPT) == [ANNA]
 
 
 def test_what_left_the_context_comes_back_from_the_hosts_memory() -> None:
@@ -153,7 +154,7 @@ def test_what_left_the_context_comes_back_from_the_hosts_memory() -> None:
     ask(rig, ANNA)
     alone = rig.text(1)
     ask(rig, BERT + "x" * 80)
-    assert lost(rig) == [], "it is not gone"
+    assert lost(rig, ANNA) == [], "it is not gone"
     assert ask(rig, ANNA) == len(ANNA)
     assert rig.text(3) == alone
     assert rig.engine.heartbeat().stats.n_restored == len(ANNA)
@@ -172,29 +173,41 @@ def test_the_hosts_memory_is_bounded_and_keeps_what_was_used_last() -> None:
     assert host.find("other", texts[0], 99) is None
 
 
-def test_what_the_hosts_memory_forgets_is_told_with_all_whose_text_it_was() -> None:
-    host = HostCache(250)
-    host.put("", [1] * 80, lambda: bytes(80), {4})
-    host.put("", [1] * 120, lambda: bytes(120), {5})
-    host.put("", [1] * 100, lambda: bytes(1), {7})
-    assert host.put("", [2] * 100, lambda: bytes(100), {8})
-    assert host.forgotten == []
-    assert host.put("", [3] * 100, lambda: bytes(100), {9})
-    assert host.forgotten == [4, 5, 7]
+def test_what_the_hosts_memory_forgets_is_told_with_all_prompts_that_it_began_with() -> None:
+    held = HeldBlocks()
+    host = HostCache(250, held)
+
+    def put(number: int, n: int, size: int, name: str) -> bool:
+        return host.put("", [number] * n, lambda: bytes(size), BlockChain(name.encode() * 8, n))
+
+    put(1, 80, 80, "4")
+    put(1, 120, 120, "5")
+    put(1, 100, 1, "7")
+    assert put(2, 100, 100, "8")
+    assert len(held) == 4
+    held.take()
+    assert put(3, 100, 100, "9")
+    removed = [run[8:] for message in held.take() for run in message.removed]
+    assert sorted(removed) == [b"4" * 8, b"5" * 8, b"7" * 8]
 
 
-def test_of_a_text_that_many_ask_for_only_the_newest_tasks_are_remembered() -> None:
-    host = HostCache(-1)
-    for task in range(MAX_TASKS + 3):
-        host.put("", [1] * 80, lambda: bytes(80), {task})
-    assert host.forgotten == [0, 1, 2]
+def test_a_text_is_known_by_the_newest_of_the_prompts_that_became_it() -> None:
+    held = HeldBlocks()
+    host = HostCache(-1, held)
+    for number in range(MAX_CHAINS + 3):
+        host.put("", [1] * 80, lambda: bytes(80), BlockChain(bytes([number]) * 16, 80))
+    host.put("", [1] * 80, lambda: bytes(80), BlockChain(bytes([number]) * 8, 80))
+    assert len(held) == MAX_CHAINS
+    ((message,),) = (held.everything(),)
+    assert {run[-1] for run in message.added} == {3, 4, 5, 6}
 
 
 def test_the_gateway_hears_of_texts_that_made_way_in_the_hosts_memory() -> None:
     rig = Rig(n_slots=1, n_cells=200, n_branches=8, host_bytes=1000)
-    for number, letter in enumerate("abcd", 1):
-        ask(rig, letter * 150)
-        assert lost(rig) == [*range(1, number - 1)]
+    texts = [letter * 150 for letter in "abcd"]
+    for number, text in enumerate(texts, 1):
+        ask(rig, text)
+        assert lost(rig, *texts[:number]) == texts[: max(0, number - 2)]
 
 
 def test_a_longer_copy_takes_the_place_of_its_beginning() -> None:

@@ -5,7 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from protocol.wire.messages import Done
 from tests.examples import examples
-from tests.worker.engines import Rig
+from tests.worker.engines import Rig, chain_of, said
 from worker.engine.fake.backend import FakeSampler
 
 FOX = "The quick brown fox jumps over the lazy dog. "
@@ -80,6 +80,31 @@ class CacheMachine(RuleBasedStateMachine):
             assert 0 < n <= len(held[seq])
             assert tree.longest(held[seq][:n]).n == n
         assert sorted(cache._free) == [i for i in range(3, 5) if i not in cache._branches]
+
+    @invariant()
+    def gateways_are_told_what_is_there(self) -> None:
+        """The blocks that were said are those of the sequences, and no sequence claims too much."""
+        held, told = self.rig.engine.cache.held, said(self.rig)
+        assert (told - held._removed.keys()) | held._added.keys() == held._counts.keys()
+        cache = self.rig.engine.cache
+        for one in cache.idle():
+            n = len(one.chain.blocks)
+            text = bytes(one.tokens[1:]).decode()
+            assert one.chain.blocks == chain_of(text)[:n]
+        for slot in cache.slots:
+            if slot.run is not None and not slot.run.is_preempted:
+                assert slot.chain.blocks == slot.active.task.chain
+            elif not slot.tokens:
+                assert not slot.chain.blocks
+
+    @invariant()
+    def a_new_gateway_is_told_of_all(self) -> None:
+        """Everything is said in messages that are not too long."""
+        held = self.rig.engine.cache.held
+        everything = [run for message in held.everything() for run in message.added]
+        assert {run[i : i + 8] for run in everything for i in range(8, len(run), 8)} == (
+            held._counts.keys()
+        )
 
     @invariant()
     def the_books_do_not_count_too_much(self) -> None:

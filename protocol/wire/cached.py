@@ -1,0 +1,26 @@
+"""What a worker's prefix cache holds, as gateways hear of it: blocks of prompts by their hashes."""
+
+from dataclasses import dataclass
+
+from protocol.wire.messages import Message
+
+BLOCK_BYTES = 8
+"""Length of a block's hash in a chain."""
+MAX_CHAIN_BLOCKS = 4096
+"""A megabyte of text; of a longer prompt only the beginning is known."""
+MAX_SAID_BLOCKS = 1024
+"""Blocks of one `Cached`, which its receiver takes in in a few milliseconds; it ignores more."""
+MAX_HELD_BLOCKS = 65_536
+"""Blocks of which one worker speaks: 16 MB of text, four million tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cached(Message):
+    """Changes of what the worker's prefix cache holds, as runs of blocks (`Generate.chain`).
+
+    A run is the hash of the block before it (zeros at the beginning of a prompt) and then those of
+    its own. Blocks are a set: saying one twice, or removing an unknown one, changes nothing.
+    """
+
+    added: tuple[bytes, ...] = ()
+    removed: tuple[bytes, ...] = ()

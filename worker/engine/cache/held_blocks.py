@@ -1,0 +1,153 @@
+"""What the cache holds, in the words of the gateways: blocks of prompts by their hashes. Pure.
+
+Each sequence has the chain of the prompt that it was read for. A block is held as long as any
+sequence has it; only changes of that set are said, so that a sequence which moves (to a branch, to
+the host's memory, to another slot) says nothing.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from protocol.wire.cached import (
+    BLOCK_BYTES,
+    MAX_CHAIN_BLOCKS,
+    MAX_HELD_BLOCKS,
+    MAX_SAID_BLOCKS,
+    Cached,
+)
+
+_BEGINNING = bytes(BLOCK_BYTES)
+
+
+class BlockChain(NamedTuple):
+    """Blocks of a prompt, and how many leading tokens of a sequence they stand for."""
+
+    blocks: bytes = b""
+    n_tokens: int = 0
+
+    def cut(self, n: int) -> "BlockChain":
+        """Return the chain of the first `n` tokens; blocks count as equally long."""
+        if n >= self.n_tokens:
+            return self
+        n_blocks = len(self.blocks) // BLOCK_BYTES * n // self.n_tokens
+        return BlockChain(self.blocks[: BLOCK_BYTES * n_blocks], n)
+
+    def begins_with(self, other: "BlockChain") -> bool:
+        """Tell whether all blocks of another chain are the first of this one."""
+        return self.blocks.startswith(other.blocks)
+
+
+class HeldBlocks:
+    """The blocks of all sequences with the changes not said yet; for the engine's thread only."""
+
+    def __init__(self, max_blocks: int = MAX_HELD_BLOCKS) -> None:
+        """Of a prompt that comes when there are so many blocks the rest is left out."""
+        self._max_blocks = max_blocks
+        self._chains: dict[Hashable, list[bytes]] = {}
+        """Holder -> its blocks, in order."""
+        self._counts: dict[bytes, int] = {}
+        """Block -> sequences that have it."""
+        self._added: dict[bytes, bytes] = {}
+        """Block -> the one before it, for blocks that are new since `take`; `_removed` likewise."""
+        self._removed: dict[bytes, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __repr__(self) -> str:
+        return f"<HeldBlocks {len(self._counts)} of {len(self._chains)} sequences>"
+
+    def put(self, holder: Hashable, chain: BlockChain) -> None:
+        """Note what a sequence holds from now on; an empty chain forgets it."""
+        old, new = self._chains.get(holder, []), _split(chain.blocks)
+        n = _common(old, new)
+        # First what is new: what another sequence takes over is never counted down to nothing.
+        held = new[:n] + self._take(new, n)
+        for i in range(n, len(old)):
+            self._drop(old[i], old[i - 1] if i else _BEGINNING)
+        if held:
+            self._chains[holder] = held
+        else:
+            self._chains.pop(holder, None)
+
+    def take(self) -> list[Cached]:
+        """Return the messages that say what has changed since the last call."""
+        if not (self._added or self._removed):
+            return []
+        messages = [Cached(removed=runs) for runs in _messages(self._removed)]
+        messages += [Cached(added=runs) for runs in _messages(self._added)]
+        self._added, self._removed = {}, {}
+        return messages
+
+    def everything(self) -> list[Cached]:
+        """Return the messages that say all that is held."""
+        before: dict[bytes, bytes] = {}
+        for chain in self._chains.values():
+            last = _BEGINNING
+            for block in chain:
+                before.setdefault(block, last)
+                last = block
+        return [Cached(added=runs) for runs in _messages(before)]
+
+    def _take(self, chain: list[bytes], n: int) -> list[bytes]:
+        """Count the blocks of a chain from the `n`-th on; return those that found room."""
+        counts = self._counts
+        for i in range(n, len(chain)):
+            block = chain[i]
+            count = counts.get(block, 0)
+            if not count and len(counts) >= self._max_blocks:
+                return chain[n:i]
+            counts[block] = count + 1
+            if not count and self._removed.pop(block, None) is None:
+                self._added[block] = chain[i - 1] if i else _BEGINNING
+        return chain[n:]
+
+    def _drop(self, block: bytes, before: bytes) -> None:
+        count = self._counts[block] - 1
+        if count:
+            self._counts[block] = count
+            return
+        del self._counts[block]
+        if self._added.pop(block, None) is None:
+            self._removed[block] = before
+
+
+def _split(blocks: bytes) -> list[bytes]:
+    """Cut a chain into its blocks; of one that is too long the rest is left out."""
+    end = min(len(blocks) // BLOCK_BYTES, MAX_CHAIN_BLOCKS) * BLOCK_BYTES
+    return [blocks[i : i + BLOCK_BYTES] for i in range(0, end, BLOCK_BYTES)]
+
+
+def _common(one: list[bytes], other: list[bytes]) -> int:
+    n = min(len(one), len(other))
+    if one[:n] == other[:n]:
+        return n
+    return next(i for i in range(n) if one[i] != other[i])
+
+
+def _messages(before: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, ...]]:
+    """Yield the runs of each message."""
+    runs: list[bytes] = []
+    n_blocks = 0
+    for run in _runs(before.items()):
+        n = len(run) // BLOCK_BYTES - 1
+        if n_blocks + n > MAX_SAID_BLOCKS:
+            yield tuple(runs)
+            runs, n_blocks = [], 0
+        runs.append(run)
+        n_blocks += n
+    if runs:
+        yield tuple(runs)
+
+
+def _runs(blocks: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    """Join blocks that follow one another, each given with the one before it."""
+    run: list[bytes] = []
+    for block, before in blocks:
+        if run and (run[-1] != before or len(run) > MAX_SAID_BLOCKS):
+            yield b"".join(run)
+            run = []
+        run = run or [before]
+        run.append(block)
+    if run:
+        yield b"".join(run)
