@@ -276,7 +276,9 @@ def show(config: Path | None, origin: bool, **values: Any) -> None:
 @main.command(cls=OptionCommand, context_settings=_CONTEXT)
 @_config_option
 @click.option("--name", default="", help="Which worker of the configuration to run.")
-@click.option("--connect", multiple=True, help="ZeroMQ endpoint of the gateway.")
+@click.option(
+    "--connect", multiple=True, help="ZeroMQ endpoint of a gateway; repeat it for several."
+)
 @click.option("--held", is_flag=True, hidden=True, help="Take no client's task before SIGUSR1.")
 def worker(
     config: Path | None, name: str, connect: tuple[str, ...], held: bool, **values: Any

@@ -19,6 +19,7 @@ their own, or sums over them.
 import math
 
 from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
+from gateway.pool.routing.demand import DemandNotes
 from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
 from gateway.pool.task import MAX_FAULTS, Task, TaskSpec, TaskState
@@ -28,7 +29,7 @@ from gateway.pool.workers import SlotMap, Worker, WorkerState
 from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire.cached import Cached
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Envelope, Failed, Started, TaskKey, Terminal
+from protocol.wire.messages import Envelope, Failed, Heartbeat, Started, TaskKey, Terminal
 
 _MAX_RETRY_AFTER_S = 60
 """The OpenAI SDK gives up on a `Retry-After` above 120 s."""
@@ -59,6 +60,9 @@ class Dispatcher:
         self.draining = False
         self.queue = TaskQueue(timeout_s=queue_timeout_s)
         self.placement = TaskPlacement(self.workers, self.queue, self.router)
+        self.demand = DemandNotes(self.workers, self.queue, self.placement.deferral)
+        self.n_shared = 0
+        """Workers that other gateways use too."""
         self._queue_size = queue_size
         self._charges = Charges(self.queue)
         self._n_assigned = 0
@@ -168,7 +172,7 @@ class Dispatcher:
         self.queue.open(model)
 
     def worker_ready(
-        self, key: str, card: ModelCard, now: float, *, is_held: bool = False
+        self, key: str, card: ModelCard, now: float, *, is_held: bool = False, granted: int = 0
     ) -> list[Action]:
         """Open the slots of a worker; one that is held gets no task before it is admitted."""
         worker = self.workers[key]
@@ -176,6 +180,7 @@ class Dispatcher:
             return []
         worker.become(WorkerState.READY)
         worker.card, worker.model, worker.is_held = card, card.name, is_held
+        worker.granted = granted
         return [] if is_held else self._opened(worker, card, now)
 
     def worker_admitted(self, key: str, now: float) -> list[Action]:
@@ -193,6 +198,13 @@ class Dispatcher:
         self.router.opened(worker)
         return self._pump(card.name, now)
 
+    def worker_shares(self, key: str, beat: Heartbeat, now: float) -> list[Action]:
+        """Take in what a worker grants to this gateway, and what others have there."""
+        worker = self.workers[key]
+        self.n_shared += beat.is_shared - worker.is_shared
+        has_more = worker.share(beat)
+        return self._pump(worker.model, now) if has_more else []
+
     def worker_sleeps(self, key: str, is_sleeping: bool) -> None:
         """Note whether a worker has unloaded its model."""
         worker = self.workers[key]
@@ -209,6 +221,7 @@ class Dispatcher:
     def worker_lost(self, key: str, now: float, *, died: bool = True) -> list[Action]:
         """Requeue the tasks of which no client has seen anything; fail the others."""
         worker = self.workers.pop(key)
+        self.n_shared -= worker.is_shared
         self.router.lost(key)
         actions: list[Action] = []
         for task in worker.tasks.values():

@@ -1,52 +1,132 @@
 """Settings that clients have made for a whole model: LoRA scales and the system prompt.
 
-A worker starts with the configured ones, so each new worker gets them before its first task.
+They live in the workers, each with a version; the newest holds everywhere. A gateway learns them
+from the workers that know them, and sends them to those that know an older one: a worker that was
+started again begins with what is configured, and gets them before its first task.
 """
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from protocol.wire.facts import ModelCard, SystemPrompt
 from protocol.wire.messages import Envelope, TaskKey
+from protocol.wire.sharing import CONFIGURED, SettingsTold, Version
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 
-ORDER = TaskKey(-1)
-"""Task of a setting that is sent to a new worker: nobody waits for the answer."""
+ORDER_ID = -1
+"""Task id of a setting that is sent to a worker: nobody waits for the answer."""
 
 Scales = tuple[tuple[int, float], ...]
 
 
-class ModelSettings:
-    """Settings by model."""
+@dataclass(slots=True)
+class _Known:
+    """What a worker has been sent, or has told of itself."""
 
-    def __init__(self) -> None:
-        self._scales: dict[str, Scales] = {}
-        self._system: dict[str, SystemPrompt] = {}
+    model: str
+    scales: Version = CONFIGURED
+    system: Version = CONFIGURED
+
+
+class ModelSettings:
+    """The newest settings by model, and which of them each worker has."""
+
+    def __init__(self, gateway: str = "") -> None:
+        """`gateway` is the id of this process: it decides between settings made at once."""
+        self._gateway = gateway
+        self._scales: dict[str, SetLora] = {}
+        self._system: dict[str, SetSystemPrompt] = {}
+        self._workers: dict[str, _Known] = {}
+        """By the keys of their connections."""
+        self._orders = itertools.count()
 
     def __repr__(self) -> str:
         return f"<ModelSettings lora={sorted(self._scales)} system={sorted(self._system)}>"
 
-    def set_scales(self, model: str, scales: Scales) -> None:
-        """Remember the scales of a model's adapters."""
-        self._scales[model] = scales
+    def set_scales(self, model: str, scales: Scales) -> SetLora:
+        """Set the scales of a model's adapters; return the order for its workers."""
+        version = self._next(self._scales.get(model))
+        order = self._scales[model] = SetLora(scales=scales, version=version)
+        return order
 
-    def set_system_prompt(self, model: str, system: SystemPrompt) -> None:
-        """Remember the system prompt of a model."""
-        self._system[model] = system
+    def set_system_prompt(self, model: str, system: SystemPrompt) -> SetSystemPrompt:
+        """Set the system prompt of a model; return the order for its workers."""
+        version = self._next(self._system.get(model))
+        order = self._system[model] = _order(system, version)
+        return order
 
     def system_prompt(self, card: ModelCard) -> SystemPrompt:
         """Return the system prompt of a model: the one set last, or else the configured one."""
-        return self._system.get(card.name, card.system_prompt)
+        order = self._system.get(card.name)
+        if order is None:
+            return card.system_prompt
+        return SystemPrompt(
+            prompt=order.prompt,
+            anti_prompt=order.anti_prompt,
+            assistant_name=order.assistant_name,
+        )
 
-    def of(self, model: str) -> Sequence[Envelope]:
+    def joined(self, key: str, model: str) -> Sequence[Envelope]:
         """Return the messages that bring a new worker up to date."""
+        known = self._workers[key] = _Known(model)
+        return self._missing(known)
+
+    def left(self, key: str) -> None:
+        """Forget a worker that is lost."""
+        self._workers.pop(key, None)
+
+    def sent(self, key: str, order: SetLora | SetSystemPrompt) -> None:
+        """Note that a worker gets an order."""
+        if (known := self._workers.get(key)) is None:
+            return
+        if isinstance(order, SetLora):
+            known.scales = max(known.scales, order.version)
+        else:
+            known.system = max(known.system, order.version)
+
+    def told(self, key: str, told: SettingsTold) -> None:
+        """Take in what a worker has, if it is newer than what is known here."""
+        if (known := self._workers.get(key)) is None:
+            return
+        known.scales = max(known.scales, told.scales_version)
+        known.system = max(known.system, told.system_version)
+        lora = self._scales.get(known.model)
+        if told.scales_version > (lora.version if lora is not None else CONFIGURED):
+            self._scales[known.model] = SetLora(scales=told.scales, version=told.scales_version)
+        system = self._system.get(known.model)
+        if told.system_version > (system.version if system is not None else CONFIGURED):
+            self._system[known.model] = _order(told.system, told.system_version)
+
+    def due(self) -> list[tuple[str, Envelope]]:
+        """Return what workers have still to be sent, because others knew something newer."""
+        return [
+            (key, order) for key, known in self._workers.items() for order in self._missing(known)
+        ]
+
+    def _missing(self, known: _Known) -> list[Envelope]:
         orders: list[Envelope] = []
-        if model in self._scales:
-            orders.append(Envelope(ORDER, SetLora(scales=self._scales[model])))
-        if model in self._system:
-            orders.append(Envelope(ORDER, system_order(self._system[model])))
+        lora, system = self._scales.get(known.model), self._system.get(known.model)
+        if lora is not None and lora.version > known.scales:
+            known.scales = lora.version
+            orders.append(Envelope(self._key(), lora))
+        if system is not None and system.version > known.system:
+            known.system = system.version
+            orders.append(Envelope(self._key(), system))
         return orders
 
+    def _key(self) -> TaskKey:
+        return TaskKey(ORDER_ID, next(self._orders))
 
-def system_order(system: SystemPrompt) -> SetSystemPrompt:
-    """Return the message that sets a system prompt."""
-    return SetSystemPrompt(prompt=system.prompt, anti_prompt=system.anti_prompt)
+    def _next(self, order: SetLora | SetSystemPrompt | None) -> Version:
+        n, _ = order.version if order is not None else CONFIGURED
+        return n + 1, self._gateway
+
+
+def _order(system: SystemPrompt, version: Version) -> SetSystemPrompt:
+    return SetSystemPrompt(
+        prompt=system.prompt,
+        anti_prompt=system.anti_prompt,
+        assistant_name=system.assistant_name,
+        version=version,
+    )

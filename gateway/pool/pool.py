@@ -46,12 +46,13 @@ class Pool:
         self._dispatcher = Dispatcher(
             queue_size=config.queue_size, queue_timeout_s=config.queue_timeout_s
         )
-        self._settings = ModelSettings()
+        gateway = secrets.token_hex(8)
+        self._settings = ModelSettings(gateway)
         self._transport = TaskTransport(
             self._dispatcher,
             metrics,
             self._settings,
-            gateway=secrets.token_hex(8),
+            gateway=gateway,
             heartbeat_s=config.heartbeat_s,
         )
         # Not from 0: workers may still send messages for tasks of an earlier gateway process.

@@ -13,13 +13,14 @@ from gateway.metrics.metrics import Metrics
 from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
 from gateway.pool.connections import WorkerConnection, WorkerConnections
 from gateway.pool.dispatcher import Dispatcher
-from gateway.pool.model_settings import ORDER, ModelSettings
+from gateway.pool.model_settings import ORDER_ID, ModelSettings
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire import messages as m
 from protocol.wire.cached import Cached
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
+from protocol.wire.sharing import Recall, Returned, SettingsTold
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,11 @@ class TaskTransport:
         """Lose silent workers and fail the tasks that waited too long."""
         self._peers.sweep(now)
         self._perform(self._dispatcher.expire(now))
+        for key, order in self._settings.due():
+            self._peers.post(key, order)
+        if self._dispatcher.n_shared:
+            for key, demand in self._dispatcher.demand.changed(now):
+                self._peers.post(key, demand)
 
     def abandon(self, model: str) -> None:
         """Fail the tasks that wait for a model that was unloaded."""
@@ -94,6 +100,9 @@ class TaskTransport:
                 self._act(action)
             except Exception:
                 self._give_up(action)
+        if self._dispatcher.n_shared:
+            for key, demand in self._dispatcher.demand.crossed(self._now()):
+                self._peers.post(key, demand)
 
     def _act(self, action: Action) -> None:
         match action:
@@ -138,6 +147,15 @@ class TaskTransport:
             self._metrics.routed(task.spec.model, task.route)
         lease = TaskKey(action.task_id, action.attempt)
         self._peers.post(action.worker, Envelope(lease, stream.request, action.slot))
+        self._tell_demand(action.worker)
+
+    def _tell_demand(self, key: str) -> None:
+        """Tell a shared worker what waits for it, in the frame that goes there anyway."""
+        worker = self._dispatcher.workers.get(key)
+        if worker is not None and worker.is_shared:
+            demand = self._dispatcher.demand.of(worker, self._now())
+            if demand is not None:
+                self._peers.post(key, demand)
 
     def _deliver(self, stream: TaskStream, message: m.TaskMessage) -> None:
         slots, worker = self._dispatcher.slots, stream.task.worker_name
@@ -191,6 +209,7 @@ class TaskTransport:
 
     def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
         """Move or fail the tasks of a connection that is lost."""
+        self._settings.left(peer.key)
         actions = self._dispatcher.worker_lost(peer.key, self._now(), died=died)
         if died:
             self._metrics.worker_lost(peer.name, peer.model)
@@ -290,7 +309,7 @@ class TaskTransport:
 
     def _receive(self, peer: WorkerConnection, item: FrameItem, now: float) -> None:
         match item:
-            case Envelope(lease, m.Terminal() as end) if lease == ORDER:
+            case Envelope(lease, m.Terminal() as end) if lease.id == ORDER_ID:
                 if isinstance(end, m.Failed):
                     logger.error(
                         "setting not applied", extra={"worker": peer.name, "cause": end.message}
@@ -319,17 +338,27 @@ class TaskTransport:
             case m.Draining():
                 self._dispatcher.worker_leaves(peer.key)
                 logger.info("worker draining", extra={"worker": peer.name, "model": peer.model})
+            case Recall(n=n):
+                n_unused = self._dispatcher.workers[peer.key].give_back(n)
+                self._peers.post(peer.key, Returned(n=n_unused))
+                self._tell_demand(peer.key)
+            case SettingsTold():
+                self._settings.told(peer.key, message)
             case m.Heartbeat():
-                peer.beat(message, self._now())
+                now = self._now()
+                peer.beat(message, now)
+                self._perform(self._dispatcher.worker_shares(peer.key, message, now))
                 self._dispatcher.worker_sleeps(peer.key, message.is_sleeping)
                 self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
 
     def _open(self, peer: WorkerConnection, ready: m.Ready, now: float) -> None:
         card = ready.card
         self._peers.post(peer.key, m.Opened())
-        for order in self._settings.of(card.name):
+        for order in self._settings.joined(peer.key, card.name):
             self._peers.post(peer.key, order)
-        opened = self._dispatcher.worker_ready(peer.key, card, now, is_held=ready.is_held)
+        opened = self._dispatcher.worker_ready(
+            peer.key, card, now, is_held=ready.is_held, granted=ready.granted
+        )
         self._perform(opened)
         logger.info(
             "worker ready",

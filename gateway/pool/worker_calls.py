@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gateway.pool.dispatcher import Dispatcher
-from gateway.pool.model_settings import ModelSettings, Scales, system_order
+from gateway.pool.model_settings import ModelSettings, Scales
 from gateway.pool.status import guess_slots
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
@@ -16,7 +16,7 @@ from gateway.pool.workers import Worker
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m
-from protocol.wire.side_tasks import EndThoughts, SetLora, ThoughtsEnded
+from protocol.wire.side_tasks import EndThoughts, SetLora, SetSystemPrompt, ThoughtsEnded
 
 _INSPECT_LIMIT_S = 2.0
 _CALL_LIMIT_S = 10.0
@@ -63,8 +63,7 @@ class WorkerCalls:
 
     async def set_lora(self, model: str, scales: Scales) -> None:
         """Set the scales of a model's adapters in every worker, also in those to come."""
-        self._settings.set_scales(model, scales)
-        await self._call_all(SetLora(scales=scales), model)
+        await self._call_all(self._settings.set_scales(model, scales), model)
 
     async def set_system_prompt(self, card: facts.ModelCard, system: facts.SystemPrompt) -> None:
         """Set the system prompt in every worker of a model; raises `TaskError` if it is too long.
@@ -74,12 +73,10 @@ class WorkerCalls:
         before = self._settings.system_prompt(card)
         if system == before:
             return
-        self._settings.set_system_prompt(card.name, system)
         try:
-            await self._call_all(system_order(system), card.name)
+            await self._call_all(self._settings.set_system_prompt(card.name, system), card.name)
         except TaskError:
-            self._settings.set_system_prompt(card.name, before)
-            await self._call_all(system_order(before), card.name)
+            await self._call_all(self._settings.set_system_prompt(card.name, before), card.name)
             raise
 
     async def slots(
@@ -128,9 +125,11 @@ class WorkerCalls:
             return None
         return answer if isinstance(answer, m.Inspected) else None
 
-    async def _call_all(self, request: m.TaskMessage, model: str) -> None:
+    async def _call_all(self, request: SetLora | SetSystemPrompt, model: str) -> None:
         """Call each ready worker; one that is lost gets the settings when it comes back."""
         workers = [w for w in self._dispatcher.workers.values() if w.is_ready and w.model == model]
+        for worker in workers:
+            self._settings.sent(worker.key, request)
         calls = (self._call(worker, request, _CALL_LIMIT_S) for worker in workers)
         for answer in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(answer, TaskError) and answer.code in _REFUSALS:

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from gateway.pool.task import Task
 from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Heartbeat
 
 
 class WorkerState(StrEnum):
@@ -28,6 +29,10 @@ _NEXT: dict[WorkerState, frozenset[WorkerState]] = {
 }
 
 
+Waiting = tuple[int, float]
+"""How many tasks wait for a worker's credits, and since when the first of them does."""
+NOBODY: Waiting = (0, 0.0)
+
 _MIN_ASIDES = 16
 _ASIDES_PER_SLOT = 4
 """Tasks without a slot (tokenize, embeddings) that a worker may have: the larger of both."""
@@ -39,6 +44,7 @@ class Worker:
     __slots__ = (
         *("card", "is_held", "is_sleeping", "key", "last_used", "model", "n_asides", "n_leases"),
         *("name", "state", "tasks"),
+        *("granted", "returned", "n_others", "is_shared", "demanded"),
     )
 
     def __init__(self, key: str, name: str, model: str) -> None:
@@ -59,11 +65,21 @@ class Worker:
         """Tasks that need no slot; without those that the gateway sends to this very worker."""
         self.last_used = 0
         """Number of the pool's latest assignment to it."""
+        self.granted = 0
+        """Credits that the worker has given to this gateway, beyond all or short of all."""
+        self.returned = 0
+        """Credits that this gateway has given back when it was asked."""
+        self.n_others = 0
+        """Tasks of other gateways there that have a credit, as it said last."""
+        self.is_shared = False
+        """Whether other gateways use it too."""
+        self.demanded: Waiting = NOBODY
+        """What it was told last of the tasks that wait for its credits."""
 
     def __repr__(self) -> str:
         return (
             f"<Worker {self.name} {self.state} model={self.model} "
-            f"leases={self.n_leases}/{self.n_slots}+{self.n_prefetch}>"
+            f"leases={self.n_leases}/{self.n_slots}+{self.n_credits - self.n_slots}>"
         )
 
     @property
@@ -84,12 +100,17 @@ class Worker:
     @property
     def n_busy(self) -> int:
         """Slots in use as far as the gateway knows."""
-        return min(self.n_leases, self.n_slots)
+        return min(self.n_load, self.n_slots)
+
+    @property
+    def n_load(self) -> int:
+        """Tasks there that have a credit, those of other gateways too."""
+        return self.n_leases + self.n_others
 
     @property
     def n_ahead(self) -> int:
         """Tasks that were sent ahead and wait in the worker for a slot."""
-        return self.n_leases - self.n_busy
+        return self.n_load - self.n_busy
 
     @property
     def n_free(self) -> int:
@@ -97,9 +118,19 @@ class Worker:
         return self.n_slots - self.n_busy
 
     @property
+    def n_credits(self) -> int:
+        """Tasks that this gateway may have there at once: all that fit, if it is alone."""
+        return self.n_slots + self.n_prefetch + self.granted - self.returned
+
+    @property
     def has_credit(self) -> bool:
         """Whether one more task may be sent."""
-        return self.is_ready and self.n_leases < self.n_slots + self.n_prefetch
+        return self.is_ready and self.n_leases < self.n_credits
+
+    @property
+    def lacks_credit(self) -> bool:
+        """Whether one more task could be sent if another gateway gave a credit up."""
+        return self.is_shared and self.is_ready and self.n_leases >= self.n_credits
 
     @property
     def takes_aside(self) -> bool:
@@ -117,7 +148,7 @@ class Worker:
 
     def can_run_in(self, slot: int) -> bool:
         """Whether this slot is free as far as is known; pinned tasks are not prefetched."""
-        return self.is_ready and self.n_free > 0 and slot not in self.slots
+        return self.has_credit and self.n_free > 0 and slot not in self.slots
 
     def take(self, task: Task) -> None:
         """Take the credit of a task that is assigned to it."""
@@ -130,6 +161,19 @@ class Worker:
         del self.tasks[task.task_id]
         self.n_leases -= task.spec.takes_credit
         self.n_asides -= task.spec.is_aside
+
+    def share(self, beat: Heartbeat) -> bool:
+        """Take in what it grants; tell whether more tasks may be sent than before."""
+        before = self.n_credits, -self.n_others
+        self.granted, self.n_others = beat.granted, beat.others
+        self.is_shared = beat.is_shared
+        return (self.n_credits, -self.n_others) > before
+
+    def give_back(self, n: int) -> int:
+        """Return up to n credits that are not in use; tell how many."""
+        n_unused = min(max(0, n), max(0, self.n_credits - self.n_leases))
+        self.returned += n_unused
+        return n_unused
 
     def become(self, state: WorkerState) -> None:
         """Change the state; only the transitions of `_NEXT` are possible."""

@@ -23,7 +23,9 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
 
     count: int = param(1, "Number of worker processes that serve this model.", low=1, high=1024)
     connect: tuple[str, ...] = param(
-        (), "ZeroMQ endpoint of the gateway; empty: the one on this host."
+        (),
+        "ZeroMQ endpoints of the gateways that the worker serves, each one dialled; empty: the one"
+        " on this host.",
     )
     backend: str = param(
         "llama",

@@ -258,13 +258,8 @@ def counted(worker: WorkerConfig, host: str = "") -> Iterator[WorkerConfig]:
 
 
 def _dialled(worker: WorkerConfig, bind: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the endpoint that a worker connects to; raises `ConfigError` for several."""
-    if len(worker.connect) > 1:
-        raise ConfigError(
-            f"connect {', '.join(worker.connect)}: a worker dials one gateway in this version; "
-            "name one endpoint"
-        )
-    return worker.connect or bind[:1]  # all of them belong to one gateway
+    """Return the endpoints that a worker connects to."""
+    return worker.connect or bind[:1]  # those of this host all belong to one gateway
 
 
 def _name(worker: WorkerConfig, index: int, host: str) -> str:

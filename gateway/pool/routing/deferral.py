@@ -68,6 +68,13 @@ class DeferralPolicy:
             task.deferred_until = now + min(max(_MIN_DEFERRED_S, 2 * saved_s), self._limit_s)
         return saved_s > 0
 
+    def n_kept(self, worker: Worker) -> int:
+        """Count the tasks of a worker's model that are reserved for other workers."""
+        reserved = self._reserved.values()
+        return sum(
+            one.spec.model == worker.model and one.reserved_for != worker.key for one in reserved
+        )
+
     def forget(self, task: Task) -> None:
         """Drop a task that waits no longer."""
         self._reserved.pop(task.task_id, None)

@@ -52,7 +52,7 @@ def make_offers(
             n_read -= n_tokens * share * (1 - 1 / n_sharers)
         cost_s = (
             estimate.pending.wait_s(now)
-            + slot_wait_s(throughput, worker.n_slots, worker.n_leases)
+            + slot_wait_s(throughput, worker.n_slots, worker.n_load)
             + n_read / throughput.prompt_per_s.value
             + crowding_s(throughput, worker.n_busy)
         )

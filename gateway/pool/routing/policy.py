@@ -196,7 +196,7 @@ class RoutingPolicy:
         def order(offer: Offer) -> tuple[float, ...]:
             worker = offer.worker
             had_label = label is not None and label.worker == worker.key
-            n_ahead = worker.n_leases - worker.n_slots
+            n_ahead = worker.n_load - worker.n_slots
             affinity = (-offer.n_own, not offer.had_session, not had_label)
             return (*affinity, -worker.n_free, n_ahead, worker.last_used)
 

@@ -3,7 +3,7 @@
 Pure. It keeps ids in their order and references to their records; who takes one is not its concern.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from gateway.pool.task import Task
 from gateway.pool.tenants.fair_queue import FairQueue
@@ -18,6 +18,10 @@ class TaskQueue:
         self._tasks: dict[int, Task] = {}
         """In order of their deadlines, as all wait equally long."""
         self._n_special = 0
+        self._anywhere: dict[str, dict[int, Task]] = {}
+        """Tasks that any worker with a credit may run, by model, in order of arrival."""
+        self._bound: dict[str, dict[int, Task]] = {}
+        """Tasks that need a credit of one worker, by its name."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -32,6 +36,18 @@ class TaskQueue:
     def ids(self) -> set[int]:
         """Ids of all waiting tasks."""
         return set(self._tasks)
+
+    def waiting(self, model: str) -> tuple[int, float]:
+        """Count the tasks that any worker with a credit may run; return since when the first waits.
+
+        Since 0 if there is none.
+        """
+        tasks = self._anywhere.get(model)
+        return (len(tasks), next(iter(tasks.values())).waits_since) if tasks else (0, 0.0)
+
+    def bound_to(self, worker: str) -> Collection[Task]:
+        """List the tasks that need a credit of the worker of this name."""
+        return self._bound.get(worker, {}).values()
 
     def depths(self) -> dict[str, int]:
         """Count the waiting tasks of every known model."""
@@ -69,6 +85,8 @@ class TaskQueue:
         self._queues[task.spec.model].push(task.spec.tenant, task.task_id)
         self._tasks[task.task_id] = task
         self._n_special += task.spec.is_special
+        if (place := self._place(task)) is not None:
+            place[task.task_id] = task
 
     def remove(self, task: Task) -> None:
         """Take out a task that waits no longer."""
@@ -112,3 +130,15 @@ class TaskQueue:
     def _drop(self, task: Task) -> None:
         del self._tasks[task.task_id]
         self._n_special -= task.spec.is_special
+        if (place := self._place(task)) is not None:
+            del place[task.task_id]
+            if not place and task.spec.worker:
+                del self._bound[task.spec.worker]
+
+    def _place(self, task: Task) -> dict[int, Task] | None:
+        """Return where a task that needs a credit stands; None for any other."""
+        if not task.spec.takes_credit:
+            return None
+        if task.spec.worker:
+            return self._bound.setdefault(task.spec.worker, {})
+        return self._anywhere.setdefault(task.spec.model, {})

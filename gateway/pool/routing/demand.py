@@ -1,0 +1,83 @@
+"""What the gateway says to workers that it shares with others: how many tasks wait for a credit.
+
+Pure. A worker is told with each frame that goes to it anyway, all of them when tasks of a model
+begin or cease to wait, and what has changed otherwise at each tick. Where a slot is free somewhere,
+only its worker is asked, so that no task is sent ahead to another one meanwhile.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping
+
+from gateway.pool.routing.deferral import DeferralPolicy
+from gateway.pool.tenants.task_queue import TaskQueue
+from gateway.pool.workers import NOBODY, Waiting, Worker
+from protocol.wire.sharing import Demand
+
+_MOST_ASKED = 16
+"""Workers that are asked at once when the first task waits; the others are at the next tick."""
+
+
+class DemandNotes:
+    """Keeps what the workers were told, and finds what they have to be told."""
+
+    def __init__(
+        self, workers: Mapping[str, Worker], queue: TaskQueue, deferral: DeferralPolicy
+    ) -> None:
+        self._workers = workers
+        self._queue = queue
+        self._deferral = deferral
+        self._pressed: set[str] = set()
+        """Models for which tasks were waiting when workers were told last."""
+
+    def __repr__(self) -> str:
+        return f"<DemandNotes pressed={sorted(self._pressed)}>"
+
+    def of(self, worker: Worker, now: float) -> Demand | None:
+        """Return what a worker does not know yet of what waits for its credits."""
+        waiting = self._waiting(worker)
+        if waiting == worker.demanded:
+            return None
+        worker.demanded = waiting
+        n, since = waiting
+        return Demand(waiting=n, oldest_s=max(0.0, now - since) if n else 0.0)
+
+    def crossed(self, now: float) -> list[tuple[str, Demand]]:
+        """Find what to say where tasks of a model have begun or ceased to wait."""
+        pressed = {model for model in self._queue.depths() if self._queue.waiting(model)[0]}
+        changed, self._pressed = pressed ^ self._pressed, pressed
+        return self._told(changed, now, _MOST_ASKED) if changed else []
+
+    def changed(self, now: float) -> list[tuple[str, Demand]]:
+        """Find all that workers do not know yet."""
+        return self._told(self._queue.depths(), now, len(self._workers))
+
+    def _told(self, models: Iterable[str], now: float, most: int) -> list[tuple[str, Demand]]:
+        found: list[tuple[str, Demand]] = []
+        for model in models:
+            shared = [one for one in self._workers.values() if one.is_shared and one.model == model]
+            if len(shared) > most:
+                shared = heapq.nlargest(most, shared, key=lambda one: one.n_free)
+            told = ((worker.key, self.of(worker, now)) for worker in shared)
+            found += [(key, demand) for key, demand in told if demand is not None]
+        return found
+
+    def _waiting(self, worker: Worker) -> Waiting:
+        """Count the tasks that would go to a worker if it gave a credit."""
+        if not worker.lacks_credit:
+            return NOBODY
+        n, since = self._queue.waiting(worker.model)
+        n -= self._deferral.n_kept(worker)
+        if n > 0 and not worker.n_free and self._is_free_elsewhere(worker):
+            n = 0
+        for task in self._queue.bound_to(worker.name):
+            if worker.n_free and task.spec.slot not in worker.slots:
+                since = min(since, task.waits_since) if n > 0 else task.waits_since
+                n = max(0, n) + 1
+        return (n, since) if n > 0 else NOBODY
+
+    def _is_free_elsewhere(self, worker: Worker) -> bool:
+        return any(
+            one.n_free and one.lacks_credit
+            for one in self._workers.values()
+            if one.model == worker.model
+        )
