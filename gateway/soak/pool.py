@@ -68,7 +68,7 @@ class SoakPool:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            limit=1 << 20,
+            limit=1 << 26,
         )
         self._reading = asyncio.create_task(self._read(self._process))
 

@@ -59,6 +59,8 @@ class TrafficShape:
 
     is_fake: bool = True
     """The fake backend says what a marker of the prompt tells it; a model obeys its grammar."""
+    model: str = "fake"
+    """Name of the model, in every request; empty names none."""
     n_min: int = 40
     n_max: int = 120
     """Tokens of an answer."""
@@ -82,6 +84,8 @@ class Traffic:
     def _drawn(self, kind: str) -> SoakRequest:
         self._n += 1
         path, body = _KINDS[kind](self)
+        if self._shape.model:
+            body["model"] = self._shape.model
         return SoakRequest(kind, self._n, path, body)
 
     def story(self) -> str:

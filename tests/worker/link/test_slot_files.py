@@ -3,6 +3,7 @@
 import errno
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,13 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half(
     assert slot_files.read(path, STAMP, LIMITS).tokens == [1, 2, 3]
     assert [one.name for one in path.parent.iterdir() if one.name.endswith(".part")] == []
     assert [one.name for one in note_path(path).parent.iterdir()] == ["story"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+def test_what_is_no_file_is_refused_at_once(path: Path, make: Callable[[Path], object]) -> None:
+    make(path)
+    with pytest.raises(Unfit):
+        slot_files.read(path, STAMP, LIMITS)
 
 
 def test_a_power_cut_between_file_and_note_is_noticed(path: Path) -> None:

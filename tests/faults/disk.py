@@ -1,0 +1,193 @@
+"""Group C: disks, and the files of models."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import orjson
+
+from gateway.bench.client.connection import Client
+from gateway.soak.asking import ask
+from gateway.soak.requests import SoakRequest
+from gateway.soak.scene import PoolShape, Scene
+from tests.faults.case import FaultCase
+from tests.models.llama import write_llama
+
+SLOTS = PoolShape(worker={"slot_save_path": "{folder}/slots"})
+_CONTINUES = "answers that have begun go on elsewhere: not there yet"
+
+
+async def _slot(scene: Scene, action: str, body: bytes) -> tuple[int, bytes]:
+    client = Client(scene.pool.url)
+    connection, status = await client.open("POST", f"/slots/0?action={action}", body)
+    text = await connection.rest()
+    connection.close()
+    return status, text
+
+
+async def save_to_a_full_disk(scene: Scene) -> None:
+    """Save a slot where there is no room: a clean error, no part of a file, a slot that works."""
+    folder = scene.pool.folder / "slots"
+    await _run("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder)
+    try:
+        (folder / "filler").write_bytes(bytes(12 << 10))
+        body = {"prompt": "long " * 700, "n_predict": 1, "id_slot": 0, "cache_prompt": True}
+        await ask(Client(scene.pool.url), SoakRequest("fill", 0, "/completion", body))
+        status, text = await _slot(scene, "save", b'{"filename": "full"}')
+        scene.expect(400 <= status < 600 and b'"error"' in text, f"{status} {text[:200]!r}")
+        left = [one for one in folder.rglob("*full*") if one.is_file()]
+        scene.expect(not left, f"a part is left: {left}")
+    finally:
+        await _run("umount", "-l", folder)
+
+
+async def _run(*command: str | Path) -> None:
+    process = await asyncio.create_subprocess_exec(*command)
+    assert await process.wait() == 0, command
+
+
+async def restore_what_is_no_slot(scene: Scene) -> None:
+    """Restore files that are cut, foreign, empty or no files, and names that lead elsewhere."""
+    status, text = await _slot(scene, "save", b'{"filename": "good"}')
+    scene.expect(status == 200, f"save: {status} {text[:200]!r}")
+    good = next((scene.pool.folder / "slots").rglob("good*"))
+    data, folder = good.read_bytes(), good.parent
+    broken = bytearray(data)
+    broken[len(data) // 2] ^= 4
+    files = {"cut": data[:-7], "empty": b"", "other": b"x" * 5000, "flipped": bytes(broken)}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    (folder / "link").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "fifo")
+    names = [
+        *files,
+        "link",
+        "fifo",
+        "missing",
+        "../good",
+        "/etc/passwd",
+        "a/b",
+        "a\0b",
+        "..",
+    ]
+    for name in names:
+        answer = _slot(scene, "restore", orjson.dumps({"filename": name}))
+        try:
+            status, text = await asyncio.wait_for(answer, 20)
+        except TimeoutError:
+            scene.expect(False, f"{name!r}: no answer")
+            continue
+        if name == "flipped":  # a token may be another one: what is cached is not secret or trusted
+            scene.expect(status < 500, f"{name}: {status} {text[:200]!r}")
+        else:
+            scene.expect(400 <= status < 500, f"{name!r}: {status} {text[:200]!r}")
+
+
+async def broken_models(scene: Scene) -> None:
+    """Start workers on files that are cut or have a byte flipped: each ends and says why."""
+    rng = random.Random(15)
+    good = scene.pool.folder / "good.gguf"
+    write_llama(good)
+    data = good.read_bytes()
+    head = data.index(b"blk.0") if b"blk.0" in data else len(data) // 2
+    contents = [data[: int(len(data) * share / 20)] for share in range(20)]
+    contents.append(b"GGUX" + data[4:])
+    for _ in range(30):
+        flipped = bytearray(data)
+        flipped[rng.randrange(head)] ^= 1 << rng.randrange(8)
+        contents.append(bytes(flipped))
+    for number, content in enumerate(contents):
+        path = scene.pool.folder / "bad.gguf"
+        path.write_bytes(content)
+        code, text = await _load(path, scene.pool.folder)
+        scene.expect(code is not None, f"file {number}: its worker hangs")
+        has_reason = code in (0, -signal.SIGTERM) or bool(text.strip())
+        scene.expect(has_reason, f"file {number}: its worker ended with {code} and said nothing")
+
+
+async def _load(path: Path, folder: Path) -> tuple[int | None, str]:
+    """Let a worker load a file and dial a gateway that is not there; one that loads is ended."""
+    command = (sys.executable, "-P", "-m", "worker", "-m", str(path), "-c", "64", "--name", "bad")
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        *("--connect", f"ipc://{folder}/nobody.sock"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        told, _ = await asyncio.wait_for(process.communicate(), 6)
+    except TimeoutError:
+        process.terminate()
+        try:
+            told, _ = await asyncio.wait_for(process.communicate(), 6)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            return None, ""
+        return 0, ""
+    return process.returncode, told.decode(errors="replace")
+
+
+async def truncated_model(scene: Scene) -> None:
+    """Cut the file that one worker has mapped: it dies of SIGBUS, and the others answer."""
+    since = len(scene.pool.lines)
+    path = scene.pool.folder / "model.gguf"
+    with path.open("r+b") as file:
+        file.truncate(1 << 20)
+    await scene.pool.wait_for("process died child=", 30, since=since)
+
+
+async def log_to_a_full_disk(scene: Scene) -> None:
+    """Nothing to do: the log's file is /dev/full from the start."""
+    await scene.load.answers(10)
+
+
+CASES = [
+    FaultCase(
+        name="C1",
+        what="a slot is saved on a full disk: a clean error, no part of a file",
+        inject=save_to_a_full_disk,
+        pool=SLOTS,
+        is_shared=True,
+    ),
+    FaultCase(
+        name="C2",
+        what="slots restored from files that are cut, foreign, empty, links, pipes, elsewhere",
+        inject=restore_what_is_no_slot,
+        pool=SLOTS,
+        is_shared=True,
+    ),
+    FaultCase(
+        name="C3",
+        what="workers start on 51 broken model files: each ends and says why, the pool serves",
+        inject=broken_models,
+    ),
+    FaultCase(
+        name="C4",
+        what="the file that a worker has mapped is cut: it dies, and the other answers (model)",
+        inject=truncated_model,
+        pool=PoolShape(
+            engine="model",
+            n_workers=1,
+            copies_model=True,
+            worker={"alias": "m"},
+            more=(
+                '[[worker]]\nname = "cut"\nalias = "m"\nmodel = "{folder}/model.gguf"\n'
+                "n_slots = 4\nn_ctx = 8192\nembeddings = true\n"
+            ),
+        ),
+        n_after=6,
+        compares=False,
+        waits_for=_CONTINUES,
+    ),
+    FaultCase(
+        name="C5",
+        what="the log goes to a full disk",
+        inject=log_to_a_full_disk,
+        pool=PoolShape(more='[log]\nfile = "/dev/full"\n'),
+        is_shared=True,
+    ),
+]

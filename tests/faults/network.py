@@ -1,0 +1,142 @@
+"""Group B: what happens between a gateway and a worker that is reached through a gate."""
+
+import asyncio
+import sys
+from typing import Any
+
+from gateway.soak.gate import TcpGate, Weather
+from gateway.soak.requests import FAKE_TEMPLATE
+from gateway.soak.scene import PoolShape, Scene
+from tests.faults.case import FaultCase, Inject
+from tests.hostile.wire_frames import attack_wire
+
+FAR = PoolShape(
+    n_workers=1,
+    gated="{folder}/gate.sock",
+    more=(
+        '[[worker]]\nname = "far"\nbackend = "fake"\nn_slots = 8\nn_ctx = 32768\n'
+        "fake_step_ms = 8\nembeddings = true\n"
+        f'chat_template = "{FAKE_TEMPLATE}"\nconnect = ["ipc://{{folder}}/gate.sock"]\n'
+    ),
+)
+"""One worker beside the gateway, and one named `far` behind a gate."""
+
+
+def gate_of(scene: Scene) -> TcpGate:
+    """Return the gate of a pool that has one."""
+    assert scene.gate is not None
+    return scene.gate
+
+
+async def rejoined(scene: Scene, since: int) -> None:
+    await scene.pool.wait_for(r"worker ready worker=(\S+/)?far ", 20, since=since)
+
+
+async def down_for_long(scene: Scene) -> None:
+    since, gate = len(scene.pool.lines), gate_of(scene)
+    gate.stall()
+    await scene.pool.wait_for(r"worker lost worker=(\S+/)?far ", 8, since=since)
+    await asyncio.sleep(5.0)
+    gate.resume()
+    await rejoined(scene, since)
+
+
+async def down_for_a_moment(scene: Scene) -> None:
+    since, gate = len(scene.pool.lines), gate_of(scene)
+    gate.stall()
+    await asyncio.sleep(1.0)
+    gate.resume()
+    await scene.load.pieces(100)
+    scene.expect(scene.pool.count("worker lost", since=since) == 0, "it was given up")
+
+
+async def resets(scene: Scene) -> None:
+    since = len(scene.pool.lines)
+    for _ in range(5):
+        gate_of(scene).reset()
+        await asyncio.sleep(1.5)
+    await rejoined(scene, since)
+
+
+async def bad_weather(scene: Scene) -> None:
+    since, gate = len(scene.pool.lines), gate_of(scene)
+    gate.weather = Weather(latency_s=0.1, slice_bytes=16)
+    await scene.load.answers(16)
+    gate.weather = Weather()
+    scene.expect(scene.pool.count("worker lost", since=since) == 0, "it was given up")
+
+
+def flips(n: int) -> Inject:
+    """Bits are flipped on the way: the connection must end, and no client may read it."""
+
+    async def inject(scene: Scene) -> None:
+        since, gate = len(scene.pool.lines), gate_of(scene)
+        for _ in range(n):
+            gate.flip()
+            await scene.load.answers(4)
+        scene.expect(gate.n_flipped == n, f"{gate.n_flipped} bits were flipped")
+        lost = scene.pool.count("worker lost", since=since)
+        scene.expect(lost > 0, "no flipped bit ended the connection")
+
+    return inject
+
+
+async def strangers(scene: Scene) -> None:
+    """Send the workers' socket what no worker sends, also in a living worker's name."""
+    path = scene.pool.folder / "run" / "workers.sock"
+    await asyncio.to_thread(attack_wire, path, "w")
+    longest = max(map(len, scene.pool.lines))
+    scene.expect(longest < 20_000, f"a line of the log has {longest} characters")
+
+
+async def namesake(scene: Scene) -> None:
+    """Start a second worker with the name of a living one: it is refused and ends with 78."""
+    since = len(scene.pool.lines)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "worker", "--name", "w"),
+        *("--config", str(scene.pool.folder / "run" / "pool.json")),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    code = await asyncio.wait_for(process.wait(), 20)
+    scene.expect(code == 78, f"the second one ended with {code}")
+    scene.expect(scene.pool.count("worker lost", since=since) == 0, "the first one was lost")
+
+
+_CONTINUES = "answers that have begun go on elsewhere: not there yet"
+
+
+def _case(name: str, what: str, inject: Inject, **more: Any) -> FaultCase:
+    return FaultCase(name=name, what=what, inject=inject, pool=FAR, **more)
+
+
+CASES = [
+    _case(
+        "B1",
+        "the link of a worker is down for long: it is given up, and joins again",
+        down_for_long,
+        waits_for=_CONTINUES,
+        is_shared=True,
+    ),
+    _case("B2", "the link is down for 1 s: nobody is given up", down_for_a_moment, is_shared=True),
+    _case("B3", "the link is reset five times", resets, waits_for=_CONTINUES),
+    _case("B4", "100 ms of latency and slices of 16 bytes: no false death", bad_weather),
+    _case(
+        "B5",
+        "bits flipped on the way: the connection ends, no wrong token",
+        flips(4),
+        waits_for="tcp with CURVE is not there yet",
+    ),
+    FaultCase(
+        name="B7",
+        what="frames that no worker sends, also in the name of a living one",
+        inject=strangers,
+        waits_for="a stranger's name of any length is taken in and logged",
+    ),
+    FaultCase(
+        name="B8",
+        what="a second worker with a living one's name: refused, the first goes on",
+        inject=namesake,
+        pool=PoolShape(n_workers=1),
+    ),
+]
