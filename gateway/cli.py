@@ -15,6 +15,7 @@ from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError, InvalidRequest
+from protocol.gateway_endpoints import endpoint_of
 from protocol.process import logs
 from protocol.process.notify import Notifier
 from protocol.process.parent_death import PARENT_VARIABLE, die_with_parent
@@ -41,9 +42,12 @@ _VERBOSE = 10
 @click.option("--api-key-admin", multiple=True, help="Key that may change it; may be repeated.")
 @click.option("--metrics/--no-metrics", default=None, help="Serve GET /metrics.")
 @click.option("--slots/--no-slots", default=None, help="Serve GET /slots.")
+@click.option("--index", type=int, default=0, hidden=True, help="Which of several this one is.")
 @click.option("--keys-on-stdin", is_flag=True, hidden=True, help="Read the keys that `serve` has.")
 @click.option("-v", "--verbose", is_flag=True, help="Log in detail.")
-def gateway(path: Path | None, verbose: bool, keys_on_stdin: bool, **flags: object) -> None:
+def gateway(
+    path: Path | None, verbose: bool, index: int, keys_on_stdin: bool, **flags: object
+) -> None:
     """Run the gateway alone: HTTP on one side, workers dialling in on the other."""
     die_with_parent()
     try:
@@ -55,7 +59,7 @@ def gateway(path: Path | None, verbose: bool, keys_on_stdin: bool, **flags: obje
             logging.getLogger("gateway.http.access").setLevel(logging.WARNING)
         if keys_on_stdin:
             pool = replace(pool, gateway=configs.load_keys(pool.gateway, _read_stdin()))
-        config = configured(pool, flags)
+        config = of_index(configured(pool, flags), index)
         code = server.run(config, Notifier.from_environ())
     except ConfigError as error:
         click.echo(f"llamapool gateway: {error}", err=True)
@@ -93,6 +97,17 @@ def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
     config = replace(config, verbose=config.verbose or pool.log.verbosity >= _VERBOSE)
     config = for_vertex(config, os.environ)
     return config if config.bind else replace(config, bind=(_local_endpoint(pool),))
+
+
+def of_index(config: GatewayConfig, index: int) -> GatewayConfig:
+    """Return the configuration of one of several gateways: its endpoints, its share of bounds."""
+    count, limits = config.gateways, config.limits
+    return replace(
+        config,
+        bind=tuple(endpoint_of(endpoint, index) for endpoint in config.bind),
+        queue_size=-(-config.queue_size // count),
+        limits=replace(limits, connections=-(-limits.connections // count)),
+    )
 
 
 def _check_settings(text: str) -> None:

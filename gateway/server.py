@@ -7,10 +7,9 @@ clients are told; it closes when the pool is drained.
 import asyncio
 import gc
 import logging
-import signal
 import ssl
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,15 @@ from gateway.metrics.metrics import Metrics
 from gateway.models.loaded import LoadedModels
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
+from gateway.succession import (
+    KEEP_ALIVE_S,
+    Signals,
+    await_workers,
+    hand_over,
+    is_successor,
+    obey,
+    take_over,
+)
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.process import inherited
@@ -36,28 +44,8 @@ EXIT_OK = 0
 EXIT_ERROR = 1
 
 _BACKLOG = 2048
-_KEEP_ALIVE_S = 75
-"""Longer than a proxy's 60 s: the side that reuses a connection must be the first to drop it."""
 _FLUSH_S = 5.0
 """Time for finished answers to reach slow clients after the listener has closed."""
-
-
-@dataclass(slots=True)
-class Signals:
-    """SIGTERM and SIGINT: the first starts a drain, the second ends it at once."""
-
-    drain: asyncio.Event = field(default_factory=asyncio.Event)
-    leave: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def install(self) -> None:
-        """Install the handlers; call this on the loop."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.received)
-
-    def received(self) -> None:
-        """Note one more signal."""
-        (self.leave if self.drain.is_set() else self.drain).set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +60,11 @@ class GatewayParts:
         await self.pool.start()
         if self.router is not None:
             await self.router.start()
+
+    def retire(self) -> None:
+        """End the streams that would never end, because another gateway serves them now."""
+        if self.router is not None:
+            self.router.events.end()
 
     def drain(self) -> None:
         """Refuse new work."""
@@ -143,22 +136,47 @@ async def _run(listeners: Listeners, notifier: Notifier) -> int:
     app = build_app(config, parts.pool, metrics, parts.router)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
     gc.freeze()  # a collection over these objects would stop all streams for 40 ms
-    await parts.start()
-    urls = listeners.urls
-    _warn_if_open(config, urls[0])
-    await server.start()
     beat = asyncio.create_task(_beat(notifier))
-    for url in urls:
-        logger.info("listening", extra={"url": url})
-    notifier.send(X_URL=urls[0])
-    notifier.ready(f"listening on {urls[0]}")
     try:
-        await signals.drain.wait()
+        if not await _begin(parts, signals, notifier):
+            return EXIT_OK
+        await server.start()
+        _tell(listeners, notifier)
+        if not await obey(parts.pool, signals, notifier):
+            return await _drain(config, parts, signals, notifier)
+        parts.retire()
+        limit_s = config.drain_timeout_s + KEEP_ALIVE_S
+        if await hand_over(server, signals, limit_s=limit_s):
+            return EXIT_OK
+        signals.leave.clear()
         return await _drain(config, parts, signals, notifier)
     finally:
         beat.cancel()
         await parts.close()
         await server.close(grace_s=0 if signals.leave.is_set() else _FLUSH_S)
+
+
+async def _begin(parts: GatewayParts, signals: Signals, notifier: Notifier) -> bool:
+    """Open the pool; a successor waits for its turns. False if this process is to end instead."""
+    if not is_successor():
+        await parts.start()
+        await await_workers(parts.pool)
+        return True
+    notifier.send(X_PREPARED=1)
+    if not await signals.go():
+        return False
+    await parts.start()
+    return await take_over(parts.pool, signals, notifier)
+
+
+def _tell(listeners: Listeners, notifier: Notifier) -> None:
+    """Report that clients are served."""
+    urls = listeners.urls
+    _warn_if_open(listeners.config, urls[0])
+    for url in urls:
+        logger.info("listening", extra={"url": url})
+    notifier.send(X_URL=urls[0])
+    notifier.ready(f"listening on {urls[0]}")
 
 
 async def _drain(
@@ -192,7 +210,7 @@ def server_config(config: GatewayConfig, counts: ConnectionCounts) -> ServerConf
         head_s=min(config.limits.head_s, config.timeout_s),
     )
     result.backlog = _BACKLOG
-    result.keep_alive_timeout = _KEEP_ALIVE_S
+    result.keep_alive_timeout = KEEP_ALIVE_S
     result.include_server_header = False
     result.h11_max_incomplete_size = 32 * 1024
     result.errorlog = logging.getLogger("gateway.hypercorn")

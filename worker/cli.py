@@ -6,12 +6,14 @@ supervisor must start at once, and work where llama_cpp is missing or broken.
 
 import ast
 import importlib.util
+import itertools
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +159,8 @@ def serve(config: Path | None, **values: Any) -> None:
         with runtime_directory(pool.runtime_dir) as folder:
             pool = _on_this_host(pool, folder, host)
             with closing(open_listeners(pool.gateway)) as listeners:
-                code = _supervise(pool, said, Start(folder, console, host, listeners))
+                start = Start(folder, console, host, listeners, config)
+                code = _supervise(pool, said, start)
     except ConfigError as error:
         raise SystemExit(_refuse(error)) from None
     raise SystemExit(code)
@@ -175,6 +178,8 @@ class Start:
     console: Console
     host: Host
     listeners: Listeners
+    config: Path | None
+    """The configuration file."""
 
 
 def _on_a_terminal(pool: PoolConfig, said: Given) -> PoolConfig:
@@ -223,6 +228,7 @@ def _supervise(pool: PoolConfig, said: Given, start: Start) -> int:
         launches=launch.launches(planned, path, os.environ, start.listeners.fds),
         runtime_dir=folder,
         listeners=start.listeners,
+        reread=partial(_gateways_anew, pool, said, start, itertools.count(2)),
         drain_timeout_s=pool.gateway.drain_timeout_s,
         on_demand=on_demand,
         notice=StartNotice(
@@ -232,6 +238,32 @@ def _supervise(pool: PoolConfig, said: Given, start: Start) -> int:
         ),
     )
     return Supervisor(settings, console, Notifier.from_environ()).run()
+
+
+_LASTING = (
+    "host",
+    "port",
+    "reuse_port",
+    "gateways",
+    "bind",
+    "control",
+    "models_dir",
+    "models_preset",
+)
+"""Keys of the gateway that only a restart of the whole pool changes."""
+
+
+def _gateways_anew(
+    pool: PoolConfig, said: Given, start: Start, numbers: Iterator[int]
+) -> tuple[launch.Launch, ...]:
+    """Read the configuration anew and write it down for new gateways; raises `ConfigError`."""
+    fresh = _configured(start.config, said).gateway
+    kept = {name: getattr(pool.gateway, name) for name in _LASTING}
+    path = start.folder / f"pool-{next(numbers)}.json"
+    path.touch(mode=0o600)
+    changed = replace(pool, gateway=replace(fresh, **kept))
+    path.write_text(configs.dump(changed))
+    return launch.gateways(changed, path, os.environ, start.listeners.fds)
 
 
 def _on_demand(pool: PoolConfig, said: Given, folder: Path) -> OnDemand:

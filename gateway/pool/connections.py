@@ -107,6 +107,15 @@ class WorkerConnections:
         """Bind; raises `ConfigError`."""
         self._socket.open(endpoints)
 
+    def bind(self) -> None:
+        """Let workers dial the endpoints again; raises `ConfigError`."""
+        self._socket.bind()
+
+    def post_all(self, message: FrameItem) -> None:
+        """Send a message to every worker with this turn of the loop."""
+        for peer in self._peers.values():
+            self.post(peer.key, message)
+
     def close(self) -> None:
         """Drop every connection without telling the workers."""
         for handle in (self._flush, self._look):

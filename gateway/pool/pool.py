@@ -27,6 +27,7 @@ from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m
+from protocol.wire.sharing import Stay, Successor
 from protocol.wire.side_tasks import SlotAction
 
 __all__ = ["Health", "ModelState", "Pool"]
@@ -78,6 +79,15 @@ class Pool:
         self._metrics.loop_lag.open()
         self._no_worker_since = self._now()
         self._tick()
+
+    def step_aside(self) -> None:
+        """Let the workers dial another process, which has bound the endpoints; and go on."""
+        self._transport.connections.post_all(Successor())
+
+    def step_back(self) -> None:
+        """Take the endpoints again; raises `ConfigError`."""
+        self._transport.connections.bind()
+        self._transport.connections.post_all(Stay())
 
     async def close(self) -> None:
         """End everything at once."""

@@ -30,6 +30,7 @@ class RouterSocket:
         self._on_disconnect = on_disconnect
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
+        self._endpoints: tuple[str, ...] = ()
         self._polled: list[tuple[zmq.Socket[bytes], int]] = []
         self._monitor: zmq.Socket[bytes] | None = None
         self._again: asyncio.Handle | None = None
@@ -51,17 +52,27 @@ class RouterSocket:
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._polled = [(socket, zmq.POLLIN)]
         self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        for endpoint in endpoints:
-            try:
-                socket.bind(endpoint)
-            except zmq.ZMQError as error:
-                raise ConfigError(f"gateway.bind: {endpoint}: {error.strerror}") from error
+        self._endpoints = tuple(endpoints)
+        self.bind()
         loop = asyncio.get_running_loop()
         loop.add_reader(_descriptor(socket), self.drain)
         loop.add_reader(_descriptor(self._monitor), self._read_monitor)
         # ZeroMQ wakes only a reader that has once found nothing.
         self._read_monitor()
         self._look_again()
+
+    def bind(self) -> None:
+        """Let workers dial the endpoints; raises `ConfigError` with the one that cannot be had.
+
+        A path is taken over from a process that has bound it; its connections stay. (`unbind` would
+        end them: to ZeroMQ they belong to the listener.)
+        """
+        assert self._socket is not None
+        for endpoint in self._endpoints:
+            try:
+                self._socket.bind(endpoint)
+            except zmq.ZMQError as error:
+                raise ConfigError(f"gateway.bind: {endpoint}: {error.strerror}") from error
 
     def close(self) -> None:
         """Close at once; idempotent."""

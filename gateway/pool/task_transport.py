@@ -51,6 +51,11 @@ class TaskTransport:
         """Bind the endpoints for workers; raises `ConfigError`."""
         self._peers.open(endpoints)
 
+    @property
+    def connections(self) -> WorkerConnections:
+        """The connections of all workers."""
+        return self._peers
+
     def close(self) -> None:
         """Fail the remaining tasks and drop every connection."""
         for stream in list(self._streams.values()):

@@ -68,6 +68,13 @@ class GatewayConfig:
     port: int = param(
         8080, "TCP port to listen on; 0: the system chooses a free one.", low=0, high=65535
     )
+    gateways: int = param(
+        1,
+        "Gateway processes on this host, which share the listening sockets; a second one pays when"
+        " one core cannot keep up with the streams.",
+        low=1,
+        high=64,
+    )
     bind: tuple[str, ...] = param(
         (),
         "ZeroMQ endpoints that workers connect to; empty: one ipc socket in the runtime directory.",

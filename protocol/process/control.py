@@ -12,6 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+SUCCESSOR_VARIABLE = "LLAMAPOOL_SUCCESSOR"
+"""Environment variable of a gateway that takes over from a running one (`gateway.succession`)."""
+
+AWAITED_VARIABLE = "LLAMAPOOL_AWAITED_WORKERS"
+"""Environment variable of a gateway that is started again: how many workers will dial it."""
+
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longest line; a list of thousands of models is one line."""
 

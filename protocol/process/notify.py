@@ -7,6 +7,7 @@ calls do nothing. Calls never block and never raise: reports that cannot be sent
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Mapping
 from typing import Self
 
@@ -60,6 +61,10 @@ class Notifier:
     def watchdog(self) -> None:
         """Report that work makes progress."""
         self.send(WATCHDOG=1)
+
+    def reloading(self) -> None:
+        """Report that the configuration is being read anew; `ready` follows in any case."""
+        self.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000, STATUS="reloading")
 
     def stopping(self) -> None:
         """Report that the process is ending."""

@@ -225,7 +225,6 @@ CASES = [
         inject=gateway_killed,
         n_retries=1,
         is_shared=True,
-        waits_for="the supervisor does not own the listening sockets yet",
     ),
     FaultCase(
         name="A12 two",

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
+from protocol.gateway_endpoints import endpoint_of
 from worker.host.placement import Host, Placement, place
 from worker.host.weights import files
 from worker.prompt.api_like_oai_template import formatted
@@ -75,7 +76,7 @@ def settle(
     if chooses_models(config):
         return _choosing(config, _endpoints(bind, "bind"), runtime_dir), ()
     named = [
-        replace(one, connect=_endpoints(_dialled(one, bind), "connect"), count=1)
+        replace(one, connect=_endpoints(_dialled(one, config.gateway, bind[0]), "connect"), count=1)
         for worker in (_prepared(one, fetch) for one in workers)
         for one in counted(worker, host.name)
     ]
@@ -257,9 +258,9 @@ def counted(worker: WorkerConfig, host: str = "") -> Iterator[WorkerConfig]:
         )
 
 
-def _dialled(worker: WorkerConfig, bind: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the endpoints that a worker connects to."""
-    return worker.connect or bind[:1]  # those of this host all belong to one gateway
+def _dialled(worker: WorkerConfig, gateway: GatewayConfig, bind: str) -> tuple[str, ...]:
+    """Return the endpoints that a worker connects to: its own, or one of each gateway here."""
+    return worker.connect or tuple(endpoint_of(bind, index) for index in range(gateway.gateways))
 
 
 def _name(worker: WorkerConfig, index: int, host: str) -> str:

@@ -26,6 +26,7 @@ from worker.supervisor.children.restart_policy import (
     Policy,
 )
 from worker.supervisor.children.watch import ChildWatch
+from worker.supervisor.gateways import GatewayReload, Reread
 from worker.supervisor.on_demand import OnDemand
 from worker.supervisor.start_notice import StartNotice
 from worker.supervisor.status import SupervisorStatus
@@ -64,6 +65,8 @@ class Settings:
     policy: Policy = Policy()
     on_demand: OnDemand | None = None
     """Models that are loaded by order of the gateway."""
+    reread: Reread | None = None
+    """Called by SIGHUP; None: the gateways are not replaced."""
 
 
 class Supervisor:
@@ -80,6 +83,12 @@ class Supervisor:
         self._on_demand = on_demand = settings.on_demand
         self._children = Children(
             settings.launches, settings.runtime_dir, console, notifier, self._policy_of
+        )
+        self._reload = GatewayReload(
+            self._children,
+            notifier,
+            settings.reread,
+            drain_timeout_s=settings.drain_timeout_s,
         )
         models = on_demand.models if on_demand else None
         self._status = SupervisorStatus(self._children, console, notifier, settings.notice, models)
@@ -114,7 +123,10 @@ class Supervisor:
         for number in self._signals.take():
             if number is signal.SIGCHLD:
                 continue  # every turn reaps ended children
-            if self._phase is SupervisorPhase.RUNNING:
+            if number is signal.SIGHUP and not self._console.is_hung_up():
+                logger.info("reloading", extra={"signal": number.name})
+                self._reload.ask()
+            elif self._phase is SupervisorPhase.RUNNING:
                 logger.info("draining", extra={"signal": number.name})
                 self._console.tell("\nFinishing running requests; Ctrl-C again ends at once.\n")
                 self._drain(now)
@@ -136,6 +148,7 @@ class Supervisor:
         if self._phase is SupervisorPhase.RUNNING:
             if self._on_demand:
                 children.guarded(partial(self._on_demand.obey, now))
+            children.guarded(partial(self._reload.turn, now))
             children.start_due(now)
             children.kill_late(now)
             self._give_up_without_gateways(now)
@@ -149,7 +162,7 @@ class Supervisor:
     def _timeout_s(self, now: float) -> float | None:
         times = [self._phase_ends_at]
         if self._phase is SupervisorPhase.RUNNING:
-            times = list(self._children.deadlines())
+            times = [*self._children.deadlines(), *self._reload.deadlines()]
         if (beat_at := self._status.next_beat_at) is not None:
             times.append(beat_at)
         return max(0.0, min(times) - now) if times else None

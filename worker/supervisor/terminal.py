@@ -34,6 +34,10 @@ class Console:
         self._n_drawn = 0
         self._n_dropped = 0
 
+    def is_hung_up(self) -> bool:
+        """Whether the terminal that this process was started on is gone."""
+        return self.is_terminal and not os.isatty(self._fd)
+
     def write(self, text: str) -> int:
         """Write text as a log handler does."""
         self.lines(text.encode())

@@ -13,6 +13,7 @@ from protocol.config.options.option import (
 GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.host", "--host", env="HOST"),
     option("gateway.port", "--port", env="PORT"),
+    option("gateway.gateways", "--gateways"),
     option("gateway.timeout_s", "-to --timeout", env="TIMEOUT"),
     option("gateway.api_key", "--api-key", env="LLAMA_API_KEY"),
     option("gateway.api_key_file", "--api-key-file", env="API_KEY_FILE", parse=read_one),

@@ -10,6 +10,7 @@ import pytest
 
 from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig, dump, load
 from protocol.errors import ConfigError
+from protocol.gateway_endpoints import endpoint_of
 from protocol.wire.sampling import SamplingParams
 from tests.worker.hosts import flat
 from worker.settings.resolve import anchored, find_model, pick, resolve
@@ -115,8 +116,19 @@ def test_of_several_sockets_of_the_gateway_a_worker_dials_the_first() -> None:
 
 
 def test_a_worker_dials_every_gateway_that_it_is_told_of() -> None:
-    config = pool(fake(connect=("ipc://a", "ipc://b")))
-    assert config.worker[0].connect == ("ipc://a", "ipc://b")
+    assert pool(fake(connect=("ipc://a", "ipc://b"))).worker[0].connect == ("ipc://a", "ipc://b")
+
+
+def test_each_of_several_gateways_has_an_endpoint_of_its_own() -> None:
+    config = pool(fake(), gateway=GatewayConfig(gateways=3))
+    assert config.worker[0].connect == (
+        *("ipc:///run/x/workers.sock", "ipc:///run/x/workers-1.sock"),
+        "ipc:///run/x/workers-2.sock",
+    )
+    assert endpoint_of("tcp://10.0.0.1:7000", 2) == "tcp://10.0.0.1:7002"
+    for endpoint in ("tcp://10.0.0.1:*", "tcp://10.0.0.1:65535", "inproc://x"):
+        with pytest.raises(ConfigError, match="several gateways need a path or a port each"):
+            endpoint_of(endpoint, 1)
 
 
 def test_names_that_nobody_chose_differ_between_hosts() -> None:

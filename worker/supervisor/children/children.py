@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from protocol.process.control import AWAITED_VARIABLE
 from protocol.process.notify import Notifier
 from worker.supervisor.children.child_log import log_death, log_stderr
 from worker.supervisor.children.launch import Launch
@@ -95,11 +96,14 @@ class Children:
         child.become(ChildState.STARTING)
         watch.is_killed, watch.ready_at, watch.failure = False, 0.0, ""
         try:
-            child.spawn()
+            child.spawn(self._env_of(watch))
         except (OSError, ValueError) as error:
             watch.failure = f"cannot be started: {error}"
             watch.exit_code = EXIT_ERROR
-            self._judge(watch, now)
+            if watch.is_trial:
+                child.become(ChildState.ENDED)
+            else:
+                self._judge(watch, now)
             return
         assert child.log is not None and child.stderr is not None
         hears = (
@@ -111,6 +115,13 @@ class Children:
             self.selector.register(fd, selectors.EVENT_READ, heard)
         logger.debug("process started", extra={"child": child.launch.name, "pid": child.pid})
 
+    def _env_of(self, watch: ChildWatch) -> dict[str, str]:
+        """Tell a gateway that starts again for how many workers it waits before it serves."""
+        if not (watch.child.launch.is_gateway and watch.was_ready):
+            return {}
+        n_ready = sum(one.child.state is ChildState.READY for one in self.workers)
+        return {AWAITED_VARIABLE: str(n_ready)}
+
     def _pass_on(self, output: Output) -> None:
         self._console.lines(output.read())
 
@@ -120,6 +131,7 @@ class Children:
     def _hear(self, watch: ChildWatch) -> None:
         child = watch.child
         for report in child.read_reports():
+            child.told.update(report)
             child.url = report.get("X_URL", child.url)
             child.reason = report.get("X_REASON", child.reason)
             if "X_PROGRESS" in report:
@@ -151,7 +163,7 @@ class Children:
         said, quoted = child.close()
         self._console.lines(said)
         log_stderr(child.launch.name, quoted)
-        if restarts and watch.leaves_by is None:
+        if restarts and watch.leaves_by is None and not watch.is_trial:
             self._judge(watch, now)
         else:
             child.become(ChildState.ENDED)

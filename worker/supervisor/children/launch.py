@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import protocol
@@ -41,37 +41,46 @@ class Launch:
 
     @property
     def is_gateway(self) -> bool:
-        """Whether this is the gateway."""
+        """Whether this is a gateway."""
         return not self.model
+
+    def but_for(self, name: str, value: str) -> "Launch":
+        """Return the same launch with one variable more in its environment."""
+        return replace(self, env={**self.env, name: value})
 
 
 def launches(
     config: PoolConfig, path: Path, environ: Mapping[str, str], fds: Sequence[int] = ()
 ) -> tuple[Launch, ...]:
-    """Return the launches of a resolved configuration, written to `path`; the gateway first.
+    """Return the launches of a resolved configuration, written to `path`; the gateways first.
 
     `fds` are the listening sockets.
     """
-    one = gateway(path, environ, dump_keys(config.gateway), fds)
-    return (one, *workers(config.worker, path, environ))
+    first = gateways(config, path, environ, fds)
+    return (*first, *workers(config.worker, path, environ))
 
 
-def gateway(
-    path: Path, environ: Mapping[str, str], keys: bytes = b"", fds: Sequence[int] = ()
-) -> Launch:
-    """Return the launch of the gateway; the file at `path` does not contain its keys."""
+def gateways(
+    config: PoolConfig, path: Path, environ: Mapping[str, str], fds: Sequence[int] = ()
+) -> tuple[Launch, ...]:
+    """Return the launches of the gateways; the file at `path` does not contain their keys."""
+    count, keys = config.gateway.gateways, dump_keys(config.gateway)
     env = {**_shared(environ), LISTEN_VARIABLE: ",".join(map(str, fds))}
-    return Launch(
-        name=GATEWAY,
-        argv=(
-            *(*_PYTHON, "-m", "gateway", "--config", str(path)),
-            *(("--keys-on-stdin",) if keys else ()),
-        ),
-        env=_watched(env, _GATEWAY_WATCHDOG_S),
-        stdin=keys,
-        fds=tuple(fds),
-        watchdog_s=_GATEWAY_WATCHDOG_S,
-        journal=is_journal(2),
+    return tuple(
+        Launch(
+            name=GATEWAY if count == 1 else f"{GATEWAY}-{index}",
+            argv=(
+                *(*_PYTHON, "-m", "gateway", "--config", str(path)),
+                *(("--index", str(index)) if index else ()),
+                *(("--keys-on-stdin",) if keys else ()),
+            ),
+            env=_watched(env, _GATEWAY_WATCHDOG_S),
+            stdin=keys,
+            fds=tuple(fds),
+            watchdog_s=_GATEWAY_WATCHDOG_S,
+            journal=is_journal(2),
+        )
+        for index in range(count)
     )
 
 

@@ -88,6 +88,8 @@ class ManagedChild:
         self.url = ""
         self.reason = ""
         """Why it cannot work, as it reported; may be empty."""
+        self.told: dict[str, str] = {}
+        """The fields that it has reported, the last value of each."""
         self.log: Output | None = None
         self.stderr: Output | None = None
         self.notify_fd = -1
@@ -114,25 +116,36 @@ class ManagedChild:
             raise RuntimeError(f"{self!r} cannot become {state.value}")
         self.state = state
 
-    def spawn(self) -> None:
+    def spawn(self, env: Mapping[str, str] | None = None) -> None:
         """Start the process in a session of its own, so that Ctrl-C reaches the supervisor only.
+
+        `env` are variables of this run alone.
 
         Raises `OSError` if there are no processes, descriptors or memory left; it then leaves
         nothing open.
         """
-        self.progress, self.reason = 0.0, ""
+        self.progress, self.reason, self.told = 0.0, "", {}
         try:
             self._listen()
             self.log = Output()
             self.stderr = Output()
             with _readable(self.launch.stdin) as stdin:
-                self._process = self._popen(stdin, self.log.write_end, self.stderr.write_end)
+                self._process = self._popen(
+                    stdin, self.log.write_end, self.stderr.write_end, env or {}
+                )
         except BaseException:
             self.close()
             raise
 
-    def _popen(self, stdin: int, log_fd: int, stderr_fd: int) -> "subprocess.Popen[bytes]":
-        env = {**self.launch.env, "NOTIFY_SOCKET": str(self._path), LOG_FD_VARIABLE: str(log_fd)}
+    def _popen(
+        self, stdin: int, log_fd: int, stderr_fd: int, own: Mapping[str, str]
+    ) -> "subprocess.Popen[bytes]":
+        env = {
+            **self.launch.env,
+            **own,
+            "NOTIFY_SOCKET": str(self._path),
+            LOG_FD_VARIABLE: str(log_fd),
+        }
         if self.launch.journal:  # its log goes there, so it must use the journal's form
             env["JOURNAL_STREAM"] = stream_id(log_fd)
         process = subprocess.Popen(

@@ -29,6 +29,8 @@ class ChildWatch:
     """Why it could not be started; empty if it could."""
     is_killed: bool = False
     """Whether it was sent SIGKILL and has not been reaped yet."""
+    is_trial: bool = False
+    """Whether it is not started again if it dies, because another process does its work."""
     leaves_by: float | None = None
     """Time at which it is killed; None unless it was asked to leave."""
 

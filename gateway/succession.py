@@ -1,0 +1,130 @@
+"""How one gateway takes over from another, by order of the supervisor.
+
+The new process prepares itself and waits; then it takes over the endpoint of the old one (SIGUSR1),
+which says `Successor` to its workers (SIGUSR1). The new one counts the workers that have dialled.
+When the supervisor finds them all there, the new one serves (SIGUSR1) and the old one finishes what
+its clients have begun (SIGTERM). If the new one fails before, the old one goes on (SIGUSR2).
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from dataclasses import dataclass, field
+
+from gateway.http.http_server import HttpServer
+from gateway.pool.pool import Pool
+from protocol.process.control import AWAITED_VARIABLE, SUCCESSOR_VARIABLE
+from protocol.process.notify import Notifier
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 75
+"""Longer than a proxy's 60 s: the side that reuses a connection must be the first to drop it."""
+_COUNT_S = 0.02
+_AWAIT_S = 3.0
+"""Time for workers to notice that the gateway is back; they dial at least once a second."""
+
+
+@dataclass(slots=True)
+class Signals:
+    """Orders by signal. SIGTERM and SIGINT: the first starts a drain, the second ends it at once.
+
+    SIGUSR1 and SIGUSR2 belong to the succession.
+    """
+
+    drain: asyncio.Event = field(default_factory=asyncio.Event)
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+    orders: "asyncio.Queue[signal.Signals]" = field(default_factory=asyncio.Queue)
+
+    def install(self) -> None:
+        """Install the handlers; call this on the loop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.received)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            loop.add_signal_handler(number, self.orders.put_nowait, number)
+
+    def received(self) -> None:
+        """Note one more signal to end."""
+        (self.leave if self.drain.is_set() else self.drain).set()
+
+    async def go(self) -> bool:
+        """Wait for the next SIGUSR1; false if this process is to end instead."""
+        order = asyncio.create_task(self.orders.get())
+        ends = asyncio.create_task(self.drain.wait())
+        await asyncio.wait([order, ends], return_when=asyncio.FIRST_COMPLETED)
+        for task in (order, ends):
+            task.cancel()
+        return not self.drain.is_set()
+
+
+def is_successor() -> bool:
+    """Whether this process takes over from a gateway that runs; asked once."""
+    return bool(os.environ.pop(SUCCESSOR_VARIABLE, ""))
+
+
+async def take_over(pool: Pool, signals: Signals, notifier: Notifier) -> bool:
+    """Wait for the workers of the old gateway; false if this process is to end instead."""
+    notifier.send(X_BOUND=1)
+    count = asyncio.create_task(_count_workers(pool, notifier))
+    try:
+        return await signals.go()
+    finally:
+        count.cancel()
+
+
+async def await_workers(pool: Pool) -> None:
+    """Wait for the workers of a gateway that has died: its clients wait in the backlog."""
+    text = os.environ.pop(AWAITED_VARIABLE, "")
+    n_awaited = int(text) if text.isdigit() else 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_AWAIT_S):
+            while pool.health().n_workers < n_awaited:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(_COUNT_S)
+
+
+async def _count_workers(pool: Pool, notifier: Notifier) -> None:
+    """Report the number of ready workers as it grows."""
+    n_told = -1
+    while True:
+        if (n_ready := pool.health().n_workers) != n_told:
+            n_told = n_ready
+            notifier.send(X_WORKERS=n_ready)
+        await asyncio.sleep(_COUNT_S)
+
+
+async def obey(pool: Pool, signals: Signals, notifier: Notifier) -> bool:
+    """Carry orders out until this process is to end; tell whether another one has taken over."""
+    is_aside = False
+    while True:
+        order = asyncio.create_task(signals.orders.get())
+        ends = asyncio.create_task(signals.drain.wait())
+        await asyncio.wait([order, ends], return_when=asyncio.FIRST_COMPLETED)
+        ends.cancel()
+        if not order.done():
+            order.cancel()
+            return is_aside
+        if order.result() is signal.SIGUSR1 and not is_aside:
+            pool.step_aside()
+            is_aside = True
+            n_workers = pool.health().n_workers
+            notifier.send(X_ASIDE=n_workers)
+            logger.info("stepped aside", extra={"n_workers": n_workers})
+        elif order.result() is signal.SIGUSR2:
+            pool.step_back()
+            is_aside = False
+            logger.info("stepped back", extra={"action": "this gateway goes on"})
+
+
+async def hand_over(server: HttpServer, signals: Signals, *, limit_s: float) -> bool:
+    """Serve the open connections to their end; false if there is no time left for that."""
+    logger.info("handing over", extra={"limit_s": limit_s})
+    server.retire()
+    emptied = asyncio.create_task(server.emptied())
+    hurry = asyncio.create_task(signals.leave.wait())
+    await asyncio.wait([emptied, hurry], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in (emptied, hurry):
+        task.cancel()
+    return emptied.done() and not emptied.cancelled()

@@ -1,0 +1,136 @@
+"""A new gateway takes over from a running one: nothing fails, nothing is refused."""
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import Serve
+from tests.e2e.process import marked, wait_for_exit
+from tests.e2e.served import Served, eventually
+
+pytestmark = pytest.mark.slow
+
+SLOW = {"fake_step_ms": 20}
+
+
+def reload(served: Served) -> None:
+    served.signal(signal.SIGHUP)
+    served.wait_for("gateway replaced child=gateway")
+
+
+def test_a_stream_goes_on_at_the_old_gateway_and_new_requests_go_to_the_new_one(
+    serve: Serve,
+) -> None:
+    served = serve(SLOW).wait_until_ready()
+    old = served.pid_of("gateway")
+    with served.stream("a long one", n_predict=150) as stream:
+        first = next(stream)
+        reload(served)
+        assert served.pid_of("gateway") != old
+        with httpx.Client(base_url=served.url, timeout=20) as client:
+            answer = client.post("/completion", json={"prompt": "Hello", "n_predict": 8})
+        assert len(answer.json()["content"]) == 8
+        events = [first, *stream]
+    assert events[-1]["stop"] and events[-1]["tokens_predicted"] == 150
+    assert served.complete("again").status_code == 200  # on the connection of before
+    served.client.close()
+    wait_for_exit(old, 10)
+    served.signal(signal.SIGTERM)
+    assert served.wait() == 0
+    assert served.survivors() == []
+
+
+@pytest.mark.parametrize("keeps_alive", [True, False])
+def test_reloads_under_load_fail_nothing(serve: Serve, *, keeps_alive: bool) -> None:
+    served = serve({"count": 2, "fake_step_ms": 1}).wait_until_ready()
+    over = threading.Event()
+
+    def ask(_: int) -> list[int]:
+        headers = {} if keeps_alive else {"Connection": "close"}
+        with httpx.Client(base_url=served.url, timeout=30, headers=headers) as client:
+            found = []
+            while not over.is_set():
+                answer = client.post("/completion", json={"prompt": "Hello", "n_predict": 8})
+                found.append(answer.status_code)
+            return found
+
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(ask, n) for n in range(4)]
+        try:
+            for _ in range(2):
+                reload(served)
+        finally:
+            over.set()
+        statuses = [status for one in asked for status in one.result()]
+    assert set(statuses) == {200} and len(statuses) > 20
+    assert "worker lost" not in served.text.replace('cause="said bye', "")
+    assert "unexpected" not in served.text
+
+
+def test_the_new_gateway_has_the_new_keys(serve: Serve, tmp_path: Path) -> None:
+    served = serve(SLOW, gateway={"api_key": ["one"]}).wait_until_ready()
+    config = next(tmp_path.glob("pool*.toml"))
+    config.write_text(config.read_text().replace("one", "two"))
+    reload(served)
+
+    def status(key: str) -> int:
+        headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
+        return httpx.get(f"{served.url}/v1/models", headers=headers).status_code
+
+    assert (status("two"), status("one")) == (200, 401)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (("fake_step_ms", "fake_stepms"), "configuration not reloaded cause=.*fake_stepms"),
+        (("port = 0", 'port = 0\napi_key_file = ["none"]'), "gateway not replaced child=gateway"),
+        (("port = 0", 'port = 0\nssl_key_file = "x"'), "gateway not replaced child=gateway"),
+    ],
+)
+def test_a_configuration_that_cannot_work_leaves_the_old_gateway(
+    serve: Serve, tmp_path: Path, change: tuple[str, str], line: str
+) -> None:
+    served = serve(SLOW).wait_until_ready()
+    old = served.pid_of("gateway")
+    config = next(tmp_path.glob("pool*.toml"))
+    text = config.read_text()
+    config.write_text(text.replace(*change))
+    served.signal(signal.SIGHUP)
+    served.wait_for(line)
+    assert served.complete("Hello").status_code == 200
+    config.write_text(text)
+    reload(served)
+    assert served.pid_of("gateway") != old
+    assert served.complete("Hello").status_code == 200
+
+
+def test_a_gateway_that_dies_while_it_takes_over_leaves_the_old_one(serve: Serve) -> None:
+    served = serve(SLOW).wait_until_ready()
+    with served.stream("a long one", n_predict=150) as stream:
+        next(stream)
+        served.signal(signal.SIGHUP)
+        served.wait_for("replacing gateway")
+        assert eventually(lambda: len(gateways(served)) == 2)
+        (new,) = set(gateways(served)) - {served.pid_of("gateway")}
+        os.kill(new, signal.SIGKILL)
+        served.wait_for("gateway not replaced child=gateway")
+        assert served.complete("Hello").status_code == 200
+        assert [*stream][-1]["tokens_predicted"] == 150
+    reload(served)
+    assert served.complete("Hello").status_code == 200
+
+
+def gateways(served: Served) -> list[int]:
+    """Find the processes of the pool that are gateways."""
+    found = []
+    for pid in marked(served.mark):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"gateway" in words:
+            found.append(pid)
+    return found

@@ -1,0 +1,105 @@
+"""Replaces the gateways one after the other: `SIGHUP`, `llamapool reload`."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from protocol.errors import ConfigError
+from protocol.process.notify import Notifier
+from worker.supervisor.children.children import Children
+from worker.supervisor.children.launch import Launch
+from worker.supervisor.children.managed_child import ChildState
+from worker.supervisor.handover import Handover
+
+logger = logging.getLogger("supervisor")
+
+Reread = Callable[[], Sequence[Launch]]
+"""Reads the configuration anew and returns how to start each gateway; raises `ConfigError`."""
+
+_IDLE_S = 90.0
+"""Longer than an idle connection of a client lives after its gateway was replaced."""
+
+
+class GatewayReload:
+    """The hand-overs that run and wait. A reload that comes meanwhile begins when they are over."""
+
+    def __init__(
+        self,
+        children: Children,
+        notifier: Notifier,
+        reread: Reread | None,
+        *,
+        drain_timeout_s: float,
+    ) -> None:
+        self._children = children
+        self._notifier = notifier
+        self._reread = reread
+        self._leaves_within_s = drain_timeout_s + _IDLE_S
+        self._handover: Handover | None = None
+        self._waiting: list[Launch] = []
+        self._is_asked = False
+
+    def __repr__(self) -> str:
+        return f"<GatewayReload {self._handover!r} waiting={len(self._waiting)}>"
+
+    def ask(self) -> None:
+        """Replace all gateways, with the configuration as it is then."""
+        self._is_asked = True
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield the times at which `turn` must be called."""
+        if self._handover is not None:
+            yield from self._handover.deadlines()
+
+    def turn(self, now: float) -> None:
+        """Carry the hand-overs on, and forget gateways that have left."""
+        self._drop_ended()
+        if self._handover is not None:
+            self._handover.turn(now, leaves_within_s=self._leaves_within_s)
+            if self._handover.is_over:
+                self._finish(self._handover)
+        if self._handover is None and not self._waiting and self._is_asked:
+            self._is_asked = False
+            self._begin()
+        if self._handover is None and self._waiting:
+            self._replace(self._waiting.pop(0), now)
+
+    def _drop_ended(self) -> None:
+        for watch in self._children.gateways:
+            is_tried = self._handover is not None and watch is self._handover.new
+            has_left = watch.leaves_by is not None and not watch.child.is_alive
+            if (has_left or watch.child.state is ChildState.ENDED) and not is_tried:
+                self._children.watches.remove(watch)
+
+    def _begin(self) -> None:
+        self._notifier.reloading()
+        try:
+            self._waiting = list(self._reread() if self._reread is not None else ())
+        except ConfigError as error:
+            logger.error(
+                "configuration not reloaded",
+                extra={"cause": error, "action": "everything stays as it was"},
+            )
+        if not self._waiting:
+            self._notifier.ready()
+
+    def _replace(self, launch: Launch, now: float) -> None:
+        """Begin the next hand-over; a gateway that does not run gets the configuration only."""
+        named = [w for w in self._children.gateways if w.child.launch.name == launch.name]
+        old = next((watch for watch in named if watch.leaves_by is None), None)
+        if old is None or old.child.state is not ChildState.READY:
+            if old is not None:
+                old.child.launch = launch
+            self._end()
+            return
+        logger.info("replacing gateway", extra={"child": launch.name, "pid": old.child.pid})
+        self._handover = Handover(self._children, old, launch, now)
+
+    def _finish(self, handover: Handover) -> None:
+        self._handover = None
+        if handover.has_failed:
+            self._waiting.clear()
+        self._end()
+
+    def _end(self) -> None:
+        if not self._waiting:
+            self._notifier.ready()

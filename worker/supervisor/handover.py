@@ -1,0 +1,147 @@
+"""Replaces one running gateway by a new process; the sequence is that of `gateway.succession`.
+
+It only watches what the two processes report and sends them signals. Neither dies for it before the
+new one serves, so a new gateway that cannot work leaves the old one as it was.
+"""
+
+import logging
+import signal
+from collections.abc import Iterator
+from enum import Enum
+
+from protocol.process.control import SUCCESSOR_VARIABLE
+from worker.supervisor.children.children import Children
+from worker.supervisor.children.launch import Launch
+from worker.supervisor.children.managed_child import ChildState
+from worker.supervisor.children.watch import ChildWatch
+
+logger = logging.getLogger("supervisor")
+
+_LIMIT_S = 60.0
+"""Time for a new gateway to serve."""
+_JOIN_S = 10.0
+"""Time for the workers of the old gateway to dial the new one."""
+
+
+class HandoverStep(Enum):
+    """What a hand-over waits for."""
+
+    PREPARING = "the new gateway prepares itself"
+    BINDING = "the new gateway binds the endpoint"
+    TELLING = "the old gateway tells its workers"
+    JOINING = "the workers dial the new gateway"
+    OPENING = "the new gateway begins to serve"
+    DONE = "the new gateway serves"
+    FAILED = "the old gateway goes on"
+
+
+class Handover:
+    """One replacement; `turn` carries it on."""
+
+    def __init__(self, children: Children, old: ChildWatch, launch: Launch, now: float) -> None:
+        self._children = children
+        self._launch = launch
+        self._step = HandoverStep.PREPARING
+        self._ends_at = now + _LIMIT_S
+        self._joined_by = self._ends_at
+        self._n_workers = 0
+        self.old = old
+        self.new = children.add(launch.but_for(SUCCESSOR_VARIABLE, "1"), due_at=now)
+        self.new.is_trial = True
+
+    def __repr__(self) -> str:
+        return f"<Handover {self._launch.name} {self._step.name}>"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether one of the two gateways is alone."""
+        return self._step in (HandoverStep.DONE, HandoverStep.FAILED)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the old gateway goes on."""
+        return self._step is HandoverStep.FAILED
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield the times at which `turn` must be called."""
+        yield self._joined_by if self._step is HandoverStep.JOINING else self._ends_at
+
+    def turn(self, now: float, *, leaves_within_s: float) -> None:
+        """Take the steps that are due; the old gateway is killed after `leaves_within_s`."""
+        if not self.new.child.is_alive and self.new.child.state is ChildState.ENDED:
+            self._fail(self.new.cause())
+        elif now >= self._ends_at:
+            self._fail(f"after {_LIMIT_S:g} s {self._step.value}")
+        while not self.is_over and self._advance(now, leaves_within_s):
+            pass
+
+    @property
+    def _has_old(self) -> bool:
+        return self.old.child.state is ChildState.READY
+
+    def _advance(self, now: float, leaves_within_s: float) -> bool:
+        """Take one step if its condition is met."""
+        told, asked = self.new.child.told, self.old.child.told
+        if not self._has_old and self.old.child.state is not ChildState.ENDED:
+            self.old.due_at = self._ends_at  # it has died: the new one serves before it is back
+        match self._step:
+            case HandoverStep.PREPARING if "X_PREPARED" in told:
+                self._go_on(self.new, HandoverStep.BINDING)
+            case HandoverStep.BINDING if "X_BOUND" in told:
+                self._go_on(self.old, HandoverStep.TELLING)
+            case HandoverStep.TELLING if "X_ASIDE" in asked or not self._has_old:
+                self._n_workers = _number(asked.get("X_ASIDE", "")) if self._has_old else 0
+                self._joined_by = min(now + _JOIN_S, self._ends_at)
+                self._step = HandoverStep.JOINING
+            case HandoverStep.JOINING if self._is_joined(now):
+                self._go_on(self.new, HandoverStep.OPENING)
+            case HandoverStep.OPENING if self.new.child.state is ChildState.READY:
+                self._complete(now, leaves_within_s)
+            case _:
+                return False
+        return True
+
+    def _is_joined(self, now: float) -> bool:
+        text = self.new.child.told.get("X_WORKERS", "")
+        return now >= self._joined_by or (bool(text) and _number(text) >= self._n_workers)
+
+    def _go_on(self, watch: ChildWatch, step: HandoverStep) -> None:
+        watch.child.kill(signal.SIGUSR1)
+        self._step = step
+
+    def _complete(self, now: float, leaves_within_s: float) -> None:
+        self._step = HandoverStep.DONE
+        self.new.is_trial = False
+        self.new.child.launch = self._launch  # if it dies, it has nobody to succeed
+        self.old.leaves_by = now + leaves_within_s
+        self.old.leave()
+        logger.info(
+            "gateway replaced",
+            extra={
+                "child": self._launch.name,
+                "pid": self.new.child.pid,
+                "n_workers": _number(self.new.child.told.get("X_WORKERS", "")),
+            },
+        )
+
+    def _fail(self, cause: str) -> None:
+        logger.error(
+            "gateway not replaced",
+            extra={
+                "child": self._launch.name,
+                "cause": cause,
+                "action": HandoverStep.FAILED.value,
+            },
+        )
+        if self._step is not HandoverStep.PREPARING:
+            self.old.child.told.pop("X_ASIDE", None)
+            self.old.child.kill(signal.SIGUSR2)
+        self._step = HandoverStep.FAILED
+        if not self._has_old:
+            self.old.due_at = 0.0
+        self.new.leaves_by = 0.0
+        self._children.kill([self.new])
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0
