@@ -44,6 +44,8 @@ class PoolShape:
     """Path of a Unix socket behind which a gate leads to the socket of the workers."""
     copies_model: bool = False
     """Put a copy of the installed model at `{folder}/model.gguf`."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment of all processes."""
     more: str = ""
     """Further tables; `{folder}` stands for the folder of the pool, here and in all texts."""
 
@@ -56,6 +58,10 @@ class PoolShape:
         text += "[gateway]\n" + _table({**_GATEWAY, **self.gateway})
         text += "[[worker]]\n" + _table({"name": "w", **worker})
         return text.replace("{folder}", str(folder))
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Return what is added to the environment."""
+        return {k: v.replace("{folder}", str(folder)) for k, v in self.env.items()}
 
     @property
     def traffic(self) -> TrafficShape:
@@ -147,7 +153,7 @@ async def staged(
         (folder / "slots").mkdir()
         if shape.copies_model:
             _copy_model(folder / "model.gguf")
-        pool = SoakPool(folder, shape.config(folder))
+        pool = SoakPool(folder, shape.config(folder), shape.environment(folder))
         gate = await _gate(shape, folder)
         try:
             await pool.start()

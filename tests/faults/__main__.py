@@ -2,14 +2,19 @@
 
 import argparse
 import asyncio
+import os
 import sys
 import time
+from pathlib import Path
 
 from gateway.soak.ledger import FaultRow, table
 from gateway.soak.pool import PoolFailed
 from gateway.soak.scene import Rehearsal
 from tests.faults.case import FaultCase, run_case
 from tests.faults.matrix import MATRIX
+
+PAGE = Path(__file__).parents[2] / "docs" / "running" / "faults.md"
+BEGIN, END = "<!-- written by `make faults ARGS=--write` -->", "<!-- end of the table -->"
 
 
 def main() -> int:
@@ -18,19 +23,35 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a case, or the start of its name")
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--list", action="store_true", help="only say what there is")
+    parser.add_argument("--write", action="store_true", help="put the table into the documents")
     chosen = parser.parse_args()
     cases = [one for one in MATRIX if not chosen.names or one.name.startswith(tuple(chosen.names))]
     if chosen.list:
         for case in cases:
             print(f"{case.name:10} {case.what}" + (f"  ({case.waits_for})" * bool(case.waits_for)))
         return 0
+    if os.geteuid():
+        cases = [case for case in cases if not case.needs_root]
     rehearsal = Rehearsal(chosen.seed)
     outcomes = [(case, _run(case, rehearsal)) for case in cases]
-    print(table([row for _, row in outcomes if row.n_sent]))
+    told = table([row for case, row in outcomes if row.n_sent and not case.waits_for])
+    print(told)
+    if chosen.write:
+        write(told, chosen.seed)
     bad = [case for case, row in outcomes if not case.is_borne(row)]
     unexpected = [case.name for case in bad if not case.waits_for]
     print(f"{len(outcomes)} faults, {len(bad)} not borne: {', '.join(map(str, bad)) or 'none'}")
     return 1 if unexpected else 0
+
+
+def write(told: str, seed: int) -> None:
+    """Put the table into the page between its marks."""
+    text = PAGE.read_text()
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    assert tail, f"{PAGE} has no place for the table"
+    note = f"Seed {seed}, the fake engine unless a row says *model*.\n\n"
+    PAGE.write_text(f"{head}{BEGIN}\n\n{note}{told}\n{END}{tail}")
 
 
 def _run(case: FaultCase, rehearsal: Rehearsal) -> FaultRow:

@@ -36,6 +36,8 @@ class FaultCase:
     """The pool is gone afterwards: no request follows, and no leak is looked for."""
     may_cut: bool = False
     """What runs is cut, for the whole service ends at once."""
+    needs_root: bool = False
+    """It mounts something or sets limits of memory; otherwise it is left out."""
     is_shared: bool = False
     """It runs in `make test` too."""
     waits_for: str = ""

@@ -150,6 +150,7 @@ CASES = [
         name="C1",
         what="a slot is saved on a full disk: a clean error, no part of a file",
         inject=save_to_a_full_disk,
+        needs_root=True,
         pool=SLOTS,
         is_shared=True,
     ),

@@ -1,7 +1,9 @@
 """Group B: what happens between a gateway and a worker that is reached through a gate."""
 
 import asyncio
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from gateway.soak.gate import TcpGate, Weather
@@ -103,6 +105,18 @@ async def namesake(scene: Scene) -> None:
     scene.expect(scene.pool.count("worker lost", since=since) == 0, "the first one was lost")
 
 
+async def clock_jumps(scene: Scene) -> None:
+    """Let the wall clock of every process jump by an hour, forth and then back."""
+    since = len(scene.pool.lines)
+    for hours in ("1", "-1"):
+        (scene.pool.folder / "hours").write_text(hours)
+        await scene.load.answers(12)
+    scene.expect(scene.pool.count("worker lost", since=since) == 0, "a worker was given up")
+
+
+_CLOCK = Path(__file__).parent / "clock"
+"""Holds a module that Python imports at the start of each process."""
+_PATH = os.environ.get("PYTHONPATH", "") or str(Path(__file__).parents[2])
 _CONTINUES = "answers that have begun go on elsewhere: not there yet"
 
 
@@ -132,6 +146,13 @@ CASES = [
         what="frames that no worker sends, also in the name of a living one",
         inject=strangers,
         waits_for="a stranger's name of any length is taken in and logged",
+    ),
+    FaultCase(
+        name="B9",
+        what="the wall clock of all processes jumps by an hour: nobody is given up",
+        inject=clock_jumps,
+        pool=PoolShape(env={"PYTHONPATH": f"{_CLOCK}:{_PATH}", "HOURS_FILE": "{folder}/hours"}),
+        is_shared=True,
     ),
     FaultCase(
         name="B8",

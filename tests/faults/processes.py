@@ -1,9 +1,11 @@
 """Group A: what happens to processes."""
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from gateway.bench.client.connection import Client
 from gateway.soak import faults
@@ -108,6 +110,34 @@ def terminated(drain_s: float) -> Inject:
     return inject
 
 
+async def out_of_memory(scene: Scene) -> None:
+    """Bound a worker's memory by a control group, and let it ask for more."""
+    name, since = scene.victim(), len(scene.pool.lines)
+    group = Path("/sys/fs/cgroup/memory") / f"llamapool-{os.getpid()}"
+    group.mkdir()
+    try:
+        limit = int(scene.pool.resident_mib()[name] + 64) << 20
+        (group / "memory.limit_in_bytes").write_text(str(limit))
+        (group / "cgroup.procs").write_text(str(scene.pool.pid_of(name)))
+        scene.pool.order(name, "allocate 1024")
+        found = await scene.pool.wait_for(rf"process died child=(\S+/)?{name} .*", 20, since=since)
+        scene.expect("memory" in found[0], f"the cause is not told: {found[0]}")
+        await scene.back(name, since=since)
+    finally:
+        group.rmdir()
+
+
+async def drained_too_long(scene: Scene) -> None:
+    """End the service while streams run that are longer than it may wait for them."""
+    begun = time.monotonic()
+    ending = asyncio.create_task(scene.pool.stop(timeout_s=30))
+    await scene.load.stop()
+    code = await ending
+    took_s = time.monotonic() - begun
+    scene.expect(code == 0, f"exit code {code}")
+    scene.expect(1.5 < took_s < 6, f"it took {took_s:.1f} s")
+
+
 async def terminated_twice(scene: Scene) -> None:
     stopping = asyncio.create_task(scene.pool.stop())
     await scene.pool.wait_for("draining", 5)
@@ -207,6 +237,13 @@ CASES = [
         )
     ),
     FaultCase(
+        name="A8",
+        what="the kernel kills a worker for its memory",
+        inject=out_of_memory,
+        needs_root=True,
+        waits_for=_CONTINUES,
+    ),
+    FaultCase(
         name="A10",
         what="a prompt that kills its worker: refused after two deaths",
         inject=poisoned,
@@ -255,6 +292,15 @@ CASES = [
             is_shared=limit_s == 10,
         )
         for limit_s in (10, 20)
+    ),
+    FaultCase(
+        name="A14",
+        what="SIGTERM, streams longer than `drain_timeout_s = 2`: an error event, then the end",
+        inject=drained_too_long,
+        pool=PoolShape(gateway={"drain_timeout_s": 2}),
+        traffic=TrafficShape(kinds=("completion", "completion-seed"), n_min=1500, n_max=1600),
+        is_last=True,
+        may_refuse=True,
     ),
     FaultCase(
         name="A15",

@@ -1,6 +1,7 @@
 """The share of the fault matrix that runs with the other tests; `make faults` runs all of it."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -14,12 +15,21 @@ SEED = 15
 REHEARSAL = Rehearsal(SEED)
 
 
+def marks(case: FaultCase) -> list[pytest.MarkDecorator]:
+    found = []
+    if case.waits_for:
+        found.append(pytest.mark.xfail(reason=case.waits_for, strict=True))
+    if case.needs_root:
+        found.append(pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount"))
+    return found
+
+
 def shared() -> list[object]:
     return [
         pytest.param(
             case,
             id=case.name,
-            marks=[pytest.mark.xfail(reason=case.waits_for, strict=True)] if case.waits_for else [],
+            marks=marks(case),
         )
         for case in MATRIX
         if case.is_shared

@@ -24,6 +24,7 @@ class ProcessFaults:
         self._path = Path(folder) / worker.replace("/", "_") if folder else None
         self._slow_s = 0.0
         self._is_broken = False
+        self._held = bytearray()
 
     def strike_loading(self) -> None:
         """Do what is ordered for each load, if anything."""
@@ -67,6 +68,8 @@ class ProcessFaults:
                 threading.Event().wait()
             case "hold":  # a call into C that keeps the interpreter's lock
                 ctypes.PyDLL(None).usleep(int(value * 1e6))
+            case "allocate":  # so many MiB, each page of them used
+                self._held = bytearray(b"x") * int(value * (1 << 20))
             case "slow":
                 self._slow_s = value
             case _:
