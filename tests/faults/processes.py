@@ -81,6 +81,27 @@ async def crash_loop(scene: Scene) -> None:
     scene.expect(n_deaths in (4, 5), f"it died {n_deaths} times before it was set aside")
 
 
+async def reloaded(scene: Scene) -> None:
+    """Send SIGHUP: another process takes the gateway's place."""
+    name, since = scene.pool.gateways[0], len(scene.pool.lines)
+    old = scene.pool.pid_of(name)
+    scene.pool.process.send_signal(signal.SIGHUP)
+    await scene.back(name, since=since)
+    scene.expect(scene.pool.pid_of(name) != old, "the gateway is the same process")
+
+
+async def reloaded_in_vain(scene: Scene) -> None:
+    """Send SIGHUP with a configuration that is wrong: all goes on as before."""
+    path, since = scene.pool.folder / "pool.toml", len(scene.pool.lines)
+    old = scene.pool.pid_of(scene.pool.gateways[0])
+    path.write_text(path.read_text() + "nonsense = 1\n")
+    scene.pool.process.send_signal(signal.SIGHUP)
+    await scene.load.answers(16)
+    scene.expect(scene.pool.pid_of(scene.pool.gateways[0]) == old, "the gateway was replaced")
+    told = [line for line in scene.pool.lines[since:] if "nonsense" in line]
+    scene.expect(bool(told), "the log does not say what is wrong")
+
+
 async def supervisor_killed(scene: Scene) -> None:
     scene.pool.process.send_signal(signal.SIGKILL)
 
@@ -270,7 +291,7 @@ CASES = [
         pool=PoolShape(gateway={"gateways": 2}),
         n_retries=1,
         is_shared=True,
-        waits_for="`--gateways` is not there yet",
+        waits_for="a restarted gateway of two says 503 until its workers have dialled again",
     ),
     FaultCase(
         name="A12 all",
@@ -279,6 +300,17 @@ CASES = [
         is_last=True,
         may_refuse=True,
         may_cut=True,
+    ),
+    FaultCase(
+        name="A17",
+        what="SIGHUP: a new gateway takes over from the old one",
+        inject=reloaded,
+        is_shared=True,
+    ),
+    FaultCase(
+        name="A17 wrong",
+        what="SIGHUP with a wrong configuration: everything goes on, and the log says why",
+        inject=reloaded_in_vain,
     ),
     *(
         FaultCase(
