@@ -24,6 +24,7 @@ from protocol.config.options.sampling import SAMPLING_OPTIONS
 from protocol.config.options.speculation import SPECULATION_OPTIONS
 from protocol.config.options.unused import FOREIGN, IDLE, REFUSED
 from protocol.config.options.worker import WORKER_OPTIONS
+from protocol.config.rollout_config import GoldenConfig, RolloutConfig
 from protocol.process.log_fields import LOG_FIELDS
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import FieldRow, describe, shape_of
@@ -82,6 +83,8 @@ def configuration() -> str:
         ("`[gateway.limits]`", LimitsConfig),
         ("`[[worker]]`", WorkerConfig),
         ("`[log]`", LogConfig),
+        ("`[rollout]`", RolloutConfig),
+        ("`[[rollout.golden]]`", GoldenConfig),
     )
     for title, cls in sections:
         lines += [

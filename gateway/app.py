@@ -16,11 +16,20 @@ from gateway.api.llamacpp import completion, infill
 from gateway.api.openai import chat, completions
 from gateway.api.openai.responses import plan as responses
 from gateway.api.openapi.document import document
+from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.access import AccessMiddleware
 from gateway.http.api_prefix import PrefixMiddleware, read_prefix
 from gateway.http.direct_write import DirectWriteMiddleware
 from gateway.http.errors import HANDLERS, json_response
-from gateway.http.origin.auth import PUBLIC_PATHS, AdminOnly, AuthMiddleware, Rules, key_ring
+from gateway.http.origin.auth import (
+    PUBLIC_PATHS,
+    AdminOnly,
+    AuthMiddleware,
+    KeyRing,
+    Rules,
+    key_ring,
+    require_operator,
+)
 from gateway.http.origin.client_address import TrustedProxies
 from gateway.http.origin.cors import CorsMiddleware
 from gateway.http.origin.sites import HostMiddleware
@@ -32,6 +41,7 @@ from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
 from gateway.routes.admin import Admin
 from gateway.routes.control import ChatControlEndpoint
+from gateway.routes.fleet import FleetEndpoints
 from gateway.routes.generate import GenerationEndpoint
 from gateway.routes.models import ModelEndpoints, ModelEventStream
 from gateway.routes.predictions import PredictionEndpoint
@@ -53,14 +63,22 @@ _Endpoint = Callable[..., Any]
 
 
 def build_app(
-    config: GatewayConfig, pool: Pool, metrics: Metrics, router: ModelManager | None = None
+    config: GatewayConfig,
+    pool: Pool,
+    metrics: Metrics,
+    router: ModelManager | None = None,
+    supervisor: SupervisorLink | None = None,
 ) -> ASGIApp:
-    """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read."""
+    """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read.
+
+    Without `supervisor`, orders that only one could carry out are refused.
+    """
     media = MediaLoader(config)
     service = Service(config=config, pool=pool, metrics=metrics, media=media, router=router)
     ring = key_ring(config.api_key, config.api_key_file, config.api_key_admin)
     pages = open_pages(config)
-    routes = [*_routes(service), *unsupported_routes()]
+    supervisor = supervisor or SupervisorLink("", ask=pool.complete)
+    routes = [*_routes(service), *_fleet(service, supervisor), *unsupported_routes()]
     routes += _added(service, routes)
     routes.append(_description(routes, config))
     proxies = TrustedProxies(config.trusted_proxies, config.trusted_proxy_header)
@@ -70,6 +88,22 @@ def build_app(
         public=PUBLIC_PATHS | {config.health_route},
         is_page=_public_page(pages, routes),
     )
+    _warn_without_admin(ring)
+    middleware = [
+        Middleware(AccessMiddleware, metrics, config.limits, proxies),
+        Middleware(HostMiddleware, config, is_open=ring.is_open),
+        Middleware(CorsMiddleware, config),
+        Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),
+        Middleware(AuthMiddleware, ring, rules),
+        Middleware(ModelLeaseMiddleware),
+    ]
+    every = [*routes, *pages.routes()]
+    app = Starlette(routes=every, middleware=middleware, exception_handlers=dict(HANDLERS))
+    app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect
+    return DirectWriteMiddleware(app)
+
+
+def _warn_without_admin(ring: KeyRing) -> None:
     if not ring.has_admin:
         logger.warning(
             "no key is an admin's",
@@ -78,20 +112,6 @@ def build_app(
                 "hint": "mark a key with --api-key-admin, or in the key file",
             },
         )
-    app = Starlette(
-        routes=[*routes, *pages.routes()],
-        middleware=[
-            Middleware(AccessMiddleware, metrics, config.limits, proxies),
-            Middleware(HostMiddleware, config, is_open=ring.is_open),
-            Middleware(CorsMiddleware, config),
-            Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),
-            Middleware(AuthMiddleware, ring, rules),
-            Middleware(ModelLeaseMiddleware),
-        ],
-        exception_handlers=dict(HANDLERS),
-    )
-    app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect
-    return DirectWriteMiddleware(app)
 
 
 def _added(service: Service, routes: Sequence[Route]) -> list[Route]:
@@ -183,6 +203,25 @@ def _side(service: Service) -> dict[str, _Endpoint]:
         "/models/load": _for_admins(models.load),
         "/models/unload": _for_admins(models.unload),
     }
+
+
+def _fleet(service: Service, supervisor: SupervisorLink) -> list[Route]:
+    """Return the admin API: nobody gets in without an admin's key or the admin socket."""
+    fleet = FleetEndpoints(service, supervisor)
+    table: tuple[tuple[str, str, _Endpoint], ...] = (
+        ("GET", "/admin/status", fleet.status),
+        ("GET", "/admin/workers", fleet.workers),
+        ("GET", "/admin/quarantine", fleet.quarantine),
+        ("GET", "/admin/rollout", fleet.show_rollout),
+        ("POST", "/admin/rollout", fleet.start_rollout),
+        ("POST", "/admin/rollout/abort", fleet.abort_rollout),
+        ("POST", "/admin/drain", fleet.drain),
+        ("POST", "/admin/undrain", fleet.undrain),
+    )
+    return [
+        Route(path, AdminOnly(request_response(endpoint), require_operator), methods=[method])
+        for method, path, endpoint in table
+    ]
 
 
 def _for_admins(endpoint: _Endpoint) -> ASGIApp:

@@ -16,6 +16,8 @@ from typing import Any
 import uvloop
 
 from gateway.app import build_app
+from gateway.fleet.admin_listener import AdminListener
+from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.connections import Connections, ServerConfig
 from gateway.http.http_server import HttpServer
 from gateway.metrics.counters import ConnectionCounts
@@ -54,10 +56,12 @@ class GatewayParts:
 
     pool: Pool
     router: ModelManager | None
+    supervisor: SupervisorLink
 
     async def start(self) -> None:
         """Start all parts; raises `ConfigError`."""
         await self.pool.start()
+        self.supervisor.open()
         if self.router is not None:
             await self.router.start()
 
@@ -76,23 +80,30 @@ class GatewayParts:
         """End everything at once."""
         if self.router is not None:
             self.router.close()
+        self.supervisor.close()
         await self.pool.close()
 
 
 def parts_of(config: GatewayConfig, metrics: Metrics) -> GatewayParts:
     """Make the pool, and the router if the configuration has one; raises `ConfigError`."""
     pool = Pool(config, metrics)
+    supervisor = SupervisorLink(
+        config.control,
+        ask=pool.complete,
+        retired=pool.forget_worker,
+        timeout_s=config.timeout_s,
+    )
+    if not (config.models_dir or config.models_preset):
+        return GatewayParts(pool, None, supervisor)
     if not config.control:
-        if config.models_dir or config.models_preset:
-            raise ConfigError("models_dir, models_preset: only `llamapool serve` can start models")
-        return GatewayParts(pool, None)
+        raise ConfigError("models_dir, models_preset: only `llamapool serve` can start models")
     router = ModelManager(
         config.control,
         models_max=config.models_max,
         timeout_s=config.timeout_s,
         facts=LoadedModels(pool),
     )
-    return GatewayParts(pool, router)
+    return GatewayParts(pool, router, supervisor)
 
 
 def run(config: GatewayConfig, notifier: Notifier) -> int:
@@ -133,7 +144,8 @@ async def _run(listeners: Listeners, notifier: Notifier) -> int:
     metrics = Metrics()
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics)
-    app = build_app(config, parts.pool, metrics, parts.router)
+    app = build_app(config, parts.pool, metrics, parts.router, parts.supervisor)
+    admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
     gc.freeze()  # a collection over these objects would stop all streams for 40 ms
     beat = asyncio.create_task(_beat(notifier))
@@ -141,6 +153,7 @@ async def _run(listeners: Listeners, notifier: Notifier) -> int:
         if not await _begin(parts, signals, notifier):
             return EXIT_OK
         await server.start()
+        await admin.start()
         _tell(listeners, notifier)
         if not await obey(parts.pool, signals, notifier):
             return await _drain(config, parts, signals, notifier)
@@ -153,6 +166,7 @@ async def _run(listeners: Listeners, notifier: Notifier) -> int:
     finally:
         beat.cancel()
         await parts.close()
+        await admin.close()
         await server.close(grace_s=0 if signals.leave.is_set() else _FLUSH_S)
 
 

@@ -39,6 +39,12 @@ from worker.supervisor.children import launch
 from worker.supervisor.children.restart_policy import EXIT_CONFIG
 from worker.supervisor.control import ControlServer
 from worker.supervisor.on_demand import OnDemand
+from worker.supervisor.orders import Orders
+from worker.supervisor.rollout.fleet import Fleet
+from worker.supervisor.rollout.plan import planned as planned_worker
+from worker.supervisor.rollout.planner import Wanted
+from worker.supervisor.rollout.reader import ConfigReader
+from worker.supervisor.rollout.rollouts import Rollouts
 from worker.supervisor.runtime_directory import runtime_directory
 from worker.supervisor.start_notice import StartNotice, places
 from worker.supervisor.supervisor import Settings, Supervisor
@@ -151,8 +157,7 @@ def serve(config: Path | None, **values: Any) -> None:
     try:
         said = given(values, _SETTABLE)
         pool = _configured(config, said)
-        if console.is_terminal:
-            pool = _on_a_terminal(pool, said)
+        pool = _told(pool, said, console)
         logs.configure("supervisor", pool.log, stream=console)
         _warn(said)
         host = read_host()
@@ -182,10 +187,14 @@ class Start:
     """The configuration file."""
 
 
-def _on_a_terminal(pool: PoolConfig, said: Given) -> PoolConfig:
-    """Show warnings and errors only, unless the log was asked for: by -v, -lv or --log-file."""
+def _told(pool: PoolConfig, said: Given, console: Console) -> PoolConfig:
+    """Settle what is logged: on a terminal only warnings, unless -v, -lv or --log-file is given."""
+    if not console.is_terminal:
+        return pool
     is_asked_for = pool.log != LogConfig(colors=pool.log.colors) or "log.verbosity" in said.settings
-    return pool if is_asked_for else replace(pool, log=replace(pool.log, verbosity=2))
+    log = pool.log if is_asked_for else replace(pool.log, verbosity=2)
+    # The children write to a pipe, so only this process can see whether it ends at a terminal.
+    return replace(pool, log=replace(log, colors="on" if log.colors == "auto" else log.colors))
 
 
 def _on_this_host(pool: PoolConfig, folder: Path, host: Host) -> PoolConfig:
@@ -218,19 +227,17 @@ def _supervise(pool: PoolConfig, said: Given, start: Start) -> int:
     folder, console = start.folder, start.console
     path = folder / "pool.json"
     path.touch(mode=0o600)
-    # The children write to a pipe, so only this process can see whether it ends at a terminal.
-    colors = "on" if console.is_terminal and pool.log.colors == "auto" else pool.log.colors
-    pool = replace(pool, log=replace(pool.log, colors=colors), gateway=start.listeners.config)
+    orders = _orders(pool, said, start)
+    pool = replace(pool, gateway=start.listeners.config)
     path.write_text(configs.dump(pool))
-    on_demand = _on_demand(pool, said, folder) if resolve.chooses_models(pool) else None
-    planned = replace(pool, worker=()) if on_demand else pool
+    planned = replace(pool, worker=()) if orders.on_demand else pool
     settings = Settings(
         launches=launch.launches(planned, path, os.environ, start.listeners.fds),
         runtime_dir=folder,
         listeners=start.listeners,
         reread=partial(_gateways_anew, pool, said, start, itertools.count(2)),
         drain_timeout_s=pool.gateway.drain_timeout_s,
-        on_demand=on_demand,
+        orders=orders,
         notice=StartNotice(
             places=places(start.host, planned.worker),
             has_key=pool.gateway.has_keys,
@@ -247,6 +254,7 @@ _LASTING = (
     "gateways",
     "bind",
     "control",
+    "admin_socket",
     "models_dir",
     "models_preset",
 )
@@ -266,9 +274,27 @@ def _gateways_anew(
     return launch.gateways(changed, path, os.environ, start.listeners.fds)
 
 
-def _on_demand(pool: PoolConfig, said: Given, folder: Path) -> OnDemand:
-    catalog = open_catalog(pool, said.on_command_line)
-    return OnDemand(catalog, ControlServer(Path(pool.gateway.control)), folder)
+def _orders(pool: PoolConfig, said: Given, start: Start) -> Orders:
+    """Make what carries out orders: of models on demand, or of rolling changes."""
+    control = ControlServer(Path(pool.gateway.control))
+    if resolve.chooses_models(pool):
+        catalog = open_catalog(pool, said.on_command_line)
+        return Orders(control, on_demand=OnDemand(catalog, control, start.folder))
+    again = partial(_again, said, start.console)
+    reader = ConfigReader(again, str(start.folder), start.host)
+    first = Wanted(path=start.config.absolute() if start.config else None)
+    fleet = Fleet(start.folder, os.environ, start.host)
+    tables = reader.tables(first)
+    fleet.workers = {
+        one.name: planned_worker(one, config)
+        for one, config in zip(tables, pool.worker, strict=True)
+    }
+    return Orders(control, rollouts=Rollouts(fleet, reader, first, pool))
+
+
+def _again(said: Given, console: Console, path: Path | None) -> PoolConfig:
+    """Read a configuration file under the options that `serve` was given; raises `ConfigError`."""
+    return _told(_configured(path, said), said, console)
 
 
 def _warn(said: Given) -> None:

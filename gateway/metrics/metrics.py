@@ -5,6 +5,7 @@ each scrape through `PoolView`.
 """
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from prometheus_client.registry import Collector
 from gateway.metrics.counters import ConnectionCounts, Histogram, ModelLatencies, StatsBook
 from gateway.metrics.llama_server import Snapshot, legacy_text
 from gateway.metrics.loop_lag import LoopLag
+from gateway.metrics.rates import TokenRates
 from protocol.wire.facts import Stats
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,10 @@ class WorkerView:
     state: str
     n_slots: int
     n_busy: int
+    n_waiting: int = 0
+    """Tasks in the worker that have no slot yet."""
+    is_ejected: bool = False
+    """Whether it gets one probe at a time, because its tasks fail or are slow."""
 
 
 class PoolView(Protocol):
@@ -56,6 +62,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.stats = StatsBook()
+        self.rates = TokenRates()
         self.tasks: Counter[tuple[str, str]] = Counter()
         self.losses: Counter[tuple[str, str]] = Counter()
         self.routes: Counter[tuple[str, str]] = Counter()
@@ -111,6 +118,7 @@ class Metrics:
     def beat(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
         """Take the counters of a heartbeat."""
         self.stats.beat(worker, model, epoch, stats)
+        self.rates.note(worker, epoch, stats.n_predicted, time.monotonic())
         lag = self.link_lag.get(worker)
         if lag is None:
             lag = self.link_lag[worker] = Histogram(_LAG_S)

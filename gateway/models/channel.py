@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from protocol.process.control import MAX_LINE_BYTES, ControlError, Line, Order, decode, encode
+from protocol.process.control import MAX_LINE_BYTES, ControlError, Line, decode, encode
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,11 @@ _AGAIN_S = 0.5
 class Channel:
     """One connection, which a task of its own opens again whenever it breaks."""
 
-    def __init__(self, path: str, on_line: Callable[[Line], None]) -> None:
+    def __init__(
+        self, path: str, on_line: Callable[[Line], None], first: Line | None = None
+    ) -> None:
+        """Take what to call for each line, and what to say first on each connection."""
+        self._first = first
         self._path = path
         self._on_line = on_line
         self._writer: asyncio.StreamWriter | None = None
@@ -44,7 +48,7 @@ class Channel:
             self._writer.close()
         self._writer = None
 
-    def send(self, order: Order) -> None:
+    def send(self, order: Line) -> None:
         """Send an order; dropped while disconnected, as the supervisor lists all on connecting."""
         if self._writer is not None:
             self._writer.write(encode(order))
@@ -67,6 +71,8 @@ class Channel:
     async def _converse(self) -> None:
         reader, self._writer = await asyncio.open_unix_connection(self._path, limit=MAX_LINE_BYTES)
         try:
+            if self._first is not None:
+                self.send(self._first)
             while data := await reader.readline():
                 self._read(data)
         finally:

@@ -216,6 +216,26 @@ class Pool:
         """Return the tenant of a running task; None if it has ended."""
         return self._dispatcher.tenant_of(task_id)
 
+    async def complete(self, worker: str, prompt: str, n_predict: int) -> str:
+        """Ask one worker for its greedy answer to a prompt, also if it is held."""
+        return await self._calls.complete(worker, prompt, n_predict)
+
+    def has_worker(self, name: str) -> bool:
+        """Whether a worker of this name is connected."""
+        return any(one.name == name for one in self._dispatcher.workers.values())
+
+    def drain_worker(self, name: str) -> None:
+        """Tell a worker to finish, or to give its tasks to others, and to leave."""
+        for one in self._dispatcher.workers.values():
+            if one.name == name:
+                self._transport.tell(one.key, m.Drain())
+
+    def forget_worker(self, name: str) -> None:
+        """Free the slot ids of a worker that will not come back; one that is there keeps them."""
+        if not self.has_worker(name):
+            self._dispatcher.slots.forget(name)
+            self._metrics.rates.forget(name)
+
     def abandon(self, model: str) -> None:
         """Fail what waits for a model that was unloaded."""
         self._transport.abandon(model)

@@ -100,12 +100,14 @@ def health(dispatcher: Dispatcher, *, given_up: bool) -> Health:
 
 def view(worker: Worker) -> WorkerView:
     """Return what the metrics show of a worker."""
+    state = "sleeping" if worker.is_ready and worker.is_sleeping else str(worker.state)
     return WorkerView(
         name=worker.name,
         model=worker.model,
-        state="sleeping" if worker.is_ready and worker.is_sleeping else worker.state,
+        state="held" if worker.is_held else state,
         n_slots=worker.n_slots,
         n_busy=worker.n_busy,
+        n_waiting=worker.n_ahead,
     )
 
 

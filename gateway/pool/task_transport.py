@@ -79,6 +79,10 @@ class TaskTransport:
             for key, demand in self._dispatcher.demand.changed(now):
                 self._peers.post(key, demand)
 
+    def tell(self, key: str, message: m.Message) -> None:
+        """Send a worker a message that belongs to no task."""
+        self._peers.post(key, message)
+
     def abandon(self, model: str) -> None:
         """Fail the tasks that wait for a model that was unloaded."""
         self._perform(self._dispatcher.abandon(model))
@@ -367,12 +371,7 @@ class TaskTransport:
         self._perform(opened)
         logger.info(
             "worker ready",
-            extra={
-                "worker": peer.name,
-                "model": card.name,
-                "n_slots": card.n_slots,
-                "action": "it is tried before it gets tasks" if ready.is_held else None,
-            },
+            extra={"worker": peer.name, "model": card.name, "n_slots": card.n_slots},
         )
 
     def _advance(self, peer: WorkerConnection, envelope: Envelope, now: float) -> None:

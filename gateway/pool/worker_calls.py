@@ -12,14 +12,18 @@ from gateway.pool.model_settings import ModelSettings, Scales
 from gateway.pool.status import guess_slots
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
-from gateway.pool.workers import Worker
+from gateway.pool.workers import Worker, WorkerState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import EndThoughts, SetLora, SetSystemPrompt, ThoughtsEnded
 
 _INSPECT_LIMIT_S = 2.0
 _CALL_LIMIT_S = 10.0
+_COMPLETE_LIMIT_S = 50.0
+"""Less than the supervisor's patience with a golden prompt, so that the cause is told."""
+_LOOK_AGAIN_S = 0.05
 _REFUSALS = (ErrorCode.INVALID_REQUEST, ErrorCode.CONTEXT_EXCEEDED, ErrorCode.NOT_SUPPORTED)
 
 Submit = Callable[[m.TaskMessage, TaskSpec], TaskStream]
@@ -78,6 +82,38 @@ class WorkerCalls:
         except TaskError:
             await self._call_all(self._settings.set_system_prompt(card.name, before), card.name)
             raise
+
+    async def complete(self, name: str, prompt: str, n_predict: int) -> str:
+        """Ask one worker for its greedy answer to a prompt, also if it is held.
+
+        It needs no credit, and neither uses nor leaves anything in the cache. Raises `TaskError`
+        and `TimeoutError`.
+        """
+        async with asyncio.timeout(_COMPLETE_LIMIT_S):
+            worker = await self._connected(name)
+            params = SamplingParams(
+                temperature=0.0, n_predict=n_predict, cache_prompt=False, seed=0
+            )
+            spec = TaskSpec(
+                task_id=self._next_id(),
+                model=worker.model,
+                takes_credit=False,
+                worker=name,
+                is_bound=True,
+            )
+            stream = self._submit(m.Generate(prompt=prompt, params=params), spec)
+            try:
+                return await _text_of(stream)
+            finally:
+                stream.close()
+
+    async def _connected(self, name: str) -> Worker:
+        """Wait until a worker of this name is ready, or held."""
+        while True:
+            for worker in self._dispatcher.workers.values():
+                if worker.name == name and worker.state is WorkerState.READY:
+                    return worker
+            await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def slots(
         self, model: str | None
@@ -146,3 +182,12 @@ class WorkerCalls:
                 return await stream.result()
         finally:
             stream.close()
+
+
+async def _text_of(stream: TaskStream) -> str:
+    """Return the whole text of a generation; raises `TaskError`."""
+    text: list[str] = []
+    while not isinstance(message := await stream.receive(), m.Terminal):
+        if isinstance(message, m.Delta):
+            text.append(message.text)
+    return "".join(text)

@@ -5,7 +5,7 @@ gateway counts it: taken when a task is assigned, returned by its terminal messa
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from gateway.pool.task import Task
@@ -214,11 +214,20 @@ class SlotMap:
         """Give a worker its range; those of later names move if it is new or has changed."""
         sizes = {one: len(ids) for one, ids in self._ranges.items()} | {name: card.n_slots}
         self._models[name] = card.name
+        self._arrange(sizes)
+
+    def _arrange(self, sizes: Mapping[str, int]) -> None:
         self._ranges.clear()
         start = 0
         for one in sorted(sizes, key=_natural):
             self._ranges[one] = range(start, start + sizes[one])
             start += sizes[one]
+
+    def forget(self, name: str) -> None:
+        """Free the range of a worker that will not come back."""
+        if self._ranges.pop(name, None) is not None:
+            del self._models[name]
+            self._arrange({one: len(ids) for one, ids in self._ranges.items()})
 
     def base(self, name: str) -> int:
         """Return the id of the worker's slot 0."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.config.limits import LimitsConfig
+from protocol.config.rollout_config import RolloutConfig
 from protocol.config.worker_config import WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.wire.schema import param, read, refuse_unknown
@@ -152,6 +153,11 @@ class GatewayConfig:
         True, "Load a model when a request names it; if off, only POST /models/load does."
     )
     control: str = param("", "Unix socket of the supervisor; `llamapool serve` sets it.")
+    admin_socket: str = param(
+        "",
+        "Unix socket of the admin API, for who may enter its folder; empty: `admin.sock` in the "
+        "runtime directory.",
+    )
     heartbeat_s: float = param(1.0, "Seconds between two heartbeats of a worker.", low=0.05)
     metrics: bool = param(False, "Serve Prometheus metrics at GET /metrics.")
     slots: bool = param(True, "Serve the state of each slot at GET /slots.")
@@ -219,6 +225,7 @@ class PoolConfig:
     gateway: GatewayConfig = param(GatewayConfig(), "The gateway.")
     worker: tuple[WorkerConfig, ...] = param((), "The workers, one table for each model.")
     log: LogConfig = param(LogConfig(), "The log.")
+    rollout: RolloutConfig = param(RolloutConfig(), "How workers are replaced.")
     runtime_dir: str = param(
         "", "Folder of sockets and of the resolved configuration; empty: a new temporary folder."
     )

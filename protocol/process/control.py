@@ -1,15 +1,18 @@
-"""The control channel: orders of the gateway to the supervisor, and its reports.
+"""The control channel: orders of the gateways to the supervisor, and its reports.
 
-The gateway decides which models run; the supervisor owns the processes. Between them is a unix
-stream socket in the runtime directory with one JSON object a line. Both ends are of one release and
-one host, so unknown fields are an error.
+A gateway decides which models run and passes on what an admin asks for; the supervisor owns the
+processes. Between them is a unix stream socket in the runtime directory with one JSON object a
+line. Both ends are of one release and one host, so unknown fields are an error.
 """
 
 import dataclasses
 import json
+import types
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 SUCCESSOR_VARIABLE = "LLAMAPOOL_SUCCESSOR"
@@ -95,9 +98,171 @@ class WorkerReport:
     """Reason of such an end."""
 
 
-Line = Order | Listed | WorkerReport
+# ---- what an admin asks for, and what becomes of it -------------------------------------------
 
-_KINDS: Mapping[str, type[Any]] = {"order": Order, "models": Listed, "worker": WorkerReport}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe:
+    """First line of a gateway that wants `FleetReport`, and that answers `GoldenQuestion`."""
+
+
+class WorkerVerb(StrEnum):
+    """What an admin does with one worker."""
+
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOrder:
+    """Take a worker out of service, or start it again; answered by `Reply`."""
+
+    id: int
+    verb: WorkerVerb
+    worker: str
+    force: bool = False
+    """Also if it is the only one of its model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Golden:
+    """A prompt whose greedy answer a new worker must give."""
+
+    prompt: str
+    answer: str | None = None
+    """What the answer begins with; None: what the old worker answers, if it must be the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutOrder:
+    """Replace the workers, one at a time; answered by `Reply` once it has begun."""
+
+    id: int
+    config: str = ""
+    """Path of the configuration file; empty: the one that was read last."""
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options that stand above the file: `worker.n_ctx` to its value."""
+    golden: tuple[Golden, ...] = ()
+    """Besides those of the configuration."""
+    only_changed: bool = False
+    """Leave the workers alone whose configuration and files are as they were."""
+    surge: str = "auto"
+    """Start the new worker before the old one leaves: `auto` where memory allows, `on`, `off`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortOrder:
+    """End the rolling change and go back; answered by `Reply`."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answers an order of an admin."""
+
+    id: int
+    error: str = ""
+    """Why it is not carried out; empty if it is."""
+    is_unknown: bool = False
+    """There is no such worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenQuestion:
+    """Asks a worker for the greedy answer to a prompt; answered by `Answered`."""
+
+    id: int
+    worker: str
+    prompt: str
+    n_predict: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A worker's answer."""
+
+    id: int
+    text: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReport:
+    """One process of the supervisor."""
+
+    name: str
+    model: str
+    """Empty for a gateway."""
+    state: str
+    """`waiting`, `starting`, `ready`, `quarantined`, `given up`, `leaving` or `drained`."""
+    pid: int = 0
+    n_restarts: int = 0
+    progress: float = 0.0
+    """Share of the model that is loaded, 0 to 1."""
+    retry_s: float = 0.0
+    """Seconds until it starts again, at the time of the report."""
+    why: str = ""
+    """Why it does not run."""
+
+
+class RolloutState(StrEnum):
+    """Where a rolling change is."""
+
+    NONE = "none"
+    RUNNING = "running"
+    GOING_BACK = "going back"
+    DONE = "done"
+    FAILED = "failed"
+    """All is as it was before, as far as `why` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutReport:
+    """The rolling change that runs, or the last one."""
+
+    state: RolloutState = RolloutState.NONE
+    number: int = 0
+    """Counts the rolling changes since the supervisor's start."""
+    n_done: int = 0
+    n_total: int = 0
+    worker: str = ""
+    """The worker that is being replaced."""
+    step: str = ""
+    why: str = ""
+    """Why it failed."""
+    least_serving: int = 0
+    """Fewest workers that served at the same time."""
+    n_before: int = 0
+    """Workers that served when it began."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReport:
+    """All processes of the supervisor; sent when something of it changes."""
+
+    processes: tuple[ProcessReport, ...] = ()
+    rollout: RolloutReport = RolloutReport()
+
+
+ModelLine = Order | Listed | WorkerReport
+AdminOrder = WorkerOrder | RolloutOrder | AbortOrder
+Line = ModelLine | Subscribe | AdminOrder | Reply | GoldenQuestion | Answered | FleetReport
+
+_KINDS: Mapping[str, type[Any]] = {
+    "order": Order,
+    "models": Listed,
+    "worker": WorkerReport,
+    "subscribe": Subscribe,
+    "worker_order": WorkerOrder,
+    "rollout": RolloutOrder,
+    "abort": AbortOrder,
+    "reply": Reply,
+    "ask": GoldenQuestion,
+    "answered": Answered,
+    "fleet": FleetReport,
+}
 _NAMES = {cls: name for name, cls in _KINDS.items()}
 
 
@@ -114,27 +279,31 @@ def decode(data: bytes) -> Line:
     """Read one line; raises `ControlError`."""
     try:
         fields = json.loads(data)
-        cls = _KINDS[fields.pop("kind")]
-        fields = {name: _frozen(value) for name, value in fields.items()}
-        if cls is Listed:
-            fields["models"] = tuple(_model(model) for model in fields["models"])
-            fields["workers"] = tuple(_worker(**worker) for worker in fields["workers"])
-        return _worker(**fields) if cls is WorkerReport else _typed(cls(**fields))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        line: Line = _built(_KINDS[fields.pop("kind")], fields)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ControlError(f"not a control line: {error!r}") from error
+    return line
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _built(kind: Any, value: Any) -> Any:
+    """Make a value of a field's type out of JSON; raises `TypeError` or `ValueError`."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        made: Any = kind
+        hints = _hints(made)
+        return made(**{name: _built(hints[name], one) for name, one in value.items()})
+    if origin is tuple:
+        return tuple(_built(inner[0], one) for one in value)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _built(inner[0], value)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return kind(value)
+    wanted = (int, float) if kind is float else origin or kind
+    if not isinstance(value, wanted) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{value!r} is no {kind}")
+    return value
 
 
-def _model(fields: Mapping[str, Any]) -> ModelInfo:
-    return ModelInfo(**{name: _frozen(value) for name, value in fields.items()})
-
-
-def _worker(*, phase: str, **fields: Any) -> WorkerReport:
-    return WorkerReport(phase=Phase(phase), **fields)
-
-
-def _typed(line: Order | Listed) -> Line:
-    return dataclasses.replace(line, verb=Verb(line.verb)) if isinstance(line, Order) else line
+@cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)

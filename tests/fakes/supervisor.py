@@ -9,6 +9,7 @@ from protocol.process.control import (
     ModelInfo,
     Order,
     Phase,
+    Subscribe,
     Verb,
     WorkerReport,
     decode,
@@ -33,7 +34,7 @@ class FakeSupervisor:
         self.orders: list[str] = []
         self.workers: dict[str, FakeWorker] = {}
         self._server: asyncio.Server | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._writers: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "FakeSupervisor":
@@ -50,14 +51,16 @@ class FakeSupervisor:
         self._server.close()
 
     def hang_up(self) -> None:
-        """Break the connection."""
-        if self._writer is not None:
-            self._writer.close()
+        """Break the connections."""
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
 
     def send(self, line: Line) -> None:
-        """Send a line, whether it fits or not."""
-        assert self._writer is not None
-        self._writer.write(encode(line))
+        """Send a line, whether it fits or not; the connection of admins ignores it."""
+        assert self._writers
+        for writer in self._writers:
+            writer.write(encode(line))
 
     def report(self, model: str, phase: Phase, exit_code: int = 0, why: str = "") -> None:
         """Report a model's only worker."""
@@ -67,13 +70,16 @@ class FakeSupervisor:
         )
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+        self._writers.append(writer)
         workers = tuple(
             WorkerReport(model=name, worker=f"{name}-1", phase=Phase.READY) for name in self.workers
         )
-        self.send(Listed(models=tuple(self.models), is_greeting=True, workers=workers))
+        greeting = Listed(models=tuple(self.models), is_greeting=True, workers=workers)
+        writer.write(encode(greeting))
         while data := await reader.readline():
             order = decode(data)
+            if isinstance(order, Subscribe):
+                continue
             assert isinstance(order, Order)
             self.orders.append(f"{order.verb} {order.model}".strip())
             task = asyncio.create_task(self._obey(order))

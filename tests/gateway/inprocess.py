@@ -80,7 +80,7 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
     metrics = Metrics()
     parts = parts_of(config, metrics)
     pool = parts.pool
-    app: Any = build_app(config, pool, metrics, parts.router)
+    app: Any = build_app(config, pool, metrics, parts.router, parts.supervisor)
     await parts.start()
     server = HttpServer(app, server_config(config, metrics.connections), socks)
     await server.start()

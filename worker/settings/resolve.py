@@ -20,7 +20,7 @@ from worker.host.weights import files
 from worker.prompt.api_like_oai_template import formatted
 from worker.prompt.structured import constrained
 from worker.prompt.templates.choice import templated
-from worker.settings.download import fetched
+from worker.settings.download import fetched, located
 from worker.settings.model_file import weigh
 from worker.settings.side_files import with_side_files
 from worker.speculation.kinds import with_speculation
@@ -33,10 +33,11 @@ _GGUF_MAGIC = b"GGUF"
 _UNIX_PATH_MAX = 107
 _SOCKET_NAME = "workers.sock"
 _CONTROL_NAME = "control.sock"
+_ADMIN_NAME = "admin.sock"
 
 _GATEWAY_PATHS = (
     *("api_key_file", "ssl_key_file", "ssl_cert_file", "static_path", "media_path"),
-    *("models_dir", "models_preset"),
+    *("models_dir", "models_preset", "admin_socket"),
 )
 _WORKER_PATHS = (
     "model",
@@ -71,25 +72,45 @@ def settle(
 
     If models are loaded on demand, there are no workers yet.
     """
-    workers = config.worker or (WorkerConfig(),)
     bind = config.gateway.bind or (local_endpoint(runtime_dir),)
     if chooses_models(config):
         return _choosing(config, _endpoints(bind, "bind"), runtime_dir), ()
-    named = [
-        replace(one, connect=_endpoints(_dialled(one, config.gateway, bind[0]), "connect"), count=1)
-        for worker in (_prepared(one, fetch) for one in workers)
-        for one in counted(worker, host.name)
-    ]
+    named = _named_workers(config, bind, host, fetch)
     sizes = {path: weigh(path) for one in named for path in files(one)}
     placements = place(host, named, sizes)
     _refuse_duplicates(named)
+    gateway = replace(
+        config.gateway,
+        bind=_endpoints(bind, "bind"),
+        control=f"{runtime_dir}/{_CONTROL_NAME}",
+        admin_socket=config.gateway.admin_socket or f"{runtime_dir}/{_ADMIN_NAME}",
+    )
     resolved = replace(
         config,
-        gateway=replace(config.gateway, bind=_endpoints(bind, "bind")),
+        gateway=gateway,
         worker=tuple(map(_placed, named, placements)),
         runtime_dir=runtime_dir,
     )
     return resolved, placements
+
+
+def _named_workers(
+    config: PoolConfig, bind: tuple[str, ...], host: Host, fetch: Fetch
+) -> list[WorkerConfig]:
+    return [
+        replace(one, connect=_endpoints(_dialled(one, config.gateway, bind[0]), "connect"), count=1)
+        for worker in (_prepared(one, fetch) for one in config.worker or (WorkerConfig(),))
+        for one in counted(worker, host.name)
+    ]
+
+
+def tables(config: PoolConfig, *, runtime_dir: str, host: Host) -> tuple[WorkerConfig, ...]:
+    """Return each worker as its table says, before it gets its share of the machine.
+
+    Its files are there already: `resolve` has fetched them.
+    """
+    bind = config.gateway.bind or (local_endpoint(runtime_dir),)
+    return tuple(_named_workers(config, bind, host, located))
 
 
 def _placed(worker: WorkerConfig, where: Placement) -> WorkerConfig:
@@ -122,8 +143,12 @@ def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> Po
     for one in config.worker:
         for name in filter(lambda name: getattr(one, name), _OF_A_MODEL):
             raise ConfigError(f"{name} does not go with models_dir or models_preset: choose one")
-    control = f"{runtime_dir}/{_CONTROL_NAME}"
-    gateway = replace(config.gateway, bind=bind, control=control)
+    gateway = replace(
+        config.gateway,
+        bind=bind,
+        control=f"{runtime_dir}/{_CONTROL_NAME}",
+        admin_socket=config.gateway.admin_socket or f"{runtime_dir}/{_ADMIN_NAME}",
+    )
     return replace(config, gateway=gateway, runtime_dir=runtime_dir)
 
 

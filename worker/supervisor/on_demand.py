@@ -6,7 +6,6 @@ which models run; the supervisor decides when a dead process starts again.
 
 import logging
 import os
-import selectors
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,28 +49,19 @@ class OnDemand:
         """Names of the models that can be loaded."""
         return tuple(self._catalog.entries)
 
-    def open(self, selector: selectors.BaseSelector, watches: list[ChildWatch], now: float) -> None:
-        """Listen for orders, and load the models with `load-on-startup`."""
+    def open(self, watches: list[ChildWatch], now: float) -> None:
+        """Load the models with `load-on-startup`."""
         self._watches = watches
-        self._control.open(selector, self._greeting)
         for entry in self._catalog.entries.values():
             if entry.load_on_startup:
                 self._load(entry, now)
 
-    def close(self) -> None:
-        """Close the control channel."""
-        self._control.close()
-
-    def obey(self, now: float) -> None:
-        """Carry out the gateway's orders."""
-        for order in self._control.take():
-            self._obey(order, now)
-
-    def _obey(self, order: Order, now: float) -> None:
+    def obey(self, order: Order, now: float) -> None:
+        """Carry out an order of a gateway."""
         entry = self._catalog.entries.get(order.model)
         match order.verb:
             case Verb.RELOAD:
-                self._reload()
+                self.reread()
             case Verb.UNLOAD:
                 self._unload(order.model, now)
             case Verb.LOAD if entry is None:
@@ -116,14 +106,16 @@ class OnDemand:
             why=watch.cause() if is_fault else "",
         )
 
-    def _greeting(self) -> Iterator[Line]:
+    def greeting(self) -> Iterator[Line]:
+        """Yield the first lines of a connection."""
         workers = tuple(self._told.values())
         yield Listed(models=self._infos(), is_greeting=True, workers=workers)
 
     def _infos(self) -> tuple[ModelInfo, ...]:
         return tuple(entry.info for entry in self._catalog.entries.values())
 
-    def _reload(self) -> None:
+    def reread(self) -> None:
+        """Look for models again, and tell the gateways."""
         error = ""
         try:
             self._catalog.read()

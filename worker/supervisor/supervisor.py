@@ -27,7 +27,7 @@ from worker.supervisor.children.restart_policy import (
 )
 from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.gateways import GatewayReload, Reread
-from worker.supervisor.on_demand import OnDemand
+from worker.supervisor.orders import Orders
 from worker.supervisor.start_notice import StartNotice
 from worker.supervisor.status import SupervisorStatus
 from worker.supervisor.terminal import Console
@@ -63,8 +63,8 @@ class Settings:
     drain_timeout_s: float = 600.0
     notice: StartNotice = StartNotice()
     policy: Policy = Policy()
-    on_demand: OnDemand | None = None
-    """Models that are loaded by order of the gateway."""
+    orders: Orders | None = None
+    """What gateways and admins may order."""
     reread: Reread | None = None
     """Called by SIGHUP; None: the gateways are not replaced."""
 
@@ -80,7 +80,8 @@ class Supervisor:
         self._phase = SupervisorPhase.RUNNING
         self._phase_ends_at = 0.0
         self._exit_code = 0
-        self._on_demand = on_demand = settings.on_demand
+        self._orders = orders = settings.orders
+        self._on_demand = orders.on_demand if orders else None
         self._children = Children(
             settings.launches, settings.runtime_dir, console, notifier, self._policy_of
         )
@@ -90,7 +91,7 @@ class Supervisor:
             settings.reread,
             drain_timeout_s=settings.drain_timeout_s,
         )
-        models = on_demand.models if on_demand else None
+        models = orders.models if orders else None
         self._status = SupervisorStatus(self._children, console, notifier, settings.notice, models)
 
     def run(self) -> int:
@@ -99,8 +100,8 @@ class Supervisor:
         self._status.begin(time.monotonic())
         try:
             with selector, self._signals.attached(selector):
-                if self._on_demand:
-                    self._on_demand.open(selector, children.watches, time.monotonic())
+                if self._orders:
+                    self._orders.open(children, time.monotonic())
                 self._turn(time.monotonic())
                 while not self._is_over():  # true right after the turn that reaped the last child
                     for key, _ in selector.select(self._timeout_s(time.monotonic())):
@@ -109,8 +110,8 @@ class Supervisor:
         finally:
             children.kill(children.watches)  # none is left after a normal end
             self._close_listeners()
-            if self._on_demand:
-                self._on_demand.close()
+            if self._orders:
+                self._orders.close()
         logger.info("ended", extra={"exit_code": self._exit_code})
         return self._exit_code
 
@@ -126,6 +127,8 @@ class Supervisor:
             if number is signal.SIGHUP and not self._console.is_hung_up():
                 logger.info("reloading", extra={"signal": number.name})
                 self._reload.ask()
+                if self._orders:
+                    self._orders.reread(now)
             elif self._phase is SupervisorPhase.RUNNING:
                 logger.info("draining", extra={"signal": number.name})
                 self._console.tell("\nFinishing running requests; Ctrl-C again ends at once.\n")
@@ -146,8 +149,8 @@ class Supervisor:
         self._obey_signals(now)
         children.reap(now, restarts=self._phase is SupervisorPhase.RUNNING)
         if self._phase is SupervisorPhase.RUNNING:
-            if self._on_demand:
-                children.guarded(partial(self._on_demand.obey, now))
+            if self._orders:
+                children.guarded(partial(self._orders.obey, now))
             children.guarded(partial(self._reload.turn, now))
             children.start_due(now)
             children.kill_late(now)
@@ -155,14 +158,15 @@ class Supervisor:
             self._give_up_without_workers(now)
         else:
             self._keep_deadline(now)
-        if self._on_demand:
-            children.guarded(self._on_demand.tell)
+        if self._orders:
+            children.guarded(partial(self._orders.tell, now))
         children.guarded(partial(self._status.tell, self._phase.value, now))
 
     def _timeout_s(self, now: float) -> float | None:
         times = [self._phase_ends_at]
         if self._phase is SupervisorPhase.RUNNING:
             times = [*self._children.deadlines(), *self._reload.deadlines()]
+            times += self._orders.deadlines() if self._orders else ()
         if (beat_at := self._status.next_beat_at) is not None:
             times.append(beat_at)
         return max(0.0, min(times) - now) if times else None
@@ -189,7 +193,7 @@ class Supervisor:
     def _give_up_without_workers(self, now: float) -> None:
         if self._phase is not SupervisorPhase.RUNNING:  # the gateways were given up in this turn
             return
-        if self._on_demand:  # it is normal to have no worker
+        if self._orders and self._orders.keeps_going:  # it is normal to have no worker
             return
         workers = self._children.workers
         if all(watch.child.state in _OUT for watch in workers):

@@ -36,9 +36,11 @@ from protocol.wire.shapes import (
     INT32_MAX,
     Clamp,
     Either,
+    Entries,
     Fields,
     FieldShape,
     Flag,
+    Free,
     Items,
     Number,
     Several,
@@ -267,6 +269,23 @@ BODIES: Mapping[str, Body] = {
         required=("instances",),
     ),
     "Props": Body(doc="Properties to change; there are none."),
+    "WorkerOrder": Body(
+        doc="Which worker, and whether also if it is the only one of its model.",
+        fields={"worker": _NAME, "force": _FLAG},
+        required=("worker",),
+    ),
+    "Rollout": Body(
+        doc="How the workers change; nothing: they are started anew as they are configured.",
+        fields={
+            "config": _MODEL,
+            "options": Entries(Free(8, 65536), 256),
+            "golden": Items(
+                Fields({"prompt": TextShape(most=65536), "answer": TextShape(most=65536)}), 16
+            ),
+            "only_changed": _FLAG,
+            "surge": WORD,
+        },
+    ),
     "ModelOrder": Body(doc="Which model.", fields={"model": _MODEL}, required=("model",)),
 }
 

@@ -68,6 +68,14 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointText] = {
     **_reading("/slots", "List the slots"),
     **_reading("/metrics", "Figures for Prometheus", kinds=("text/plain",)),
     **_reading("/openapi.json", "This document"),
+    **_reading("/admin/status", "Return the state of the pool, for `llamapool status`"),
+    **_reading("/admin/workers", "List the workers"),
+    **_reading("/admin/quarantine", "List the prompts under which workers died"),
+    **_reading("/admin/rollout", "Return the rolling change that runs, or the last one"),
+    **_aliases("/admin/drain", "WorkerOrder", "Take a worker out of service"),
+    **_aliases("/admin/undrain", "WorkerOrder", "Start a drained worker again"),
+    **_aliases("/admin/rollout", "Rollout", "Replace the workers, one at a time"),
+    **_aliases("/admin/rollout/abort", "", "End the rolling change and go back"),
     ("DELETE", "/models"): EndpointText(summary="Refused: there are no downloads to delete"),
 }
 

@@ -28,9 +28,17 @@ logger = logging.getLogger(__name__)
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/livez", "/readyz"})
 
+OPERATOR = "llamapool.operator"
+"""Set in a scope by the listener of the admin socket; nothing that a client sends sets it."""
+ADMIN_PREFIX = "/admin/"
+
 _TENANT_CHARS = 12
 _ADMIN_MARK = "admin"
 _NEEDS_ADMIN = "This changes the server for all of its clients: it needs an admin key"
+_NEEDS_SOCKET = (
+    "This server has no keys, so the admin API answers on its host only, over the socket "
+    "admin.sock in the runtime directory: `llamapool status` there finds it"
+)
 _NEEDS_OWN_PAGE = "A page of another site may not do this: name its origin with --cors-origins"
 
 
@@ -169,7 +177,8 @@ class AuthMiddleware:
     """Answers 401, or identifies the client for the layers below.
 
     Sets `scope["tenant"]`; `scope["namespace"]` of its cache; `scope["key"]`, the name of its key,
-    empty without keys; `scope["is_admin"]`, whether it may change the server for all.
+    empty without keys; `scope["is_admin"]`, whether it may change the server for all;
+    `scope["is_operator"]`, whether it came over the admin socket, which no key opens.
     """
 
     def __init__(self, app: ASGIApp, ring: KeyRing, rules: Rules = _NO_RULES) -> None:
@@ -182,6 +191,7 @@ class AuthMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope["is_operator"] = bool(scope.get(OPERATOR))
         if not self._admit(scope):
             await refused_response(BAD_KEY, scope["path"])(scope, receive, send)
             return
@@ -190,6 +200,9 @@ class AuthMiddleware:
     def _admit(self, scope: Scope) -> bool:
         """Identify the client in the scope; returns False if its key is missing or unknown."""
         ring, rules = self._ring, self._rules
+        if scope["is_operator"] and scope["path"].startswith(ADMIN_PREFIX):
+            scope.update(_anybody(scope), is_admin=True)
+            return True
         if ring.is_open:
             is_own = not is_foreign_page(scope["headers"], rules.origins)
             scope.update(_anybody(scope), is_admin=is_own)
@@ -223,15 +236,29 @@ def require_admin(scope: Scope) -> None:
         raise RequestRefused(403, message, "permission_error")
 
 
+def require_operator(scope: Scope) -> None:
+    """Raise `RequestRefused` unless an admin's key or the admin socket lets the client in.
+
+    Without keys an address alone would not do: behind a proxy on this host, or by a web page that
+    a browser here shows, everybody comes from here.
+    """
+    if scope["is_operator"]:
+        return
+    if not scope["key"]:
+        raise RequestRefused(403, _NEEDS_SOCKET, "permission_error")
+    require_admin(scope)
+
+
 class AdminOnly:
     """An endpoint that changes the server for all of its clients."""
 
-    def __init__(self, endpoint: ASGIApp) -> None:
+    def __init__(self, endpoint: ASGIApp, require: Callable[[Scope], None] = require_admin) -> None:
         self._endpoint = endpoint
+        self._require = require
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of an admin."""
-        require_admin(scope)
+        self._require(scope)
         await self._endpoint(scope, receive, send)
 
 

@@ -26,7 +26,7 @@ async def routing(
 ) -> AsyncIterator[tuple[Running, FakeSupervisor]]:
     async with (
         FakeSupervisor(folder, *names) as supervisor,
-        running(folder, control=supervisor.path, **settings) as gateway,
+        running(folder, models_dir="models", control=supervisor.path, **settings) as gateway,
     ):
         yield gateway, supervisor
 

@@ -10,13 +10,23 @@ import pytest
 from protocol.errors import ConfigError
 from protocol.process.control import (
     ControlError,
+    FleetReport,
+    Golden,
     Line,
     Listed,
     ModelInfo,
     Order,
     Phase,
+    ProcessReport,
+    Reply,
+    RolloutOrder,
+    RolloutReport,
+    RolloutState,
+    Subscribe,
     Verb,
+    WorkerOrder,
     WorkerReport,
+    WorkerVerb,
     decode,
     encode,
 )
@@ -37,6 +47,18 @@ GREETING = Listed(
         GREETING,
         Listed(error="no\nway"),
         WorkerReport(model="ä", worker="w", phase=Phase.GONE, exit_code=-9, why="killed"),
+        Subscribe(),
+        WorkerOrder(id=1, verb=WorkerVerb.DRAIN, worker="h/a-1", force=True),
+        RolloutOrder(
+            id=2,
+            config="/a.toml",
+            options={"worker.n_ctx": 5, "worker.lora": ["a", "b"]},
+            golden=(Golden(prompt="x"), Golden(prompt="y", answer="z\n")),
+        ),
+        FleetReport(
+            processes=(ProcessReport(name="a-1", model="a", state="ready", retry_s=1),),
+            rollout=RolloutReport(state=RolloutState.FAILED, why="it differs"),
+        ),
     ],
 )
 def test_lines_read_back_to_the_same(line: Line) -> None:
@@ -56,6 +78,11 @@ def test_lines_read_back_to_the_same(line: Line) -> None:
         b'{"kind":"order","verb":"load","more":1}',
         b'{"kind":"models","models":[{"no":1}],"workers":[]}',
         b'{"kind":"worker","model":"m","worker":"w","phase":"odd"}',
+        b'{"kind":"worker_order","id":"1","verb":"drain","worker":"w"}',
+        b'{"kind":"worker_order","id":true,"verb":"drain","worker":"w"}',
+        b'{"kind":"rollout","id":1,"options":[]}',
+        b'{"kind":"rollout","id":1,"golden":[{"prompt":1}]}',
+        b'{"kind":"fleet","processes":[1]}',
     ],
 )
 def test_anything_else_is_refused(data: bytes) -> None:
@@ -100,7 +127,7 @@ def test_a_connection_is_greeted_and_its_orders_are_taken_once(loop: Loop) -> No
         assert loop.server.take() == []
         peer.sendall(encode(Order(verb=Verb.LOAD, model="a"))[-5:])
         loop.turn()
-        assert loop.server.take() == [Order(verb=Verb.LOAD, model="a")]
+        assert [one.line for one in loop.server.take()] == [Order(verb=Verb.LOAD, model="a")]
         assert loop.server.take() == []
 
 
@@ -118,18 +145,40 @@ def test_reports_are_sent_whole_also_when_nobody_reads_for_a_while(loop: Loop) -
         assert n == expected
 
 
-def test_a_new_connection_replaces_the_old(loop: Loop) -> None:
-    with loop.dial() as old, loop.dial() as new:
-        assert decode(new.recv(4096)) == GREETING
-        assert decode(old.recv(4096)) == GREETING
-        assert old.recv(4096) == b""
+def test_every_gateway_has_its_connection(loop: Loop) -> None:
+    with loop.dial() as one, loop.dial() as other:
+        report = WorkerReport(model="a", worker="w", phase=Phase.READY)
+        loop.server.report(report)
+        for peer in (one, other):
+            lines = peer.makefile("rb")
+            assert [decode(lines.readline()) for _ in range(2)] == [GREETING, report]
+
+
+def test_what_admins_want_to_know_goes_to_those_that_asked_for_it(loop: Loop) -> None:
+    with loop.dial() as models, loop.dial() as admins:
+        assert decode(admins.recv(4096)) == GREETING
+        admins.sendall(encode(Subscribe()))
+        loop.turn()
+        ((line, peer),) = loop.server.take()
+        assert line == Subscribe()
+        assert loop.server.subscribers == [peer]
+        loop.server.publish(FleetReport())
+        loop.server.answer(peer, Reply(id=1, error="no"))
+        assert admins.makefile("rb").readline() == encode(FleetReport())
+        assert decode(models.recv(4096)) == GREETING
+        models.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            models.recv(1)
+    loop.turn()
+    loop.turn(0)
+    assert loop.server.subscribers == []
 
 
 def test_without_a_connection_reports_are_lost(loop: Loop) -> None:
     with loop.dial():
         pass
     loop.turn()
-    assert repr(loop.server).startswith("<ControlServer alone")
+    assert repr(loop.server).startswith("<ControlServer connections=0")
     loop.server.report(GREETING)
 
 

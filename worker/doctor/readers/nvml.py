@@ -1,6 +1,7 @@
 """Lists the GPUs of NVIDIA's driver; runs as a child, because a broken driver may hang.
 
-Prints `{"names": [...], "fault": "..."}`. Without the driver's library both are empty.
+Prints `{"names": [...], "fault": "...", "free": {"0": 123}}`, the last being free bytes by index in
+the order of the PCI bus. Without the driver's library all are empty.
 """
 
 import ctypes
@@ -16,15 +17,22 @@ def main() -> None:
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        sys.stdout.write(json.dumps({"names": [], "fault": ""}))
+        sys.stdout.write(json.dumps({"names": [], "fault": "", "free": {}}))
         return
     nvml.nvmlErrorString.restype = ctypes.c_char_p
     names: list[str] = []
-    fault = _fault(nvml, nvml.nvmlInit_v2()) or _names(nvml, names)
-    sys.stdout.write(json.dumps({"names": names, "fault": fault}))
+    free: dict[int, int] = {}
+    fault = _fault(nvml, nvml.nvmlInit_v2()) or _read(nvml, names, free)
+    sys.stdout.write(json.dumps({"names": names, "fault": fault, "free": free}))
 
 
-def _names(nvml: Any, names: list[str]) -> str:
+class _Memory(ctypes.Structure):
+    """`nvmlMemory_t`."""
+
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+def _read(nvml: Any, names: list[str], free: dict[int, int]) -> str:
     count = ctypes.c_uint()
     if fault := _fault(nvml, nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))):
         return fault
@@ -34,6 +42,9 @@ def _names(nvml: Any, names: list[str]) -> str:
         if fault := _fault(nvml, code or nvml.nvmlDeviceGetName(device, name, _NAME_CHARS)):
             return f"GPU {index}: {fault}"
         names.append(name.value.decode(errors="replace"))
+        memory = _Memory()
+        if not nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)):
+            free[index] = memory.free
     return ""
 
 

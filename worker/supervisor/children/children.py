@@ -95,6 +95,7 @@ class Children:
         child = watch.child
         child.become(ChildState.STARTING)
         watch.is_killed, watch.ready_at, watch.failure = False, 0.0, ""
+        watch.n_starts += 1
         try:
             child.spawn(self._env_of(watch))
         except (OSError, ValueError) as error:

@@ -24,6 +24,7 @@ class ChildWatch:
     """Whether any of its runs became READY."""
     heard_at: float = 0.0
     """Time of its last watchdog message since READY."""
+    n_starts: int = 0
     exit_code: int = 0
     failure: str = ""
     """Why it could not be started; empty if it could."""
@@ -39,6 +40,11 @@ class ChildWatch:
         """Whether it is killed if it sends no watchdog message in time."""
         is_watched = self.child.launch.watchdog_s > 0 and not self.is_killed
         return self.child.state is ChildState.READY and is_watched
+
+    @property
+    def n_restarts(self) -> int:
+        """Count the starts after the first one."""
+        return max(0, self.n_starts - 1)
 
     def leave(self) -> None:
         """Ask the process to leave; one that is not ready has nothing to finish and is killed."""

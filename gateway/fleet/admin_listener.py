@@ -1,0 +1,107 @@
+"""The socket of the admin API: whoever can enter its folder may administer the pool, without a key.
+
+It is `admin.sock` in the runtime directory, which only the user of the server can enter. Several
+gateways of one supervisor use one path: the newest has it, because each binds a name of its own and
+renames it over the path.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+from pathlib import Path
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.http.connections import Connections, ServerConfig
+from gateway.http.http_server import HttpServer
+from gateway.http.origin.auth import OPERATOR
+from gateway.metrics.counters import ConnectionCounts
+from protocol.config.config import GatewayConfig
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 16
+_CONNECTIONS = 64
+_HEAD_S = 10.0
+
+
+class AdminListener:
+    """Serves the application on the admin socket; without a path it does nothing."""
+
+    def __init__(self, app: ASGIApp, config: GatewayConfig) -> None:
+        self._path = Path(config.admin_socket) if config.admin_socket else None
+        self._app = _Operators(app, config.api_prefix)
+        self._inode = 0
+        self._server: HttpServer | None = None
+
+    def __repr__(self) -> str:
+        return f"<AdminListener {self._path}>"
+
+    async def start(self) -> None:
+        """Listen; a path that cannot be is logged, and the pool serves without it."""
+        if self._path is None:
+            return
+        try:
+            sock = self._bind(self._path)
+        except OSError as error:
+            logger.error(
+                "admin socket not open",
+                extra={
+                    "file": self._path,
+                    "cause": error.strerror or error,
+                    "action": "the admin API needs an admin's key",
+                },
+            )
+            return
+        self._server = HttpServer(self._app, _settings(), [sock])
+        await self._server.start()
+
+    def _bind(self, path: Path) -> socket.socket:
+        own = path.with_name(f"{path.name}.{os.getpid()}")
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            own.unlink(missing_ok=True)
+            sock.bind(str(own))
+            own.chmod(0o600)
+            sock.listen(_BACKLOG)
+            self._inode = own.stat().st_ino
+            own.rename(path)
+        except OSError:
+            sock.close()
+            with contextlib.suppress(OSError):
+                own.unlink()
+            raise
+        return sock
+
+    async def close(self) -> None:
+        """Stop, and remove the path unless a newer gateway has it."""
+        if self._server is None or self._path is None:
+            return
+        await self._server.close(grace_s=0)
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+
+
+def _settings() -> ServerConfig:
+    result = ServerConfig()
+    result.connections = Connections(ConnectionCounts(), limit=_CONNECTIONS, head_s=_HEAD_S)
+    result.backlog = _BACKLOG
+    result.include_server_header = False
+    result.errorlog = logging.getLogger("gateway.hypercorn")
+    return result
+
+
+class _Operators:
+    """Marks requests as those of whoever runs the server, and knows the prefix of the paths."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix.rstrip("/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = self._prefix + scope["path"]
+            scope = {**scope, OPERATOR: True, "path": path, "raw_path": path.encode()}
+        await self._app(scope, receive, send)

@@ -1,0 +1,143 @@
+"""The gateway's connection to its supervisor for admins: orders, their answers, and reports.
+
+It also answers the supervisor's own questions: the golden prompts of a rolling change, which go to
+one worker each.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+
+from gateway.models.channel import Channel
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.process.control import (
+    AdminOrder,
+    Answered,
+    FleetReport,
+    GoldenQuestion,
+    Line,
+    Reply,
+    Subscribe,
+)
+
+logger = logging.getLogger(__name__)
+
+_ASKED_AT_ONCE = 16
+"""Questions of the supervisor that are answered at the same time."""
+
+AskWorker = Callable[[str, str, int], Awaitable[str]]
+"""Asks a worker for the greedy answer to a prompt, of so many tokens; raises `TaskError`."""
+
+
+class SupervisorLink:
+    """Carries orders of admins; without a supervisor it refuses them."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        ask: AskWorker,
+        retired: Callable[[str], None] = lambda _: None,
+        timeout_s: float = 600.0,
+    ) -> None:
+        self.report = FleetReport()
+        """The supervisor's processes as it told them last; empty without a supervisor."""
+        self._channel = Channel(path, self._on_line, first=Subscribe()) if path else None
+        self._ask = ask
+        self._retired = retired
+        self._timeout_s = timeout_s
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+        self._gate = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    def __repr__(self) -> str:
+        return f"<SupervisorLink waiting={len(self._waiting)} {self._channel!r}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a supervisor hears orders."""
+        return self._channel is not None and self._channel.is_open
+
+    def open(self) -> None:
+        """Begin to dial the supervisor."""
+        if self._channel is not None:
+            self._channel.open()
+
+    def close(self) -> None:
+        """Hang up; orders that wait for an answer fail."""
+        if self._channel is not None:
+            self._channel.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(_unreachable())
+        for task in self._asking:
+            task.cancel()
+
+    async def order(self, make: Callable[[int], AdminOrder]) -> None:
+        """Give an order and wait until it is accepted.
+
+        `make` gets the order's id. Raises `TaskError`: NOT_FOUND for an unknown worker.
+        """
+        if self._channel is None:
+            raise TaskError(
+                ErrorCode.NOT_SUPPORTED,
+                "This gateway has no supervisor: its workers are started by others. Only "
+                "`llamapool serve` can do that",
+            )
+        if not self._channel.is_open:
+            raise _unreachable()
+        number = next(self._ids)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._channel.send(make(number))
+            async with asyncio.timeout(self._timeout_s):
+                reply = await future
+        except TimeoutError:
+            raise _unreachable() from None
+        finally:
+            del self._waiting[number]
+        if reply.is_unknown:
+            raise TaskError(ErrorCode.NOT_FOUND, reply.error, param="worker")
+        if reply.error:
+            raise InvalidRequest(reply.error)
+
+    def _on_line(self, line: Line) -> None:
+        match line:
+            case FleetReport():
+                self._compare(line)
+                self.report = line
+            case Reply():
+                future = self._waiting.get(line.id)
+                if future is not None and not future.done():
+                    future.set_result(line)
+            case GoldenQuestion():
+                task = asyncio.create_task(self._answer(line))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
+            case _:
+                return  # about models on demand, which another connection takes care of
+
+    def _compare(self, report: FleetReport) -> None:
+        """Forget the workers that the supervisor does not have any more."""
+        names = {one.name for one in report.processes}
+        for one in self.report.processes:
+            if one.model and one.name not in names:
+                self._retired(one.name)
+
+    async def _answer(self, ask: GoldenQuestion) -> None:
+        text = error = ""
+        try:
+            async with self._gate:
+                text = await self._ask(ask.worker, ask.prompt, ask.n_predict)
+        except TaskError as failure:
+            error = failure.message
+        except TimeoutError:
+            error = "it does not answer in time"
+        if self._channel is not None:
+            self._channel.send(Answered(id=ask.id, text=text, error=error))
+
+
+def _unreachable() -> TaskError:
+    return TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")

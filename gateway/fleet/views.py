@@ -1,0 +1,91 @@
+"""What the admin API shows: pure functions from what is known to JSON."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from gateway.metrics.metrics import WorkerView
+from protocol.process.control import FleetReport, ProcessReport, RolloutReport
+
+
+def worker_rows(
+    views: Iterable[WorkerView], report: FleetReport, rates: Mapping[str, float], own_host: str
+) -> list[dict[str, Any]]:
+    """List all workers: those that are connected, and those that the supervisor starts."""
+    processes = {one.name: one for one in report.processes if one.model}
+    rows = {view.name: _connected(view, processes.get(view.name), rates) for view in views}
+    for name, process in processes.items():
+        rows.setdefault(name, _away(process))
+    for name, row in rows.items():
+        host, slash, _ = name.rpartition("/")
+        row["host"] = host if slash else own_host if name in processes else ""
+    return [rows[name] for name in sorted(rows)]
+
+
+def _connected(
+    view: WorkerView, process: ProcessReport | None, rates: Mapping[str, float]
+) -> dict[str, Any]:
+    row = {
+        "name": view.name,
+        "model": view.model,
+        "state": view.state,
+        "is_supervised": process is not None,
+        "n_slots": view.n_slots,
+        "n_busy": view.n_busy,
+        "n_waiting": view.n_waiting,
+        "tokens_per_s": round(rates.get(view.name, 0.0), 1),
+        "is_ejected": view.is_ejected,
+        **_process(process),
+    }
+    if process is not None and process.state in ("leaving", "drained", "quarantined"):
+        row["state"] = process.state
+    return row
+
+
+def _away(process: ProcessReport) -> dict[str, Any]:
+    return {
+        "name": process.name,
+        "model": process.model,
+        "state": process.state,
+        "is_supervised": True,
+        "n_slots": 0,
+        "n_busy": 0,
+        "n_waiting": 0,
+        "tokens_per_s": 0.0,
+        "is_ejected": False,
+        **_process(process),
+    }
+
+
+def _process(process: ProcessReport | None) -> dict[str, Any]:
+    if process is None:
+        return {"pid": 0, "n_restarts": None, "progress": None, "retry_s": None, "why": ""}
+    return {
+        "pid": process.pid,
+        "n_restarts": process.n_restarts,
+        "progress": process.progress if process.state == "starting" else None,
+        "retry_s": process.retry_s or None,
+        "why": process.why,
+    }
+
+
+def gateway_rows(report: FleetReport, own_pid: int) -> list[dict[str, Any]]:
+    """List the gateways of this host; without a supervisor this one alone is known."""
+    rows = [
+        {
+            "name": one.name,
+            "state": one.state,
+            "pid": one.pid,
+            "n_restarts": one.n_restarts,
+            "is_this": one.pid == own_pid,
+        }
+        for one in report.processes
+        if not one.model
+    ]
+    alone = {"name": "gateway", "state": "ready", "pid": own_pid, "n_restarts": None}
+    return rows or [{**alone, "is_this": True}]
+
+
+def rollout_view(report: RolloutReport) -> dict[str, Any]:
+    """Show a rolling change."""
+    return {name: value for name, value in asdict(report).items() if value is not None}

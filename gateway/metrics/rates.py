@@ -1,0 +1,54 @@
+"""Tokens a second of each worker, over the last seconds: what an operator looks at.
+
+Prometheus derives rates from the counters; this is for `llamapool status`, which has no history.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+_WINDOW_S = 10.0
+_MOST_SAMPLES = 64
+"""Heartbeats of a window; with each end of a task there is one, so older ones are merged."""
+
+
+@dataclass(slots=True)
+class _Series:
+    epoch: int
+    samples: "deque[tuple[float, int]]" = field(default_factory=deque)
+    """Time and tokens generated since the worker's start."""
+
+
+class TokenRates:
+    """The last heartbeats of each worker."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, _Series] = {}
+
+    def __repr__(self) -> str:
+        return f"<TokenRates {len(self._series)}>"
+
+    def note(self, worker: str, epoch: int, n_predicted: int, now: float) -> None:
+        """Take in how many tokens a worker has generated since it started."""
+        series = self._series.get(worker)
+        if series is None or series.epoch != epoch:
+            series = self._series[worker] = _Series(epoch)
+        samples = series.samples
+        if len(samples) >= 2 and now - samples[-2][0] < _WINDOW_S / _MOST_SAMPLES:
+            samples[-1] = (now, n_predicted)
+        else:
+            samples.append((now, n_predicted))
+        while len(samples) > 2 and now - samples[1][0] > _WINDOW_S:
+            samples.popleft()
+
+    def rate(self, worker: str, now: float) -> float:
+        """Return the tokens a second; 0 for a worker that has not been heard of for a window."""
+        series = self._series.get(worker)
+        if series is None or now - series.samples[-1][0] > _WINDOW_S:
+            return 0.0
+        first, last = series.samples[0], series.samples[-1]
+        seconds = last[0] - first[0]
+        return (last[1] - first[1]) / seconds if seconds > 0 else 0.0
+
+    def forget(self, worker: str) -> None:
+        """Drop a worker that will not come back."""
+        self._series.pop(worker, None)

@@ -1,0 +1,155 @@
+"""The admin API, `/admin/...`: state of the pool, workers out of service, rolling changes."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.api.fields.options import read_flag, read_object, read_text
+from gateway.fleet.supervisor_link import SupervisorLink
+from gateway.fleet.views import gateway_rows, rollout_view, worker_rows
+from gateway.http.disconnect import disconnected, guarded
+from gateway.http.errors import RequestRefused, json_response
+from gateway.routes.service import Service
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.process.control import (
+    AbortOrder,
+    AdminOrder,
+    Golden,
+    RolloutOrder,
+    WorkerOrder,
+    WorkerVerb,
+)
+from protocol.version import version
+
+_SUCCESS = {"success": True}
+_SURGES = ("auto", "on", "off")
+_ON_HOST = (
+    "Naming a configuration file or options for the workers is only possible on the host of the "
+    "pool, over the socket in its runtime directory"
+)
+
+
+class FleetEndpoints:
+    """Every endpoint needs an admin; see `gateway/http/origin/auth.py`."""
+
+    def __init__(self, service: Service, supervisor: SupervisorLink) -> None:
+        self._service = service
+        self._supervisor = supervisor
+
+    async def status(self, request: Request) -> Response:
+        """Return everything that `llamapool status` shows."""
+        pool, report = self._service.pool, self._supervisor.report
+        health = self._service.health()
+        return json_response(
+            {
+                "version": version(),
+                "host": os.uname().nodename,
+                "status": "draining" if health.draining else health.status,
+                "workers": self._workers(),
+                "gateways": gateway_rows(report, os.getpid()),
+                "queue": dict(pool.queue_depths()),
+                "rollout": rollout_view(report.rollout),
+            }
+        )
+
+    async def workers(self, request: Request) -> Response:
+        """List the workers."""
+        return json_response({"workers": self._workers()})
+
+    def _workers(self) -> list[dict[str, Any]]:
+        pool, now = self._service.pool, time.monotonic()
+        views = pool.workers()
+        rates = self._service.metrics.rates
+        by_name = {view.name: rates.rate(view.name, now) for view in views}
+        return worker_rows(views, self._supervisor.report, by_name, os.uname().nodename)
+
+    async def quarantine(self, request: Request) -> Response:
+        """List the prompts that are refused because workers died under them."""
+        views: tuple[Any, ...] = getattr(self._service.pool, "quarantined", tuple)()
+        return json_response({"fingerprints": [asdict(one) for one in views]})
+
+    async def drain(self, request: Request) -> Response:
+        """Take a worker out of service: its streams go on elsewhere, and it ends."""
+        return await self._order_worker(request, WorkerVerb.DRAIN)
+
+    async def undrain(self, request: Request) -> Response:
+        """Start a drained worker again."""
+        return await self._order_worker(request, WorkerVerb.UNDRAIN)
+
+    async def _order_worker(self, request: Request, verb: WorkerVerb) -> Response:
+        body = await self._service.read_plain(request.scope, request.receive, "WorkerOrder")
+        name, force = read_text(body, "worker"), read_flag(body, "force")
+        if not name:
+            raise InvalidRequest("Field 'worker': must name a worker", param="worker")
+        order = WorkerOrder(id=0, verb=verb, worker=name, force=force)
+        try:
+            await self._order(request, lambda number: replace(order, id=number))
+        except TaskError as error:
+            is_remote = error.code in (ErrorCode.NOT_FOUND, ErrorCode.NOT_SUPPORTED)
+            if not is_remote or not self._service.pool.has_worker(name):
+                raise
+            self._drain_remote(name, verb)
+        return json_response(_SUCCESS)
+
+    def _drain_remote(self, name: str, verb: WorkerVerb) -> None:
+        """Ask a worker that others started to leave; its own supervisor may start it again."""
+        if verb is WorkerVerb.UNDRAIN:
+            raise InvalidRequest(
+                f"worker '{name}' was not started by this supervisor: start it on its own host",
+                param="worker",
+            )
+        self._service.pool.drain_worker(name)
+
+    async def show_rollout(self, request: Request) -> Response:
+        """Return the rolling change that runs, or the last one."""
+        return json_response(rollout_view(self._supervisor.report.rollout))
+
+    async def start_rollout(self, request: Request) -> Response:
+        """Begin a rolling change; answers once it has begun."""
+        body = await self._service.read_plain(request.scope, request.receive, "Rollout")
+        order = _rollout(body)
+        if (order.config or order.options) and not request.scope["is_operator"]:
+            raise RequestRefused(403, _ON_HOST, "permission_error")
+        await self._order(request, lambda number: replace(order, id=number))
+        return json_response(_SUCCESS, 202)
+
+    async def abort_rollout(self, request: Request) -> Response:
+        """End the rolling change and go back; answers once that has begun."""
+        await self._order(request, lambda number: AbortOrder(id=number))
+        return json_response(_SUCCESS, 202)
+
+    async def _order(self, request: Request, make: Callable[[int], AdminOrder]) -> None:
+        await guarded(self._supervisor.order(make), disconnected(request.receive))
+
+
+def _rollout(body: dict[str, Any]) -> RolloutOrder:
+    """Read the body of a rolling change; raises `InvalidRequest` that names the field."""
+    surge = read_text(body, "surge") or "auto"
+    if surge not in _SURGES:
+        raise InvalidRequest("Field 'surge': must be auto, on or off", param="surge")
+    golden = [] if body.get("golden") is None else body["golden"]
+    if not isinstance(golden, list):
+        raise InvalidRequest("Field 'golden': must be an array", param="golden")
+    return RolloutOrder(
+        id=0,
+        config=read_text(body, "config"),
+        options=dict(read_object(body, "options")),
+        golden=tuple(_golden(one, index) for index, one in enumerate(golden)),
+        only_changed=read_flag(body, "only_changed"),
+        surge=surge,
+    )
+
+
+def _golden(value: Any, index: int) -> Golden:
+    path = f"golden[{index}]"
+    if not isinstance(value, dict) or not isinstance(value.get("prompt"), str):
+        raise InvalidRequest(f"Field '{path}.prompt': must be a string", param=f"{path}.prompt")
+    answer = value.get("answer")
+    if answer is not None and not isinstance(answer, str):
+        raise InvalidRequest(f"Field '{path}.answer': must be a string", param=f"{path}.answer")
+    return Golden(prompt=value["prompt"], answer=answer)

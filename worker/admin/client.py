@@ -1,0 +1,167 @@
+"""Requests to the admin API of a running pool, over TCP or its admin socket."""
+
+import http.client
+import json
+import os
+import socket
+import ssl
+import tempfile
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_TIMEOUT_S = 30.0
+_PREFIX = "llamapool-"
+SOCKET_NAME = "admin.sock"
+_MAX_ANSWER = 64 << 20
+
+
+class AdminError(Exception):
+    """A request that failed, with what to do."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status; 0 if nothing answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolAddress:
+    """Where a running pool is found: an URL, or the path of its admin socket."""
+
+    url: str = ""
+    key: str = ""
+    path: str = ""
+
+    def __str__(self) -> str:
+        return self.url or f"unix:{self.path}"
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the path."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class AdminClient:
+    """Asks one pool; each request has a connection of its own."""
+
+    def __init__(self, address: PoolAddress, timeout_s: float = _TIMEOUT_S) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+
+    def __repr__(self) -> str:
+        return f"<AdminClient {self._address}>"
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return the answer to a GET; raises `AdminError`."""
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, **body: Any) -> dict[str, Any]:
+        """Return the answer to a POST; raises `AdminError`."""
+        return self._ask("POST", path, body)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if self._address.key:
+            headers["Authorization"] = f"Bearer {self._address.key}"
+        connection, prefix = self._connect()
+        try:
+            data = json.dumps(body).encode() if body is not None else None
+            connection.request(method, prefix + path, data, headers)
+            response = connection.getresponse()
+            status, text = response.status, response.read(_MAX_ANSWER)
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or "no answer"
+            raise AdminError(
+                f"no pool answers at {self._address}: {reason}. Is `llamapool serve` running?"
+            ) from error
+        finally:
+            connection.close()
+        return _read(status, text, self._address)
+
+    def _connect(self) -> tuple[http.client.HTTPConnection, str]:
+        address = self._address
+        if not address.url:
+            return _UnixConnection(address.path, self._timeout_s), ""
+        parts = urllib.parse.urlsplit(address.url)
+        try:
+            host, port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise AdminError(f"--url {address.url}: {error}") from error
+        prefix = parts.path.rstrip("/")
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            https = http.client.HTTPSConnection(
+                host, port, timeout=self._timeout_s, context=context
+            )
+            return https, prefix
+        if parts.scheme != "http" or not host:
+            raise AdminError(f"--url {address.url}: must be http://HOST:PORT or https://HOST")
+        return http.client.HTTPConnection(host, port, timeout=self._timeout_s), prefix
+
+
+def _read(status: int, text: bytes, address: PoolAddress) -> dict[str, Any]:
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise AdminError(f"what answers at {address} is no llamapool (status {status})", status)
+    if status < 400:
+        return answer
+    error = answer.get("error")
+    message = error.get("message") if isinstance(error, dict) else None
+    hint = ": give a key with --api-key or LLAMA_API_KEY" if status == 401 else ""
+    if status == 404 and not isinstance(message, str):
+        message = "this server has no admin API"
+    raise AdminError(f"{message or f'status {status}'}{hint}", status)
+
+
+def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
+    """Return where the pool is: as told, or the only one that this user runs on this host.
+
+    Raises `AdminError` that says what to give.
+    """
+    if url:
+        return PoolAddress(url=url, key=key)
+    if runtime_dir:
+        path = Path(runtime_dir).expanduser() / SOCKET_NAME
+        if not path.is_socket():
+            raise AdminError(f"no pool runs in {runtime_dir}: there is no {SOCKET_NAME}")
+        return PoolAddress(path=str(path))
+    found = [path for folder in _folders() for path in sorted(folder.glob(f"{_PREFIX}*"))]
+    alive = [path / SOCKET_NAME for path in found if _is_alive(path / SOCKET_NAME)]
+    if len(alive) == 1:
+        return PoolAddress(path=str(alive[0]))
+    if not alive:
+        raise AdminError(
+            "no running pool of this user is found on this host: name it with --url and --api-key,"
+            " or its runtime_dir with --runtime-dir"
+        )
+    folders = ", ".join(str(path.parent) for path in alive)
+    raise AdminError(f"{len(alive)} pools run on this host: choose with --runtime-dir: {folders}")
+
+
+def _folders() -> list[Path]:
+    """List where `llamapool serve` makes its runtime directories."""
+    home = os.environ.get("XDG_RUNTIME_DIR", "")
+    return [Path(one) for one in dict.fromkeys((home, tempfile.gettempdir())) if one]
+
+
+def _is_alive(path: Path) -> bool:
+    """Tell whether somebody listens; a socket of another user counts as none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        try:
+            return path.stat().st_uid == os.getuid() and sock.connect_ex(str(path)) == 0
+        except OSError:
+            return False

@@ -1,0 +1,222 @@
+"""The commands that look at a running pool and change it."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from protocol.config.config import PoolConfig
+from protocol.config.options import table as options
+from protocol.errors import ConfigError
+from worker.admin.client import AdminClient, AdminError, find_pool
+from worker.admin.table import rollout_line, table
+from worker.settings.arguments import OptionCommand, given, with_options
+from worker.settings.resolve import anchored
+
+_EXIT_ERROR = 1
+_EXIT_UNREACHABLE = 69
+_LOOK_S = 0.25
+_WATCH_S = 1.0
+_CONTEXT = {
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": lambda name: name.replace("_", "-"),
+    "max_content_width": 100,
+}
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _pool_options(command: Command) -> Command:
+    """Add the options that say which pool is meant."""
+    for option in (
+        click.option(
+            "--url",
+            default="",
+            envvar="LLAMAPOOL_URL",
+            help="Address of the pool: http://HOST:PORT. [env: LLAMAPOOL_URL]",
+        ),
+        click.option(
+            "--admin-key",
+            default="",
+            envvar="LLAMA_API_KEY",
+            help="An admin's key, with --url. [env: LLAMA_API_KEY]",
+        ),
+        click.option(
+            "--runtime-dir",
+            default="",
+            envvar="RUNTIME_DIRECTORY",
+            help="Runtime directory of a pool on this host; without it and --url, the only one of "
+            "this user. [env: RUNTIME_DIRECTORY]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _client(pool: Mapping[str, str], timeout_s: float = 30.0) -> AdminClient:
+    return AdminClient(find_pool(pool["url"], pool["admin_key"], pool["runtime_dir"]), timeout_s)
+
+
+def _refuse(error: AdminError) -> SystemExit:
+    click.echo(f"llamapool: {error}", err=True)
+    return SystemExit(_EXIT_ERROR if error.status else _EXIT_UNREACHABLE)
+
+
+@click.command(context_settings=_CONTEXT)
+@_pool_options
+@click.option("--json", "is_json", is_flag=True, help="Print JSON; with --watch an object a line.")
+@click.option("--watch", is_flag=True, help="Print again every second, until Ctrl-C.")
+def status(*, is_json: bool, watch: bool, **pool: str) -> None:
+    """Show the workers, the queue and the gateways of a running pool."""
+    try:
+        client = _client(pool)
+        while True:
+            found = client.get("/admin/status")
+            if watch and not is_json and sys.stdout.isatty():
+                click.clear()
+            indent = None if watch else 1
+            click.echo(json.dumps(found, indent=indent) if is_json else table(found))
+            if not watch:
+                return
+            time.sleep(_WATCH_S)
+    except AdminError as error:
+        raise _refuse(error) from None
+
+
+@click.command(context_settings=_CONTEXT)
+@click.argument("worker")
+@_pool_options
+@click.option("--wait", is_flag=True, help="Return once the worker has left.")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds that --wait waits.")
+@click.option("--force", is_flag=True, help="Also if it is the only worker of its model.")
+def drain(worker: str, *, wait: bool, timeout: float, force: bool, **pool: str) -> None:
+    """Take a worker out of service: its streams go on at other workers, and its process ends."""
+    try:
+        client = _client(pool)
+        client.post("/admin/drain", worker=worker, force=force)
+        if wait and not _until(lambda: _has_left(client, worker), timeout):
+            raise AdminError(f"{worker} has not left within {timeout:g} s", 504)
+    except AdminError as error:
+        raise _refuse(error) from None
+
+
+@click.command(context_settings=_CONTEXT)
+@click.argument("worker")
+@_pool_options
+def undrain(worker: str, **pool: str) -> None:
+    """Start a drained worker again."""
+    try:
+        _client(pool).post("/admin/undrain", worker=worker)
+    except AdminError as error:
+        raise _refuse(error) from None
+
+
+def _has_left(client: AdminClient, worker: str) -> bool:
+    workers = client.get("/admin/workers")["workers"]
+    names = (one for one in workers if worker in (one["name"], one["name"].partition("/")[2]))
+    return all(one["state"] == "drained" for one in names)
+
+
+def _until(is_so: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+@with_options("worker", "sampling")
+@click.command(cls=OptionCommand, context_settings=_CONTEXT)
+@_pool_options
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Configuration file to go over to; without it, the one that was read last, read again.",
+)
+@click.option("--golden", multiple=True, help="Prompt that new workers must answer; repeatable.")
+@click.option(
+    "--golden-answer",
+    multiple=True,
+    help="What the greedy answer to the --golden of the same place must begin with; without it the "
+    "old worker's answer counts, if model and options are unchanged.",
+)
+@click.option(
+    "--surge",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Start the new worker before the old one leaves; auto: where memory allows it.",
+)
+@click.option("--only-changed", is_flag=True, help="Leave workers alone that have not changed.")
+@click.option("--abort", is_flag=True, help="End the rolling change that runs, and go back.")
+@click.option("--wait", is_flag=True, help="Return when it is over; exit code 1 if it went back.")
+def rollout(**values: Any) -> None:
+    """Replace the workers of a running pool, one at a time, without losing a request.
+
+    For a new model file, new options (those of `serve` for a worker), or a new version of
+    llamapool. If a new worker does not start, answers a golden prompt differently or dies soon, all
+    goes back to what it was.
+    """
+    try:
+        client = _client(values, timeout_s=3600.0)
+        if values["abort"]:
+            client.post("/admin/rollout/abort")
+        else:
+            client.post("/admin/rollout", **_order(values))
+        if values["wait"] or values["abort"]:
+            _follow(client)
+    except (AdminError, ConfigError) as error:
+        found = error if isinstance(error, AdminError) else AdminError(str(error), 400)
+        raise _refuse(found) from None
+
+
+def _order(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of the request; raises `ConfigError`."""
+    golden, answers = values["golden"], values["golden_answer"]
+    if len(answers) > len(golden):
+        raise click.UsageError("--golden-answer needs a --golden of the same place")
+    config = values["config"]
+    return {
+        "config": str(config.absolute()) if config else "",
+        "options": _options(values),
+        "golden": [
+            {"prompt": prompt, "answer": answers[i] if i < len(answers) else None}
+            for i, prompt in enumerate(golden)
+        ],
+        "surge": values["surge"],
+        "only_changed": values["only_changed"],
+    }
+
+
+def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the command line alone, paths made absolute."""
+    said = given(values, ("worker", "sampling")).on_command_line
+    config = anchored(options.apply(PoolConfig(), said), Path.cwd())
+    parts = {"worker": config.worker[0], "sampling": config.worker[0].sampling}
+    fields = ((field, *field.split(".", 1)) for field in said)
+    return {field: getattr(parts[section], name) for field, section, name in fields}
+
+
+def _follow(client: AdminClient) -> None:
+    """Print each step until the rolling change is over; exit code 1 if it failed."""
+    shown = ""
+    while True:
+        try:
+            found = client.get("/admin/rollout")
+        except AdminError as error:
+            if error.status:
+                raise
+            time.sleep(_LOOK_S)  # the gateway is being replaced too
+            continue
+        line = rollout_line(found).rpartition(" (")[0]
+        if line != shown:
+            shown = line
+            click.echo(line)
+        if found["state"] in ("done", "failed", "none"):
+            raise SystemExit(_EXIT_ERROR if found["state"] == "failed" else 0)
+        time.sleep(_LOOK_S)

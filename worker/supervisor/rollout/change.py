@@ -1,0 +1,120 @@
+"""What a rolling change is made of: changes of single workers, what it sees, and what it orders."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from protocol.process.control import Golden
+
+
+class ProcessState(Enum):
+    """State of a process, as far as a rolling change depends on it."""
+
+    ABSENT = "absent"
+    """There is none, or it has ended because it was asked to."""
+    STARTING = "starting"
+    READY = "ready"
+    """It serves, unless it is held."""
+    DEAD = "dead"
+    """It has died, or cannot be started; the restart policy may start it again."""
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One worker is replaced, added (`old` is empty) or removed (`new` is empty)."""
+
+    model: str
+    old: str = ""
+    """Name of the process that leaves."""
+    new: str = ""
+    """Name of the process that comes; no other process has it."""
+    is_comparable: bool = False
+    """Whether the old one's greedy answers are those that the new one must give."""
+
+    @property
+    def title(self) -> str:
+        """Return the worker that log lines name."""
+        return self.old or self.new
+
+    def reversed(self) -> "Change":
+        """Return the change that takes this one back."""
+        return Change(model=self.model, old=self.new, new=self.old)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLimits:
+    """Times of a rolling change, in seconds, and how it is judged."""
+
+    start_s: float = 600.0
+    """Longest time until a new worker is ready."""
+    answer_s: float = 60.0
+    """Longest time for the answers to the golden prompts."""
+    settle_s: float = 60.0
+    """Longest wait until the other workers of the model serve."""
+    probation_s: float = 5.0
+    """How long a new worker must serve clients before the next one is replaced."""
+    golden: tuple[Golden, ...] = ()
+    n_tries: int = 3
+    """Answers are compared so often before a difference counts: under load sums are rounded in
+    another order, and a greedy text may then differ once."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start the new process, held; one that is taken back to is not held."""
+
+    change: Change
+    is_held: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Ask a process to leave; its streams go on elsewhere."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Ask a process all golden prompts."""
+
+    name: str
+    number: int
+    """Tells the answers to this question from those to an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitWorker:
+    """Let clients' tasks reach a new process."""
+
+    name: str
+
+
+Step = StartWorker | Leave | Question | AdmitWorker
+
+
+class FleetView(Protocol):
+    """What a rolling change sees of the processes."""
+
+    def state(self, name: str) -> ProcessState:
+        """Return the state of a process."""
+
+    def why(self, name: str) -> str:
+        """Return why a process has died."""
+
+    def serving(self, model: str) -> Sequence[str]:
+        """Name the processes of a model that serve clients and do not leave."""
+
+    def waits_for(self, model: str) -> Sequence[str]:
+        """Name the processes of a model that should serve and do not."""
+
+    def has_room(self, change: Change) -> bool:
+        """Return whether the new process fits into the memory beside the old one."""
+
+    def is_restorable(self, name: str) -> bool:
+        """Return whether a process that has left would load again what it had loaded."""
+
+    def answers(self, number: int) -> Sequence[str] | str | None:
+        """Return the answers to a question; a text says why there are none, None is to wait."""

@@ -1,0 +1,261 @@
+"""The workers of a supervisor as a rolling change sees and changes them."""
+
+import logging
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from protocol.config import config as configs
+from protocol.config.config import PoolConfig
+from worker.host.placement import Host
+from worker.host.weights import files, maps
+from worker.supervisor.children import launch
+from worker.supervisor.children.children import Children
+from worker.supervisor.children.launch import Launch
+from worker.supervisor.children.managed_child import ChildState
+from worker.supervisor.children.restart_policy import History
+from worker.supervisor.children.watch import RESTING, ChildWatch
+from worker.supervisor.rollout.change import (
+    AdmitWorker,
+    Change,
+    Leave,
+    ProcessState,
+    Question,
+    StartWorker,
+    Step,
+)
+from worker.supervisor.rollout.plan import PlannedWorker, base_name
+from worker.supervisor.rollout.questions import Questions
+from worker.supervisor.rollout.room import fits, need_of
+
+logger = logging.getLogger("supervisor")
+
+_HELD = "--held"
+
+
+class Fleet:
+    """Implements `FleetView` over the supervisor's processes, and carries out the steps."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str], host: Host) -> None:
+        self._folder = folder
+        self._environ = environ
+        self._host = host
+        self._children: Children | None = None
+        self._n_files = 0
+        self.workers: dict[str, PlannedWorker] = {}
+        """By process: those that run, those to come, and those that may have to come back."""
+        self._launches: dict[str, Launch] = {}
+        self._held: set[str] = set()
+        self.drained: set[str] = set()
+        """Processes that an admin has taken out of service."""
+        self._heirs: dict[str, str] = {}
+        """Drained process to the one that has replaced it meanwhile."""
+        self.surge = "auto"
+        self.drain_timeout_s = 600.0
+        self.prompts: Sequence[str] = ()
+        self.n_predict = 16
+        self.questions: Questions | None = None
+
+    def __repr__(self) -> str:
+        return f"<Fleet {' '.join(self.workers)}>"
+
+    def open(self, children: Children, questions: Questions) -> None:
+        """Take over the workers that run."""
+        self._children = children
+        self.questions = questions
+        for watch in children.workers:
+            self._launches[watch.child.launch.name] = watch.child.launch
+
+    @property
+    def running(self) -> dict[str, PlannedWorker]:
+        """The workers by their names, each once: that of the process which runs or is drained."""
+        names = {watch.child.launch.name for watch in self._watches()}
+        return {one.name: one for name, one in self.workers.items() if name in names}
+
+    def plan(
+        self, pool: PoolConfig, found: Sequence[Change], coming: Mapping[str, PlannedWorker]
+    ) -> list[Change]:
+        """Write the configuration of new workers down; raises OSError.
+
+        Returns the changes of workers that run; a drained one comes back as its new one.
+        """
+        self._n_files += 1
+        path = self._folder / f"workers-{self._n_files}.json"
+        path.touch(mode=0o600)
+        own = tuple(one.config for one in coming.values())
+        path.write_text(configs.dump(replace(pool, worker=own)))
+        self.workers |= coming
+        for one in launch.workers(own, path, self._environ):
+            self._launches[one.name] = one
+        self._heirs = {one.old: one.new for one in found if one.old in self.drained and one.new}
+        return [one for one in found if one.old not in self.drained]
+
+    def forget(self, *, is_done: bool) -> None:
+        """Forget the workers that have no process any more."""
+        self._heirs = self._heirs if is_done else {}
+        names = {watch.child.launch.name for watch in self._watches()} | {*self._heirs.values()}
+        self.workers = {name: one for name, one in self.workers.items() if name in names}
+        self._launches = {name: one for name, one in self._launches.items() if name in names}
+        self._held &= names
+
+    def find(self, name: str) -> str:
+        """Return the process of a worker: named in full, or without host or generation."""
+        names = [watch.child.launch.name for watch in self._watches()]
+        for form in (_as_it_is, base_name, _without_host):
+            found = [one for one in names if form(one) == form(name)]
+            if len(found) == 1:
+                return found[0]
+        return ""
+
+    def sweep(self) -> None:
+        """Remove the watches of workers that have left and are not drained by an admin."""
+        assert self._children is not None
+        for watch in self._watches():
+            is_kept = watch.child.launch.name in self.drained
+            if watch.child.state is ChildState.ENDED and not is_kept:
+                self._children.watches.remove(watch)
+
+    def drain(self, name: str, now: float) -> None:
+        """Let a worker leave and not come back."""
+        self.drained.add(name)
+        self._leave(name, now)
+
+    def undrain(self, name: str, now: float) -> bool:
+        """Start a drained worker again; false while it still leaves."""
+        assert self._children is not None
+        watch = self._watch(name)
+        if watch is None or watch.child.state is not ChildState.ENDED:
+            return False
+        self.drained.discard(name)
+        self._children.watches.remove(watch)
+        self._children.add(self._launches[self._heirs.pop(name, name)], due_at=now)
+        return True
+
+    # ---- what a rolling change sees -----------------------------------------------------------
+
+    def state(self, name: str) -> ProcessState:
+        """Return the state of a process."""
+        watch = self._watch(name)
+        if watch is None or watch.child.state is ChildState.ENDED:
+            return ProcessState.ABSENT
+        if watch.leaves_by is not None:
+            return ProcessState.LEAVING
+        match watch.child.state:
+            case ChildState.READY:
+                return ProcessState.READY
+            case ChildState.STARTING:
+                return ProcessState.STARTING
+            case ChildState.WAITING if not _has_died(watch):
+                return ProcessState.STARTING
+        return ProcessState.DEAD
+
+    def why(self, name: str) -> str:
+        """Return why a process has died."""
+        watch = self._watch(name)
+        return watch.cause() if watch is not None else "it was ended"
+
+    def serving(self, model: str) -> list[str]:
+        """Name the processes of a model that serve clients and do not leave."""
+        return [
+            name
+            for name in self._names(model)
+            if self.state(name) is ProcessState.READY and name not in self._held
+        ]
+
+    def waits_for(self, model: str) -> list[str]:
+        """Name the processes of a model that should serve and do not."""
+        away = (ProcessState.STARTING, ProcessState.DEAD)
+        return [name for name in self._names(model) if self.state(name) in away]
+
+    def has_room(self, change: Change) -> bool:
+        """Return whether the new process fits into the memory beside the old one."""
+        if self.surge != "auto":
+            return self.surge == "on"
+        running = [self.workers[name].config for name in self._names("") if name in self.workers]
+        mapped = frozenset(path for one in running if maps(one) for path in files(one))
+        return fits(need_of(self.workers[change.new].config, self._host, mapped))
+
+    def is_restorable(self, name: str) -> bool:
+        """Return whether a process that has left would load again what it had loaded."""
+        return name in self.workers and self.workers[name].is_restorable
+
+    def answers(self, number: int) -> Sequence[str] | str | None:
+        """Return the answers to a question; a text says why there are none, None is to wait."""
+        return self.questions.answers(number) if self.questions else None
+
+    # ---- what it orders -----------------------------------------------------------------------
+
+    def perform(self, steps: Iterable[Step], now: float) -> None:
+        """Carry steps out."""
+        for step in steps:
+            match step:
+                case StartWorker(change, is_held):
+                    self._start(change.new, is_held=is_held, now=now)
+                case Leave(name):
+                    self._leave(name, now)
+                case AdmitWorker(name):
+                    self._admit(name)
+                case Question(name, number):
+                    assert self.questions is not None
+                    self.questions.ask(number, name, self.prompts, self.n_predict)
+
+    def _start(self, name: str, *, is_held: bool, now: float) -> None:
+        assert self._children is not None
+        one = self._launches[name]
+        if is_held:
+            self._held.add(name)
+            one = replace(one, argv=(*one.argv, _HELD))
+        self._children.add(one, due_at=now)
+
+    def _leave(self, name: str, now: float) -> None:
+        assert self._children is not None
+        watch = self._watch(name)
+        if watch is None or watch.leaves_by is not None:
+            return
+        self._held.discard(name)
+        watch.leaves_by = now + self.drain_timeout_s
+        if watch.child.state in RESTING:
+            watch.leave()
+        elif not watch.child.is_alive:  # it was given up
+            self._children.watches.remove(watch)
+        else:
+            watch.leave()
+
+    def _admit(self, name: str) -> None:
+        watch = self._watch(name)
+        self._held.discard(name)
+        if watch is not None:
+            # If it must be started again, it serves at once.
+            watch.child.launch = self._launches[name]
+            watch.child.kill(signal.SIGUSR1)
+
+    # -------------------------------------------------------------------------------------------
+
+    def _watches(self) -> list[ChildWatch]:
+        return self._children.workers if self._children is not None else []
+
+    def _watch(self, name: str) -> ChildWatch | None:
+        found = (watch for watch in self._watches() if watch.child.launch.name == name)
+        return next(found, None)
+
+    def _names(self, model: str) -> list[str]:
+        """Name the processes of a model that are not drained; of all models if it is empty."""
+        launches = (watch.child.launch for watch in self._watches())
+        return [
+            one.name
+            for one in launches
+            if model in ("", one.model) and one.name not in self.drained
+        ]
+
+
+def _has_died(watch: ChildWatch) -> bool:
+    return watch.was_ready or bool(watch.failure) or watch.history != History()
+
+
+def _as_it_is(name: str) -> str:
+    return name
+
+
+def _without_host(name: str) -> str:
+    return base_name(name).rpartition("/")[2]

@@ -1,0 +1,318 @@
+"""The state machine of a rolling change. Pure: it sees processes and orders steps.
+
+The workers are replaced one after the other. The new one is started first where memory allows it,
+else the old one leaves first, so that never more than one worker of a model is missing. The new
+one is held until its answers to the golden prompts are right, then serves for a probation time.
+If anything of that fails, every change that was made is taken back, the latest first.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+from protocol.process.control import RolloutReport, RolloutState
+from worker.supervisor.rollout.change import (
+    AdmitWorker,
+    Change,
+    FleetView,
+    Leave,
+    ProcessState,
+    Question,
+    RolloutLimits,
+    StartWorker,
+    Step,
+)
+
+
+class ChangeStage(Enum):
+    """What is waited for within one change."""
+
+    SETTLE = "waiting for the other workers"
+    ASK_OLD = "asking the old worker"
+    LEAVE_FIRST = "moving its streams"
+    START = "starting the new worker"
+    ASK_NEW = "asking the new worker"
+    PROBATION = "watching the new worker"
+    LEAVE = "moving the streams of the old worker"
+
+
+_AWAY = (ProcessState.ABSENT,)
+_FAILED = (ProcessState.DEAD, ProcessState.ABSENT, ProcessState.LEAVING)
+
+
+class Rollout:
+    """One rolling change: `advance` is called whenever something may have changed."""
+
+    def __init__(
+        self, number: int, changes: Sequence[Change], limits: RolloutLimits, now: float
+    ) -> None:
+        self._number = number
+        self._changes = list(changes)
+        self._limits = limits
+        self._n_total = len(changes)
+        self._begun_at = self._ended_at = now
+        self._state = RolloutState.RUNNING
+        self._stage: ChangeStage | None = None
+        self._until = now
+        self._why = ""
+        self._done: list[Change] = []
+        self._undo: list[Change] = []
+        self._references: Sequence[str] = ()
+        self._n_questions = 0
+        self._tries = 0
+        self._least: int | None = None
+        self._n_before = 0
+
+    def __repr__(self) -> str:
+        stage = f" {self._stage.name}" if self._stage else ""
+        return f"<Rollout {self._state}{stage} {len(self._done)}/{self._n_total}>"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will be ordered."""
+        return self._state in (RolloutState.DONE, RolloutState.FAILED)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was taken back."""
+        return self._state is RolloutState.FAILED
+
+    @property
+    def current(self) -> Change | None:
+        """Return the change that is under way; while going back, the one that is taken back."""
+        queue = self._undo if self._state is RolloutState.GOING_BACK else self._changes
+        return queue[0] if queue and not self.is_over else None
+
+    @property
+    def deadline(self) -> float | None:
+        """Return the time at which `advance` must be called if nothing happens before."""
+        return None if self.is_over or self._stage is None else self._until
+
+    def report(self, now: float) -> RolloutReport:
+        """Return what is told of it."""
+        change = self.current
+        return RolloutReport(
+            state=self._state,
+            number=self._number,
+            n_done=len(self._done),
+            n_total=self._n_total,
+            worker=change.title if change else "",
+            step=self._stage.value if change and self._stage else "",
+            why=self._why,
+            least_serving=self._least or 0,
+            n_before=self._n_before,
+            seconds=round((self._ended_at if self.is_over else now) - self._begun_at, 1),
+        )
+
+    def abort(self, why: str = "aborted") -> None:
+        """Take everything back."""
+        if self._state is RolloutState.RUNNING:
+            self._go_back(why)
+
+    def advance(self, view: FleetView, now: float) -> list[Step]:
+        """Return the steps that follow from what is seen now."""
+        self._count(view)
+        if self._state is RolloutState.RUNNING:
+            self._look_at_the_new(view)
+        steps: list[Step] = []
+        while (change := self.current) is not None:
+            before = (self._stage, change, self._state, self._n_questions)
+            steps += self._turn(change, view, now)
+            if steps or before == (self._stage, self.current, self._state, self._n_questions):
+                return steps  # what was ordered must be seen before the next decision
+        if not self.is_over:
+            is_back = self._state is RolloutState.GOING_BACK
+            self._state = RolloutState.FAILED if is_back else RolloutState.DONE
+            self._stage, self._ended_at = None, now
+        return steps
+
+    def _count(self, view: FleetView) -> None:
+        """Note how many workers of the models that change serve at the same time."""
+        models = {one.model for one in (*self._changes, *self._done, *self._undo)}
+        n = sum(len(view.serving(model)) for model in models)
+        if self._least is None:
+            self._n_before = self._least = n
+        self._least = min(self._least, n)
+
+    def _look_at_the_new(self, view: FleetView) -> None:
+        """Go back if a worker that has replaced another one is not well any more."""
+        for change in self._done:
+            if change.new and view.state(change.new) in _FAILED:
+                self._go_back(f"{change.new} has died: {view.why(change.new)}")
+                return
+
+    def _go_back(self, why: str) -> None:
+        self._why = why
+        self._state = RolloutState.GOING_BACK
+        half = self._changes[:1] if self._stage is not None else []
+        self._undo = [one.reversed() for one in [*half, *reversed(self._done)]]
+        self._done.clear()
+        self._stage = None
+
+    # ---- one change ---------------------------------------------------------------------------
+
+    def _turn(self, change: Change, view: FleetView, now: float) -> list[Step]:
+        if self._state is RolloutState.GOING_BACK:
+            return list(self._take_back(change, view, now))
+        if self._stage is None:
+            return self._enter(ChangeStage.SETTLE, now + self._limits.settle_s)
+        handlers = {
+            ChangeStage.SETTLE: self._settle,
+            ChangeStage.ASK_OLD: self._hear_old,
+            ChangeStage.LEAVE_FIRST: self._await_leave,
+            ChangeStage.START: self._await_start,
+            ChangeStage.ASK_NEW: self._hear_new,
+            ChangeStage.PROBATION: self._watch,
+            ChangeStage.LEAVE: self._await_leave,
+        }
+        return handlers[self._stage](change, view, now)
+
+    def _enter(self, stage: ChangeStage, until: float, *steps: Step) -> list[Step]:
+        self._stage, self._until = stage, until
+        return list(steps)
+
+    def _settle(self, change: Change, view: FleetView, now: float) -> list[Step]:
+        """Wait until all others of the model serve, so that no second one is missing."""
+        missing = [name for name in view.waits_for(change.model) if name != change.old]
+        if missing:
+            if now >= self._until:
+                self._go_back(f"{', '.join(missing)} did not become ready")
+            return []
+        if not change.new:
+            return self._enter(ChangeStage.LEAVE, now, Leave(change.old))
+        is_there = change.old and view.state(change.old) is ProcessState.READY
+        needs_old = any(one.answer is None for one in self._limits.golden)
+        self._references = ()
+        if is_there and needs_old and change.is_comparable:
+            return self._ask(ChangeStage.ASK_OLD, change.old, now)
+        return self._make_way(change, view, now)
+
+    def _ask(self, stage: ChangeStage, name: str, now: float) -> list[Step]:
+        self._n_questions += 1
+        question = Question(name, self._n_questions)
+        return self._enter(stage, now + self._limits.answer_s, question)
+
+    def _hear_old(self, change: Change, view: FleetView, now: float) -> list[Step]:
+        answers = view.answers(self._n_questions)
+        if answers is None and now < self._until:
+            return []
+        if isinstance(answers, str) or answers is None:
+            self._go_back(f"{change.old} does not answer: {answers or 'no answer in time'}")
+            return []
+        self._references = answers
+        if self._tries:  # the new one was different, and both were asked again
+            return self._ask(ChangeStage.ASK_NEW, change.new, now)
+        return self._make_way(change, view, now)
+
+    def _make_way(self, change: Change, view: FleetView, now: float) -> list[Step]:
+        """Start the new worker beside the old one, or let the old one leave first."""
+        if not change.old or view.has_room(change):
+            return self._start(change, now)
+        return self._enter(ChangeStage.LEAVE_FIRST, now, Leave(change.old))
+
+    def _start(self, change: Change, now: float) -> list[Step]:
+        return self._enter(ChangeStage.START, now + self._limits.start_s, StartWorker(change))
+
+    def _await_leave(self, change: Change, view: FleetView, now: float) -> list[Step]:
+        if view.state(change.old) not in _AWAY:
+            return []
+        return (
+            self._start(change, now) if self._stage is ChangeStage.LEAVE_FIRST else self._finish()
+        )
+
+    def _await_start(self, change: Change, view: FleetView, now: float) -> list[Step]:
+        state = view.state(change.new)
+        if state in _FAILED:
+            self._go_back(f"{change.new} did not start: {view.why(change.new)}")
+        elif state is ProcessState.READY:
+            self._tries = 0
+            if self._limits.golden:
+                return self._ask(ChangeStage.ASK_NEW, change.new, now)
+            return self._admit(change, now)
+        elif now >= self._until:
+            self._go_back(f"{change.new} was not ready within {self._limits.start_s:g} s")
+        return []
+
+    def _hear_new(self, change: Change, view: FleetView, now: float) -> list[Step]:
+        if view.state(change.new) in _FAILED:
+            self._go_back(f"{change.new} has died: {view.why(change.new)}")
+            return []
+        answers = view.answers(self._n_questions)
+        if answers is None and now < self._until:
+            return []
+        if isinstance(answers, str) or answers is None:
+            self._go_back(f"{change.new} does not answer: {answers or 'no answer in time'}")
+            return []
+        wrong = self._difference(answers)
+        if not wrong:
+            return self._admit(change, now)
+        self._tries += 1
+        is_old_there = change.old and view.state(change.old) is ProcessState.READY
+        if self._references and is_old_there and self._tries < self._limits.n_tries:
+            return self._ask(ChangeStage.ASK_OLD, change.old, now)
+        self._go_back(f"{change.new} gives another answer to a golden prompt: {wrong}")
+        return []
+
+    def _difference(self, answers: Sequence[str]) -> str:
+        """Return how the first wrong answer differs; empty if all are right."""
+        for index, (golden, answer) in enumerate(zip(self._limits.golden, answers, strict=True)):
+            if golden.answer is not None:
+                if not answer.startswith(golden.answer):
+                    return f"{answer[:80]!r} instead of {golden.answer[:80]!r}"
+            elif self._references and answer != self._references[index]:
+                return f"{answer[:80]!r} instead of {self._references[index][:80]!r}"
+        return ""
+
+    def _admit(self, change: Change, now: float) -> list[Step]:
+        until = now + self._limits.probation_s
+        return self._enter(ChangeStage.PROBATION, until, AdmitWorker(change.new))
+
+    def _watch(self, change: Change, view: FleetView, now: float) -> list[Step]:
+        if view.state(change.new) in _FAILED:
+            self._go_back(f"{change.new} has died: {view.why(change.new)}")
+        elif now >= self._until:
+            if change.old and view.state(change.old) not in _AWAY:
+                return self._enter(ChangeStage.LEAVE, now, Leave(change.old))
+            return self._finish()
+        return []
+
+    def _finish(self) -> list[Step]:
+        self._done.append(self._changes.pop(0))
+        self._stage, self._tries = None, 0
+        return []
+
+    # ---- going back ---------------------------------------------------------------------------
+
+    def _take_back(self, change: Change, view: FleetView, now: float) -> Iterator[Step]:
+        """Bring the earlier worker (`new`) back and let the later one (`old`) leave."""
+        has_target = not change.new or view.state(change.new) is ProcessState.READY
+        is_gone = not change.old or view.state(change.old) in _AWAY
+        match self._stage:
+            case None if has_target and is_gone:
+                self._undo.pop(0)
+            case None if not has_target and self._must_stay(change, view):
+                self._why += f"; {change.old} stays: its old model file has been replaced"
+                self._undo.pop(0)
+            case None if is_gone or (not has_target and self._may_overlap(change, view)):
+                self._stage, self._until = ChangeStage.START, now + self._limits.start_s
+                if view.state(change.new) in _AWAY:
+                    yield StartWorker(change, is_held=False)
+            case None:
+                self._stage, self._until = ChangeStage.LEAVE, now
+                yield Leave(change.old)
+            case ChangeStage.START if has_target:
+                self._stage = None
+            case ChangeStage.START if now >= self._until:
+                self._why += f"; {change.new} is not ready again after {self._limits.start_s:g} s"
+                self._undo.pop(0)
+                self._stage = None
+            case ChangeStage.LEAVE if is_gone:
+                self._stage = None
+
+    def _must_stay(self, change: Change, view: FleetView) -> bool:
+        """Return whether the later worker serves and the earlier one cannot be had again."""
+        is_serving = change.old in view.serving(change.model)
+        return is_serving and not view.is_restorable(change.new)
+
+    def _may_overlap(self, change: Change, view: FleetView) -> bool:
+        """Return whether the later worker serves on while the earlier one starts."""
+        return change.old in view.serving(change.model) and view.has_room(change)

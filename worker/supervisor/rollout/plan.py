@@ -1,0 +1,116 @@
+"""What must change so that the workers are those of a configuration. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from protocol.config.config import WorkerConfig
+from protocol.scaled_file import split_scale
+from worker.settings.fingerprint import fingerprint, rounding, stamp
+from worker.settings.model_file import paths_of
+from worker.supervisor.rollout.change import Change
+
+_SECOND = "~2"
+"""Ends the name of every second generation, so that an old and a new worker can be alive at once;
+the third has the plain name again."""
+
+Stamps = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWorker:
+    """One worker of a resolved configuration."""
+
+    table: WorkerConfig
+    """As its table says, before it got its share of the machine."""
+    config: WorkerConfig
+    """With its share of the machine: what the process gets."""
+    process: str
+    """Name of its process: the worker's name, or its second form."""
+    stamps: Stamps = ()
+    """Of the files that it loads, when this was planned."""
+    text_key: str = ""
+    """Equal for workers that give the same greedy texts, to the letter."""
+
+    @property
+    def name(self) -> str:
+        """Return the worker's name in the configuration."""
+        return self.table.name
+
+    @property
+    def is_restorable(self) -> bool:
+        """Whether its files are still those that were there when it was planned."""
+        return stamps_of(self.config) == self.stamps
+
+
+def planned(table: WorkerConfig, config: WorkerConfig, process: str = "") -> PlannedWorker:
+    """Plan a worker; reads samples of its files."""
+    return PlannedWorker(
+        table=table,
+        config=replace(config, name=process or table.name),
+        process=process or table.name,
+        stamps=stamps_of(config),
+        text_key=f"{fingerprint(config)} {rounding(config)}",
+    )
+
+
+def stamps_of(config: WorkerConfig) -> Stamps:
+    """Return what changes when a file that a worker loads is replaced."""
+    scaled = [split_scale(text).path for text in (*config.lora, *config.control_vector)]
+    found = []
+    for path in (config.model, config.model_draft, config.mmproj, *scaled):
+        try:
+            found += [stamp(one) for one in paths_of(Path(path))] if path else []
+        except OSError:
+            found.append((path, 0, 0, 0))
+    return tuple(found)
+
+
+def other_name(process: str) -> str:
+    """Return the name of the next generation of a process."""
+    return process.removesuffix(_SECOND) if process.endswith(_SECOND) else process + _SECOND
+
+
+def base_name(process: str) -> str:
+    """Return the worker's name of a process."""
+    return process.removesuffix(_SECOND)
+
+
+def changes(
+    running: Mapping[str, PlannedWorker],
+    wanted: Sequence[tuple[WorkerConfig, WorkerConfig]],
+    *,
+    only_changed: bool,
+) -> tuple[list[Change], dict[str, PlannedWorker]]:
+    """Return the changes, and the new workers by their process.
+
+    `running` is by the worker's name; `wanted` holds table and configuration of each worker.
+    Workers are added first, then replaced, then removed, so that none is missing before it must.
+    """
+    added, replaced = [], []
+    coming: dict[str, PlannedWorker] = {}
+    for table, config in wanted:
+        old = running.get(table.name)
+        if old is None:
+            new = planned(table, config)
+            added.append(Change(model=config.alias, new=new.process))
+        else:
+            new = planned(table, config, other_name(old.process))
+            if only_changed and old.table == table and old.stamps == new.stamps:
+                continue
+            replaced.append(
+                Change(
+                    model=config.alias,
+                    old=old.process,
+                    new=new.process,
+                    is_comparable=old.text_key == new.text_key,
+                )
+            )
+        coming[new.process] = new
+    names = {table.name for table, _ in wanted}
+    removed = [
+        Change(model=one.config.alias, old=one.process)
+        for name, one in running.items()
+        if name not in names
+    ]
+    return [*added, *replaced, *removed], coming

@@ -1,0 +1,75 @@
+"""Golden prompts on their way: asked through a gateway, answered by one worker."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from protocol.process.control import Answered, GoldenQuestion
+from worker.supervisor.control import ControlPeer, ControlServer
+
+
+@dataclass(slots=True)
+class _Asking:
+    """One question: the prompts of a worker, in order."""
+
+    asks: list[GoldenQuestion]
+    answers: dict[int, str] = field(default_factory=dict)
+    """By the id of the prompt."""
+    failure: str = ""
+    peer: ControlPeer | None = None
+    """The gateway that was asked."""
+
+
+class Questions:
+    """Asks the newest gateway, and another one if that is lost before it has answered."""
+
+    def __init__(self, control: ControlServer) -> None:
+        self._control = control
+        self._ids = itertools.count(1)
+        self._asked: dict[int, _Asking] = {}
+
+    def __repr__(self) -> str:
+        return f"<Questions {len(self._asked)}>"
+
+    def ask(self, number: int, worker: str, prompts: Sequence[str], n_predict: int) -> None:
+        """Ask a worker for its greedy answers."""
+        self._asked[number] = _Asking(
+            [
+                GoldenQuestion(
+                    id=next(self._ids), worker=worker, prompt=prompt, n_predict=n_predict
+                )
+                for prompt in prompts
+            ]
+        )
+
+    def clear(self) -> None:
+        """Forget all questions; late answers to them are dropped."""
+        self._asked.clear()
+
+    def hear(self, answer: Answered) -> None:
+        """Take one answer in."""
+        for asking in self._asked.values():
+            if any(one.id == answer.id for one in asking.asks):
+                asking.answers[answer.id] = answer.text
+                asking.failure = asking.failure or answer.error
+
+    def send(self) -> None:
+        """Send what no gateway has been asked yet."""
+        peers = self._control.subscribers
+        for asking in self._asked.values():
+            is_lost = asking.peer is None or not asking.peer.is_open
+            if peers and is_lost and len(asking.answers) < len(asking.asks):
+                asking.peer = peers[-1]
+                for one in asking.asks:
+                    self._control.answer(peers[-1], one)
+
+    def answers(self, number: int) -> Sequence[str] | str | None:
+        """Return the answers in the order of the prompts; a text says why there are none."""
+        asking = self._asked.get(number)
+        if asking is None:
+            return None
+        if asking.failure:
+            return asking.failure
+        if len(asking.answers) < len(asking.asks):
+            return None
+        return [asking.answers[one.id] for one in asking.asks]

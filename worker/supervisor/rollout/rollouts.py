@@ -1,0 +1,234 @@
+"""Carries out what admins and SIGHUP ask for: rolling changes, and workers out of service."""
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from protocol.config.config import PoolConfig
+from protocol.config.rollout_config import RolloutConfig
+from protocol.errors import ConfigError
+from protocol.process.control import (
+    Answered,
+    Golden,
+    RolloutOrder,
+    RolloutReport,
+    RolloutState,
+    WorkerOrder,
+    WorkerVerb,
+)
+from worker.supervisor.children.children import Children
+from worker.supervisor.rollout.change import Change, RolloutLimits
+from worker.supervisor.rollout.fleet import Fleet
+from worker.supervisor.rollout.machine import Rollout
+from worker.supervisor.rollout.plan import changes
+from worker.supervisor.rollout.planner import Planner, Reader, ReadPool, Wanted
+from worker.supervisor.rollout.questions import Questions
+
+logger = logging.getLogger("supervisor")
+
+Answer = Callable[[str], None]
+"""Takes why an order is not carried out; empty if it is."""
+
+_BUSY = "a rolling change is under way: `llamapool rollout --abort` ends it"
+
+
+class Rollouts:
+    """At most one rolling change at a time."""
+
+    def __init__(self, fleet: Fleet, read: Reader, first: Wanted, pool: PoolConfig) -> None:
+        self._fleet = fleet
+        self._read = read
+        self._in_force = first
+        self._pool = pool
+        self._planner = Planner()
+        self._rollout: Rollout | None = None
+        self._last = RolloutReport()
+        self._step = ("", "")
+        self._wanted = first
+        self._n_begun = 0
+        self._now = 0.0
+        self._rereads = False
+
+    def __repr__(self) -> str:
+        return f"<Rollouts {self._rollout!r} {self._fleet!r}>"
+
+    def open(self, children: Children, questions: Questions) -> None:
+        """Take over the workers that run."""
+        self._fleet.open(children, questions)
+        self._planner.open(children.selector)
+
+    def close(self) -> None:
+        """End what belongs to this process alone."""
+        self._planner.close()
+
+    @property
+    def drained(self) -> frozenset[str]:
+        """Processes that an admin has taken out of service."""
+        return frozenset(self._fleet.drained)
+
+    def hear(self, answer: Answered) -> None:
+        """Take the answer to a golden prompt."""
+        if self._fleet.questions is not None:
+            self._fleet.questions.hear(answer)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a rolling change runs or is being planned."""
+        return self._rollout is not None or self._planner.is_busy
+
+    @property
+    def keeps_going(self) -> bool:
+        """Whether the pool may be without a worker for a while."""
+        return self.is_busy or bool(self._fleet.drained)
+
+    def report(self, now: float) -> RolloutReport:
+        """Return the rolling change that runs, or the last one."""
+        return self._rollout.report(now) if self._rollout is not None else self._last
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield the time at which the rolling change must go on."""
+        if self._rollout is not None and self._rollout.deadline is not None:
+            yield self._rollout.deadline
+
+    # ---- orders -------------------------------------------------------------------------------
+
+    def begin(self, order: RolloutOrder, answer: Answer, now: float) -> None:
+        """Read the configuration and begin; `answer` is called once that is decided."""
+        if self.is_busy:
+            answer(_BUSY)
+            return
+        wanted = Wanted(
+            path=Path(order.config) if order.config else self._in_force.path,
+            options={**self._in_force.options, **order.options},
+        )
+        job = partial(self._plan, wanted)
+        self._now = now
+        self._planner.begin(job, partial(self._planned, order, answer))
+
+    def reread(self, now: float) -> None:
+        """Read the configuration again and change only what has changed, as SIGHUP asks."""
+        if self.is_busy:
+            self._rereads = True
+            logger.info("configuration read later", extra={"cause": "a rolling change runs"})
+            return
+        self.begin(RolloutOrder(id=0, only_changed=True), _log_refusal, now)
+
+    def abort(self) -> str:
+        """Take the rolling change back; return why not, or nothing."""
+        if self._rollout is None:
+            return "no rolling change is under way"
+        self._rollout.abort()
+        return ""
+
+    def order_worker(self, order: WorkerOrder, now: float) -> tuple[str, bool]:
+        """Drain or undrain a worker; return why not, and whether there is no such worker."""
+        name = self._fleet.find(order.worker)
+        if not name:
+            return f"no worker is named '{order.worker}'", True
+        if self.is_busy:
+            return _BUSY, False
+        if order.verb is WorkerVerb.UNDRAIN:
+            if name not in self._fleet.drained:
+                return f"worker '{name}' is not drained", False
+            if not self._fleet.undrain(name, now):
+                return f"worker '{name}' has not left yet", False
+        elif name not in self._fleet.drained:
+            model = self._fleet.workers[name].config.alias
+            if not order.force and not set(self._fleet.serving(model)) - {name}:
+                return f"'{name}' is the only worker of '{model}' that serves", False
+            self._fleet.drain(name, now)
+        logger.info("worker ordered", extra={"worker": name, "order": order.verb.value})
+        return "", False
+
+    # ---- a rolling change ---------------------------------------------------------------------
+
+    def _plan(self, wanted: Wanted) -> tuple[Wanted, ReadPool]:
+        return wanted, self._read(wanted)
+
+    def _planned(
+        self,
+        order: RolloutOrder,
+        answer: Answer,
+        result: "tuple[Wanted, ReadPool] | ConfigError",
+    ) -> None:
+        if isinstance(result, ConfigError):
+            answer(str(result))
+            return
+        wanted, read = result
+        found, coming = changes(
+            self._fleet.running,
+            list(zip(read.tables, read.pool.worker, strict=True)),
+            only_changed=order.only_changed,
+        )
+        try:
+            found = self._fleet.plan(read.pool, found, coming)
+        except OSError as error:
+            answer(f"cannot write the new configuration: {error.strerror}")
+            return
+        self._wanted, self._pool = wanted, read.pool
+        self._start(read.pool.rollout, order, found)
+        answer("")
+
+    def _start(self, config: RolloutConfig, order: RolloutOrder, found: list[Change]) -> None:
+        golden = tuple(Golden(prompt=one.prompt, answer=one.answer) for one in config.golden)
+        golden += order.golden
+        fleet = self._fleet
+        fleet.surge = config.surge if order.surge == "auto" else order.surge
+        fleet.drain_timeout_s = self._pool.gateway.drain_timeout_s
+        fleet.prompts, fleet.n_predict = [one.prompt for one in golden], config.golden_tokens
+        limits = RolloutLimits(
+            start_s=config.start_s, probation_s=config.probation_s, golden=golden
+        )
+        self._n_begun += 1
+        self._rollout = Rollout(self._n_begun, found, limits, self._now)
+        logger.info("rolling change began", extra={"workers": [one.title for one in found]})
+
+    def turn(self, now: float) -> None:
+        """Go on with what is under way."""
+        self._now = now
+        self._planner.turn()
+        self._fleet.sweep()
+        if self._rollout is None:
+            return
+        if self._fleet.questions is not None:
+            self._fleet.questions.send()
+        self._fleet.perform(self._rollout.advance(self._fleet, now), now)
+        report = self._rollout.report(now)
+        if (report.worker, report.step) != self._step and report.step:
+            self._step = (report.worker, report.step)
+            logger.info("rolling change", extra={"worker": report.worker, "action": report.step})
+        if self._rollout.is_over:
+            self._end(report, now)
+
+    def _end(self, report: RolloutReport, now: float) -> None:
+        self._rollout, self._last = None, report
+        if self._fleet.questions is not None:
+            self._fleet.questions.clear()
+        self._fleet.forget(is_done=report.state is RolloutState.DONE)
+        if report.state is RolloutState.DONE:
+            self._in_force = self._wanted
+            logger.info(
+                "rolling change done",
+                extra={"duration_s": report.seconds, "n_workers": report.n_done},
+            )
+        else:
+            logger.error(
+                "rolling change failed",
+                extra={
+                    "duration_s": report.seconds,
+                    "cause": report.why,
+                    "action": "the workers are as before",
+                },
+            )
+        if self._rereads:
+            self._rereads = False
+            self.reread(now)
+
+
+def _log_refusal(error: str) -> None:
+    if error:
+        logger.error(
+            "configuration not read again",
+            extra={"cause": error, "action": "the one that was read before stays in force"},
+        )

@@ -1,0 +1,73 @@
+"""Whether a second worker fits into memory: estimates from the model's file, and what is free.
+
+The estimates are the doctor's: the weights, the KV cache by the header of the file, and a reserve.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.config.config import WorkerConfig
+from worker.doctor.readers import nvml
+from worker.doctor.readers.header import cache_bytes, read_header
+from worker.host.placement import Host, uses_gpu
+from worker.host.topology import free_memory, group_memory
+from worker.host.weights import files, maps
+from worker.settings.model_file import weigh
+
+_RESERVE = 512 << 20
+"""Bytes for buffers of computation, the process itself, and what others take meanwhile."""
+_NVML_S = 3.0
+"""A broken driver may hang; the supervisor waits no longer for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeed:
+    """Bytes that one more worker takes."""
+
+    host: int = 0
+    device: int = 0
+    devices: str = ""
+    """`CUDA_VISIBLE_DEVICES` of the worker; empty is all."""
+
+
+def need_of(config: WorkerConfig, host: Host, mapped: frozenset[str]) -> MemoryNeed:
+    """Estimate a worker's memory; `mapped` are files that running workers have mapped."""
+    if config.backend == "fake":
+        return MemoryNeed()
+    weights = sum(weigh(path) for path in files(config))
+    try:
+        cache = cache_bytes(read_header(Path(config.model)), config)
+    except OSError:
+        cache = 0
+    if uses_gpu(host, config):
+        return MemoryNeed(device=weights + cache + _RESERVE, devices=config.devices)
+    shared = sum(weigh(path) for path in files(config) & mapped) if maps(config) else 0
+    return MemoryNeed(host=weights - shared + cache + _RESERVE)
+
+
+def fits(need: MemoryNeed) -> bool:
+    """Return whether so much is free now; memory that nobody can tell counts as none."""
+    if need.host:
+        allowed = group_memory()
+        free = free_memory()
+        if need.host > (free if allowed is None else min(free, allowed)):
+            return False
+    return not need.device or need.device <= free_device_memory(need.devices)
+
+
+def free_device_memory(devices: str) -> int:
+    """Return the free bytes of the GPUs that a worker may see; 0 if unknown."""
+    try:
+        said = subprocess.run(
+            [sys.executable, "-P", nvml.__file__], capture_output=True, timeout=_NVML_S, check=True
+        ).stdout
+        free = {int(index): int(n) for index, n in json.loads(said)["free"].items()}
+    except (OSError, ValueError, KeyError, subprocess.SubprocessError):
+        return 0
+    names = [name.strip() for name in devices.split(",") if name.strip()]
+    if not all(name.isdecimal() for name in names):
+        return 0  # a UUID, or a part of a GPU
+    return sum(free.get(int(name), 0) for name in names) if names else sum(free.values())
