@@ -1,6 +1,7 @@
 """The gateway's end of the wire, as little of it as a worker needs."""
 
 import itertools
+from pathlib import Path
 
 import zmq
 
@@ -12,9 +13,12 @@ from tests.envelopes import T, payloads
 class Gateway:
     """The least that a worker needs on the other side: a ROUTER and frame counts."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> None:
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, name: str = "g"
+    ) -> None:
         self._context = context
-        self._endpoint = endpoint
+        self.endpoint = endpoint
+        self.name = name
         self._sent: dict[bytes, itertools.count[int]] = {}
         self.heard: list[m.FrameItem] = []
         self.peer = b""
@@ -24,7 +28,11 @@ class Gateway:
         """Bind."""
         self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.LINGER, 0)
-        self._router.bind(self._endpoint)
+        self._router.bind(self.endpoint)
+
+    def hide(self) -> None:
+        """Let nobody else connect to an `ipc` endpoint; the connections that are there stay."""
+        Path(self.endpoint.removeprefix("ipc://")).unlink()
 
     def close(self) -> None:
         """Be gone."""
@@ -45,7 +53,7 @@ class Gateway:
             messages = codec.decode(data).messages
             self.heard += messages
             if any(isinstance(one, m.Hello) for one in messages):
-                self.send(m.Welcome(gateway="g"))
+                self.send(m.Welcome(gateway=self.name))
         return len(self.heard) > n_before
 
     def of(self, kind: type[T]) -> list[T]:

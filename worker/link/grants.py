@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 
 from protocol.wire.messages import TaskKey
 
+_USE_S = 0.1
+"""A gateway uses a credit that it waits for within this time, if it can use it at all."""
+
 
 @dataclass(slots=True)
 class Share:
@@ -35,6 +38,8 @@ class Share:
     n_recalled: int = 0
     """Credits that it was asked for and has not answered about."""
     recalled_at: float = 0.0
+    given_at: float = -math.inf
+    """When it got a credit last."""
     has_yielded: bool = False
     """It has just returned credits, so that the next one is for another gateway."""
     is_retired: bool = False
@@ -145,6 +150,7 @@ class Grants:
             return []
         while self.n_free > 0 and (chosen := self._next()) is not None:
             self._give(chosen, 1)
+            chosen.given_at = now
             for one in self._shares.values():
                 one.has_yielded = False
         return self._recalls(now)
@@ -176,11 +182,12 @@ class Grants:
         n_coming = sum(share.n_recalled for share in self._shares.values())
         wanted = self._n_wanted() - n_coming
         found: list[tuple[int, int]] = []
-        # Whoever waits and holds unused credits cannot use them here.
-        order = sorted(self._shares.items(), key=lambda one: self._surplus(one[1]), reverse=True)
-        for number, share in order:
-            n = min(wanted, self._surplus(share))
-            if n > 0 and not share.n_recalled:
+        if wanted <= 0:
+            return found
+        surplus = {number: self._surplus(share, now) for number, share in self._shares.items()}
+        for number in sorted(surplus, key=lambda one: surplus[one], reverse=True):
+            share, n = self._shares[number], min(wanted, surplus[number])
+            if n > 0:
                 share.n_recalled, share.recalled_at = n, now
                 found.append((number, n))
                 wanted -= n
@@ -189,7 +196,7 @@ class Grants:
     def _n_wanted(self) -> int:
         """Count the credits that are unused with one gateway and should be elsewhere."""
         lacking = sum(share.n_lacking for share in self._shares.values())
-        if lacking:
+        if lacking or any(share.n_waiting for share in self._shares.values()):
             return lacking
         level, n_given = self._level(), self._n_credits - self.n_free
         leaving = sum(share.n_idle for share in self._shares.values() if share.is_retired)
@@ -198,10 +205,12 @@ class Grants:
         )
         return max(leaving, uneven + max(0, n_given - self._n_slots))
 
-    def _surplus(self, share: Share) -> int:
+    def _surplus(self, share: Share, now: float) -> int:
         """Count the unused credits of a gateway that others may have."""
         if share.n_lacking or share.n_recalled:
             return 0
+        if share.n_waiting and now - share.given_at < _USE_S:
+            return 0  # it is about to use them; later it cannot, whatever waits there
         if share.is_retired or any(one.n_lacking for one in self._shares.values()):
             return share.n_idle
         return min(share.n_idle, max(0, share.limit - self._level()))

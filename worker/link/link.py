@@ -162,6 +162,7 @@ class Link:
         if time.monotonic() >= self._next_beat:
             self._say(self.tasks.overdue())
             self._lose_stuck()
+            self._sessions.tell()
             self._beat()
 
     # -------------------------------------------------------------------------------------------

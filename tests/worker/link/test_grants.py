@@ -318,3 +318,16 @@ def test_a_retired_gateway_gets_what_it_waits_for_and_keeps_nothing() -> None:
     assert [grants.limit(0), grants.limit(1)] == [0, 2]
     grants.want(0, 1, since=0.0)
     assert grants.settle(1.0) == [(1, 1)]
+
+
+def test_credits_do_not_go_around_between_gateways_that_cannot_use_them() -> None:
+    grants = three(n_slots=1, n_prefetch=0)
+    for number in (1, 2):
+        grants.want(number, 1, since=float(number))
+    n_recalls, now = 0, 0.0
+    while now < 1.0:
+        for number, n in grants.settle(now):
+            n_recalls += 1
+            grants.give_back(number, n)
+        now += 0.001
+    assert n_recalls <= 11, "at most one in 0.1 s"

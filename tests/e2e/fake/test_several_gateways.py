@@ -1,0 +1,183 @@
+"""Two gateways on four workers: real processes, the fake backend."""
+
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.process import Process, python
+from tests.e2e.served import eventually
+
+pytestmark = pytest.mark.slow
+
+N_WORKERS, N_SLOTS = 4, 2
+CONFIG = f"""
+[[worker]]
+name = "w"
+alias = "fake"
+backend = "fake"
+count = {N_WORKERS}
+n_slots = {N_SLOTS}
+n_prefetch = 1
+n_ctx = 4096
+fake_step_ms = 20
+
+[gateway]
+slots = true
+"""
+
+
+class Site:
+    """A gateway of the pair, and its clients."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.endpoint = f"ipc://{folder}/gateway-{number}.sock"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        bound = ("--port", str(self.port), "--bind", self.endpoint)
+        self._argv = python("-m", "gateway", "--config", str(folder / "pool.toml"), *bound)
+        self.start()
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30)
+
+    def start(self) -> None:
+        """Run the process, also once more."""
+        self.process = Process(self._argv)
+
+    def get(self, path: str) -> Any:
+        """Ask for JSON; empty while nobody listens."""
+        try:
+            return self.client.get(path).json()
+        except httpx.TransportError:
+            return {}
+
+    def complete(self, **body: Any) -> dict[str, Any]:
+        """Ask for a completion."""
+        response = self.client.post("/completion", json={"prompt": "Hello", **body})
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()
+        return found
+
+    def busy(self) -> set[int]:
+        """Return the ids of the slots that run a task."""
+        return {slot["id"] for slot in self.get("/slots") if slot["is_processing"]}
+
+    def close(self) -> None:
+        """End it."""
+        self.client.close()
+        self.process.close()
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Iterator[tuple[Site, Site]]:
+    """Run two gateways and four workers that dial both."""
+    (tmp_path / "pool.toml").write_text(CONFIG)
+    with ExitStack() as stack:
+        pair = Site(tmp_path, 0), Site(tmp_path, 1)
+        for site in pair:
+            stack.callback(site.close)
+        dialled = [word for site in pair for word in ("--connect", site.endpoint)]
+        for number in range(1, N_WORKERS + 1):
+            named = ("--name", f"w-{number}", *dialled)
+            config = str(tmp_path / "pool.toml")
+            worker = Process(python("-m", "worker.cli", "worker", "--config", config, *named))
+            stack.callback(worker.close)
+        for site in pair:
+            assert eventually(partial(has_all, site), 30), site.process.text
+        yield pair
+
+
+def has_all(site: Site) -> bool:
+    """Tell whether a gateway knows of every slot, and of none that is busy."""
+    return bool(site.get("/health").get("slots_idle") == N_WORKERS * N_SLOTS)
+
+
+def at_once(n: int, site: Site, n_predict: int) -> list[dict[str, Any]]:
+    """Ask so many times at once; return all answers."""
+    with ThreadPoolExecutor(n) as pool:
+        asked = [pool.submit(site.complete, n_predict=n_predict) for _ in range(n)]
+        return [one.result(60) for one in asked]
+
+
+def test_either_gateway_can_use_every_slot(sites: tuple[Site, Site]) -> None:
+    for site in sites:
+        answers = at_once(N_WORKERS * N_SLOTS, site, 60)
+        assert Counter(one["id_slot"] for one in answers) == dict.fromkeys(range(8), 1)
+        assert eventually(lambda: all(map(has_all, sites)))
+
+
+def test_a_gateway_shows_the_tasks_of_the_other(sites: tuple[Site, Site]) -> None:
+    one, other = sites
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(one.complete, n_predict=100)
+        assert eventually(lambda: other.get("/health")["slots_processing"] == 1)
+        assert eventually(lambda: len(other.busy()) == 1)
+        assert other.busy() == one.busy() == {running.result(30)["id_slot"]}
+
+
+def test_both_serve_more_than_fits_and_nobody_starves(sites: tuple[Site, Site]) -> None:
+    start = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(at_once, 24, site, 20) for site in sites]
+        answers = [answer for one in both for answer in one.result(60)]
+    assert len(answers) == 48 and all(one["tokens_predicted"] == 20 for one in answers)
+    # 48 tasks of 0.4 s on 8 slots.
+    assert time.monotonic() - start < 20
+    assert eventually(lambda: all(map(has_all, sites)))
+
+
+def test_a_killed_gateway_leaves_its_credits_to_the_other(sites: tuple[Site, Site]) -> None:
+    one, other = sites
+    with ThreadPoolExecutor(16) as pool:
+        lost = [pool.submit(one.complete, n_predict=2000) for _ in range(8)]
+        assert eventually(lambda: len(one.busy()) == 8)
+        kept = [pool.submit(other.complete, n_predict=60) for _ in range(8)]
+        os.kill(one.process.popen.pid, signal.SIGKILL)
+        assert [answer.result(30)["tokens_predicted"] for answer in kept] == [60] * 8
+        for broken in lost:
+            with pytest.raises(httpx.TransportError):
+                broken.result(30)
+    assert eventually(lambda: has_all(other))
+    answers = at_once(8, other, 60)
+    assert len({answer["id_slot"] for answer in answers}) == 8
+
+
+def test_settings_are_the_same_at_all_gateways(sites: tuple[Site, Site]) -> None:
+    one, other = sites
+    one.complete(n_predict=1, system_prompt=system("Brief"))
+    assert eventually(lambda: name_at(other) == "Brief", 2.0)
+    with ThreadPoolExecutor(2) as pool:
+        asked = [
+            pool.submit(site.complete, n_predict=1, system_prompt=system(f"Gateway {n}"))
+            for n, site in enumerate(sites)
+        ]
+        for answer in asked:
+            answer.result(30)
+    assert eventually(lambda: name_at(one) == name_at(other) != "Brief", 2.0)
+    settled = name_at(one)
+    os.kill(one.process.popen.pid, signal.SIGKILL)
+    one.process.close()
+    one.start()
+    assert eventually(lambda: has_all(one), 30)
+    assert eventually(lambda: name_at(one) == settled, 2.0), "it learns them from the workers"
+
+
+def name_at(site: Site) -> str:
+    """Return the assistant's name of the system prompt that a gateway shows."""
+    shown = site.get("/props")
+    return str(shown.get("assistant_name", ""))
+
+
+def system(name: str) -> dict[str, str]:
+    """Return a system prompt under this name."""
+    return {"prompt": f"I am {name}.", "assistant_name": name}

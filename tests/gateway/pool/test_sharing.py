@@ -1,0 +1,155 @@
+"""A gateway that shares workers with others: credits as granted, demand, settings."""
+
+from gateway.pool.model_settings import ModelSettings
+from protocol.wire.facts import SystemPrompt
+from protocol.wire.messages import Heartbeat
+from protocol.wire.sharing import Demand, SettingsTold
+from tests.gateway.dispatching import call, dispatcher, done, places, task
+
+
+def beat(granted: int, others: int = 0, *, is_shared: bool = True) -> Heartbeat:
+    return Heartbeat(step=1, busy=0, granted=granted, others=others, is_shared=is_shared)
+
+
+def test_no_more_is_sent_than_was_granted() -> None:
+    pool = dispatcher("a")
+    assert pool.worker_shares("a", beat(-1), 0.0) == []
+    assert places(pool.submit(task(1), 0.0)) == []
+    assert places(pool.worker_shares("a", beat(0), 1.0)) == [(1, "a")]
+    assert pool.workers["a"].n_credits == 1
+
+
+def test_a_credit_that_is_taken_with_the_end_of_a_task_is_not_used_again() -> None:
+    pool = dispatcher("a")
+    pool.worker_shares("a", beat(0), 0.0)
+    pool.submit(task(1), 0.0)
+    pool.submit(task(2), 0.0)
+    assert pool.worker_shares("a", beat(-1), 1.0) == []
+    assert places(pool.ended("a", done(1), 1.0)) == []
+    assert pool.n_waiting == 1
+
+
+def test_what_is_unused_is_returned_and_not_used_any_more() -> None:
+    pool = dispatcher("a")
+    worker = pool.workers["a"]
+    assert [worker.give_back(n) for n in (-3, 0, 9, 9)] == [0, 0, 1, 0]
+    assert places(pool.submit(task(1), 0.0)) == []
+    assert places(pool.worker_shares("a", beat(1), 1.0)) == [(1, "a")]
+
+
+def test_slots_that_others_use_are_not_free() -> None:
+    pool = dispatcher("a")
+    pool.worker_shares("a", beat(0, others=1), 0.0)
+    worker = pool.workers["a"]
+    assert (worker.n_busy, worker.n_free, worker.n_ahead) == (1, 0, 0)
+    assert not worker.can_run_in(0)
+    pool.worker_shares("a", beat(0, others=9), 0.0)
+    assert (worker.n_busy, worker.n_free, worker.n_ahead) == (1, 0, 8)
+
+
+def test_shared_workers_are_counted_and_forgotten() -> None:
+    pool = dispatcher("a", "b")
+    pool.worker_shares("a", beat(0), 0.0)
+    pool.worker_shares("b", beat(0), 0.0)
+    pool.worker_shares("b", beat(0, is_shared=False), 0.0)
+    assert pool.n_shared == 1
+    pool.worker_lost("a", 1.0)
+    assert pool.n_shared == 0
+
+
+def test_demand_is_told_when_tasks_begin_and_cease_to_wait() -> None:
+    pool = dispatcher("a", "b")
+    for key in ("a", "b"):
+        pool.worker_shares(key, beat(-1), 0.0)
+    pool.submit(task(1), 2.0)
+    asked = pool.demand.crossed(5.0)
+    assert sorted(asked) == [(key, Demand(waiting=1, oldest_s=3.0)) for key in "ab"]
+    assert pool.demand.crossed(6.0) == [], "they know it"
+    pool.submit(task(2), 6.0)
+    assert pool.demand.crossed(6.0) == []
+    assert {demand.waiting for _, demand in pool.demand.changed(7.0)} == {2}
+    pool.cancel(1)
+    pool.cancel(2)
+    assert sorted(pool.demand.crossed(8.0)) == [(key, Demand(waiting=0)) for key in "ab"]
+
+
+def test_only_workers_with_a_free_slot_are_asked_where_there_are_some() -> None:
+    pool = dispatcher("a", "b")
+    pool.worker_shares("a", beat(-1, others=1), 0.0)
+    pool.worker_shares("b", beat(-1, others=0), 0.0)
+    pool.submit(task(1), 0.0)
+    assert [key for key, _ in pool.demand.crossed(0.0)] == ["b"]
+    pool.worker_shares("b", beat(-1, others=1), 1.0)
+    assert [key for key, _ in pool.demand.changed(1.0)] == ["a"]
+
+
+def test_who_has_a_credit_asks_for_none() -> None:
+    pool = dispatcher("a")
+    pool.worker_shares("a", beat(0), 0.0)
+    pool.submit(call(1), 0.0)
+    assert pool.demand.changed(0.0) == [] == pool.demand.crossed(0.0)
+
+
+def test_a_task_for_a_slot_asks_only_its_worker() -> None:
+    pool = dispatcher("a", "b")
+    for key in ("a", "b"):
+        pool.worker_shares(key, beat(-1), 0.0)
+    pool.submit(task(1, worker="b", slot=0), 4.0)
+    assert pool.demand.changed(5.0) == [("b", Demand(waiting=1, oldest_s=1.0))]
+    assert places(pool.worker_shares("b", beat(0), 5.0)) == [(1, "b")]
+
+
+# ---- settings ---------------------------------------------------------------------------------
+
+
+def told(count: int, gateway: str, scale: float) -> SettingsTold:
+    return SettingsTold(scales=((0, scale),), scales_version=(count, gateway))
+
+
+def test_a_new_worker_gets_what_was_set() -> None:
+    settings = ModelSettings("g")
+    settings.set_scales("m", ((0, 0.5),))
+    settings.set_system_prompt("m", SystemPrompt(prompt="p", assistant_name="n"))
+    orders = settings.joined("w", "m")
+    assert [type(one.payload).__name__ for one in orders] == ["SetLora", "SetSystemPrompt"]
+    assert len({one.task for one in orders}) == 2
+    assert settings.due() == []
+    assert settings.joined("other", "n") == []
+
+
+def test_a_gateway_learns_the_newest_and_passes_it_on() -> None:
+    settings = ModelSettings("g")
+    settings.joined("w-1", "m")
+    settings.joined("w-2", "m")
+    settings.told("w-1", told(3, "x", 0.25))
+    ((key, order),) = settings.due()
+    assert key == "w-2" and order.payload.version == (3, "x")  # type: ignore[attr-defined]  # SetLora
+    assert settings.due() == []
+    settings.told("w-2", told(2, "y", 0.75))
+    assert settings.due() == [], "an older one changes nothing"
+
+
+def test_gateways_that_set_at_once_agree() -> None:
+    one, other = ModelSettings("a"), ModelSettings("b")
+    orders = [one.set_scales("m", ((0, 0.1),)), other.set_scales("m", ((0, 0.9),))]
+    newest = max(orders, key=lambda order: order.version)
+    for settings in (one, other):
+        settings.joined("w", "m")
+        settings.told("w", told(*newest.version, scale=0.9))
+        settings.joined("late", "m")
+    assert one.set_scales("m", ()).version == (2, "a")
+    assert other.joined("w-3", "m")[0].payload == newest
+
+
+def test_a_setting_of_our_own_is_newer_than_what_was_learned() -> None:
+    settings = ModelSettings("a")
+    settings.joined("w", "m")
+    settings.told("w", told(7, "z", 0.5))
+    assert settings.set_scales("m", ()).version == (8, "a")
+
+
+def test_workers_that_nobody_knows_are_ignored() -> None:
+    settings = ModelSettings("a")
+    settings.told("gone", told(7, "z", 0.5))
+    assert settings.set_scales("m", ()).version == (1, "a")
+    settings.left("gone")

@@ -1,0 +1,195 @@
+"""A link with several gateways: tasks, losses, successors, settings."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from protocol.config.config import WorkerConfig
+from protocol.wire import messages as m
+from protocol.wire.facts import SystemPrompt
+from protocol.wire.sharing import Demand, Recall, Returned, SettingsTold, Stay, Successor
+from protocol.wire.side_tasks import SetSystemPrompt, SystemPromptSet
+from tests.envelopes import of_task
+from tests.worker.link.pair import generate
+from tests.worker.router import Gateway
+from worker.engine.engine import Engine
+from worker.engine.engine_config import EngineConfig
+from worker.engine.fake.backend import FakeBackend
+from worker.engine.task import Stop
+from worker.link.connection import GatewayConnection
+from worker.link.link import Link
+from worker.link.outbound import OutboundQueue
+from worker.prompt.prompt import PromptReader
+
+
+class Trio:
+    """Two gateways and a link with its engine thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        ends = [f"ipc://{folder}/{name}" for name in "ab"]
+        self.a, self.b = (Gateway(self.context, end, name=end) for end in ends)
+        self.gateways = [self.a, self.b]
+        self.backend = FakeBackend(
+            WorkerConfig(backend="fake", n_slots=2, n_ctx=1 << 20, fake_step_ms=1)
+        )
+        self.outlet = OutboundQueue()
+        self.engine = Engine(self.backend, EngineConfig(n_slots=2, n_ctx=1 << 19), self.outlet.put)
+        self.thread = threading.Thread(target=self.engine.run)
+        self.thread.start()
+        hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
+        connections = [
+            GatewayConnection(self.context, end, "w:1", number) for number, end in enumerate(ends)
+        ]
+        self.link = Link(connections, self.outlet, hello)
+        self.link.open()
+        reader = PromptReader(self.backend, cuts_long=False)
+        self.link.attach(self.engine, reader, self.backend.card)
+
+    def until(self, holds: Callable[[], object]) -> None:
+        """Let all sides work until something is so; gateways return what they are asked for."""
+        for _ in range(3000):
+            if holds():
+                return
+            self.outlet.wake()
+            self.link.turn()
+            for gateway in self.gateways:
+                n_before = len(gateway.of(Recall))
+                gateway.poll(1)
+                for recall in gateway.of(Recall)[n_before:]:
+                    gateway.send(Returned(n=recall.n))
+        raise AssertionError([gateway.heard[-3:] for gateway in self.gateways])
+
+    def until_shared(self) -> None:
+        """Wait until each gateway has one of the two slots."""
+        self.until(lambda: credits_of(self.a) == credits_of(self.b) == 1)
+
+    def close(self) -> None:
+        """End everything."""
+        self.engine.submit(Stop())
+        self.thread.join()
+        self.link.close("test is over")
+        for gateway in self.gateways:
+            gateway.close()
+        self.outlet.close()
+        self.context.term()
+
+
+def credits_of(gateway: Gateway) -> int:
+    """Count the credits as a gateway does."""
+    readies, beats = gateway.of(m.Ready), gateway.of(m.Heartbeat)
+    if not readies:
+        return 0
+    card = readies[-1].card
+    granted = beats[-1].granted if beats else readies[-1].granted
+    n_returned = sum(recall.n for recall in gateway.of(Recall))
+    return card.n_slots + card.n_prefetch + granted - n_returned
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[Trio]:
+    """Return two gateways that share a worker."""
+    found = Trio(tmp_path)
+    yield found
+    found.close()
+
+
+def ended(gateway: Gateway, task_id: int) -> bool:
+    return any(isinstance(one, m.Terminal) for one in of_task(gateway.heard, task_id))
+
+
+def test_tasks_of_the_same_id_find_back_to_their_gateways(trio: Trio) -> None:
+    trio.until_shared()
+    trio.a.send(generate(1, "from a", n_predict=3))
+    trio.b.send(generate(1, "from b", n_predict=5))
+    trio.until(lambda: ended(trio.a, 1) and ended(trio.b, 1))
+    for gateway, n in ((trio.a, 3), (trio.b, 5)):
+        (done,) = gateway.of(m.Done)
+        assert done.n_predicted == n
+        assert len(gateway.of(m.Started)) == 1
+    assert trio.link.is_idle
+
+
+def test_a_lost_gateway_takes_only_its_own_tasks_with_it(trio: Trio) -> None:
+    trio.until_shared()
+    trio.a.send(generate(1, "from a", n_predict=-1))
+    trio.b.send(generate(1, "from b", n_predict=-1))
+    trio.until(lambda: trio.a.of(m.Started) and trio.b.of(m.Started))
+    assert trio.b.of(m.Heartbeat)[-1].others == 1
+    trio.a.close()
+    trio.gateways.remove(trio.a)
+    trio.until(lambda: not trio.b.of(m.Heartbeat)[-1].is_shared)
+    assert credits_of(trio.b) == trio.backend.card.n_slots + trio.backend.card.n_prefetch
+    assert trio.link.tasks.counts(1) == (0, 0, 1)
+    assert trio.link.is_open is False  # no gateway has said `Opened` here
+    trio.b.send(m.Envelope(m.TaskKey(1), m.Cancel()))
+    trio.until(lambda: ended(trio.b, 1))
+
+
+def test_who_waits_gets_what_the_other_does_not_use(trio: Trio) -> None:
+    trio.until_shared()
+    trio.b.send(Demand(waiting=3, oldest_s=1.0))
+    n_all = trio.backend.card.n_slots + trio.backend.card.n_prefetch
+    trio.until(lambda: credits_of(trio.b) == n_all)
+    assert credits_of(trio.a) == 0
+    trio.b.send(Demand(waiting=-4, oldest_s=float("nan")))
+    trio.a.send(Demand(waiting=1, oldest_s=float("inf")))
+    trio.until(lambda: credits_of(trio.a) == 1)
+
+
+def test_settings_are_told_to_every_gateway_and_the_newest_holds(trio: Trio) -> None:
+    trio.until_shared()
+    newer = SetSystemPrompt(prompt="newer", assistant_name="N", version=(2, "b"))
+    older = SetSystemPrompt(prompt="older", version=(2, "a"))
+    trio.b.send(m.Envelope(m.TaskKey(1), newer))
+    trio.until(lambda: trio.a.of(SettingsTold) and trio.b.of(SettingsTold))
+    trio.a.send(m.Envelope(m.TaskKey(1), older))
+    trio.until(lambda: trio.a.of(SystemPromptSet))
+    for gateway in trio.gateways:
+        (told,) = gateway.of(SettingsTold)
+        assert told.system == SystemPrompt(prompt="newer", assistant_name="N")
+        assert told.system_version == (2, "b")
+
+
+def test_a_successor_is_dialled_beside_and_the_old_one_not_again(trio: Trio) -> None:
+    trio.until_shared()
+    trio.a.send(generate(1, "goes on", n_predict=-1))
+    trio.until(lambda: trio.a.of(m.Started))
+    new = Gateway(trio.context, trio.a.endpoint, name="new")
+    trio.gateways.append(new)
+    trio.a.send(Successor())
+    trio.until(lambda: new.of(m.Ready))
+    assert new.of(m.Hello)[-1].connection == 2
+    new.send(Demand(waiting=1))
+    trio.until(lambda: credits_of(new) == 1)
+    assert not ended(trio.a, 1)
+    trio.a.send(m.Envelope(m.TaskKey(1), m.Cancel()))
+    trio.until(lambda: ended(trio.a, 1))
+    trio.a.close()
+    trio.gateways.remove(trio.a)
+    trio.until(lambda: len(trio.link._sessions) == 2)
+    assert len(new.of(m.Hello)) == 1
+
+
+def test_a_gateway_that_stays_keeps_its_first_connection(trio: Trio) -> None:
+    trio.until_shared()
+    trio.a.hide()
+    trio.a.send(Successor())
+    trio.until(lambda: len(trio.link._sessions) == 3)
+    assert any(session.is_retired for session in trio.link._sessions)
+    trio.a.send(Stay())
+    trio.until(lambda: len(trio.link._sessions) == 2)
+    trio.until_shared()
+
+
+def test_a_second_way_to_the_same_gateway_is_given_up(trio: Trio) -> None:
+    """The successor never came, and the old gateway listens again."""
+    trio.until_shared()
+    trio.a.send(Successor())
+    # The test's gateway greets the second connection under the id of the first.
+    trio.until(lambda: len(trio.a.of(m.Hello)) == 2)
+    trio.until(lambda: len(trio.link._sessions) == 2)
+    assert not any(session.is_retired for session in trio.link._sessions)
