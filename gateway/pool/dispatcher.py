@@ -168,7 +168,7 @@ class Dispatcher:
 
     def worker_hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
-        self.workers[key] = Worker(key, name, model)
+        self.workers[key] = Worker(key, name, model, self.router.order.changes)
         self.queue.open(model)
 
     def worker_ready(
@@ -222,7 +222,7 @@ class Dispatcher:
         """Requeue the tasks of which no client has seen anything; fail the others."""
         worker = self.workers.pop(key)
         self.n_shared -= worker.is_shared
-        self.router.lost(key)
+        self.router.lost(worker)
         actions: list[Action] = []
         for task in worker.tasks.values():
             if task.state is TaskState.CANCELLED:
@@ -304,7 +304,7 @@ class Dispatcher:
         if is_wanted and is_fault:
             task.n_faults += 1
             task.tried.add(task.worker)
-            if task.may_move and self.placement.others(task):
+            if task.may_move and self.placement.has_other(task, now):
                 self._requeue(task, now)
                 return []
         self._charges.ended(task, message)

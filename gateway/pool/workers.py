@@ -5,7 +5,7 @@ gateway counts it: taken when a task is assigned, returned by its terminal messa
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 
 from gateway.pool.task import Task
@@ -33,6 +33,7 @@ Waiting = tuple[int, float]
 """How many tasks wait for a worker's credits, and since when the first of them does."""
 NOBODY: Waiting = (0, 0.0)
 
+_UNSET = object()
 _MIN_ASIDES = 16
 _ASIDES_PER_SLOT = 4
 """Tasks without a slot (tokenize, embeddings) that a worker may have: the larger of both."""
@@ -42,12 +43,25 @@ class Worker:
     """One connection of one worker."""
 
     __slots__ = (
-        *("card", "is_held", "is_sleeping", "key", "last_used", "model", "n_asides", "n_leases"),
+        *(
+            "changes",
+            "card",
+            "is_held",
+            "is_sleeping",
+            "key",
+            "last_used",
+            "model",
+            "n_asides",
+            "n_leases",
+        ),
         *("name", "state", "tasks"),
         *("granted", "returned", "n_others", "is_shared", "demanded"),
     )
 
-    def __init__(self, key: str, name: str, model: str) -> None:
+    def __init__(
+        self, key: str, name: str, model: str, changes: "dict[Worker, None] | None" = None
+    ) -> None:
+        object.__setattr__(self, "changes", changes if changes is not None else {})
         self.key = key
         self.name = name
         self.model = model
@@ -75,6 +89,19 @@ class Worker:
         """Whether other gateways use it too."""
         self.demanded: Waiting = NOBODY
         """What it was told last of the tasks that wait for its credits."""
+
+    changes: "dict[Worker, None]"
+    """Where it notes itself when something about it changes: its place among the others is to be
+    found anew (`LoadOrder`)."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if getattr(self, name, _UNSET) != value:
+            object.__setattr__(self, name, value)
+            self.changes[self] = None
+
+    def leave(self) -> None:
+        """Note nothing any more where others would look at it: it is not connected."""
+        object.__setattr__(self, "changes", {})
 
     def __repr__(self) -> str:
         return (
@@ -181,15 +208,6 @@ class Worker:
         self.state = state
 
 
-def least_busy(workers: Iterable[Worker]) -> Worker | None:
-    """Choose the worker for a task that needs no slot: one that is awake, with fewest tasks.
-
-    A held worker may be among them, for a task that names it.
-    """
-    ready = [worker for worker in workers if worker.state is WorkerState.READY]
-    return min(ready, key=lambda w: (w.is_sleeping, len(w.tasks), w.last_used), default=None)
-
-
 class SlotMap:
     """Slot ids of the pool: a range for each worker that ever was ready, in the order of names.
 
@@ -201,6 +219,7 @@ class SlotMap:
         self._ranges: dict[str, range] = {}
         """In the order of their names."""
         self._models: dict[str, str] = {}
+        self._n_slots: dict[str, int] = {}
 
     def __repr__(self) -> str:
         ranges = " ".join(f"{n}:{r.start}-{r.stop - 1}" for n, r in self._ranges.items())
@@ -208,7 +227,7 @@ class SlotMap:
 
     def n_slots(self, model: str) -> int:
         """Slots of all workers of a model that ever were ready."""
-        return sum(len(ids) for name, ids in self._ranges.items() if self._models[name] == model)
+        return self._n_slots.get(model, 0)
 
     def reserve(self, name: str, card: ModelCard) -> None:
         """Give a worker its range; those of later names move if it is new or has changed."""
@@ -222,6 +241,9 @@ class SlotMap:
         for one in sorted(sizes, key=_natural):
             self._ranges[one] = range(start, start + sizes[one])
             start += sizes[one]
+        self._n_slots.clear()
+        for one, size in sizes.items():
+            self._n_slots[self._models[one]] = self._n_slots.get(self._models[one], 0) + size
 
     def forget(self, name: str) -> None:
         """Free the range of a worker that will not come back."""

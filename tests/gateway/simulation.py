@@ -94,8 +94,14 @@ class SimWorker:
 class Simulation:
     """The event loop of it all."""
 
-    def __init__(self, *speeds: Speed, queue_timeout_s: float = 60.0, blind: bool = False) -> None:
-        self.pool = Dispatcher(queue_size=1000, queue_timeout_s=queue_timeout_s)
+    def __init__(
+        self,
+        *speeds: Speed,
+        queue_timeout_s: float = 60.0,
+        queue_size: int = 1000,
+        blind: bool = False,
+    ) -> None:
+        self.pool = Dispatcher(queue_size=queue_size, queue_timeout_s=queue_timeout_s)
         self.blind = blind
         """Nothing is known of prompts: the control."""
         self.now = 0.0

@@ -6,7 +6,7 @@ worker only if waiting for that one is predicted to be much faster.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
 from gateway.pool.task import Task
@@ -53,17 +53,20 @@ class DeferralPolicy:
         self._reserved[task.task_id] = task
         return now < task.reserved_until
 
-    def defers(
-        self, task: Task, able: Sequence[Worker], workers: Collection[Worker], now: float
-    ) -> bool:
+    def keeps(self, task: Task, workers: Mapping[str, Worker], now: float) -> bool:
+        """Tell whether a task is reserved for a busy worker while another one has a free slot."""
+        worker = workers.get(task.reserved_for) if task.reserved_for else None
+        is_busy = worker is not None and worker.is_ready and not worker.n_free
+        return is_busy and now < task.reserved_until
+
+    def defers(self, task: Task, now: float) -> bool:
         """Let others go first, for a while, if a busy worker has the prompt in its cache."""
         spec = task.spec
         if not spec.prefix.chain or spec.is_special or now >= task.deferred_until:
             return False
         if task.best_cached_worker is None:
-            ready = [one for one in workers if one.model == spec.model and one.is_ready]
-            task.best_cached_worker = self._router.best_cached_worker(spec, ready)
-        saved_s = self._router.saved_s(spec, task.best_cached_worker, able)
+            task.best_cached_worker = self._router.best_cached_worker(spec, now)
+        saved_s = self._router.saved_s(spec, task.best_cached_worker, now)
         if saved_s and math.isinf(task.deferred_until):
             task.deferred_until = now + min(max(_MIN_DEFERRED_S, 2 * saved_s), self._limit_s)
         return saved_s > 0

@@ -4,7 +4,10 @@ from gateway.pool.routing.deferral import DeferralPolicy
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
 from gateway.pool.task import Task, TaskSpec
 from gateway.pool.tenants.task_queue import TaskQueue
-from gateway.pool.workers import Worker, least_busy
+from gateway.pool.workers import Worker, WorkerState
+
+_MAX_ASKED = 32
+"""Tasks that are asked, for one place, whether they let others go first."""
 
 
 class TaskPlacement:
@@ -21,13 +24,18 @@ class TaskPlacement:
 
     def next(self, model: str, now: float) -> tuple[Task, RouteChoice] | None:
         """Find the first waiting task that has a worker to go to and gains nothing by waiting."""
-        able = [w for w in self._workers.values() if w.model == model and w.has_credit]
+        workers = self._router.order.of(model, now)
         has_rivals = len(self._queue) > 1
+        n_asked = 0
 
         def defers(task: Task) -> bool:
-            return has_rivals and self.deferral.defers(task, able, self._workers.values(), now)
+            nonlocal n_asked
+            n_asked += 1
+            return has_rivals and n_asked <= _MAX_ASKED and self.deferral.defers(task, now)
 
-        for task in self._queue.candidates(model, has_credit=bool(able), defers=defers):
+        for task in self._queue.candidates(model, has_credit=bool(workers.able), defers=defers):
+            if workers.has_free and self.deferral.keeps(task, self._workers, now):
+                continue
             choice = self.find(task, now)
             if choice is not None and not self.deferral.reserves(task, choice, self._workers, now):
                 return task, choice
@@ -36,25 +44,37 @@ class TaskPlacement:
     def find(self, task: Task, now: float) -> RouteChoice | None:
         """Find the worker that a task should go to now; None if it must wait for one."""
         spec = task.spec
-        able = (self.others(task) if task.tried else []) or self._owners(spec)
+        barred = task.tried if task.tried and self.has_other(task, now) else ()
+        if spec.worker:
+            return self._pinned(spec, now)
+        if spec.takes_credit:
+            return self._router.choose(spec, now, barred)
+        key = self._router.order.of(spec.model, now).for_aside(barred)
+        return RouteChoice(self._workers[key]) if key is not None else None
+
+    def has_other(self, task: Task, now: float) -> bool:
+        """Tell whether a ready worker may run a task that has not failed it."""
+        spec = task.spec
+        if spec.worker:
+            owner = self._owner(spec, now)
+            return owner is not None and owner.is_ready and owner.key not in task.tried
+        workers = self._router.order.of(spec.model, now)
+        return bool(workers.ready & ~workers.mask(task.tried))
+
+    def _pinned(self, spec: TaskSpec, now: float) -> RouteChoice | None:
+        """Find the place of a task that only one worker may run."""
+        owner = self._owner(spec, now)
+        if owner is None or owner.state is not WorkerState.READY:
+            return None
         if not spec.takes_credit:
             # What the gateway itself asks of one worker is sent whatever the worker has to do.
-            aside = least_busy(one for one in able if spec.worker or one.takes_aside)
-            return RouteChoice(aside) if aside is not None else None
+            return RouteChoice(owner)
         if spec.slot >= 0:
-            owner = next((worker for worker in able if worker.can_run_in(spec.slot)), None)
-            return self._router.pinned(spec, owner, now) if owner is not None else None
-        return self._router.choose(spec, able, now)
+            can_run = owner.can_run_in(spec.slot)
+            return self._router.pinned(spec, owner, now) if can_run else None
+        return self._router.pinned(spec, owner, now) if owner.has_credit else None
 
-    def others(self, task: Task) -> list[Worker]:
-        """List the ready workers that may run a task and have not failed it."""
-        owners = self._owners(task.spec)
-        return [one for one in owners if one.is_ready and one.key not in task.tried]
-
-    def _owners(self, spec: TaskSpec) -> list[Worker]:
-        """List the workers that may run a task, ready or not."""
-        return [
-            worker
-            for worker in self._workers.values()
-            if worker.model == spec.model and spec.worker in ("", worker.name)
-        ]
+    def _owner(self, spec: TaskSpec, now: float) -> Worker | None:
+        """Return the only worker that may run a task."""
+        owner = self._router.order.named(spec.worker, now)
+        return owner if owner is not None and owner.model == spec.model else None

@@ -5,12 +5,13 @@ their cache, and how much their running streams slow the answer down. Affinity d
 workers that are predicted to be about equally fast.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from gateway.pool.routing.index.prefix_index import Holders, PrefixIndex
 from gateway.pool.routing.load import Throughput
+from gateway.pool.routing.load_order import LoadOrder, ModelWorkers, rank_of
 from gateway.pool.routing.offers import Offer, make_offers
-from gateway.pool.routing.prefix_index import PrefixIndex
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
 from gateway.pool.task import RouteReason, Task, TaskSpec
@@ -19,6 +20,10 @@ from protocol.wire.cached import Cached
 from protocol.wire.messages import Done, Finish, Terminal
 
 _MAX_SESSIONS = 16384
+_FEW = 8
+"""Workers that are looked at for each reason: what they hold, or how little they have to do."""
+_SMALL_POOL = 16
+"""Up to so many workers of a model all are looked at."""
 _MARGIN_S = 0.02
 _MARGIN_SHARE = 0.15
 """Predictions that differ by less than the larger of both count as equal."""
@@ -61,6 +66,7 @@ class RoutingPolicy:
         self._throughputs: dict[tuple[str, str], Throughput] = {}
         """By model and name: a worker that comes back is as fast as it was."""
         self._sessions = SessionMap(_MAX_SESSIONS)
+        self.order = LoadOrder(self._load)
 
     def __repr__(self) -> str:
         return f"<RoutingPolicy workers={len(self._estimates)} {self.index!r} {self._sessions!r}>"
@@ -80,54 +86,81 @@ class RoutingPolicy:
         name = (worker.model, worker.name)
         throughput = self._throughputs.setdefault(name, Throughput(of_model))
         self._estimates[worker.key] = WorkerEstimate(throughput, self.index.open(worker.key))
+        self.order.changes[worker] = None
 
-    def lost(self, key: str) -> None:
+    def lost(self, worker: Worker) -> None:
         """Forget a worker with all that it held."""
-        if self._estimates.pop(key, None) is not None:
-            self.index.lost(key)
-            self._sessions.lost(key)
+        self.order.lost(worker)
+        if self._estimates.pop(worker.key, None) is not None:
+            self.index.lost(worker.key)
+            self._sessions.lost(worker.key)
 
     def service_s(self, model: str) -> float:
         """Return how long a task of a model has its slot, as a mean of recent ones."""
         return self._of_models.get(model, self._unknown).service_s.value
 
-    def choose(self, spec: TaskSpec, workers: Iterable[Worker], now: float) -> RouteChoice | None:
-        """Choose a worker that has a credit; None if there is none.
+    def choose(
+        self, spec: TaskSpec, now: float, barred: Collection[str] = ()
+    ) -> RouteChoice | None:
+        """Choose a worker that has a credit, none of the `barred` keys; None if there is none.
 
         One that sleeps is woken when the others have no free slot; a prefetch credit is only used
-        when there is no free slot at all.
+        when there is no free slot at all. In a large pool it looks at the workers with most of the
+        prompt, at the session's and at those with the least load.
         """
-        ready = [worker for worker in workers if worker.is_ready]
-        able = [worker for worker in ready if worker.has_credit]
-        if not able:
+        workers = self.order.of(spec.model, now)
+        first = workers.first(_FEW, barred)
+        if not first:
             return None
-        found = self._offers(spec, ready, now)
-        rank = min(map(_rank, able))
-        first = {worker.key for worker in able if _rank(worker) == rank}
-        best = self._best(spec, [offer for offer in found if offer.worker.key in first])
+        session = self._sessions.find(spec.session)
+        among = workers.ready & ~workers.mask(barred)
+        if len(workers) <= _SMALL_POOL:
+            keys = [key for key in workers.bits if key not in barred]
+            holders = self.index.holders(spec.prefix.chain, among)
+        else:
+            keys = list(first)
+            if session is not None and workers.bits.get(session.worker, 0) & among:
+                keys.append(session.worker)
+            also = workers.mask(keys)
+            holders = self.index.holders(spec.prefix.chain, among, n_most=_FEW, also=also)
+            keys = list(dict.fromkeys((*self._holding(workers, holders), *keys)))
+        found = self._offers(spec, keys, holders, now)
+        rank = rank_of(self.order[first[0]])
+        best = self._best(spec, [one for one in found if rank_of(one.worker) == rank])
         better = _better(best, [offer for offer in found if not offer.worker.n_free])
         reason, n_cached = _reason(best, found), round(best.n_cached)
         return RouteChoice(best.worker, reason, n_cached, best.n_blocks, better)
 
+    def _holding(self, workers: ModelWorkers, holders: Holders) -> list[str]:
+        """Return a few of those that hold most of a prompt, of equal ones those with less load."""
+        keys: list[str] = []
+        for _, mask in holders.levels:
+            keys += workers.least_loaded(_FEW - len(keys), mask)
+            if len(keys) >= _FEW:
+                break
+        return keys
+
     def pinned(self, spec: TaskSpec, worker: Worker, now: float) -> RouteChoice:
         """Return the choice for a task that can go to one worker only."""
-        (offer,) = self._offers(spec, [worker], now)
+        bit = self._estimates[worker.key].bit
+        holders = self.index.holders(spec.prefix.chain, bit)
+        (offer,) = self._offers(spec, [worker.key], holders, now)
         return RouteChoice(worker, RouteReason.PINNED, round(offer.n_cached), offer.n_blocks)
 
-    def best_cached_worker(self, spec: TaskSpec, workers: Iterable[Worker]) -> str:
+    def best_cached_worker(self, spec: TaskSpec, now: float) -> str:
         """Find the worker with most of a prompt in its cache; empty if none has any."""
-        ready = {self._estimates[one.key].bit: one.key for one in workers}
-        holders = self.index.holders(spec.prefix.chain, sum(ready), n_most=1)
-        return next((ready[bit] for bit in ready if holders.depth(bit)), "")
+        workers = self.order.of(spec.model, now)
+        holders = self.index.holders(spec.prefix.chain, workers.ready, n_most=1)
+        return "".join(workers.least_loaded(1, holders.levels[0][1]) if holders.levels else ())
 
-    def saved_s(self, spec: TaskSpec, best_cached_worker: str, able: Sequence[Worker]) -> float:
+    def saved_s(self, spec: TaskSpec, best_cached_worker: str, now: float) -> float:
         """Return the seconds of reading that a worker saves against those that could go now."""
+        able = self.order.of(spec.model, now).able
         there = self._estimates.get(best_cached_worker)
-        if there is None or any(worker.key == best_cached_worker for worker in able):
+        if there is None or there.bit & able:
             return 0.0
-        here = sum(self._estimates[worker.key].bit for worker in able)
         n_there, n_here = (
-            self.index.holders(spec.prefix.chain, mask, n_most=1).most for mask in (there.bit, here)
+            self.index.holders(spec.prefix.chain, mask, n_most=1).most for mask in (there.bit, able)
         )
         share = (n_there - n_here) / spec.prefix.size
         n_saved = share * there.n_tokens(spec) * there.throughput.hit_ratio.value
@@ -139,6 +172,7 @@ class RoutingPolicy:
         estimate = self._estimates[task.worker]
         estimate.assigned(task, choice.n_cached, choice.n_blocks)
         self.index.expect(task.worker, task.task_id, task.spec.prefix.chain)
+        self.order.touch(task.worker)
         placement = SessionPlacement(task.worker, round(estimate.n_tokens(task.spec)))
         self._sessions.move(task.spec.session, placement)
         self._sessions.move(task.spec.label, placement)
@@ -147,16 +181,19 @@ class RoutingPolicy:
         """Note that a worker begins with a task; before, it has said what it will hold."""
         self.index.begun(task.task_id)
         self._estimates[task.worker].started(task, now)
+        self.order.touch(task.worker)
 
     def read(self, task: Task, now: float) -> None:
         """Note that a task's prompt is read: its first delta has come."""
         self._estimates[task.worker].pending.read(task, now)
+        self.order.touch(task.worker)
 
     def ended(self, task: Task, message: Terminal, now: float) -> None:
         """Note what a task has left in the cache, and how long it took."""
         key = task.worker
         self.index.begun(task.task_id)
         self._estimates[key].ended(task, message, now)
+        self.order.touch(key)
         if not isinstance(message, Done):
             return
         n_left = message.n_past
@@ -182,10 +219,16 @@ class RoutingPolicy:
         """Do some of the work that the loss of a worker has left."""
         self.index.tidy()
 
-    def _offers(self, spec: TaskSpec, workers: Sequence[Worker], now: float) -> list[Offer]:
-        rated = [(worker, self._estimates[worker.key]) for worker in workers]
-        holders = self.index.holders(spec.prefix.chain, sum(one.bit for _, one in rated))
+    def _offers(
+        self, spec: TaskSpec, keys: Iterable[str], holders: Holders, now: float
+    ) -> list[Offer]:
+        rated = [(self.order[key], self._estimates[key]) for key in keys]
         return make_offers(spec, rated, holders, self._sessions.find(spec.session), now)
+
+    def _load(self, worker: Worker, now: float) -> tuple[int, bool, float] | None:
+        """Return a worker's bit in the index and its load; None if it was not opened."""
+        estimate = self._estimates.get(worker.key)
+        return (estimate.bit, *estimate.load(worker, now)) if estimate is not None else None
 
     def _best(self, spec: TaskSpec, offers: Sequence[Offer]) -> Offer:
         """Choose by affinity among those that are about as fast as the fastest."""
@@ -201,10 +244,6 @@ class RoutingPolicy:
             return (*affinity, -worker.n_free, n_ahead, worker.last_used)
 
         return min((offer for offer in offers if offer.cost_s <= limit_s), key=order)
-
-
-def _rank(worker: Worker) -> tuple[bool, bool]:
-    return not worker.n_free, worker.is_sleeping
 
 
 def _reason(best: Offer, offers: Sequence[Offer]) -> RouteReason:

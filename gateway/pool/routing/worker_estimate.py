@@ -1,9 +1,16 @@
 """What is known of one worker beside its cache: what it has to read, how fast it is."""
 
-from gateway.pool.routing.load import PendingPrefill, Throughput
+import math
+
+from gateway.pool.routing.load import PendingPrefill, Throughput, crowding_s, slot_wait_s
 from gateway.pool.task import Task, TaskSpec
+from gateway.pool.workers import Worker
 from protocol.wire.messages import Done, Finish, Terminal
 
+_TYPICAL_TOKENS = 1000
+"""Prompt for which workers are compared that hold none of it."""
+_ALIKE = math.log(1.15)
+"""Workers whose times differ by less than 15 % are alike: the one unused longest comes first."""
 _MIN_EXPECTED_TOKENS = 64
 """With fewer tokens expected in the cache, the number found there shows no hit ratio."""
 
@@ -35,6 +42,21 @@ class WorkerEstimate:
         spec = task.spec
         task.n_expected, task.n_indexed = n_cached, self.indexed(spec, n_blocks)
         self.pending.assigned(task, max(1.0, self.n_tokens(spec) - n_cached))
+
+    def load(self, worker: Worker, now: float) -> tuple[bool, float]:
+        """Return whether it has prompts to read, and a number to compare it with others alike.
+
+        That is the time when it could have read one more, or else the logarithm of its cost.
+        """
+        n_load = worker.n_busy + worker.n_ahead
+        cost_s = (
+            slot_wait_s(self.throughput, worker.n_slots, n_load)
+            + _TYPICAL_TOKENS / self.throughput.prompt_per_s.value
+            + crowding_s(self.throughput, worker.n_busy)
+        )
+        if self.pending.n_prompts:
+            return True, now + self.pending.wait_s(now) + cost_s
+        return False, float(round(math.log(cost_s) / _ALIKE))
 
     def started(self, task: Task, now: float) -> None:
         """Compare what was expected of a prompt with what the worker found."""

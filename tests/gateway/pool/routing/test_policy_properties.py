@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, multiple, precondition, rule
 
 from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.routing.index.prefix_index import PrefixIndex
 from gateway.pool.routing.policy import RoutingPolicy
-from gateway.pool.routing.prefix_index import PrefixIndex
 from gateway.pool.task import TaskSpec
 from protocol.errors import TaskError
 from protocol.wire.messages import TaskKey

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.pool.routing.block_table import BlockTable
-from gateway.pool.routing.prefix_index import PrefixIndex
+from gateway.pool.routing.index.block_table import BlockTable
+from gateway.pool.routing.index.prefix_index import PrefixIndex
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
 from protocol.wire.cached import BLOCK_BYTES, MAX_HELD_BLOCKS, MAX_SAID_BLOCKS, Cached
 from tests.examples import examples

@@ -10,8 +10,8 @@ what it reuses. A worker that says what is not so only draws prompts to itself.
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from gateway.pool.routing.block_table import BlockTable
-from gateway.pool.routing.worker_sets import WorkerSets
+from gateway.pool.routing.index.block_table import BlockTable
+from gateway.pool.routing.index.worker_sets import WorkerSets
 from protocol.wire.cached import BLOCK_BYTES, MAX_HELD_BLOCKS, MAX_SAID_BLOCKS
 
 _SWEPT = 64
@@ -224,16 +224,19 @@ class PrefixIndex:
 
     # ---- what is asked ------------------------------------------------------------------------
 
-    def holders(self, chain: bytes, among: int = -1, *, n_most: int = 1 << 30) -> Holders:
+    def holders(
+        self, chain: bytes, among: int = -1, *, n_most: int = 1 << 30, also: int = 0
+    ) -> Holders:
         """Find the workers among a mask that hold the beginning of a prompt, the most first.
 
-        No more levels are looked for once `n_most` workers are found.
+        Once `n_most` workers are found, only those of `also` are looked for.
         """
         blocks = _names(chain)
         levels: list[tuple[int, int]] = []
         n, seen = len(blocks), 0
-        while n and seen.bit_count() < n_most:
-            n, mask = self._deepest(self._holding, blocks, n, among & ~seen)
+        while n:
+            wanted = (among if seen.bit_count() < n_most else also) & ~seen
+            n, mask = self._deepest(self._holding, blocks, n, wanted) if wanted else (0, 0)
             if not mask:
                 break
             levels.append((n, mask))

@@ -1,0 +1,214 @@
+"""The ready workers in the order in which they would answer, so that a choice looks at a few. Pure.
+
+A worker notes itself in `changes` whenever something about it changes (`Worker`), and gets its new
+place before the next choice. So the order costs a few microseconds for each task, however many
+workers there are.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterator
+
+from gateway.pool.workers import Worker
+
+NO_CREDIT = 4
+_REVIEWED = 2
+"""Workers that get a new place, in turn, beside those that have changed."""
+
+Place = tuple[float | str, ...]
+
+
+class SortedWorkers:
+    """Workers by a key that changes."""
+
+    def __init__(self) -> None:
+        self._places: list[Place] = []
+        self._of: dict[str, Place] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def put(self, worker: str, place: Place) -> None:
+        """Give a worker, by its key, another place."""
+        self.drop(worker)
+        place = (*place, worker)
+        self._of[worker] = place
+        insort(self._places, place)
+
+    def drop(self, worker: str) -> None:
+        """Take a worker out."""
+        place = self._of.pop(worker, None)
+        if place is not None:
+            del self._places[bisect_left(self._places, place)]
+
+    def __iter__(self) -> Iterator[Place]:
+        """Go through the places, the first first; the key of the worker is last in each."""
+        return iter(self._places)
+
+    def after(self, place: Place) -> Iterator[Place]:
+        """Go through the places from this one on."""
+        places = self._places
+        for at in range(bisect_left(places, place), len(places)):
+            yield places[at]
+
+
+class ModelWorkers:
+    """The ready workers of one model."""
+
+    def __init__(self) -> None:
+        self.bits: dict[str, int] = {}
+        """Key of a worker -> its bit in the index."""
+        self.ready = 0
+        """Mask of all of them."""
+        self.able = 0
+        """Mask of those that have a credit."""
+        self._by_load = SortedWorkers()
+        self._by_asides = SortedWorkers()
+
+    def put(self, worker: Worker, bit: int, load: tuple[bool, float]) -> None:
+        """Place a worker; `load` is whether it reads prompts, and its cost (`place_of`)."""
+        key, rank = worker.key, rank_of(worker)
+        self.bits[key] = bit
+        self.ready |= bit
+        self.able = self.able & ~bit | (bit if rank < NO_CREDIT else 0)
+        self._by_load.put(key, (rank, *load, -worker.n_free, worker.n_ahead, worker.last_used))
+        aside = (not worker.takes_aside, worker.is_sleeping, len(worker.tasks), worker.last_used)
+        self._by_asides.put(key, aside)
+
+    def drop(self, key: str) -> None:
+        """Take out a worker that is not ready."""
+        bit = self.bits.pop(key, 0)
+        self.ready &= ~bit
+        self.able &= ~bit
+        self._by_load.drop(key)
+        self._by_asides.drop(key)
+
+    def __len__(self) -> int:
+        return len(self.bits)
+
+    def mask(self, keys: Collection[str]) -> int:
+        """Return these workers as a mask; others than the model's are left out."""
+        found = 0
+        for key in keys:
+            found |= self.bits.get(key, 0)
+        return found
+
+    @property
+    def has_free(self) -> bool:
+        """Whether any of them has a free slot and a credit."""
+        first = next(iter(self._by_load), None)
+        return first is not None and float(first[0]) < 2
+
+    def first(self, n: int, barred: Collection[str]) -> list[str]:
+        """Return the workers to be chosen first: with a credit, and of one rank.
+
+        Up to `n` that read nothing, and as many that do.
+        """
+        found: list[str] = []
+        rank = next((p[0] for p in self._by_load if p[-1] not in barred), NO_CREDIT)
+        if float(rank) >= NO_CREDIT:
+            return found
+        for is_reading in (False, True):
+            n_found = 0
+            for place in self._by_load.after((rank, is_reading)):
+                if n_found == n or place[:2] != (rank, is_reading):
+                    break
+                if place[-1] not in barred:
+                    found.append(str(place[-1]))
+                    n_found += 1
+        return found
+
+    def least_loaded(self, n: int, mask: int) -> list[str]:
+        """Return `n` workers of a mask, the ones with the least load."""
+        found: list[str] = []
+        for place in self._by_load:
+            if self.bits[str(place[-1])] & mask:
+                found.append(str(place[-1]))
+                if len(found) == n:
+                    break
+        return found
+
+    def for_aside(self, barred: Collection[str]) -> str | None:
+        """Return the worker for a task that needs no slot; None if none takes one more."""
+        place = next((p for p in self._by_asides if p[-1] not in barred), None)
+        return None if place is None or place[0] else str(place[-1])
+
+
+class LoadOrder:
+    """All workers, by model and by name."""
+
+    def __init__(self, load: Callable[[Worker, float], tuple[int, bool, float] | None]) -> None:
+        """`load` tells the bit of a worker, whether it reads, and its cost; None if not known."""
+        self.changes: dict[Worker, None] = {}
+        """Workers that get a new place before the next choice."""
+        self._load = load
+        self._models: dict[str, ModelWorkers] = {}
+        self._model_of: dict[str, str] = {}
+        self._workers: dict[str, Worker] = {}
+        self._named: dict[str, Worker] = {}
+
+    def __repr__(self) -> str:
+        return f"<LoadOrder models={len(self._models)} workers={len(self._workers)}>"
+
+    def of(self, model: str, now: float) -> ModelWorkers:
+        """Return the ready workers of a model, all at their places."""
+        if self.changes:
+            self._refresh(now)
+        return self._models.setdefault(model, ModelWorkers())
+
+    def __getitem__(self, key: str) -> Worker:
+        """Return a connected worker."""
+        return self._workers[key]
+
+    def touch(self, key: str) -> None:
+        """Note that a worker has more or less to read than before."""
+        if (worker := self._workers.get(key)) is not None:
+            self.changes[worker] = None
+
+    def named(self, name: str, now: float) -> Worker | None:
+        """Return the connected worker of a name."""
+        if self.changes:
+            self._refresh(now)
+        return self._named.get(name)
+
+    def lost(self, worker: Worker) -> None:
+        """Forget a worker that is not connected any more."""
+        worker.leave()
+        self.changes.pop(worker, None)
+        self._drop(worker.key)
+        self._workers.pop(worker.key, None)
+        if self._named.get(worker.name) is worker:
+            del self._named[worker.name]
+
+    def _refresh(self, now: float) -> None:
+        for _ in range(_REVIEWED):
+            # What all workers of a model have shown counts for those that have shown nothing.
+            if self._workers:
+                key, worker = next(iter(self._workers.items()))
+                self._workers[key] = self._workers.pop(key)
+                self.changes[worker] = None
+        changed = list(self.changes)
+        self.changes.clear()
+        for worker in changed:
+            load = self._load(worker, now)
+            if self._model_of.get(worker.key, worker.model) != worker.model:
+                self._drop(worker.key)
+            self._workers[worker.key] = self._named[worker.name] = worker
+            if load is None or not worker.is_ready:
+                self._drop(worker.key)
+                continue
+            self._model_of[worker.key] = worker.model
+            bit, is_reading, cost = load
+            workers = self._models.setdefault(worker.model, ModelWorkers())
+            workers.put(worker, bit, (is_reading, cost))
+
+    def _drop(self, key: str) -> None:
+        model = self._model_of.pop(key, None)
+        if model is not None:
+            self._models[model].drop(key)
+
+
+def rank_of(worker: Worker) -> int:
+    """Rank a worker: with a free slot, or only with a prefetch credit; awake, or asleep."""
+    if not worker.has_credit:
+        return NO_CREDIT
+    return 2 * (not worker.n_free) + worker.is_sleeping
