@@ -14,6 +14,7 @@ from gateway.routes.predictions import for_vertex
 from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.config.options import table as options
+from protocol.endpoint import bound
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.gateway_endpoints import endpoint_of
 from protocol.process import logs
@@ -37,6 +38,8 @@ _VERBOSE = 10
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=int, help="Port to listen on; 0 lets the system choose.")
 @click.option("--bind", multiple=True, help="ZeroMQ endpoint for workers; may be repeated.")
+@click.option("--gateway-curve-key", "curve_key_file", help="Own secret key, for tcp.")
+@click.option("--worker-keys", help="Folder of the public keys of workers, for tcp.")
 @click.option("--api-key", multiple=True, help="Key that may use the API; may be repeated.")
 @click.option("--api-key-file", multiple=True, help="File with one key a line; may be repeated.")
 @click.option("--api-key-admin", multiple=True, help="Key that may change it; may be repeated.")
@@ -96,7 +99,9 @@ def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
     _check_settings(config.ui_config)
     config = replace(config, verbose=config.verbose or pool.log.verbosity >= _VERBOSE)
     config = for_vertex(config, os.environ)
-    return config if config.bind else replace(config, bind=(_local_endpoint(pool),))
+    config = config if config.bind else replace(config, bind=(_local_endpoint(pool),))
+    bound(config.bind, has_keys=bool(config.curve_key_file and config.worker_keys))
+    return config
 
 
 def of_index(config: GatewayConfig, index: int) -> GatewayConfig:
@@ -125,6 +130,8 @@ def _anchored(config: GatewayConfig, folder: Path) -> GatewayConfig:
     return replace(
         config,
         api_key_file=tuple(str(folder / name) for name in config.api_key_file),
+        curve_key_file=config.curve_key_file and str(folder / config.curve_key_file),
+        worker_keys=config.worker_keys and str(folder / config.worker_keys),
         ssl_key_file=config.ssl_key_file and str(folder / config.ssl_key_file),
         ssl_cert_file=config.ssl_cert_file and str(folder / config.ssl_cert_file),
     )

@@ -28,6 +28,7 @@ from protocol.process.listening import Listeners, open_listeners
 from protocol.process.notify import Notifier
 from worker.host.placement import Host, Placement, grouped
 from worker.host.topology import read_host
+from worker.keygen import keygen
 from worker.models.catalog import open_catalog
 from worker.settings import resolve
 from worker.settings.arguments import Given, OptionCommand, given, warnings, with_options
@@ -372,6 +373,9 @@ def _one_worker(pool: PoolConfig, name: str, connect: tuple[str, ...]) -> Worker
 def _refuse(error: ConfigError) -> int:
     click.echo(f"llamapool: {error}", err=True)
     return EXIT_CONFIG
+
+
+main.add_command(keygen)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from worker.host import openmp
 from worker.host.topology import bind
 from worker.link.connection import GatewayConnection
 from worker.link.link import Link
+from worker.link.network.dialling import CurveFiles
 from worker.link.outbound import OutboundQueue
 from worker.link.side_tasks import SideTasks
 from worker.prompt.prompt import PromptReader
@@ -74,7 +75,7 @@ class WorkerProcess:
         )
         name = f"{hello.worker}:{hello.epoch}"
         connections = [
-            GatewayConnection(self._zmq, endpoint, name, number)
+            GatewayConnection(self._zmq, endpoint, name, number, _curve_files(config))
             for number, endpoint in enumerate(config.connect)
         ]
         self._link = Link(connections, self._outlet, hello)
@@ -103,8 +104,8 @@ class WorkerProcess:
 
     def open(self) -> None:
         """Connect to the gateways and begin to load the model."""
+        self._link.open()  # first: without its keys the worker ends before anything is loaded
         self._thread.start(self._on_load)
-        self._link.open()
 
     def close(self) -> None:
         """Close every socket, also after an error."""
@@ -319,6 +320,12 @@ class WorkerProcess:
     def _on_admission(self, _number: int, _frame: FrameType | None) -> None:
         self._is_admitted = True
         self._outlet.wake()
+
+
+def _curve_files(config: WorkerConfig) -> CurveFiles | None:
+    if not config.curve_key_file or not config.gateway_keys:
+        return None
+    return CurveFiles(Path(config.curve_key_file), tuple(map(Path, config.gateway_keys)))
 
 
 def run(config: WorkerConfig, *, is_held: bool = False) -> int:

@@ -70,6 +70,7 @@ class Metrics:
         self.found: Counter[tuple[str]] = Counter()
         self.loop_lag = LoopLag()
         self.faults: Counter[tuple[str]] = Counter()
+        self.handshakes: Counter[tuple[str]] = Counter()
         self.n_late = 0
         self.event_streams: Counter[tuple[str]] = Counter()
         self.connections = ConnectionCounts()
@@ -106,6 +107,10 @@ class Metrics:
     def dropped(self, n: int) -> None:
         """Count messages that belong to no current task."""
         self.n_late += n
+
+    def handshake_failed(self, kind: str) -> None:
+        """Count a connection over tcp that ended before it had proved who it is."""
+        self.handshakes[(kind,)] += 1
 
     def event_stream(self, *, is_direct: bool) -> None:
         """Count a streamed response by what writes its events."""
@@ -298,6 +303,14 @@ class _Own(Collector):
 
     def _connections(self) -> Iterator[Metric]:
         counts = self._metrics.connections
+        yield _labelled(
+            CounterMetricFamily(
+                "llamapool_failed_handshakes",
+                "Connections over tcp that ended before they had proved who they are.",
+                labels=("kind",),
+            ),
+            self._metrics.handshakes.items(),
+        )
         yield GaugeMetricFamily(
             "llamapool_http_connections", "Open connections of clients.", value=counts.n_open
         )

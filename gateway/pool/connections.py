@@ -7,59 +7,33 @@ counted and answered with a gap in the sequence, upon which a living worker conn
 
 import asyncio
 import logging
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import zmq
+
+from gateway.pool.network.access import PeerAccess
+from gateway.pool.network.peer_socket import PeerSocket, key_of, socket_of
+from gateway.pool.network.worker_connection import WorkerConnection
 from gateway.pool.rivals import Rival, Rivals
 from gateway.pool.router_socket import RouterSocket
 from protocol import WIRE_VERSION
+from protocol.config.config import GatewayConfig
 from protocol.errors import TaskError
 from protocol.wire import codec
 from protocol.wire.frames import pack
-from protocol.wire.messages import Bye, FrameItem, Heartbeat, Hello, Ping, Refused, Welcome
+from protocol.wire.messages import Bye, FrameItem, Hello, Ping, Refused, Welcome
 
 logger = logging.getLogger(__name__)
 
 _SILENT_BEATS = 5
 _SILENT_MIN_S = 3.0
-_STALL_FACTOR, _STALL_MORE_S = 1.5, 5.0
-"""A worker whose engine is stuck ends itself after `stall_s`; the gateway waits longer."""
 _SECOND_LOOK_S = 0.05
 _REST_S = 0.5
 """How long frames of a worker that died may still be on their way."""
 _MAX_REFUSED = 1024
 _RESET = codec.encode(-1, [Ping()])
 """A frame out of sequence, upon which a living worker connects anew."""
-
-
-@dataclass(slots=True, kw_only=True)
-class WorkerConnection:
-    """One live connection."""
-
-    key: str
-    identity: bytes
-    name: str
-    epoch: int
-    model: str
-    number: int = 0
-    """The worker's own number of it."""
-    seen_at: float
-    moved_at: float
-    """When its engine last made a step, or had nothing to do."""
-    step: int = -1
-    stall_s: float = math.inf
-    """How long its engine may be busy without a step before the connection is given up."""
-    expected: int = 1
-    sent: int = 0
-    outbox: list[FrameItem] = field(default_factory=list)
-
-    def beat(self, beat: Heartbeat, now: float) -> None:
-        """Take in whether the engine makes steps."""
-        if not beat.busy or beat.step != self.step:
-            self.step, self.moved_at = beat.step, now
-        self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if beat.busy else math.inf
 
 
 class Owner(Protocol):
@@ -87,18 +61,28 @@ class Owner(Protocol):
 class WorkerConnections:
     """All connections of workers over one ROUTER."""
 
-    def __init__(self, owner: Owner, gateway: str, *, heartbeat_s: float) -> None:
-        """`gateway` is the id of this process."""
+    def __init__(
+        self,
+        owner: Owner,
+        config: GatewayConfig,
+        gateway: str,
+        count_failure: Callable[[str], None],
+    ) -> None:
+        """`gateway` is the id of this process; `count_failure` counts handshakes by kind."""
         self._owner = owner
+        access = PeerAccess(config.curve_key_file, config.worker_keys, count_failure)
+        self._access = access
         self._gateway = gateway
-        self._heartbeat_s = heartbeat_s
-        self._socket = RouterSocket(self._on_frame, self._on_disconnect)
+        self._heartbeat_s = config.heartbeat_s
+        self._socket = RouterSocket(self._on_frame, self._on_disconnect, access)
         self._peers: dict[bytes, WorkerConnection] = {}
         self._refused: set[bytes] = set()
-        self._rivals = Rivals(max(_REST_S, heartbeat_s))
+        self._rivals: Rivals[zmq.Frame] = Rivals(max(_REST_S, config.heartbeat_s))
         self._dirty: dict[bytes, WorkerConnection] = {}
         self._flush: asyncio.Handle | None = None
         self._look: asyncio.TimerHandle | None = None
+        self._ended: set[int] = set()
+        """Descriptors of connections that have ended and are to be looked at again."""
 
     def __repr__(self) -> str:
         return f"<WorkerConnections {' '.join(peer.key for peer in self._peers.values())}>"
@@ -151,6 +135,8 @@ class WorkerConnections:
         """Lose the connections that were silent for too long."""
         # What came while this process was held up counts as a sign of life.
         self._socket.drain_all()
+        if self._access.refresh(now):
+            self._expel()
         limit_s = max(_SILENT_MIN_S, _SILENT_BEATS * self._heartbeat_s)
         for peer in list(self._peers.values()):
             reason = ""
@@ -183,35 +169,33 @@ class WorkerConnections:
             self._owner.refused(peer, item, error)
         return True
 
-    def _on_frame(self, identity: bytes, data: bytes) -> None:
+    def _on_frame(self, identity: bytes, frame: zmq.Frame) -> None:
         try:
-            self._take(identity, data)
+            self._take(identity, frame)
         except Exception:
             self._owner.failed("frame")
 
-    def _take(self, identity: bytes, data: bytes) -> None:
+    def _take(self, identity: bytes, part: zmq.Frame) -> None:
         now = asyncio.get_running_loop().time()
         peer = self._peers.get(identity)
-        if peer is None and self._rivals.keep(identity, data):
+        key = key_of(part) if self._socket.has_tcp else ""
+        if peer is None:
+            self._socket.introduce(part)
+            if not self._access.admits(key, now):
+                self._owner.dropped(1)
+                return
+            if self._rivals.keep(identity, part):
+                return
+        elif peer.curve_key != key:  # it has taken over the identity of a connection that ended
+            self._owner.dropped(1)
             return
         try:
-            frame = codec.decode(data)
+            frame = codec.decode(part.bytes)
         except codec.ProtocolError as error:
-            self._owner.dropped(1)
-            logger.warning(
-                "frame unreadable",
-                extra={
-                    "worker": peer.name if peer is not None else None,
-                    "identity": identity[:64].decode(errors="replace"),
-                    "cause": error,
-                    "action": "the connection is given up" if peer is not None else None,
-                },
-            )
-            if peer is not None:
-                self._break(peer, "sent what is no frame")
+            self._give_up(peer, identity, part, key, error)
             return
         if peer is None:
-            self._greet(identity, frame, data)
+            self._greet(identity, frame, part, key)
             return
         if frame.seq != peer.expected:
             reason = f"skipped from frame {peer.expected} to {frame.seq}"
@@ -225,20 +209,51 @@ class WorkerConnections:
         if frame.messages and isinstance(bye := frame.messages[-1], Bye):
             self._lose(peer, f"said bye: {bye.reason}", died=bye.is_failure)
 
-    def _greet(self, identity: bytes, frame: codec.Frame, data: bytes) -> None:
+    def _give_up(
+        self,
+        peer: WorkerConnection | None,
+        identity: bytes,
+        part: zmq.Frame,
+        key: str,
+        error: codec.ProtocolError,
+    ) -> None:
+        """Drop a frame that is none, and the connection with it; block who does so often."""
+        self._owner.dropped(1)
+        logger.warning(
+            "frame unreadable",
+            extra={
+                "worker": peer.name if peer is not None else None,
+                "identity": identity[:64].decode(errors="replace"),
+                "cause": error,
+                "action": "the connection is given up" if peer is not None else None,
+            },
+        )
+        if peer is not None:
+            self._break(peer, "sent what is no frame")
+        name = identity.decode(errors="replace").partition(":")[0]
+        if self._access.offended(key or name, asyncio.get_running_loop().time()):
+            self._cut(socket_of(part))
+
+    def _greet(self, identity: bytes, frame: codec.Frame, part: zmq.Frame, curve: str) -> None:
         hello = frame.messages[0] if frame.seq == 0 and frame.messages else None
         if not isinstance(hello, Hello):
             self._owner.dropped(len(frame.messages))
             if identity not in self._refused:
                 self._socket.send(identity, _RESET)
             return
+        if self._access.is_blocked(curve or hello.worker, asyncio.get_running_loop().time()):
+            self._cut(socket_of(part))
+            return
         key = identity.decode(errors="replace")
         if hello.wire_version != WIRE_VERSION or key.encode() != identity:
-            self._refuse(identity, hello)
+            self._refuse_version(identity, hello)
+            return
+        if reason := self._access.misnamed(curve, hello.worker):
+            self._refuse(identity, hello.worker, reason)
             return
         old = next((peer for peer in self._peers.values() if peer.name == hello.worker), None)
-        if old is not None and old.epoch != hello.epoch:
-            self._doubt(old, identity, data)
+        if old is not None and (old.epoch, old.curve_key) != (hello.epoch, curve):
+            self._doubt(old, identity, part)
             return
         if old is not None and old.number != hello.connection:
             # A second way to this process: the worker sees whom it has reached, and gives it up.
@@ -246,30 +261,33 @@ class WorkerConnections:
             return
         if old is not None:
             self._lose(old, "connected anew", died=False)
-        self._admit(key, identity, hello, frame.messages[1:])
+        self._admit(identity, hello, part, curve)
+        if len(frame.messages) > 1:
+            peer = self._peers[identity]
+            self._owner.received(peer, frame.messages[1:], peer.seen_at)
 
-    def _admit(self, key: str, identity: bytes, hello: Hello, more: Sequence[FrameItem]) -> None:
+    def _admit(self, identity: bytes, hello: Hello, part: zmq.Frame, curve: str) -> None:
         now = asyncio.get_running_loop().time()
         peer = WorkerConnection(
-            key=key,
+            key=identity.decode(),
             identity=identity,
             name=hello.worker,
             epoch=hello.epoch,
             model=hello.model,
             number=hello.connection,
+            curve_key=curve,
+            socket=socket_of(part),
             seen_at=now,
             moved_at=now,
         )
         self._peers[identity] = peer
         self._owner.joined(peer)
-        self.post(key, self._welcome())
-        if more:
-            self._owner.received(peer, more, now)
+        self.post(peer.key, self._welcome())
 
     def _welcome(self) -> Welcome:
         return Welcome(gateway=self._gateway, heartbeat_s=self._heartbeat_s)
 
-    def _doubt(self, old: WorkerConnection, identity: bytes, hello: bytes) -> None:
+    def _doubt(self, old: WorkerConnection, identity: bytes, hello: zmq.Frame) -> None:
         """Let a second worker of a name wait until the first one sends something or is lost."""
         logger.info(
             "worker waits",
@@ -281,21 +299,25 @@ class WorkerConnections:
             self._turn_away(one_too_many)
         self._reach(old, [Ping()])
 
-    def _turn_away(self, rival: Rival) -> None:
+    def _turn_away(self, rival: Rival[zmq.Frame]) -> None:
         """Refuse a worker, because another one of its name is alive."""
         reason = f"a worker named {rival.name!r} is alive: give each worker a name of its own"
-        logger.error("worker refused", extra={"worker": rival.name, "cause": reason})
-        self._socket.send(rival.identity, codec.encode(0, [Refused(reason=reason)]))
-        self._ignore(rival.identity)
+        self._refuse(rival.identity, rival.name, reason)
+
+    def _refuse(self, identity: bytes, name: str, reason: str) -> None:
+        """Tell a worker that it cannot be taken in; it ends with that reason."""
+        logger.error("worker refused", extra={"worker": name, "cause": reason})
+        self._socket.send(identity, codec.encode(0, [Refused(reason=reason)]))
+        self._ignore(identity)
 
     def _succeed(self, name: str) -> None:
         """Take in a worker that waited for a name which is free now."""
         heir = self._rivals.heir(name)
         if heir is not None:
-            for data in heir.frames:
-                self._on_frame(heir.identity, data)
+            for frame in heir.frames:
+                self._on_frame(heir.identity, frame)
 
-    def _refuse(self, identity: bytes, hello: Hello) -> None:
+    def _refuse_version(self, identity: bytes, hello: Hello) -> None:
         self._ignore(identity)
         logger.error(
             "worker refused",
@@ -330,16 +352,34 @@ class WorkerConnections:
         self._socket.drain_all()
         self._lose(peer, "is gone")
 
-    def _on_disconnect(self) -> None:
-        """Find the peer that has gone: ZeroMQ does not say which one, but a send to it fails."""
-        self._ping_all()
+    def _cut(self, socket: PeerSocket | None) -> None:
+        if socket is not None:
+            socket.cut()
+
+    def _expel(self) -> None:
+        """Cut the connections whose key was revoked, or is not for this name any more."""
+        now = asyncio.get_running_loop().time()
+        for peer in list(self._peers.values()):
+            admits = self._access.admits(peer.curve_key, now)
+            if not admits or self._access.misnamed(peer.curve_key, peer.name):
+                self._lose(peer, "may not connect any more: its key was revoked")
+                self._cut(peer.socket)
+
+    def _on_disconnect(self, ended: set[int]) -> None:
+        """Find the peers that have gone: a send to one of these fails."""
+        self._ping(ended)
+        self._ended |= ended
         if self._look is None:
             # The event may overtake the end of the route; a second look settles it.
-            loop = asyncio.get_running_loop()
-            self._look = loop.call_later(_SECOND_LOOK_S, self._ping_all, True)
+            self._look = asyncio.get_running_loop().call_later(_SECOND_LOOK_S, self._look_again)
 
-    def _ping_all(self, is_second: bool = False) -> None:
-        if is_second:
-            self._look = None
+    def _look_again(self) -> None:
+        self._look = None
+        ended, self._ended = self._ended, set()
+        self._ping(ended)
+
+    def _ping(self, ended: set[int]) -> None:
+        """Try the peers behind these descriptors, which may belong to other peers by now."""
         for peer in list(self._peers.values()):
-            self._reach(peer, [Ping()])
+            if peer.socket is None or peer.socket.fd in ended:
+                self._reach(peer, [Ping()])

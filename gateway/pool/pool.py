@@ -53,8 +53,8 @@ class Pool:
             self._dispatcher,
             metrics,
             self._settings,
-            gateway=gateway,
-            heartbeat_s=config.heartbeat_s,
+            config,
+            gateway,
         )
         # Not from 0: workers may still send messages for tasks of an earlier gateway process.
         self._ids = itertools.count(time.time_ns() // 1_000_000 % _ID_CYCLE)

@@ -6,6 +6,10 @@ one sends anything, the newcomer is refused; if the first one is lost, the newco
 """
 
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+F = TypeVar("F")
+"""What the owner calls a frame; it is kept, not looked into."""
 
 _MAX_RIVALS = 64
 _MAX_FRAMES = 1024
@@ -13,23 +17,23 @@ _MAX_FRAMES = 1024
 
 
 @dataclass(slots=True)
-class Rival:
+class Rival(Generic[F]):
     """A connection that waits for its name."""
 
     identity: bytes
     name: str
     since: float
-    frames: list[bytes] = field(default_factory=list)
+    frames: list[F] = field(default_factory=list)
     """What it has sent, to be taken in once it has the name."""
 
 
-class Rivals:
+class Rivals(Generic[F]):
     """All connections that wait for a name."""
 
     def __init__(self, rest_s: float) -> None:
         self._rest_s = rest_s
         """A frame of the first worker that comes sooner may have been sent before it died."""
-        self._waiting: dict[bytes, Rival] = {}
+        self._waiting: dict[bytes, Rival[F]] = {}
 
     def __repr__(self) -> str:
         return f"<Rivals {' '.join(rival.name for rival in self._waiting.values())}>"
@@ -37,21 +41,21 @@ class Rivals:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def wait(self, identity: bytes, name: str, hello: bytes, now: float) -> Rival | None:
+    def wait(self, identity: bytes, name: str, hello: F, now: float) -> Rival[F] | None:
         """Let a newcomer wait; return one that has to give up its place for it."""
         self._waiting[identity] = Rival(identity, name, now, [hello])
         if len(self._waiting) <= _MAX_RIVALS:
             return None
         return self._waiting.pop(next(iter(self._waiting)))
 
-    def keep(self, identity: bytes, frame: bytes) -> bool:
+    def keep(self, identity: bytes, frame: F) -> bool:
         """Keep a frame of a waiting connection; false if it does not wait."""
         rival = self._waiting.get(identity)
         if rival is not None and len(rival.frames) < _MAX_FRAMES:
             rival.frames.append(frame)
         return rival is not None
 
-    def refused(self, name: str, now: float) -> list[Rival]:
+    def refused(self, name: str, now: float) -> list[Rival[F]]:
         """Take out those whose name stays taken: its owner has just sent a frame."""
         over = [
             rival
@@ -62,7 +66,7 @@ class Rivals:
             del self._waiting[rival.identity]
         return over
 
-    def heir(self, name: str) -> Rival | None:
+    def heir(self, name: str) -> Rival[F] | None:
         """Take out the connection that has waited longest for a name that is free now."""
         found = next((rival for rival in self._waiting.values() if rival.name == name), None)
         return self._waiting.pop(found.identity) if found is not None else None

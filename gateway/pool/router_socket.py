@@ -5,12 +5,15 @@ That descriptor is edge-triggered and also swallowed by a send, so both ends loo
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Sequence
-from urllib.parse import urlsplit
 
 import zmq
 
+from gateway.pool.network.access import PeerAccess
+from gateway.pool.network.newcomers import EVENTS, Newcomers
+from protocol.endpoint import Endpoint, bound
 from protocol.errors import ConfigError
 from protocol.wire.codec import MAX_FRAME_BYTES
 
@@ -21,26 +24,38 @@ _BURST = 256
 
 
 class RouterSocket:
-    """Binds, drains, sends; tells when some peer has gone."""
+    """Binds, drains, sends; tells which connections have ended."""
 
     def __init__(
-        self, on_frame: Callable[[bytes, bytes], None], on_disconnect: Callable[[], None]
+        self,
+        on_frame: Callable[[bytes, zmq.Frame], None],
+        on_disconnect: Callable[[set[int]], None],
+        access: PeerAccess,
     ) -> None:
         self._on_frame = on_frame
         self._on_disconnect = on_disconnect
+        self._access = access
+        self._newcomers = Newcomers(access.handshakes)
+        self._ended: set[int] = set()
+        """Descriptors of connections that have ended."""
+        self._tell: asyncio.Handle | None = None
+        self.has_tcp = False
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
-        self._endpoints: tuple[str, ...] = ()
+        self._endpoints: tuple[Endpoint, ...] = ()
         self._polled: list[tuple[zmq.Socket[bytes], int]] = []
         self._monitor: zmq.Socket[bytes] | None = None
         self._again: asyncio.Handle | None = None
 
     def open(self, endpoints: Sequence[str]) -> None:
         """Bind to the endpoints; raises `ConfigError` with the one that cannot be had."""
-        for endpoint in endpoints:
-            if urlsplit(endpoint).scheme not in ("ipc", "inproc"):
-                raise ConfigError(f"gateway.bind: {endpoint}: only ipc:// is safe without keys")
+        parsed = bound(endpoints, has_keys=self._access.has_keys)
+        self.has_tcp = any(endpoint.is_tcp for endpoint in parsed)
+        if self.has_tcp:
+            self._access.read()
         self._context = zmq.Context(io_threads=1)
+        if self.has_tcp:
+            self._access.open(self._context)
         socket = self._socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.LINGER, 0)
@@ -51,8 +66,8 @@ class RouterSocket:
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._polled = [(socket, zmq.POLLIN)]
-        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._endpoints = tuple(endpoints)
+        self._monitor = socket.get_monitor_socket(EVENTS)
+        self._endpoints = parsed
         self.bind()
         loop = asyncio.get_running_loop()
         loop.add_reader(_descriptor(socket), self.drain)
@@ -69,10 +84,18 @@ class RouterSocket:
         """
         assert self._socket is not None
         for endpoint in self._endpoints:
-            try:
-                self._socket.bind(endpoint)
-            except zmq.ZMQError as error:
-                raise ConfigError(f"gateway.bind: {endpoint}: {error.strerror}") from error
+            self._bind(self._socket, endpoint)
+
+    def _bind(self, socket: "zmq.Socket[bytes]", endpoint: Endpoint) -> None:
+        self._access.secure(socket, endpoint)
+        try:
+            socket.bind(endpoint.text)
+        except zmq.ZMQError as error:
+            hint = ": name an address of this host" if error.errno == errno.ENODEV else ""
+            raise ConfigError(f"bind '{endpoint.text}': {error.strerror}{hint}") from error
+        if endpoint.is_tcp:
+            where = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+            logger.info("open to workers", extra={"url": where})
 
     def close(self) -> None:
         """Close at once; idempotent."""
@@ -81,8 +104,10 @@ class RouterSocket:
             return
         loop = asyncio.get_running_loop()
         loop.remove_reader(_descriptor(socket))
-        if self._again is not None:
-            self._again.cancel()
+        for handle in (self._again, self._tell):
+            if handle is not None:
+                handle.cancel()
+        self._access.close()
         if self._monitor is not None:
             loop.remove_reader(_descriptor(self._monitor))
             socket.disable_monitor()
@@ -127,7 +152,7 @@ class RouterSocket:
                 if part.more:
                     _skip_rest(socket)  # no worker of ours writes more than one part
                 else:
-                    self._on_frame(identity, part.bytes)
+                    self._on_frame(identity, part)
                 if self._socket is None or not self._has_input():
                     return  # there is nothing left: the descriptor will fire again
         except zmq.Again:
@@ -145,16 +170,34 @@ class RouterSocket:
         # No Python function, where `getsockopt` has two and running into `zmq.Again` five.
         return bool(zmq.zmq_poll(self._polled, 0))
 
+    def introduce(self, frame: zmq.Frame) -> None:
+        """Note that the connection of this frame has delivered one."""
+        if self.has_tcp:
+            self._read_monitor()
+            self._newcomers.spoke(int(frame.get(zmq.SRCFD)))
+
     def _read_monitor(self) -> None:
-        gone = False
-        while self._monitor is not None:
+        for _ in range(_BURST):
+            if self._monitor is None:
+                return
             try:
-                self._monitor.recv_multipart(zmq.NOBLOCK)
+                head, endpoint = self._monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                break
-            gone = True
-        if gone:
-            self._on_disconnect()
+                return
+            fd = self._newcomers.event(head, endpoint)
+            if fd >= 0:
+                self._ended.add(fd)
+                if self._tell is None:
+                    self._tell = asyncio.get_running_loop().call_soon(self._tell_ended)
+        asyncio.get_running_loop().call_soon(self._read_monitor)
+
+    def _tell_ended(self) -> None:
+        self._tell = None
+        self.drain_all()  # a connection that has said something is no failed handshake
+        ended, self._ended = self._ended, set()
+        self._newcomers.settle(asyncio.get_running_loop().time())
+        if ended:
+            self._on_disconnect(ended)
 
 
 def _skip_rest(socket: "zmq.Socket[bytes]") -> None:

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from gateway.http.errors import BROKEN
 from gateway.metrics.metrics import Metrics
 from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
-from gateway.pool.connections import WorkerConnection, WorkerConnections
+from gateway.pool.connections import WorkerConnections
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDER_ID, ModelSettings
+from gateway.pool.network.worker_connection import WorkerConnection
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
+from protocol.config.config import GatewayConfig
 from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire import messages as m
 from protocol.wire.cached import Cached
@@ -33,14 +35,14 @@ class TaskTransport:
         dispatcher: Dispatcher,
         metrics: Metrics,
         settings: ModelSettings,
-        *,
+        config: GatewayConfig,
         gateway: str,
-        heartbeat_s: float,
     ) -> None:
+        """`gateway` is the id of this process."""
         self._dispatcher = dispatcher
         self._settings = settings
         self._metrics = metrics
-        self._peers = WorkerConnections(self, gateway, heartbeat_s=heartbeat_s)
+        self._peers = WorkerConnections(self, config, gateway, metrics.handshake_failed)
         self._streams: dict[int, TaskStream] = {}
         self._idle = asyncio.Event()
 

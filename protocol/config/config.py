@@ -78,7 +78,16 @@ class GatewayConfig:
     )
     bind: tuple[str, ...] = param(
         (),
-        "ZeroMQ endpoints that workers connect to; empty: one ipc socket in the runtime directory.",
+        "ZeroMQ endpoints that workers connect to, ipc://PATH or tcp://HOST:PORT; tcp needs keys. "
+        "Empty: one ipc socket in the runtime directory.",
+    )
+    curve_key_file: str = param(
+        "", "Secret key of this gateway for tcp, as `llamapool keygen` writes it; empty: no tcp."
+    )
+    worker_keys: str = param(
+        "",
+        "Folder of the public keys (*.pub) of the workers that may connect over tcp; it is read "
+        "again when it changes.",
     )
     api_key: tuple[str, ...] = param(
         (),

@@ -25,7 +25,13 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
     connect: tuple[str, ...] = param(
         (),
         "ZeroMQ endpoints of the gateways that the worker serves, each one dialled; empty: the one"
-        " on this host.",
+        " on this host. tcp needs keys.",
+    )
+    curve_key_file: str = param(
+        "", "Secret key of this worker for tcp, as `llamapool keygen` writes it; empty: no tcp."
+    )
+    gateway_keys: tuple[str, ...] = param(
+        (), "Public keys (*.pub) of the gateways that are dialled over tcp: files, or folders."
     )
     backend: str = param(
         "llama",

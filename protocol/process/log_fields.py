@@ -38,8 +38,8 @@ LOG_FIELDS = {
     "method": "Method of an HTTP request.",
     "path": "Path of an HTTP request, its first 200 characters.",
     "status": "Status of an HTTP answer; 499 if the client left first.",
-    "client": "IP address of the client.",
-    "url": "Address at which the gateway listens.",
+    "client": "IP address of the client, or of a worker that could not connect.",
+    "url": "Address at which the gateway listens, for clients or for workers.",
     "host": "Host from which media were fetched.",
     # times
     "duration_s": "From the request's head to the end of its answer.",
@@ -58,6 +58,8 @@ LOG_FIELDS = {
     # sizes and counts
     "size_bytes": "Size of a file.",
     "n_workers": "Workers.",
+    "n_keys": "Authorised public keys of workers.",
+    "n_before": "Failed handshakes of the same address that were not logged.",
     "n_slots": "Slots of a worker.",
     "n_ctx": "Size of the context in tokens, over all slots.",
     "n_past": "Tokens in the cache of a slot.",

@@ -27,7 +27,16 @@ STATES = {"works", "ignored", "refused", "missing"}
 OURS = {
     *("worker.count", "worker.devices", "worker.device_per_worker", "worker.step_target_ms"),
     *("gateway.api_key_admin", "gateway.require_key", "gateway.allowed_hosts"),
-    *("gateway.trusted_proxies", "gateway.trusted_proxy_header"),
+    *(
+        "gateway.trusted_proxies",
+        "gateway.bind",
+        "gateway.gateways",
+        "gateway.curve_key_file",
+        "gateway.worker_keys",
+        "worker.curve_key_file",
+        "worker.gateway_keys",
+        "gateway.trusted_proxy_header",
+    ),
 }
 """Options that no other server has."""
 

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import click
 import zmq
@@ -24,12 +25,29 @@ from tests.fakes.echo import FakeEngine, FakeOptions
 _EPOCHS = itertools.count(1)
 
 
+class Keys(NamedTuple):
+    """What a peer needs for CURVE."""
+
+    server: bytes
+    public: bytes
+    secret: bytes
+
+    def apply(self, socket: "zmq.Socket[Any]") -> None:
+        """Set the options of a socket that will dial."""
+        socket.setsockopt(zmq.CURVE_SERVERKEY, self.server)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, self.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self.secret)
+
+
 class FakeWorker:
     """The socket around a `FakeEngine`, with a lever for every way in which a worker fails."""
 
-    def __init__(self, endpoint: str, options: FakeOptions | None = None) -> None:
+    def __init__(
+        self, endpoint: str, options: FakeOptions | None = None, keys: Keys | None = None
+    ) -> None:
         self.options = options or FakeOptions()
         self.endpoint = endpoint
+        self.keys = keys
         self.engine = FakeEngine(self.options)
         self.epoch = next(_EPOCHS)
         self.received: list[Payload] = []
@@ -74,6 +92,8 @@ class FakeWorker:
         self._socket.setsockopt(zmq.IDENTITY, identity.encode())
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        if self.keys is not None:
+            self.keys.apply(self._socket)
         self._socket.connect(self.endpoint)
         hello = m.Hello(
             worker=self.options.name,

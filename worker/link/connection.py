@@ -6,7 +6,11 @@ Everything in flight on the old one is lost, never a part of it.
 """
 
 import logging
+import math
+import struct
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import zmq
 
@@ -15,8 +19,18 @@ from protocol.wire.codec import ProtocolError
 from protocol.wire.frames import FrameRefusal, pack
 from protocol.wire.messages import Envelope, FrameItem, TaskKey, Terminal
 from worker.engine.task import failed
+from worker.link.network.dialling import CurveFiles, dialling
 
 logger = logging.getLogger(__name__)
+
+_LOSSES = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+"""Events after which a connection is begun anew: some of them end ZeroMQ's own attempts."""
+_WARN_EVERY_S = 60.0
 
 
 class GatewayConnection:
@@ -28,15 +42,19 @@ class GatewayConnection:
         endpoint: str,
         name: str,
         number: int = 0,
+        keys: CurveFiles | None = None,
     ) -> None:
         """`number` tells the connections of one worker apart."""
         self._context = context
         self._endpoint = endpoint
         self._name = name
         self.number = number
+        self._dialling = dialling(endpoint, keys)
         self._n_opened = 0
         self._n_sent = 0
         self._n_received = 0
+        self._refused_at = -math.inf
+        """When a failed handshake was logged last."""
         self._failed: set[TaskKey] = set()
         """Tasks that were ended because one of their messages could not be sent."""
         self.dealer: zmq.Socket[bytes] = None  # type: ignore[assignment] # set by open()
@@ -45,7 +63,10 @@ class GatewayConnection:
         """Readable when `was_dropped` is to be asked; asking the monitor itself costs a call."""
 
     def open(self) -> None:
-        """Dial; whatever is sent before the gateway listens is kept until it does."""
+        """Dial; whatever is sent before the gateway listens is kept until it does.
+
+        Raises `ConfigError` if the keys for tcp cannot be read.
+        """
         self.dealer = self._context.socket(zmq.DEALER)
         self.dealer.setsockopt(
             zmq.IDENTITY, f"{self._name}:{self.number}.{self._n_opened}".encode()
@@ -53,12 +74,9 @@ class GatewayConnection:
         self.dealer.setsockopt(zmq.LINGER, 0)
         self.dealer.setsockopt(zmq.SNDHWM, 0)
         self.dealer.setsockopt(zmq.RCVHWM, 0)
-        self.dealer.setsockopt(zmq.RECONNECT_IVL, 50)
-        self.dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        self.dealer.setsockopt(zmq.HEARTBEAT_IVL, 1000)
-        self.dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        self._dialling.prepare(self.dealer)
         self.dealer.setsockopt(zmq.MAXMSGSIZE, codec.MAX_FRAME_BYTES)
-        self._monitor = self.dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = self.dealer.get_monitor_socket(_LOSSES)
         self.monitor_fd = int(self._monitor.getsockopt(zmq.FD))
         self.was_dropped()  # ZeroMQ wakes only a reader that has once found nothing
         self.dealer.connect(self._endpoint)
@@ -68,11 +86,14 @@ class GatewayConnection:
 
     def beside(self, number: int) -> "GatewayConnection":
         """Return another connection to the same endpoint."""
-        return GatewayConnection(self._context, self._endpoint, self._name, number)
+        keys = self._dialling.files
+        other = GatewayConnection(self._context, self._endpoint, self._name, number, keys)
+        other._dialling = replace(self._dialling)
+        return other
 
     @property
     def is_dialled(self) -> bool:
-        """Whether there is a socket."""
+        """Whether there is a socket; without one nothing is sent."""
         return self.monitor_fd >= 0
 
     def close(self, *, linger_ms: int = 0) -> None:
@@ -89,6 +110,8 @@ class GatewayConnection:
 
         A message that cannot be sent ends its own task with `Failed`; nothing follows that.
         """
+        if not self.is_dialled:
+            return ()
         if self._failed:
             items = self._without_failed(items)
         packed = pack(self._n_sent, items)
@@ -144,12 +167,47 @@ class GatewayConnection:
         return frame.messages
 
     def was_dropped(self) -> bool:
-        """Read the monitor: whether the gateway's end has gone away."""
+        """Read the monitor: whether the gateway's end has gone away, or has refused this one."""
         dropped = False
         while self._monitor.poll(0):
-            self._monitor.recv_multipart()  # zmq.utils.monitor would bring asyncio and TLS: 4 MB
+            # zmq.utils.monitor would bring asyncio and TLS: 4 MB
+            head, _ = self._monitor.recv_multipart()
+            (event,) = struct.unpack_from("=H", head)
+            if event != zmq.EVENT_DISCONNECTED:
+                self._warn(event)
             dropped = True
         return dropped
+
+    def lost(self) -> float:
+        """Close after a loss; return the seconds to wait before `open` is called again."""
+        self.close()
+        return self._dialling.failed()
+
+    def welcomed(self) -> None:
+        """Note that the gateway has taken this worker in."""
+        self._dialling.welcomed()
+        self._refused_at = -math.inf
+
+    def _warn(self, event: int) -> None:
+        """Log a failed handshake, once a minute."""
+        if time.monotonic() < self._refused_at + _WARN_EVERY_S:
+            return
+        self._refused_at = time.monotonic()
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            cause = "the gateway does not know this worker's key, or blocks it"
+            hint = "put the .pub file of this worker into the gateway's --worker-keys"
+        else:
+            cause = "no handshake: wrong key for this gateway, or no gateway listens there"
+            hint = "check --gateway-keys and --connect"
+        logger.warning(
+            "handshake failed",
+            extra={
+                "url": self._endpoint,
+                "cause": cause,
+                "action": "the worker dials again",
+                "hint": hint,
+            },
+        )
 
     def __repr__(self) -> str:
         return f"<GatewayConnection {self._endpoint} n={self._n_opened} sent={self._n_sent}>"

@@ -156,9 +156,12 @@ class Link:
         llama.cpp on all cores each of them keeps it waiting.
         """
         until = time.monotonic() + _FORWARDING_S
-        goes_on = self._deal(self._next_beat)
+        goes_on = self._deal(min(self._next_beat, self._sessions.redial_at))
         while goes_on and time.monotonic() < until:
             goes_on = self._deal(min(until, self._next_beat))
+        if time.monotonic() >= self._sessions.redial_at:
+            for session in self._sessions.due():
+                self._dial(session)
         if time.monotonic() >= self._next_beat:
             self._say(self.tasks.overdue())
             self._lose_stuck()
@@ -323,6 +326,7 @@ class Link:
             return
         session.is_welcome, session.gateway = True, message.gateway
         session.heartbeat_s = message.heartbeat_s
+        session.connection.welcomed()
         self._next_beat = 0.0
         self._sessions.join(session)
         if self._engine is not None:  # this gateway does not know what the cache holds
@@ -368,7 +372,8 @@ class Link:
             return
         self._sessions.hang_up(session)
         self._clear(session)
-        self._dial(session)
+        if session.redial_at <= time.monotonic():
+            self._dial(session)
 
     def _forget(self, session: GatewaySession) -> None:
         """End a session for good."""

@@ -5,6 +5,7 @@ anew, unless it has said that a successor takes over. The number of a session is
 every task that comes over it.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ class GatewaySession:
 
     __slots__ = (
         *("connection", "number", "gateway", "heartbeat_s", "told"),
-        *("is_welcome", "is_open", "is_retired", "succeeds"),
+        *("is_welcome", "is_open", "is_retired", "succeeds", "redial_at"),
     )
 
     def __init__(self, connection: GatewayConnection, succeeds: int = -1) -> None:
@@ -37,6 +38,8 @@ class GatewaySession:
         """A successor has been dialled: this one is not dialled again."""
         self.succeeds = succeeds
         """Number of the session whose gateway asked for this one; -1 is none."""
+        self.redial_at = math.inf
+        """When to dial again after a loss."""
         self.reset()
 
     def reset(self) -> None:
@@ -77,6 +80,8 @@ class Sessions:
         self._n_numbers = len(self._all)
         self.sources: list[tuple[Any, int]] = []
         """Sockets and descriptors to poll."""
+        self.redial_at = math.inf
+        """When the next of them is to be dialled again."""
 
     def __repr__(self) -> str:
         return f"<Sessions {self._all!r}>"
@@ -110,12 +115,19 @@ class Sessions:
         """Connect, for the first time or anew."""
         session.reset()
         session.connection.open()
+        session.redial_at = math.inf
         self._watch()
 
     def hang_up(self, session: GatewaySession) -> None:
-        """Close a connection, to dial it again."""
-        session.connection.close()
+        """Close a connection that was lost, to dial it again when its time has come."""
+        session.redial_at = time.monotonic() + session.connection.lost()
         session.reset()
+        self._watch()
+
+    def due(self) -> list[GatewaySession]:
+        """List the sessions that are to be dialled now."""
+        now = time.monotonic()
+        return [one for one in self._all if one.redial_at <= now]
 
     def add_successor(self, session: GatewaySession) -> GatewaySession:
         """Make a second session with the endpoint of one that is retired now."""
@@ -260,4 +272,5 @@ class Sessions:
     def _watch(self) -> None:
         ends = [one.connection for one in self._all if one.connection.is_dialled]
         watched = [source for end in ends for source in (end.dealer, end.monitor_fd)]
+        self.redial_at = min((one.redial_at for one in self._all), default=math.inf)
         self.sources = [(source, zmq.POLLIN) for source in (*watched, self._wakes)]

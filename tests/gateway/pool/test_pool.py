@@ -204,7 +204,7 @@ async def test_a_task_leaves_one_log_line(rig: Rig) -> None:
     ("bind", "reason"),
     [
         ((), "no endpoint"),
-        (("tcp://127.0.0.1:5555",), "only ipc"),
+        (("tcp://127.0.0.1:5555",), "tcp needs keys"),
         (("ipc:///no/such/directory/x",), "/no/such/directory/x"),
     ],
 )

@@ -119,7 +119,7 @@ async def test_a_worker_that_is_busy_and_stands_still_is_given_up(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its heartbeats go on, only its step counter stands still: its tasks move as after a death."""
-    monkeypatch.setattr("gateway.pool.connections._STALL_MORE_S", 0.2)
+    monkeypatch.setattr("gateway.pool.network.worker_connection._STALL_MORE_S", 0.2)
     one = FakeOptions(name="a", n_slots=1, n_prefetch=1, free_running=False, stall_s=0.1)
     async with rig.workers(one) as [stuck]:
         running = rig.generate("never ends")
@@ -138,7 +138,7 @@ async def test_a_worker_that_is_busy_and_stands_still_is_given_up(
 async def test_a_worker_that_is_busy_and_moves_is_kept(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.pool.connections._STALL_MORE_S", 0.2)
+    monkeypatch.setattr("gateway.pool.network.worker_connection._STALL_MORE_S", 0.2)
     one = FakeOptions(name="a", n_slots=1, free_running=False, stall_s=0.1)
     async with rig.workers(one) as [slow]:
         stream = rig.generate("a b c d e f g h")

@@ -67,7 +67,7 @@ async def test_a_worker_that_dials_anew_is_no_rival_of_itself(rig: Rig) -> None:
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rivals, "_MAX_RIVALS", 2)
     monkeypatch.setattr(rivals, "_MAX_FRAMES", 3)
-    waiting = Rivals(1.0)
+    waiting: Rivals[bytes] = Rivals(1.0)
     out = [waiting.wait(str(i).encode(), "a", b"hello", 0.0) for i in range(4)]
     assert [one.identity if one else None for one in out] == [None, None, b"0", b"1"]
     assert all(waiting.keep(b"2", b"x") for _ in range(9))

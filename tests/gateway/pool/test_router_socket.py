@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from gateway.pool.network.access import PeerAccess
 from gateway.pool.router_socket import RouterSocket
 
 Frames = list[tuple[bytes, bytes]]
@@ -21,9 +22,12 @@ class Wire:
         self.frames: Frames = []
         self.fails_at = b""
         self.came = asyncio.Event()
-        self.router = RouterSocket(self._on_frame, lambda: None)
+        self.router = RouterSocket(
+            self._on_frame, lambda _: None, PeerAccess("", "", lambda _: None)
+        )
 
-    def _on_frame(self, identity: bytes, data: bytes) -> None:
+    def _on_frame(self, identity: bytes, frame: zmq.Frame) -> None:
+        data = frame.bytes
         self.frames.append((identity, data))
         self.came.set()
         if data == self.fails_at:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
+import zmq
 
 from gateway.pool.connections import WorkerConnections
 from gateway.pool.dispatcher import Dispatcher
@@ -123,7 +124,7 @@ async def test_a_frame_that_breaks_its_reader_leaves_the_next_alone(
     async with rig.workers(SLOW) as [fake]:
         hear, broken = WorkerConnections._take, [True]
 
-        def hears(peers: WorkerConnections, identity: bytes, data: bytes) -> None:
+        def hears(peers: WorkerConnections, identity: bytes, data: zmq.Frame) -> None:
             hear(peers, identity, data)
             if broken.pop() if broken else False:
                 raise RuntimeError("a fault of ours")

@@ -4,6 +4,7 @@ import select
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,33 @@ def test_each_of_several_gateways_has_an_endpoint_of_its_own() -> None:
     for endpoint in ("tcp://10.0.0.1:*", "tcp://10.0.0.1:65535", "inproc://x"):
         with pytest.raises(ConfigError, match="several gateways need a path or a port each"):
             endpoint_of(endpoint, 1)
+
+
+KEYS = GatewayConfig(curve_key_file="g.key", worker_keys="workers")
+
+
+def test_a_gateway_that_is_open_to_other_hosts_keeps_a_socket_for_its_own() -> None:
+    config = pool(fake(), gateway=replace(KEYS, bind=("tcp://0.0.0.0:5555", "tcp://[::1]:5556")))
+    assert config.gateway.bind[-1] == "ipc:///run/x/workers.sock"
+    assert config.worker[0].connect == ("ipc:///run/x/workers.sock",)
+    assert resolve(config, runtime_dir="/run/x", host=flat(1)).gateway.bind == config.gateway.bind
+
+
+@pytest.mark.parametrize(
+    "gateway", [replace(KEYS, curve_key_file=""), replace(KEYS, worker_keys="")]
+)
+def test_tcp_without_keys_ends_the_start_of_a_gateway(gateway: GatewayConfig) -> None:
+    with pytest.raises(ConfigError, match=r"bind 'tcp://h:1': tcp needs keys.*keygen"):
+        pool(fake(), gateway=replace(gateway, bind=("tcp://h:1",)))
+
+
+def test_tcp_without_keys_ends_the_start_of_a_worker() -> None:
+    with pytest.raises(ConfigError, match=r"connect 'tcp://h:1': tcp needs keys.*keygen"):
+        pool(fake(connect=("tcp://h:1",)))
+    with pytest.raises(ConfigError, match="tcp needs keys"):
+        pool(fake(connect=("ipc://a", "tcp://h:1"), curve_key_file="w.key"))
+    worker = fake(connect=("tcp://h:1",), curve_key_file="w.key", gateway_keys=("g.pub",))
+    assert pool(worker).worker[0].connect == ("tcp://h:1",)
 
 
 def test_names_that_nobody_chose_differ_between_hosts() -> None:

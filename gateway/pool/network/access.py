@@ -1,0 +1,169 @@
+"""Decides who may connect: ZAP over tcp, the names of keys, and peers that are blocked for a while.
+
+ZAP runs per ZeroMQ context and asks for every CURVE handshake, before any frame of the peer is
+read. Unix sockets are not asked for: the permissions of their folder guard them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+from zmq.auth.asyncio import AsyncioAuthenticator
+
+from gateway.pool.network.authorized_keys import AuthorizedKeys
+from gateway.pool.network.failed_handshakes import FailedHandshakes
+from gateway.pool.network.offences import BLOCKED_S, Offences
+from protocol.curve import is_exposed, read_secret
+from protocol.endpoint import Endpoint
+from protocol.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_DOMAIN = "llamapool"
+_LOOK_S = 1.0
+"""How often the folder of keys is looked at."""
+_HANDSHAKE_MS = 10_000
+_BACKLOG = 1024
+
+
+class _Authenticator(AsyncioAuthenticator):
+    """Answers ZAP; outlives whatever goes wrong in one answer."""
+
+    address = ""
+    """Of the peer that is asked for."""
+
+    async def handle_zap_message(self, msg: list[bytes]) -> None:
+        self.address = msg[3].decode(errors="replace")
+        try:
+            await super().handle_zap_message(msg)
+        except Exception:
+            logger.exception("unexpected exception", extra={"place": "zap"})
+
+
+class PeerAccess:
+    """The keys of this gateway and of its workers; without keys there is no tcp."""
+
+    def __init__(
+        self, key_file: str, worker_keys: str, count_failure: Callable[[str], None]
+    ) -> None:
+        self._key_file = Path(key_file)
+        self.has_keys = bool(key_file and worker_keys)
+        self.handshakes = FailedHandshakes(count_failure)
+        self._keys = AuthorizedKeys(Path(worker_keys))
+        self._offences = Offences()
+        self._secret = ""
+        self._zap: _Authenticator | None = None
+        self._look_at = 0.0
+        self._has_changed = False
+
+    def __repr__(self) -> str:
+        return f"<PeerAccess {self._keys!r} {self._offences!r}>"
+
+    def read(self) -> None:
+        """Read the keys; raises `ConfigError` that names the file at fault."""
+        self._secret = read_secret(self._key_file)
+        _check_pair(self._key_file, self._secret)
+        self._keys.read()
+        if not len(self._keys):
+            logger.warning(
+                "no worker key",
+                extra={"file": self._keys.folder, "action": "no worker gets in over tcp"},
+            )
+        if is_exposed(self._key_file):
+            logger.warning(
+                "secret key readable by others",
+                extra={"file": self._key_file, "hint": "chmod 600"},
+            )
+
+    def open(self, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+        """Answer ZAP in this context."""
+        self._zap = _Authenticator(context, log=logging.getLogger(f"{__name__}.zap"))
+        self._zap.configure_curve_callback(_DOMAIN, self)
+        self._zap.start()
+
+    def close(self) -> None:
+        """Answer no more handshakes."""
+        if self._zap is not None:
+            self._zap.stop()
+            self._zap = None
+
+    def secure(self, socket: "zmq.Socket[bytes]", endpoint: Endpoint) -> None:
+        """Set what the next `bind` of the socket takes over: keys for tcp, none for ipc."""
+        socket.setsockopt(zmq.CURVE_SERVER, endpoint.is_tcp)
+        if endpoint.is_tcp:
+            socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN.encode())
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret.encode())
+            socket.setsockopt(zmq.IPV6, endpoint.takes_ipv6)
+            socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+            socket.setsockopt(zmq.BACKLOG, _BACKLOG)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Tell ZAP whether a key may connect."""
+        now = asyncio.get_running_loop().time()
+        text = key.decode()
+        if self._keys.get(text) is None:
+            self._look(now)  # its file may have come a moment ago
+        if self.admits(text, now):
+            return True
+        is_known = self._keys.get(text) is not None
+        cause = "its key is blocked for a while" if is_known else f"its key is unknown: {text}"
+        address = self._zap.address if self._zap is not None else ""
+        self.handshakes.failed(address, "blocked" if is_known else "unknown_key", cause, now)
+        return False
+
+    def admits(self, key: str, now: float) -> bool:
+        """Whether frames of this key are read; the key of a Unix socket is empty."""
+        if not key:
+            return True
+        return self._keys.get(key) is not None and not self._offences.is_blocked(key, now)
+
+    def is_blocked(self, who: str, now: float) -> bool:
+        """Whether a key, or without one a name, is blocked for what it has sent."""
+        return self._offences.is_blocked(who, now)
+
+    def misnamed(self, key: str, name: str) -> str:
+        """Return why a worker with this key may not have this name; empty if it may."""
+        known = self._keys.get(key)
+        if known is None or known.may_be(name):
+            return ""
+        return f"the key {known.path.name} is not for a worker named {name!r}"
+
+    def offended(self, who: str, now: float) -> bool:
+        """Count a frame that could not be read; tell whether its sender is blocked by now."""
+        if self._offences.is_blocked(who, now):
+            return True
+        is_blocked = self._offences.note(who, now)
+        if is_blocked:
+            known = self._keys.get(who)
+            logger.error(
+                "peer blocked",
+                extra={
+                    "identity": known.path.name if known is not None else who,
+                    "cause": "it has sent too much that is no frame",
+                    "retry_s": BLOCKED_S,
+                },
+            )
+        return is_blocked
+
+    def refresh(self, now: float) -> bool:
+        """Read the keys again if they have changed; tell whether they had since the last call."""
+        self._look(now)
+        has_changed, self._has_changed = self._has_changed, False
+        return has_changed
+
+    def _look(self, now: float) -> None:
+        if self._zap is None or now < self._look_at:
+            return
+        self._look_at = now + _LOOK_S
+        if self._keys.refresh():
+            self._has_changed = True
+            logger.info("worker keys read", extra={"n_keys": len(self._keys)})
+
+
+def _check_pair(path: Path, secret: str) -> None:
+    try:
+        zmq.curve_public(secret.encode())
+    except zmq.ZMQError as error:
+        raise ConfigError(f"{path}: is no key of CURVE: {error.strerror}") from error

@@ -1,0 +1,102 @@
+"""The public keys of the workers that may connect: a folder, read again when it changes."""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from protocol.curve import PUBLIC_SUFFIX, PublicKey, read_public
+from protocol.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_MAX_FILES = 4096
+Stamp = tuple[int, int, int]
+"""Inode, time of the last change in ns, size: another content has another stamp."""
+
+
+class AuthorizedKeys:
+    """The keys of a folder, as last read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stamps: Mapping[str, Stamp] = {}
+        self._files: dict[str, PublicKey] = {}
+        """File name to its key."""
+        self._keys: dict[str, PublicKey] = {}
+
+    def __repr__(self) -> str:
+        return f"<AuthorizedKeys {self.folder} n={len(self._keys)}>"
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def get(self, key: str) -> PublicKey | None:
+        """Return what is known of a key, or None if it is not authorised."""
+        return self._keys.get(key)
+
+    def read(self) -> None:
+        """Read all files; raises `ConfigError` that names the one at fault."""
+        self._stamps = self._look()
+        self._files = {name: read_public(self.folder / name) for name in self._stamps}
+        self._index()
+
+    def refresh(self) -> bool:
+        """Read what has changed since; tell whether there was anything.
+
+        A file that cannot be read keeps the key that it had: the fault is logged, once a change.
+        """
+        try:
+            stamps = self._look()
+        except ConfigError as error:
+            if self._stamps:
+                self._complain(self.folder, error)
+            self._stamps = {}  # complain once, and read all files when the folder is back
+            return False
+        if stamps == self._stamps:
+            return False
+        files: dict[str, PublicKey] = {}
+        for name, stamp in stamps.items():
+            known = self._files.get(name)
+            if known is not None and self._stamps.get(name) == stamp:
+                files[name] = known
+                continue
+            try:
+                files[name] = read_public(self.folder / name)
+            except ConfigError as error:
+                self._complain(self.folder / name, error)
+                if known is not None:
+                    files[name] = known
+        self._stamps, self._files = stamps, files
+        self._index()
+        return True
+
+    def _index(self) -> None:
+        self._keys = {one.key: one for one in self._files.values()}
+
+    def _look(self) -> dict[str, Stamp]:
+        try:
+            with os.scandir(self.folder) as entries:
+                names = sorted(one.name for one in entries if one.name.endswith(PUBLIC_SUFFIX))
+            if len(names) > _MAX_FILES:
+                raise ConfigError(f"{self.folder}: more than {_MAX_FILES} keys")
+            return {name: stamp for name in names if (stamp := self._stamp(name)) is not None}
+        except OSError as error:
+            raise ConfigError(f"cannot read {self.folder}: {error.strerror}") from error
+
+    def _stamp(self, name: str) -> Stamp | None:
+        try:
+            status = (self.folder / name).stat()
+        except FileNotFoundError:
+            return None  # it went between listing and looking, or is a link to nothing
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _complain(self, path: Path, error: ConfigError) -> None:
+        logger.error(
+            "key file unreadable",
+            extra={
+                "file": path,
+                "cause": error,
+                "action": "the keys that were read last stay valid",
+            },
+        )

@@ -1,0 +1,52 @@
+"""Connections that end before they have proved who they are: counted, and one log line a minute.
+
+Pure but for the log line. The address is often all that an operator has to find a worker whose key
+was forgotten.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
+
+_SILENCE_S = 60.0
+_MAX_PEERS = 1024
+
+
+@dataclass(slots=True)
+class _Peer:
+    quiet_until: float
+    n_unsaid: int = 0
+
+
+class FailedHandshakes:
+    """Tells of every failure once a minute and address."""
+
+    def __init__(self, count: Callable[[str], None]) -> None:
+        self._count = count
+        self._peers: OrderedDict[str, _Peer] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<FailedHandshakes {' '.join(self._peers)}>"
+
+    def failed(self, address: str, kind: str, cause: str, now: float) -> None:
+        """Count a failure of this kind; log it unless this address was logged a moment ago."""
+        self._count(kind)
+        peer = self._peers.get(address)
+        if peer is not None and now < peer.quiet_until:
+            peer.n_unsaid += 1
+            return
+        logger.warning(
+            "handshake failed",
+            extra={
+                "client": address or "unknown: it had gone before it could be looked at",
+                "cause": cause,
+                "n_before": peer.n_unsaid if peer is not None else 0,
+            },
+        )
+        self._peers[address] = _Peer(now + _SILENCE_S)
+        self._peers.move_to_end(address)
+        if len(self._peers) > _MAX_PEERS:
+            self._peers.popitem(last=False)

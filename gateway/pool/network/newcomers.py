@@ -1,0 +1,92 @@
+"""Connections over tcp that have not delivered a frame yet, followed by ZeroMQ's socket monitor.
+
+Its events name the descriptor at the beginning and at the end of a connection, and the failure of a
+handshake right before the end. Only one I/O thread writes them, so they come in order.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import zmq
+
+from gateway.pool.network.failed_handshakes import FailedHandshakes
+from gateway.pool.network.peer_socket import peer_address
+
+EVENTS = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_WRONG_SERVER_KEY = zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
+_OTHER_MECHANISM = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+
+
+@dataclass(slots=True)
+class Newcomer:
+    """A connection until its first frame, or until its end."""
+
+    fd: int
+    address: str
+    has_spoken: bool = False
+
+
+class Newcomers:
+    """All connections that have not delivered a frame."""
+
+    def __init__(self, handshakes: FailedHandshakes) -> None:
+        self._handshakes = handshakes
+        self._open: dict[int, Newcomer] = {}
+        self._ended: list[tuple[Newcomer, str, str]] = []
+        """Those that ended without a frame so far, with kind and cause."""
+        self._kind, self._cause = "", ""
+
+    def __repr__(self) -> str:
+        return f"<Newcomers {len(self._open)}>"
+
+    def event(self, head: bytes, endpoint: bytes) -> int:
+        """Take an event of the monitor; return the descriptor of a connection that ended, or -1."""
+        kind, value = struct.unpack("=Hi", head)
+        if kind == zmq.EVENT_ACCEPTED:
+            if endpoint.startswith(b"tcp:"):
+                self._open[value] = Newcomer(value, peer_address(value))
+        elif kind == zmq.EVENT_DISCONNECTED:
+            self._end(value)
+            return int(value)
+        else:
+            self._kind, self._cause = _failure(kind, value)
+        return -1
+
+    def spoke(self, fd: int) -> None:
+        """Note the first frame of a connection."""
+        if self._open.pop(fd, None) is not None:
+            return
+        for newcomer, _, _ in self._ended:
+            newcomer.has_spoken = newcomer.has_spoken or newcomer.fd == fd
+
+    def settle(self, now: float) -> None:
+        """Report those that ended; to be called when all their frames are read."""
+        ended, self._ended = self._ended, []
+        for newcomer, kind, cause in ended:
+            if not newcomer.has_spoken:
+                self._handshakes.failed(newcomer.address, kind, cause, now)
+
+    def _end(self, fd: int) -> None:
+        newcomer = self._open.pop(fd, None)
+        kind, cause = self._kind or "protocol", self._cause or "it does not speak ZMTP 3"
+        self._kind = self._cause = ""
+        if newcomer is not None and kind != "refused":
+            self._ended.append((newcomer, kind, cause))
+
+
+def _failure(event: int, value: int) -> tuple[str, str]:
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return "refused", "told by ZAP already"
+    if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        return "unfinished", "it hung up, came without keys, or said nothing for too long"
+    if value == _WRONG_SERVER_KEY:
+        return "wrong_gateway_key", "it has another public key for this gateway, or a bit was lost"
+    if value == _OTHER_MECHANISM:
+        return "no_curve", "it came without CURVE keys"
+    return "protocol", f"ZeroMQ's protocol error {value:#x}"

@@ -1,0 +1,41 @@
+"""What the gateway knows of one live connection of a worker."""
+
+import math
+from dataclasses import dataclass, field
+
+from gateway.pool.network.peer_socket import PeerSocket
+from protocol.wire.messages import FrameItem, Heartbeat
+
+_STALL_FACTOR, _STALL_MORE_S = 1.5, 5.0
+"""A worker whose engine is stuck ends itself after `stall_s`; the gateway waits longer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerConnection:
+    """One live connection."""
+
+    key: str
+    identity: bytes
+    name: str
+    epoch: int
+    model: str
+    number: int = 0
+    """The worker's own number of it."""
+    curve_key: str
+    """Public key of the worker; empty for a Unix socket."""
+    socket: PeerSocket | None
+    seen_at: float
+    moved_at: float
+    """When its engine last made a step, or had nothing to do."""
+    step: int = -1
+    stall_s: float = math.inf
+    """How long its engine may be busy without a step before the connection is given up."""
+    expected: int = 1
+    sent: int = 0
+    outbox: list[FrameItem] = field(default_factory=list)
+
+    def beat(self, beat: Heartbeat, now: float) -> None:
+        """Take in whether the engine makes steps."""
+        if not beat.busy or beat.step != self.step:
+            self.step, self.moved_at = beat.step, now
+        self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if beat.busy else math.inf

@@ -1,0 +1,106 @@
+"""Where gateway and workers meet: `ipc://PATH` on one host, `tcp://HOST:PORT` between hosts.
+
+An ipc socket is guarded by the permissions of its folder, a tcp one by CURVE keys. So a tcp
+endpoint without keys is refused, whatever its address.
+"""
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.errors import ConfigError
+
+UNIX_PATH_MAX = 107
+_ANY = ("*", "0.0.0.0", "::")  # noqa: S104 # only recognised here
+_TCP = re.compile(
+    r"tcp://(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9._*-]+)):(?P<port>\d+|\*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One endpoint in its parts."""
+
+    text: str
+    host: str = ""
+    """Address, name or interface of a tcp endpoint, without brackets; empty for ipc."""
+    port: int = 0
+    """0: the system chooses one."""
+
+    @property
+    def is_tcp(self) -> bool:
+        """Whether it can be reached from other hosts."""
+        return bool(self.host)
+
+    @property
+    def takes_ipv6(self) -> bool:
+        """Whether its socket must speak IPv6: all but a plain IPv4 address may need it."""
+        try:
+            return ipaddress.ip_address(self.host).version == 6
+        except ValueError:
+            return self.is_tcp
+
+
+def read_endpoint(text: str, key: str, *, is_bound: bool) -> Endpoint:
+    """Split an endpoint; raises `ConfigError` that names `key` and says what is wrong."""
+    if text.startswith("ipc://"):
+        return Endpoint(_ipc_path(text, key) and text)
+    match = _TCP.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"{key} '{text}': must be ipc://PATH, tcp://HOST:PORT or tcp://[IPV6]:PORT"
+        )
+    host = match["ipv6"] or match["host"]
+    if match["ipv6"]:
+        _check_ipv6(text, host, key)
+    port = 0 if match["port"] == "*" else int(match["port"])
+    if port > 65535 or (port == 0 and not is_bound):
+        raise ConfigError(f"{key} '{text}': the port must be 1 to 65535")
+    if host in _ANY and not is_bound:
+        raise ConfigError(f"{key} '{text}': name the gateway's address; {host} is no place to dial")
+    return Endpoint(text, host, port)
+
+
+def bound(endpoints: Sequence[str], *, has_keys: bool) -> tuple[Endpoint, ...]:
+    """Check where a gateway is to listen for workers; raises `ConfigError`."""
+    found = tuple(read_endpoint(one, "bind", is_bound=True) for one in endpoints)
+    for one in found:
+        if one.is_tcp and not has_keys:
+            raise ConfigError(
+                f"bind '{one.text}': tcp needs keys. Make one with `llamapool keygen DIR`, then "
+                "set --gateway-curve-key FILE.key and --worker-keys FOLDER, or use ipc://PATH"
+            )
+    return found
+
+
+def dialled(endpoints: Sequence[str], *, has_keys: bool) -> tuple[Endpoint, ...]:
+    """Check what a worker is to dial; raises `ConfigError`."""
+    found = tuple(read_endpoint(one, "connect", is_bound=False) for one in endpoints)
+    for one in found:
+        if one.is_tcp and not has_keys:
+            raise ConfigError(
+                f"connect '{one.text}': tcp needs keys. Make one with `llamapool keygen DIR`, then "
+                "set --worker-curve-key FILE.key and --gateway-keys FILE.pub, or use ipc://PATH"
+            )
+    return found
+
+
+def _ipc_path(text: str, key: str) -> str:
+    path = text.removeprefix("ipc://")
+    if not path:
+        raise ConfigError(f"{key} '{text}': must be ipc://PATH")
+    if path.startswith("@"):
+        raise ConfigError(f"{key} '{text}': any user can reach an abstract socket; name a path")
+    if len(path.encode()) > UNIX_PATH_MAX:
+        raise ConfigError(
+            f"{key} '{text}': longer than the {UNIX_PATH_MAX} bytes of a socket's path"
+        )
+    return path
+
+
+def _check_ipv6(text: str, host: str, key: str) -> None:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError as error:
+        raise ConfigError(f"{key} '{text}': {error}") from error

@@ -1,0 +1,125 @@
+"""How a worker dials a gateway: socket options, keys, and the waits between its attempts."""
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+
+from protocol.curve import public_files, read_public, read_secret
+from protocol.endpoint import Endpoint, dialled
+from protocol.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 8.0
+_JITTER = 0.25
+"""Share by which a wait differs at random, so that a fleet does not come back in one instant."""
+_LONGEST_LOCAL_WAIT_S = 1.0
+_CONNECT_MS = 3000
+_UNACKNOWLEDGED_MS = 4000
+"""How long a TCP peer may acknowledge nothing. A large message on a slow line is acknowledged."""
+_LARGE_MESSAGE_MS = 30_000
+"""How long a message may take to arrive whole: a heartbeat cannot overtake it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveFiles:
+    """Where a worker finds its own secret key and the public keys of its gateways."""
+
+    secret: Path
+    gateways: tuple[Path, ...]
+    """Files, and folders of `.pub` files."""
+
+
+@dataclass(slots=True)
+class Dialling:
+    """Attempts to reach one gateway. Keys are read at each of them, so they may be replaced."""
+
+    endpoint: Endpoint
+    files: CurveFiles | None = None
+    chance: Callable[[], float] = field(default=random.random, repr=False)
+    """A number from 0 to 1."""
+    n_failed: int = 0
+    """Attempts since the gateway last said welcome."""
+    _secret: str = field(default="", repr=False)
+    _servers: tuple[str, ...] = ()
+    _server: str = ""
+    """The gateway's key of the last attempt."""
+
+    def prepare(self, socket: "zmq.Socket[bytes]") -> None:
+        """Set the socket's options before it connects; raises `ConfigError` without any key."""
+        if not self.endpoint.is_tcp:
+            self._set(socket, first_ms=50, longest_ms=1000, silence_ms=3000)
+            return
+        self._read_keys()
+        self._set(
+            socket,
+            first_ms=round(_FIRST_WAIT_S * 1e3),
+            longest_ms=round(_LONGEST_WAIT_S * 1e3),
+            silence_ms=_LARGE_MESSAGE_MS,
+        )
+        socket.setsockopt(zmq.IPV6, self.endpoint.takes_ipv6)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
+        socket.setsockopt(zmq.TCP_MAXRT, _UNACKNOWLEDGED_MS)
+        socket.setsockopt(zmq.CURVE_SERVERKEY, self._server.encode())
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(self._secret.encode()))
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret.encode())
+
+    def failed(self) -> float:
+        """Note that an attempt failed or that the connection was lost; return seconds to wait.
+
+        Each gateway key has its turn before the waits become longer.
+        """
+        self.n_failed += 1
+        if self._server in self._servers:
+            at = self._servers.index(self._server) + 1
+            self._server = self._servers[at % len(self._servers)]
+        n = (self.n_failed - 1) // max(1, len(self._servers))
+        if not self.endpoint.is_tcp:
+            return 0.0 if n == 0 else min(0.05 * 2.0 ** min(n, 8), _LONGEST_LOCAL_WAIT_S)
+        wait_s = min(_FIRST_WAIT_S * 2.0 ** min(n, 8), _LONGEST_WAIT_S)
+        return wait_s * (1 - _JITTER + 2 * _JITTER * self.chance())
+
+    def welcomed(self) -> None:
+        """Note that the gateway has answered: this key is right, and waits begin anew."""
+        self.n_failed = 0
+
+    def _set(
+        self, socket: "zmq.Socket[bytes]", *, first_ms: int, longest_ms: int, silence_ms: int
+    ) -> None:
+        socket.setsockopt(zmq.RECONNECT_IVL, first_ms)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, longest_ms)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silence_ms)
+
+    def _read_keys(self) -> None:
+        """Read the key files; what cannot be read stays as it was, if there was anything."""
+        assert self.files is not None  # `dialling` has checked it
+        try:
+            secret = read_secret(self.files.secret)
+            paths = [path for one in self.files.gateways for path in public_files(one)]
+            # A file that is named for the gateway's host is tried first.
+            paths.sort(key=lambda path: path.stem != self.endpoint.host)
+            servers = tuple(dict.fromkeys(read_public(path).key for path in paths))
+            if not servers:
+                raise ConfigError(f"{self.files.gateways[0]}: holds no .pub file of a gateway")
+        except ConfigError as error:
+            if not self._servers:
+                raise
+            logger.warning(
+                "key file unreadable",
+                extra={"cause": error, "action": "the keys that were read last stay valid"},
+            )
+            return
+        self._secret, self._servers = secret, servers
+        if self._server not in servers:
+            self._server = servers[0]
+
+
+def dialling(endpoint: str, files: CurveFiles | None) -> Dialling:
+    """Make the dialling of an endpoint; raises `ConfigError` for tcp without keys."""
+    (parsed,) = dialled([endpoint], has_keys=files is not None)
+    return Dialling(parsed, files)
