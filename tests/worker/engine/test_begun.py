@@ -5,14 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
 from protocol.wire.begun import Begun
 from protocol.wire.messages import Delta, Done, Finish, Started, TaskKey
+from tests.examples import examples
 from tests.worker.engines import Rig
 from worker.engine.begun import go_on
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import EOS, FakeSampler
+from worker.engine.speculation.lookup import PromptLookup
 from worker.engine.task import EngineTask, Submit
 
 CASES: dict[str, dict[str, Any]] = {
@@ -245,3 +249,65 @@ def test_no_sampler_is_left_open() -> None:
     for n in range(1, len(whole.deltas) + 1):
         rest(Rig(), whole.task, whole.begun(n))
     assert FakeSampler.open_count == n_open
+
+
+@given(
+    cuts=st.lists(st.integers(0, 40), min_size=2, max_size=5),
+    seed=st.integers(0, 9),
+    mirostat=st.sampled_from([0, 2]),
+    is_drafted=st.booleans(),
+    cells=st.sampled_from([(0, 4), (0, 67), (600, 19), (600, 67)]),
+)
+@examples(60)
+def test_in_company_they_go_on_too(
+    cuts: list[int], seed: int, mirostat: int, is_drafted: bool, cells: tuple[int, int]
+) -> None:
+    """Choices of one prompt, cut in different places, and others that begin beside them."""
+    params = {"temperature": 1, "seed": seed, "mirostat": mirostat, "n_predict": 40}
+    whole = Cut(Rig(), "abcdefgh" * 4, **params)
+    drafter = PromptLookup(1, 4) if is_drafted else None
+    rig = Rig(n_slots=3, n_cells=cells[0], n_batch=cells[1], drafter=drafter)
+    tasks = [
+        replace(go_on(whole.task, whole.begun(n), rig.backend.vocabulary), key=TaskKey(100 + i))
+        for i, n in enumerate(cuts)
+    ]
+    rig.engine.submit(Submit(tasks[0], tuple(tasks[1:])))
+    other = rig.submit("abcdefgh" * 3, n_predict=30)
+    rig.finish()
+    assert rig.done(other).n_predicted == 30
+    for task, n in zip(tasks, cuts, strict=True):
+        deltas = [one for one in rig.of(task.key.id) if isinstance(one, Delta)]
+        assert tokens_of([*whole.deltas[:n], *deltas]) == whole.tokens
+        assert rig.done(task.key.id).n_predicted == 40
+
+
+def test_images_are_read_again_and_then_what_was_said_of_them() -> None:
+    def seen() -> tuple[Rig, EngineTask]:
+        rig = Rig()
+        tokens, media = rig.backend.read_media("see <__media__> well", [b"cat"])
+        return rig, replace(rig.task("x", n_predict=20), prompt=tokens, media=media)
+
+    rig, task = seen()
+    rig.engine.submit(Submit(task))
+    rig.finish()
+    deltas = [one for one in rig.of(task.key.id) if isinstance(one, Delta)]
+    for n in (1, 10, 19, 20):
+        other, again = seen()
+        begun = Begun(tokens=tuple(tokens_of(deltas[:n])), seed=rig.started(task.key.id).seed)
+        rest_of_it, done = rest(other, again, begun)
+        assert tokens_of([*deltas[:n], *rest_of_it]) == tokens_of(deltas)
+        assert done.n_predicted == 20
+
+
+def test_the_tokens_of_the_prompt_are_echoed_once() -> None:
+    rig = Rig()
+    task = replace(rig.task("abc", n_predict=5, n_probs=1), echo_from=1)
+    rig.engine.submit(Submit(task))
+    rig.finish()
+    first = [one for one in rig.of(task.key.id) if isinstance(one, Delta)]
+    assert first[0].prompt
+    begun = Begun(tokens=tuple(tokens_of(first[:3])), seed=5, echoed=True)
+    deltas, _ = rest(Rig(), task, begun)
+    assert not any(delta.prompt for delta in deltas)
+    deltas, _ = rest(Rig(), task, Begun(seed=5, echoed=True))
+    assert not any(delta.prompt for delta in deltas)

@@ -1,15 +1,16 @@
 """Chats whose worker is lost: thoughts and calls half said go on where they stopped."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from protocol.config.config import WorkerConfig
-from protocol.wire.messages import Chat, Generate
+from protocol.wire.messages import Chat, Generate, Infill
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
 from tests.worker.chat_templates import HERMES, OPENER, THINKER
-from tests.worker.continuing import Asker
+from tests.worker.continuing import Asker, Told
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.task import Submit
@@ -78,3 +79,25 @@ def test_the_id_of_a_call_is_said_once() -> None:
     for n in (named + 1, named + 3, len(deltas)):
         again = asker(HERMES).cut(message, whole, deltas[:n])
         assert again.calls == whole.calls
+
+
+def test_a_gap_is_filled_on_where_it_was_left() -> None:
+    params = read(SamplingParams(), {"temperature": 1, "seed": 4, "n_predict": 12, "stream": True})
+    message = Generate(infill=Infill(prefix="def f(", suffix=")"), prompt="x", params=params)
+    whole, deltas = asker(HERMES).whole(message)
+    for n in range(len(deltas) + 1):
+        assert asker(HERMES).cut(message, whole, deltas[:n]).answer == whole.answer
+
+
+def test_an_answer_that_was_over_gets_its_end_and_what_was_not_passed_on() -> None:
+    for n_text in (0, 3):
+        message = chat("All of it.", stream=True)
+        whole, deltas = asker(HERMES).whole(message)
+        told = Told(started=whole.started)
+        for delta in deltas:
+            told.add(delta)
+        begun = replace(told.begun, n_text=n_text)
+        rest = asker(HERMES).deltas(replace(message, begun=begun), told)
+        assert "".join(delta.text for delta in rest) == whole.text[n_text:]
+        assert not any(delta.tokens for delta in rest)
+        assert told.done is not None and told.done.n_predicted == len(whole.tokens)

@@ -5,20 +5,27 @@ otherwise (docs/notes/rounding.md). So what must be exact is looked at with `row
 read as they were generated. How far the texts are the same without that: the last test.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from protocol.wire.messages import Chat, Envelope, FrameItem, Generate, Infill, Terminal
+from protocol.config.config import WorkerConfig
+from protocol.errors import InvalidRequest
+from protocol.wire.messages import Chat, Envelope, FrameItem, Generate, Terminal
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
+from tests.cores import threads
 from tests.envelopes import payload_of
+from tests.worker.conftest import model_path
 from tests.worker.continuing import Asker, Told
 from tests.worker.served import Answer, Served, is_plausible
+from worker.engine.backend import BatchRow, Sampler
 from worker.engine.scheduling.policy import DefaultPolicy
 from worker.engine.slot import Slot
 from worker.engine.task import EngineTask, Submit
+from worker.llama.backend import LlamaBackend
 from worker.prompt.prompt import PromptReader
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
@@ -115,8 +122,78 @@ def require_same(served: Served, message: Generate, places: Sequence[int] = (1, 
     return whole
 
 
+@pytest.fixture(scope="module")
+def model() -> Iterator[LlamaBackend]:
+    """The model with the logits of one prompt, from which any number of tokens can be chosen."""
+    config = WorkerConfig(model=model_path(), n_slots=1, n_ctx=512, n_threads=threads())
+    backend = LlamaBackend(config, lambda _fraction: None)
+    tokens = backend.tokenize(STORY, add_special=True, parse_special=True)
+    backend.decode([BatchRow(0, 0, tokens, True)])
+    yield backend
+    backend.close()
+
+
+LAZY = {"triggers": ["x"], "grammar": r'root ::= "x" [a-c]+', "logit_bias": [["x", 9.0]]}
+MARKS = {
+    "generation_prompt": "<think>",
+    "reasoning_budget_start_tag": "<think>",
+    "reasoning_budget_end_tags": ["</think>"],
+    "reasoning_budget_message": " Enough of that now.",
+}
+SAMPLERS: dict[str, dict[str, Any]] = PLAIN | {
+    "a grammar that waits": SEEDED | LAZY,
+    "a grammar that waits, mirostat": SEEDED | LAZY | {"mirostat": 1},
+    "a budget": SEEDED | MARKS | {"reasoning_budget_tokens": 5},
+    "a budget of none": SEEDED | MARKS | {"reasoning_budget_tokens": 0},
+    "thoughts ended on request": SEEDED | MARKS | {"reasoning_control": True},
+}
+
+
+@pytest.mark.parametrize("case", SAMPLERS)
+def test_a_sampler_is_taken_over_after_any_token(model: LlamaBackend, case: str) -> None:
+    """From the same logits both choose the same, and have the same state, to the bit."""
+    asked = dict(SAMPLERS[case])
+    triggers = asked.pop("triggers", ())
+    params = read(SamplingParams(), asked)
+    prompt = model.tokenize(STORY, add_special=True, parse_special=True)
+
+    def step(sampler: Sampler, i: int) -> tuple[int, tuple[float, ...]]:
+        if i == 6:
+            sampler.end_thoughts()
+        return model.sample(0, sampler).token, sampler.state
+
+    first = model.open_sampler(params, prompt, triggers)
+    told = [step(first, i) for i in range(30)]
+    tokens = [token for token, _ in told]
+    for n in range(1, 30):
+        again = model.open_sampler(replace(params, seed=first.seed), prompt, triggers)
+        again.go_on(tokens[:n], told[n - 1][1])
+        assert [step(again, i) for i in range(n, 30)] == told[n:], n
+        again.close()
+    if case == "thoughts ended on request":
+        assert told[5][1] == () and told[6][1][5:] == (6.0,)
+    first.close()
+
+
+@pytest.mark.parametrize(("grammar", "text"), [('root ::= "yes"', " no"), ('root ::= "a"+', "ab")])
+def test_what_the_grammar_does_not_allow_was_not_begun(
+    model: LlamaBackend, grammar: str, text: str
+) -> None:
+    sampler = model.open_sampler(SamplingParams(grammar=grammar), [])
+    tokens = model.tokenize(text, add_special=False, parse_special=False)
+    with pytest.raises(InvalidRequest, match="grammar does not allow") as refused:
+        sampler.go_on(tokens, ())
+    assert refused.value.param == "begun.tokens"
+
+
+IN_ONE_ENGINE = (
+    *("greedy", "seeded", "no seed", "xtc", "mirostat 2", "grammar and mirostat", "dry"),
+    *("probabilities", "on the device", "not streamed", "indentation"),
+)
+
+
 @exact
-@pytest.mark.parametrize("case", PLAIN)
+@pytest.mark.parametrize("case", IN_ONE_ENGINE)
 def test_every_sampler_goes_on(single: Served, case: str) -> None:
     require_same(single, generate(**PLAIN[case]))
 
@@ -151,7 +228,7 @@ def test_a_schema_goes_on(single: Served) -> None:
 def test_a_call_of_a_tool_goes_on(single: Served, choice: str) -> None:
     content = "What is the weather in Rome? Call get_weather."
     chat = Chat(messages=({"role": "user", "content": content},), tools=(TOOL,), tool_choice=choice)
-    asked = {"n_predict": 48, "stream": True, "cache_prompt": False, "temperature": 0.3, "seed": 3}
+    asked = {"n_predict": 32, "stream": True, "cache_prompt": False, "temperature": 0.3, "seed": 3}
     params = read(SamplingParams(), asked)
     whole = require_same(single, Generate(chat=chat, params=params), (5, 20))
     assert bool(whole.calls) or choice == "auto"
@@ -166,26 +243,15 @@ def test_thoughts_within_a_budget_go_on(single: Served) -> None:
     assert " Enough of that now.</think>" in whole.text
 
 
-@exact
-def test_an_infill_goes_on(single: Served) -> None:
-    vocabulary = single.backend.vocabulary
-    if vocabulary.special.missing_for_infill():
-        pytest.skip("the model has no tokens for it")
-    params = read(
-        SamplingParams(), {"n_predict": 20, "stream": True, "samplers": ["infill"]} | SEEDED
-    )
-    require_same(single, Generate(infill=Infill(prefix="def f(", suffix=")\n"), params=params))
-
-
 def test_read_in_a_batch_a_text_parts_from_the_other_in_rounding_only(single: Served) -> None:
     """Whatever comes is what the model alone finds as likely, but for rounding."""
     ask, n_same, n_all = asker(single), 0, 0
-    for prompt in (STORY, "The capital of France is", "def fibonacci(n):\n"):
-        message = generate(prompt, temperature=0, n_predict=32)
+    for prompt in (STORY, "The capital of France is"):
+        message = generate(prompt, temperature=0, n_predict=24)
         whole, deltas = ask.whole(message)
-        for n in (1, 4, 12, 24):
+        for n in (4, 12):
             again = ask.cut(message, whole, deltas[:n])
             assert again.tokens[:n] == whole.tokens[:n]
             n_all, n_same = n_all + 1, n_same + (again.tokens == whole.tokens)
             is_plausible(single, prompt, Answer(tokens=again.tokens))
-    assert n_same > n_all // 3, (n_same, n_all)
+    assert n_same > 0, (n_same, n_all)
