@@ -168,7 +168,7 @@ async def _n_ready(scene: Scene) -> int:
 
 async def _roll(scene: Scene) -> None:
     """Run the command as an admin would."""
-    command = (sys.executable, "-P", "-m", "worker.cli", "rollout")
+    command = (sys.executable, "-P", "-m", "worker.admin", "rollout", "--wait")
     runtime = ("--runtime-dir", str(scene.pool.folder / "run"))
     process = await asyncio.create_subprocess_exec(*command, *runtime)
     if await process.wait():

@@ -32,7 +32,7 @@ async def break_inside(scene: Scene, name: str, what: str) -> None:
     """Let a worker with the fake backend break inside a batch, and wait for its successor."""
     since = len(scene.pool.lines)
     scene.pool.order(name, what)
-    await scene.pool.wait_for(rf"process died child=(\S+/)?{name} ", 40, since=since)
+    await scene.pool.wait_for(rf"process (died|drained) child=(\S+/)?{name} ", 40, since=since)
     await scene.back(name, since=since)
 
 

@@ -166,7 +166,6 @@ CASES = [
         name="D2",
         what="clients that ask for streams and read nothing",
         inject=readers_that_do_not_read,
-        is_shared=True,
     ),
     FaultCase(
         name="D3", what="100 clients that send heads and bodies byte by byte", inject=slow_senders

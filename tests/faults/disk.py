@@ -151,7 +151,6 @@ CASES = [
         inject=save_to_a_full_disk,
         needs_root=True,
         pool=SLOTS,
-        is_shared=True,
     ),
     FaultCase(
         name="C2",
@@ -187,6 +186,5 @@ CASES = [
         what="the log goes to a full disk",
         inject=log_to_a_full_disk,
         pool=PoolShape(more='[log]\nfile = "/dev/full"\n'),
-        is_shared=True,
     ),
 ]

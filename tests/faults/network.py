@@ -130,7 +130,6 @@ CASES = [
         "the link of a worker is down for long: it is given up, and joins again",
         down_for_long,
         waits_for=_CONTINUES,
-        is_shared=True,
     ),
     _case("B2", "the link is down for 1 s: nobody is given up", down_for_a_moment, is_shared=True),
     _case("B3", "the link is reset five times", resets, waits_for=_CONTINUES),
@@ -152,7 +151,6 @@ CASES = [
         what="the wall clock of all processes jumps by an hour: nobody is given up",
         inject=clock_jumps,
         pool=PoolShape(env={"PYTHONPATH": f"{_CLOCK}:{_PATH}", "HOURS_FILE": "{folder}/hours"}),
-        is_shared=True,
     ),
     FaultCase(
         name="B8",

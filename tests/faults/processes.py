@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -100,6 +101,20 @@ async def reloaded_in_vain(scene: Scene) -> None:
     scene.expect(scene.pool.pid_of(scene.pool.gateways[0]) == old, "the gateway was replaced")
     told = [line for line in scene.pool.lines[since:] if "nonsense" in line]
     scene.expect(bool(told), "the log does not say what is wrong")
+
+
+async def rolled_out(scene: Scene) -> None:
+    """Replace all workers, one after the other, as an admin does."""
+    pids = [scene.pool.pid_of(name) for name in scene.pool.workers]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "worker.admin", "rollout", "--wait"),
+        *("--runtime-dir", str(scene.pool.folder / "run")),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, told = await asyncio.wait_for(process.communicate(), 90)
+    scene.expect(process.returncode == 0, f"exit code {process.returncode}: {told!r}")
+    scene.expect(not any(map(faults.is_alive, pids)), "an old worker is still there")
 
 
 async def supervisor_killed(scene: Scene) -> None:
@@ -224,7 +239,6 @@ CASES = [
         name="A6 short",
         what="SIGSTOP of a worker for 1 s: it goes on",
         inject=on_worker(faults.stop_shortly),
-        is_shared=True,
     ),
     FaultCase(
         name="A7",
@@ -247,7 +261,6 @@ CASES = [
             what=what,
             inject=inject,
             waits_for=_CONTINUES,
-            is_shared=name == "exit 0",
         )
         for name, what, inject in (
             ("SEGV", "SIGSEGV in a worker", killed(signal.SIGSEGV)),
@@ -311,6 +324,11 @@ CASES = [
         name="A17 wrong",
         what="SIGHUP with a wrong configuration: everything goes on, and the log says why",
         inject=reloaded_in_vain,
+    ),
+    FaultCase(
+        name="A18",
+        what="all workers are replaced, one after the other (`llamapool rollout`)",
+        inject=rolled_out,
     ),
     *(
         FaultCase(
