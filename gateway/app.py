@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -53,6 +54,7 @@ from gateway.routes.tuning import TuningEndpoints
 from gateway.routes.unsupported import unsupported_routes
 from gateway.routes.vectors import VectorEndpoints
 from gateway.routes.wrapped import WrappedGeneration
+from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.version import version
@@ -62,20 +64,22 @@ logger = logging.getLogger(__name__)
 _Endpoint = Callable[..., Any]
 
 
-def build_app(
+def build_app(  # noqa: PLR0913 - everything that the endpoints use comes together here
     config: GatewayConfig,
     pool: Pool,
     metrics: Metrics,
     router: ModelManager | None = None,
     supervisor: SupervisorLink | None = None,
+    *,
+    siblings: Siblings | None = None,
 ) -> ASGIApp:
     """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read.
 
     Without `supervisor`, orders that only one could carry out are refused.
     """
-    media = MediaLoader(config)
-    service = Service(config=config, pool=pool, metrics=metrics, media=media, router=router)
-    ring = key_ring(config.api_key, config.api_key_file, config.api_key_admin)
+    service = Service(config=config, pool=pool, metrics=metrics, router=router)
+    service = replace(service, media=MediaLoader(config), siblings=siblings or Siblings(""))
+    ring = _key_ring(config)
     pages = open_pages(config)
     supervisor = supervisor or SupervisorLink("", ask=pool.complete)
     routes = [*_routes(service), *_fleet(service, supervisor), *unsupported_routes()]
@@ -88,7 +92,6 @@ def build_app(
         public=PUBLIC_PATHS | {config.health_route},
         is_page=_public_page(pages, routes),
     )
-    _warn_without_admin(ring)
     middleware = [
         Middleware(AccessMiddleware, metrics, config.limits, proxies),
         Middleware(HostMiddleware, config, is_open=ring.is_open),
@@ -103,7 +106,9 @@ def build_app(
     return DirectWriteMiddleware(app)
 
 
-def _warn_without_admin(ring: KeyRing) -> None:
+def _key_ring(config: GatewayConfig) -> KeyRing:
+    """Read all keys; raises `ConfigError`. Warns if none of them is an admin's."""
+    ring = key_ring(config.api_key, config.api_key_file, config.api_key_admin)
     if not ring.has_admin:
         logger.warning(
             "no key is an admin's",
@@ -112,6 +117,7 @@ def _warn_without_admin(ring: KeyRing) -> None:
                 "hint": "mark a key with --api-key-admin, or in the key file",
             },
         )
+    return ring
 
 
 def _added(service: Service, routes: Sequence[Route]) -> list[Route]:

@@ -57,7 +57,7 @@ def gateway(
         pool = settled(path)
         if verbose:
             pool = replace(pool, log=replace(pool.log, verbosity=_VERBOSE))
-        logs.configure("gateway", pool.log)
+        logs.configure(_process_name(pool.gateway, index), pool.log)
         if not pool.log.access:
             logging.getLogger("gateway.http.access").setLevel(logging.WARNING)
         if keys_on_stdin:
@@ -68,6 +68,10 @@ def gateway(
         click.echo(f"llamapool gateway: {error}", err=True)
         code = EXIT_CONFIG
     raise SystemExit(code)
+
+
+def _process_name(config: GatewayConfig, index: int) -> str:
+    return f"gateway-{index}" if config.gateways > 1 else "gateway"
 
 
 def _read_stdin() -> bytes:

@@ -25,6 +25,8 @@ from gateway.metrics.metrics import Metrics
 from gateway.models.loaded import LoadedModels
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
+from gateway.siblings.host_metrics import HostMetrics
+from gateway.siblings.siblings import Siblings
 from gateway.succession import (
     KEEP_ALIVE_S,
     Signals,
@@ -144,7 +146,9 @@ async def _run(listeners: Listeners, notifier: Notifier) -> int:
     metrics = Metrics()
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics)
-    app = build_app(config, parts.pool, metrics, parts.router, parts.supervisor)
+    siblings = Siblings(config.siblings)
+    counted = HostMetrics(metrics, parts.pool, siblings)
+    app = build_app(config, parts.pool, metrics, parts.router, parts.supervisor, siblings=siblings)
     admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
     gc.freeze()  # a collection over these objects would stop all streams for 40 ms
@@ -152,6 +156,7 @@ async def _run(listeners: Listeners, notifier: Notifier) -> int:
     try:
         if not await _begin(parts, signals, notifier):
             return EXIT_OK
+        await siblings.open()
         await server.start()
         await admin.start()
         _tell(listeners, notifier)
@@ -165,6 +170,8 @@ async def _run(listeners: Listeners, notifier: Notifier) -> int:
         return await _drain(config, parts, signals, notifier)
     finally:
         beat.cancel()
+        counted.keep()
+        siblings.close()
         await parts.close()
         await admin.close()
         await server.close(grace_s=0 if signals.leave.is_set() else _FLUSH_S)

@@ -256,6 +256,7 @@ _LASTING = (
     "bind",
     "control",
     "admin_socket",
+    "siblings",
     "models_dir",
     "models_preset",
 )

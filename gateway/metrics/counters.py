@@ -4,7 +4,7 @@ Plain counting without a metrics library; `metrics.py` gives the numbers their n
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 
@@ -54,6 +54,16 @@ class Histogram:
         """Count n events of this duration."""
         self._counts[bisect_left(self._bounds, seconds)] += n
         self.total_s += seconds * n
+
+    def parts(self) -> list[float]:
+        """Return the counts of each bucket, then the total in seconds."""
+        return [*self._counts, self.total_s]
+
+    def add(self, parts: Sequence[float]) -> None:
+        """Add the parts of another histogram; those of one with other bounds do not count."""
+        if len(parts) == len(self._counts) + 1:
+            self._counts = [a + int(b) for a, b in zip(self._counts, parts[:-1], strict=True)]
+            self.total_s += parts[-1]
 
     def buckets(self) -> list[tuple[str, float]]:
         """Return the cumulative counts under their `le` labels."""

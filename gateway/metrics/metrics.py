@@ -134,8 +134,13 @@ class Metrics:
         self.http_statuses[route, f"{status // 100}xx"] += 1
         histogram = self.http.get(route)
         if histogram is None:
-            histogram = self.http[route] = Histogram(_HTTP_S)
+            histogram = self.http[route] = self.http_histogram()
         histogram.observe(seconds)
+
+    @staticmethod
+    def http_histogram() -> Histogram:
+        """Make the histogram of one route."""
+        return Histogram(_HTTP_S)
 
     def render(self, pool_view: PoolView) -> bytes:
         """Write the whole text; the throughput gauges cover the time since the last call."""
@@ -150,7 +155,7 @@ class Metrics:
             n_deferred=sum(pool_view.queue_depths().values()),
             accepted_at=self.stats.accepted_at(),
         )
-        self._scraped = totals
+        self._scraped.update(totals)
         return legacy_text(now).encode() + generate_latest(registry)
 
 

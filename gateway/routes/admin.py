@@ -24,6 +24,7 @@ from gateway.http.errors import Headers, json_response
 from gateway.http.origin.auth import require_admin
 from gateway.pool.status import Health, ModelState
 from gateway.routes.service import Service
+from gateway.siblings.host_metrics import HostMetrics
 from protocol.errors import ErrorCode, TaskError
 
 _DRAINING = "draining"
@@ -43,6 +44,7 @@ class Admin:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._started_at = time.time()
+        self._metrics = HostMetrics(service.metrics, service.pool, service.siblings)
 
     async def health(self, request: Request) -> Response:
         """Return the status with the slot counts of 2023 and 2024; the codes are llama-server's."""
@@ -156,7 +158,7 @@ class Admin:
             "Content-Type": "text/plain; version=0.0.4",  # as media_type it would get a charset
             "Process-Start-Time-Unix": str(int(self._started_at)),
         }
-        text = self._service.metrics.render(self._service.pool)
+        text = await self._metrics.render()
         return Response(text, 200, headers)
 
 

@@ -1,6 +1,7 @@
 """POST /v1/chat/completions/control: what a client can do to an answer while it runs."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from gateway.routes.service import Service
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Generate
 
+_QUESTION = "end reasoning"
 _UNKNOWN = "no active completion for this id"
 _UNARMED = "reasoning control not enabled for this completion"
 
@@ -21,6 +23,7 @@ class ChatControlEndpoint:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        service.siblings.respond(_QUESTION, self._answer)
 
     async def control(self, request: Request) -> Response:
         """Do what the body asks for."""
@@ -30,7 +33,16 @@ class ChatControlEndpoint:
             raise InvalidRequest("missing completion id", param="id")
         if read_text(body, "action") != "reasoning_end":
             raise InvalidRequest("unknown control action", param="action")
-        return json_response(await self._end_reasoning(request.scope["tenant"], chat_id))
+        tenant = request.scope["tenant"]
+        if self._service.live.find(tenant, chat_id):
+            return json_response(await self._end_reasoning(tenant, chat_id))
+        answers = await self._service.siblings.ask(_QUESTION, tenant=tenant, chat_id=chat_id)
+        known = (one for one in answers.values() if one and one != _failure(_UNKNOWN))
+        return json_response(next(known, _failure(_UNKNOWN)))
+
+    async def _answer(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """End the reasoning of an answer for which another gateway was asked."""
+        return await self._end_reasoning(fields["tenant"], fields["chat_id"])
 
     async def _end_reasoning(self, tenant: str, chat_id: str) -> dict[str, Any]:
         streams = self._service.live.find(tenant, chat_id)

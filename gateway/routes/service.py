@@ -18,6 +18,7 @@ from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
 from gateway.pool.live_chats import LiveChats
 from gateway.pool.pool import Health, Pool
+from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
 from protocol.errors import InvalidRequest, loading
 from protocol.wire.facts import ModelCard
@@ -52,6 +53,8 @@ class Service:
     live: LiveChats = field(default_factory=LiveChats)
     router: ModelManager | None = None
     """Loads and unloads models; None if the models are fixed."""
+    siblings: Siblings = field(default_factory=lambda: Siblings(""))
+    """The other gateways of this host."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -167,6 +167,9 @@ class GatewayConfig:
         "Unix socket of the admin API, for who may enter its folder; empty: `admin.sock` in the "
         "runtime directory.",
     )
+    siblings: str = param(
+        "", "Folder in which the gateways of this host find one another; `llamapool serve` sets it."
+    )
     heartbeat_s: float = param(1.0, "Seconds between two heartbeats of a worker.", low=0.05)
     metrics: bool = param(False, "Serve Prometheus metrics at GET /metrics.")
     slots: bool = param(True, "Serve the state of each slot at GET /slots.")

@@ -34,6 +34,7 @@ _GGUF_MAGIC = b"GGUF"
 _SOCKET_NAME = "workers.sock"
 _CONTROL_NAME = "control.sock"
 _ADMIN_NAME = "admin.sock"
+_SIBLINGS_NAME = "gateways"
 
 _GATEWAY_PATHS = (
     *("api_key_file", "ssl_key_file", "ssl_cert_file", "static_path", "media_path"),
@@ -85,6 +86,7 @@ def settle(
         config.gateway,
         bind=bind,
         control=f"{runtime_dir}/{_CONTROL_NAME}",
+        siblings=f"{runtime_dir}/{_SIBLINGS_NAME}",
         admin_socket=config.gateway.admin_socket or f"{runtime_dir}/{_ADMIN_NAME}",
     )
     resolved = replace(
@@ -149,6 +151,7 @@ def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> Po
         config.gateway,
         bind=bind,
         control=f"{runtime_dir}/{_CONTROL_NAME}",
+        siblings=f"{runtime_dir}/{_SIBLINGS_NAME}",
         admin_socket=config.gateway.admin_socket or f"{runtime_dir}/{_ADMIN_NAME}",
     )
     return replace(config, gateway=gateway, runtime_dir=runtime_dir)

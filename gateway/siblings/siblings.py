@@ -1,0 +1,108 @@
+"""Asks the other gateways of this host, over a Unix socket of each in a private folder.
+
+A question is one line of JSON, and so is its answer. A gateway is there as long as its socket takes
+connections; no list of them is kept.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+Answer = Mapping[str, Any]
+Responder = Callable[[Mapping[str, Any]], Awaitable[Answer]]
+
+_LIMIT_S = 2.0
+"""Time for one gateway to answer."""
+_LINE_BYTES = 16 * 1024 * 1024
+
+
+class Siblings:
+    """This gateway among the others; without a folder it is the only one."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder) if folder else None
+        self.name = f"{os.getpid()}-{time.time_ns()}"
+        self._responders: dict[str, Responder] = {}
+        self._server: asyncio.Server | None = None
+
+    def __repr__(self) -> str:
+        return f"<Siblings {self.name} {sorted(self._responders)}>"
+
+    def respond(self, question: str, responder: Responder) -> None:
+        """Answer a question of the others by this function."""
+        self._responders[question] = responder
+
+    async def open(self) -> None:
+        """Listen to the others."""
+        if self.folder is not None:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            path = self._path(self.name)
+            self._server = await asyncio.start_unix_server(self._serve, path, limit=_LINE_BYTES)
+            path.chmod(0o600)
+
+    def close(self) -> None:
+        """Answer no more; idempotent."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            self._path(self.name).unlink(missing_ok=True)
+
+    async def ask(self, question: str, **fields: Any) -> dict[str, Answer | None]:
+        """Ask all others; returns the answers by name, None of those that did not answer in time.
+
+        A gateway that has ended is left out.
+        """
+        if self.folder is None:
+            return {}
+        names = [path.stem for path in self.folder.glob("*.sock") if path.stem != self.name]
+        line = json.dumps({"question": question, **fields}).encode() + b"\n"
+        answers = await asyncio.gather(*(self._ask(name, line) for name in names))
+        return {
+            name: answer
+            for name, (is_there, answer) in zip(names, answers, strict=True)
+            if is_there
+        }
+
+    async def _ask(self, name: str, line: bytes) -> tuple[bool, Answer | None]:
+        """Ask one gateway; returns whether it is there, and its answer."""
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                reader, writer = await asyncio.open_unix_connection(
+                    self._path(name), limit=_LINE_BYTES
+                )
+                try:
+                    writer.write(line)
+                    return True, json.loads(await reader.readline())
+                finally:
+                    writer.close()
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False, None
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError
+            logger.warning(
+                "gateway does not answer", extra={"file": self._path(name), "cause": repr(error)}
+            )
+            return True, None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            try:
+                question = json.loads(await reader.readline())
+                answer = await self._responders[question.pop("question")](question)
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+            except (ValueError, KeyError, AttributeError):
+                logger.exception("question not answered", extra={"action": "the asker goes on"})
+            finally:
+                writer.close()
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name}.sock"

@@ -1,0 +1,135 @@
+"""One scrape gives the figures of all gateways of a host, also of those that have ended."""
+
+import asyncio
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.metrics.metrics import Metrics, WorkerView
+from gateway.siblings.host_metrics import HostMetrics
+from gateway.siblings.siblings import Siblings
+
+
+class View:
+    """A pool of which one task waits."""
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        return (WorkerView(name="w", model="m", state="ready", n_slots=4, n_busy=1),)
+
+    def queue_depths(self) -> dict[str, int]:
+        return {"m": 1}
+
+
+class OneGateway:
+    """The metrics of a gateway and its way to the others."""
+
+    def __init__(self, folder: str) -> None:
+        self.siblings = Siblings(folder)
+        self.metrics = Metrics()
+        self.host = HostMetrics(self.metrics, View(), self.siblings)
+
+    async def open(self) -> "OneGateway":
+        await self.siblings.open()
+        return self
+
+    def work(self, n: int) -> None:
+        for _ in range(n):
+            self.metrics.task_ended("m", "limit")
+            self.metrics.of_model("m").ttft.observe(0.5)
+            self.metrics.connections.n_open += 1
+
+    async def figures(self) -> dict[str, float]:
+        text = (await self.host.render()).decode()
+        rows = re.findall(r"^(\w+)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE)
+        return {name: float(value) for name, value in rows}
+
+
+def names(folder: str, ending: str) -> list[str]:
+    return [path.name for path in Path(folder).iterdir() if path.suffix == ending]
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """A short path: those of Unix sockets are limited to 107 bytes."""
+    path = tempfile.mkdtemp()
+    yield path
+    shutil.rmtree(path)
+
+
+async def test_whoever_is_asked_tells_the_sums_of_all(folder: str) -> None:
+    first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
+    first.work(3)
+    second.work(2)
+    for one in (first, second):
+        found = await one.figures()
+        assert found["llamapool_tasks_total"] == 5
+        assert found["llamapool_time_to_first_token_seconds_count"] == 5
+        assert found["llamapool_http_connections"] == 5
+        assert found["llamapool_queue_tasks"] == 2
+        assert found["llamapool_workers"] == 1, "both know the same worker"
+    first.siblings.close()
+    second.siblings.close()
+
+
+async def test_what_an_ended_gateway_counted_is_kept_once(folder: str) -> None:
+    first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
+    first.work(3)
+    second.work(2)
+    assert (await first.figures())["llamapool_tasks_total"] == 5
+    second.work(1)
+    second.host.keep()
+    second.siblings.close()
+    third = await OneGateway(folder).open()
+    for one in (first, third, first):
+        assert (await one.figures())["llamapool_tasks_total"] == 6
+        assert (await one.figures())["llamapool_http_connections"] == 3, "its own are closed"
+    assert len(names(folder, ".json")) == 3, "both living ones and all ended ones"
+    first.siblings.close()
+    third.siblings.close()
+
+
+async def test_of_a_killed_gateway_the_last_figures_stand(folder: str) -> None:
+    first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
+    second.work(2)
+    assert (await first.figures())["llamapool_tasks_total"] == 2
+    assert second.siblings._server is not None
+    second.work(5)
+    second.siblings._server.close()  # its socket file stays, as after SIGKILL
+    assert (await first.figures())["llamapool_tasks_total"] == 2
+    assert names(folder, ".sock") == [f"{first.siblings.name}.sock"]
+    first.siblings.close()
+
+
+async def test_a_gateway_that_does_not_answer_counts_with_what_it_last_told(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
+    second.work(2)
+    assert (await first.figures())["llamapool_tasks_total"] == 2
+    monkeypatch.setattr("gateway.siblings.siblings._LIMIT_S", 0.05)
+    stuck = asyncio.Event()
+
+    async def never(_: object) -> dict[str, object]:
+        await stuck.wait()
+        return {}
+
+    second.siblings.respond("metrics", never)
+    assert (await first.figures())["llamapool_tasks_total"] == 2
+    stuck.set()
+    for one in (first, second):
+        one.siblings.close()
+
+
+async def test_an_unknown_question_harms_nobody(folder: str) -> None:
+    one = await OneGateway(folder).open()
+    reader, writer = await asyncio.open_unix_connection(f"{folder}/{one.siblings.name}.sock")
+    writer.write(json.dumps({"question": "who"}).encode() + b"\n")
+    assert await reader.read() == b""
+    writer.close()
+    one.siblings.close()
+    assert await Siblings("").ask("metrics") == {}
