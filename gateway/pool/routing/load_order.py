@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 from gateway.pool.workers import Worker
 
 NO_CREDIT = 4
-_REVIEWED = 2
-"""Workers that get a new place, in turn, beside those that have changed."""
+_REVIEWED = 1
+"""Workers that get a new place, each in its turn, beside those that have changed."""
 
 Place = tuple[float | str, ...]
 

@@ -20,7 +20,7 @@ from protocol.wire.cached import Cached
 from protocol.wire.messages import Done, Finish, Terminal
 
 _MAX_SESSIONS = 16384
-_FEW = 8
+_FEW = 5
 """Workers that are looked at for each reason: what they hold, or how little they have to do."""
 _SMALL_POOL = 16
 """Up to so many workers of a model all are looked at."""
