@@ -27,6 +27,8 @@ class ErrorCode(StrEnum):
     """No worker can take it now: loading, draining, or lost."""
     LOST = "lost"
     """The worker died while it answered; the same request may kill the next one too."""
+    QUARANTINED = "quarantined"
+    """Workers have died with this very request: it is not given to another one."""
     INTERNAL = "internal"
     """An unexpected error in the server; the same request would probably fail again."""
 

@@ -42,6 +42,7 @@ ANSWERS: Mapping[ErrorCode, ErrorAnswer] = {
     ErrorCode.OVERLOADED: ErrorAnswer(429, "rate_limit_error", is_transient=True),
     ErrorCode.UNAVAILABLE: ErrorAnswer(503, "unavailable_error", is_transient=True),
     ErrorCode.LOST: ErrorAnswer(503, "unavailable_error"),
+    ErrorCode.QUARANTINED: ErrorAnswer(422, "invalid_request_error"),
     ErrorCode.INTERNAL: ErrorAnswer(500, "server_error"),
 }
 

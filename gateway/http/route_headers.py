@@ -14,7 +14,7 @@ def route_headers(streams: Sequence[TaskStream]) -> dict[str, str]:
         return {}
     workers = dict.fromkeys(_printable(task.worker_name) for task in sent)
     reasons = dict.fromkeys(task.route for task in sent if task.route)
-    n_cached = sum(task.n_cached for task in sent)
+    n_cached = sum(task.answer.n_cached for task in sent)
     values = (", ".join(workers), ", ".join(reasons), str(n_cached))
     return dict(zip(ROUTE_HEADERS, values, strict=True))
 

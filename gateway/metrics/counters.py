@@ -76,14 +76,16 @@ class Histogram:
 
 
 class ModelLatencies:
-    """The three histograms of one model; the pool keeps a reference, so no label is looked up."""
+    """The histograms of one model; the pool keeps a reference, so no label is looked up."""
 
-    __slots__ = ("itl", "queue", "ttft")
+    __slots__ = ("gap", "itl", "queue", "ttft")
 
     def __init__(self) -> None:
         self.ttft = Histogram(_TTFT_S)
         self.itl = Histogram(_ITL_S)
         self.queue = Histogram(_TTFT_S)
+        self.gap = Histogram(_TTFT_S)
+        """Pauses of streams that went on at another worker."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ each scrape through `PoolView`.
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,9 +17,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.metrics.counters import ConnectionCounts, Histogram, ModelLatencies, StatsBook
+from gateway.metrics.families import histograms, labelled
 from gateway.metrics.llama_server import Snapshot, legacy_text
 from gateway.metrics.loop_lag import LoopLag
 from gateway.metrics.rates import TokenRates
+from gateway.metrics.recovery import RecoveryCounts, recovery_families
 from protocol.wire.facts import Stats
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,9 @@ class PoolView(Protocol):
     def queue_depths(self) -> Mapping[str, int]:
         """Count the waiting tasks of each model."""
 
+    def n_quarantined(self) -> int:
+        """Count the requests that are refused because workers died with them."""
+
 
 class Metrics:
     """All counters of one gateway; nothing here is global."""
@@ -65,6 +70,7 @@ class Metrics:
         self.rates = TokenRates()
         self.tasks: Counter[tuple[str, str]] = Counter()
         self.losses: Counter[tuple[str, str]] = Counter()
+        self.recovery = RecoveryCounts()
         self.routes: Counter[tuple[str, str]] = Counter()
         self.expected: Counter[tuple[str]] = Counter()
         self.found: Counter[tuple[str]] = Counter()
@@ -196,7 +202,7 @@ class _Own(Collector):
         """Write every part; one that raises is left out, logged and counted."""
         parts = (
             *(self._latencies, self._connections, self._routes, self._gauges, self._loop),
-            *(self._of_workers, self._counters),
+            *(self._of_workers, self._counters, self._recovery),
         )
         for part in parts:
             try:
@@ -223,31 +229,37 @@ class _Own(Collector):
 
     def _latencies(self) -> Iterator[Metric]:
         models = self._metrics.latencies
-        yield _histograms(
+        yield histograms(
             "llamapool_time_to_first_token_seconds",
             "From the submission of a task to its first token.",
             "model",
             {name: one.ttft for name, one in models.items()},
         )
-        yield _histograms(
+        yield histograms(
             "llamapool_inter_token_latency_seconds",
             "Between two tokens of a task, as they reach the gateway.",
             "model",
             {name: one.itl for name, one in models.items()},
         )
-        yield _histograms(
+        yield histograms(
             "llamapool_queue_seconds",
             "From the submission of a task to its assignment.",
             "model",
             {name: one.queue for name, one in models.items()},
         )
-        yield _histograms(
+        yield histograms(
+            "llamapool_continued_gap_seconds",
+            "Between two tokens of a task that went on at another worker in between.",
+            "model",
+            {name: one.gap for name, one in models.items()},
+        )
+        yield histograms(
             "llamapool_http_request_seconds",
             "From the head of a request to the end of its answer.",
             "route",
             self._metrics.http,
         )
-        yield _histograms(
+        yield histograms(
             "llamapool_link_loop_lag_seconds",
             "The longest wait for a worker's main thread in each heartbeat.",
             "worker",
@@ -270,13 +282,13 @@ class _Own(Collector):
 
     def _counters(self) -> Iterator[Metric]:
         metrics = self._metrics
-        yield _labelled(
+        yield labelled(
             CounterMetricFamily(
                 "llamapool_tasks", "Tasks by the way they ended.", labels=("model", "finish")
             ),
             metrics.tasks.items(),
         )
-        yield _labelled(
+        yield labelled(
             CounterMetricFamily(
                 "llamapool_worker_losses",
                 "Connections of workers that broke.",
@@ -284,7 +296,7 @@ class _Own(Collector):
             ),
             metrics.losses.items(),
         )
-        yield _labelled(
+        yield labelled(
             CounterMetricFamily(
                 "llamapool_http_requests",
                 "Requests by route and class of status.",
@@ -292,7 +304,7 @@ class _Own(Collector):
             ),
             metrics.http_statuses.items(),
         )
-        yield _labelled(
+        yield labelled(
             CounterMetricFamily(
                 "llamapool_gateway_faults",
                 "Exceptions that ended one task or request and nothing else.",
@@ -306,9 +318,13 @@ class _Own(Collector):
             value=metrics.n_late,
         )
 
+    def _recovery(self) -> Iterator[Metric]:
+        workers = [(one.model, one.is_ejected) for one in self._view.workers()]
+        yield from recovery_families(self._metrics.recovery, workers, self._view.n_quarantined())
+
     def _connections(self) -> Iterator[Metric]:
         counts = self._metrics.connections
-        yield _labelled(
+        yield labelled(
             CounterMetricFamily(
                 "llamapool_failed_handshakes",
                 "Connections over tcp that ended before they had proved who they are.",
@@ -325,8 +341,8 @@ class _Own(Collector):
             labels=("which",),
         )
         rows = {("idle",): counts.n_closed_idle, ("new",): counts.n_refused}
-        yield _labelled(family, rows.items())
-        yield _labelled(
+        yield labelled(family, rows.items())
+        yield labelled(
             CounterMetricFamily(
                 "llamapool_event_streams",
                 "Streamed responses, by what writes their events.",
@@ -345,7 +361,7 @@ class _Own(Collector):
         for name, text, label, counts in rows:
             labels = ("model", label) if label else ("model",)
             family = CounterMetricFamily(f"llamapool_{name}", text, labels=labels)
-            yield _labelled(family, counts.items())
+            yield labelled(family, counts.items())
 
     def _gauges(self) -> Iterator[Metric]:
         workers: Counter[tuple[str, ...]] = Counter()
@@ -355,31 +371,14 @@ class _Own(Collector):
             slots[worker.model, "processing"] += worker.n_busy
             slots[worker.model, "idle"] += worker.n_slots - worker.n_busy
         depths = {(model,): n for model, n in self._view.queue_depths().items()}
-        yield _labelled(
+        yield labelled(
             GaugeMetricFamily("llamapool_workers", "Connected workers.", labels=("model", "state")),
             workers.items(),
         )
-        yield _labelled(
+        yield labelled(
             GaugeMetricFamily("llamapool_slots", "Slots.", labels=("model", "state")), slots.items()
         )
-        yield _labelled(
+        yield labelled(
             GaugeMetricFamily("llamapool_queue_tasks", "Tasks that wait.", labels=("model",)),
             depths.items(),
         )
-
-
-def _labelled(
-    family: CounterMetricFamily | GaugeMetricFamily, rows: Iterable[tuple[Sequence[str], float]]
-) -> Metric:
-    for labels, value in rows:
-        family.add_metric(labels, value)
-    return family
-
-
-def _histograms(
-    name: str, text: str, label: str, histograms: Mapping[str, Histogram]
-) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(name, text, labels=(label,))
-    for value, histogram in histograms.items():
-        family.add_metric((value,), buckets=histogram.buckets(), sum_value=histogram.total_s)
-    return family

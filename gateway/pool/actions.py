@@ -41,4 +41,11 @@ class Fail:
     error: TaskError
 
 
-Action = Assign | CancelTask | Deliver | Fail
+@dataclass(frozen=True, slots=True)
+class Ejected:
+    """Log that the worker of this key gets one task at a time from now on."""
+
+    worker: str
+
+
+Action = Assign | CancelTask | Deliver | Ejected | Fail

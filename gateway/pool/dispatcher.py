@@ -4,37 +4,27 @@ Pure and synchronous. Time is passed in, and each call returns the actions that 
 A credit is taken in the line that assigns; the terminal message of that very attempt returns it,
 also long after the task was given up.
 
-State of one task is in three places of the gateway:
-
-| place | holds | until |
-|---|---|---|
-| `Dispatcher.tasks` | the record: spec, state, attempt, worker, delivered, charged | it is ended |
-| streams of `TaskTransport` | the request as it is sent, messages not fetched yet | it is read |
-| `WorkerConnection.outbox` | messages to a worker | the next turn of the loop |
-
-The queue, the workers, routing and deferral keep ids or references to the record in an order of
-their own, or sums over them.
+Where else the state of a task is: docs/building/architecture.md.
 """
 
-import math
+from collections.abc import Sequence
 
-from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
+from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Ejected, Fail
+from gateway.pool.recovery.outliers import OutlierDetection
+from gateway.pool.recovery.quarantine import Quarantine, refusal
 from gateway.pool.routing.demand import DemandNotes
 from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
-from gateway.pool.task import MAX_FAULTS, Task, TaskSpec, TaskState
+from gateway.pool.task import MAX_FAULTS, MoveCause, Task, TaskSpec, TaskState
 from gateway.pool.tenants.charges import Charges
+from gateway.pool.tenants.queue_limits import QueueLimits
 from gateway.pool.tenants.task_queue import TaskQueue
 from gateway.pool.workers import SlotMap, Worker, WorkerState
 from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire.cached import Cached
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Envelope, Failed, Heartbeat, Started, TaskKey, Terminal
+from protocol.wire.messages import Done, Envelope, Failed, Heartbeat, Started, TaskKey, Terminal
 
-_MAX_RETRY_AFTER_S = 60
-"""The OpenAI SDK gives up on a `Retry-After` above 120 s."""
-_MIN_QUEUE = 16
-_QUEUE_PER_SLOT = 4
 _WORKER_FAULTS = (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE)
 """Failures of the worker rather than of the request: another worker may well succeed."""
 
@@ -59,53 +49,34 @@ class Dispatcher:
         """The newest card of every model that is or was ready."""
         self.draining = False
         self.queue = TaskQueue(timeout_s=queue_timeout_s)
-        self.placement = TaskPlacement(self.workers, self.queue, self.router)
+        self.quarantine = Quarantine()
+        self.outliers = OutlierDetection(self.workers)
+        self.placement = TaskPlacement(self.workers, self.queue, self.router, self.quarantine)
         self.demand = DemandNotes(self.workers, self.queue, self.placement.deferral)
-        self.n_shared = 0
-        """Workers that other gateways use too."""
-        self._queue_size = queue_size
+        self.n_shared = 0  # workers that other gateways use too
+        self.limits = QueueLimits(
+            self.queue, self.slots, self.workers, self.router, queue_size=queue_size
+        )
         self._charges = Charges(self.queue)
         self._n_assigned = 0
+        self._leaving: dict[str, Worker] = {}
 
     def __repr__(self) -> str:
         leases = sum(worker.n_leases for worker in self.workers.values())
         return (
             f"<Dispatcher workers={len(self.workers)} tasks={self.n_tasks} "
-            f"waiting={self.n_waiting} leases={leases}{' draining' if self.draining else ''}>"
+            f"waiting={len(self.queue)} leases={leases}{' draining' if self.draining else ''}>"
         )
-
-    @property
-    def n_waiting(self) -> int:
-        """Tasks in the queue."""
-        return len(self.queue)
 
     @property
     def n_tasks(self) -> int:
         """Tasks that somebody waits for."""
         return sum(task.state is not TaskState.CANCELLED for task in self.tasks.values())
 
-    def queue_limit(self, model: str) -> int:
-        """Tasks of a model that may wait; one that a lost worker gives back may exceed it."""
-        return self._queue_size or max(_MIN_QUEUE, _QUEUE_PER_SLOT * self.slots.n_slots(model))
-
     @property
     def models(self) -> dict[str, int]:
         """Waiting tasks of every known model."""
         return self.queue.depths()
-
-    def deferred(self) -> dict[str, int]:
-        """Count the tasks of every known model that have no slot yet, those sent ahead too."""
-        depths = self.models
-        for worker in self.workers.values():
-            depths[worker.model] = depths.get(worker.model, 0) + worker.n_ahead
-        return depths
-
-    def tenant_of(self, task_id: int) -> str | None:
-        """Return whose task it is; None if it has ended or was cancelled."""
-        task = self.tasks.get(task_id)
-        return None if task is None or task.state is TaskState.CANCELLED else task.spec.tenant
-
-    # ---- requests -----------------------------------------------------------------------------
 
     def submit(self, spec: TaskSpec, now: float) -> list[Action]:
         """Assign a task or let it wait; raises `TaskError` if it can do neither."""
@@ -114,8 +85,9 @@ class Dispatcher:
         if spec.model not in self.queue:
             raise TaskError(ErrorCode.NOT_FOUND, f"model '{spec.model}' not found", param="model")
         task = Task(spec, now)
+        self.quarantine.admit(task, now)
         actions: list[Action] = []
-        if self.queue.depth(spec.model) >= self.queue_limit(spec.model):
+        if self.limits.is_full(spec.model):
             if self.placement.find(task, now) is not None:
                 task.can_be_reserved = False  # it goes at once, or not at all
             else:
@@ -137,34 +109,30 @@ class Dispatcher:
         return [CancelTask(task.worker, task_id, task.attempt)]
 
     def expire(self, now: float) -> list[Action]:
-        """Fail the tasks that waited too long; end reservations whose time is over."""
+        """Fail the tasks that waited too long; end what holds others back."""
         self.router.tidy()
         actions: list[Action] = []
+        models = {worker.model for worker in self.outliers.due(now)}
+        if self.quarantine.convict(now):
+            actions += self._refuse()
+            models |= {task.spec.model for task in self._waiting() if task.is_on_trial}
         for task in self.queue.expired(now):
             self._end(task)
-            message = f"No slot became free within {self.queue.timeout_s:g} s"
-            actions.append(Fail(task.task_id, self._overloaded(task.spec.model, message)))
-        for model in self.placement.deferral.released(now):
+            actions.append(Fail(task.task_id, self.limits.too_late(task)))
+        models |= set(self.placement.deferral.released(now))
+        for model in sorted(models):
             actions += self._pump(model, now)
         return actions
 
     def abandon(self, model: str) -> list[Action]:
         """Fail the waiting tasks of a model that was unloaded."""
-        waiting = [one for one in self.tasks.values() if one.state is TaskState.WAITING]
-        actions: list[Action] = []
-        for task in waiting:
-            if task.spec.model == model:
-                self.queue.remove(task)
-                self._end(task)
-                error = TaskError(ErrorCode.UNAVAILABLE, f"model '{model}' was unloaded")
-                actions.append(Fail(task.task_id, error))
-        return actions
+        error = TaskError(ErrorCode.UNAVAILABLE, f"model '{model}' was unloaded")
+        waiting = [task for task in self._waiting() if task.spec.model == model]
+        return [self._turn_away(task, error) for task in waiting]
 
     def drain(self) -> None:
         """Take nothing new; the queue is still served."""
         self.draining = True
-
-    # ---- workers ------------------------------------------------------------------------------
 
     def worker_hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
@@ -212,45 +180,75 @@ class Dispatcher:
             self.router.emptied(key)
         worker.is_sleeping = is_sleeping
 
-    def worker_leaves(self, key: str) -> None:
-        """Send nothing more to a worker that drains; it finishes what it has."""
+    def worker_leaves(self, key: str, now: float) -> list[Action]:
+        """Send nothing more to a worker that drains; others go on with what it has."""
         worker = self.workers[key]
         if worker.state is not WorkerState.LEAVING:
             worker.become(WorkerState.LEAVING)
+            self._leaving[key] = worker
+            self.outliers.gone(worker)
+        return self._pump(worker.model, now)
 
     def worker_lost(self, key: str, now: float, *, died: bool = True) -> list[Action]:
-        """Requeue the tasks of which no client has seen anything; fail the others."""
+        """Let others go on with the tasks of a worker; fail those that are bound to it."""
         worker = self.workers.pop(key)
         self.n_shared -= worker.is_shared
+        self._leaving.pop(key, None)
         self.router.lost(worker)
+        self.outliers.gone(worker)
+        if died:
+            self.quarantine.died(worker.tasks, self.tasks, now)
         actions: list[Action] = []
         for task in worker.tasks.values():
             if task.state is TaskState.CANCELLED:
                 self._end(task)
-                continue
-            task.n_faults += died
-            if task.may_move:
-                self._requeue(task, now)
+            elif task.may_move:
+                self._requeue(task, MoveCause.LOST, now)
             else:
                 self._end(task)
                 actions.append(Fail(task.task_id, task.verdict()))
-        actions += self._pump(worker.model, now)
+        actions += [*self._refuse(), *self._pump(worker.model, now)]
         is_loading = any(one.model == worker.model for one in self.workers.values())
         if worker.model not in self.cards and not is_loading:
             self.queue.close(worker.model)  # it never was ready: nothing is known of it
         return actions
 
-    # ---- what workers say of tasks ------------------------------------------------------------
+    def move(self, key: str, cause: MoveCause, now: float) -> list[Action]:
+        """Let others go on with what a worker has, as far as they have free slots."""
+        worker = self.workers[key]
+        actions: list[Action] = []
+        for task in list(worker.tasks.values()):
+            may_move = task.spec.takes_credit and not task.spec.worker and task.may_move
+            if task.state is TaskState.CANCELLED or not may_move or task.is_on_trial:
+                continue
+            task.tried.add(key)
+            choice = self.placement.find(task, now)
+            if choice is None or choice.worker is worker or not choice.worker.n_free:
+                task.tried.discard(key)
+                break
+            actions.append(CancelTask(key, task.task_id, task.attempt))
+            self.router.moved(task)
+            worker.forsake(task)
+            self._requeue(task, cause, now)
+            self.queue.serve(task)
+            actions.append(self._assign(task, choice, now))
+        return actions
+
+    def _eject(self, key: str, now: float) -> list[Action]:
+        return [Ejected(key), *self.move(key, MoveCause.EJECTED, now)]
 
     def find(self, key: str, lease: TaskKey) -> Task | None:
         """Find the task of an attempt if this worker has that very attempt, cancelled or not."""
         task = self.tasks.get(lease.id)
         return task if task is not None and task.is_at(key, lease.attempt) else None
 
-    def was_cancelled(self, key: str, lease: TaskKey) -> bool:
-        """Tell whether an attempt was given up and has not ended yet."""
+    def was_given_up(self, key: str, lease: TaskKey) -> bool:
+        """Tell whether an attempt was cancelled or goes on elsewhere, and has not ended yet."""
         task = self.find(key, lease)
-        return task is not None and task.state is TaskState.CANCELLED
+        if task is not None:
+            return task.state is TaskState.CANCELLED
+        worker = self.workers.get(key)
+        return worker is not None and TaskKey(lease.id, lease.attempt) in worker.forsaken
 
     def started(self, key: str, envelope: Envelope, now: float) -> bool:
         """Note the slot of a task and what its prompt costs; false if nobody waits for it."""
@@ -272,13 +270,25 @@ class Dispatcher:
         task.show()
         return True
 
-    def prompt_read(self, key: str, lease: TaskKey, now: float) -> None:
-        """Note that the prompt of a task is read: its first delta has come."""
+    def prompt_read(self, key: str, lease: TaskKey, now: float) -> list[Action]:
+        """Note that a worker writes the answer: called for each delta until `Task.is_read`."""
         task = self.find(key, lease)
-        if task is not None:
+        if task is None:
+            return []
+        actions: list[Action] = []
+        if not task.n_deltas:
             if task.spec.takes_credit:
                 self.router.read(task, now)
+                if self.outliers.read(task, now):
+                    actions = self._eject(key, now)
             task.show()
+            task.n_faults = 0
+        was_on_trial = task.is_on_trial
+        task.n_deltas += 1
+        task.is_read = self.quarantine.progressed(task)
+        if task.is_read and was_on_trial:
+            actions += self._pump(task.spec.model, now)
+        return actions
 
     def cached(self, key: str, message: Cached) -> None:
         """Note what a worker says of its prefix cache."""
@@ -287,27 +297,39 @@ class Dispatcher:
     def ended(self, key: str, envelope: Envelope, now: float) -> list[Action]:
         """Take the credit back and pass the result on, if somebody still waits for it."""
         task, message = self.find(key, envelope.task), envelope.payload
-        if task is None:
+        worker = self.workers.get(key)
+        if worker is None:
             return []
+        if task is None:
+            was_forsaken = worker.relinquish(envelope.task)
+            return self._pump(worker.model, now) if was_forsaken else []
         assert isinstance(message, Terminal)
-        worker = self.workers[key]
         worker.release(task)
         if task.spec.takes_credit:
             self.router.ended(task, message, now)
-        return self._conclude(task, envelope, now) + self._pump(worker.model, now)
+        is_fault = isinstance(message, Failed) and message.code in _WORKER_FAULTS
+        is_ejected = self.outliers.ended(task, now, failed=is_fault)
+        actions = self._conclude(task, envelope, now, is_fault=is_fault)
+        if is_ejected:
+            actions += self._eject(key, now)
+        return actions + self._pump(worker.model, now)
 
-    def _conclude(self, task: Task, envelope: Envelope, now: float) -> list[Action]:
+    def _conclude(
+        self, task: Task, envelope: Envelope, now: float, *, is_fault: bool
+    ) -> list[Action]:
         """End a task with its result, or let another worker try what this one has failed."""
         message = envelope.payload
         is_wanted = task.state is not TaskState.CANCELLED
-        is_fault = isinstance(message, Failed) and message.code in _WORKER_FAULTS
         if is_wanted and is_fault:
             task.n_faults += 1
             task.tried.add(task.worker)
-            if task.may_move and self.placement.has_other(task, now):
-                self._requeue(task, now)
+            has_place = self.placement.has_other(task, now) or task.answer.has_begun
+            if task.may_move and task.n_faults < MAX_FAULTS and has_place:
+                self._requeue(task, MoveCause.FAILED, now)
                 return []
         self._charges.ended(task, message)
+        if isinstance(message, Done) and is_wanted:
+            self.quarantine.cleared(task)
         self._end(task)
         if not is_wanted:
             return []
@@ -315,21 +337,16 @@ class Dispatcher:
             return [Fail(task.task_id, task.verdict(message.message))]
         return [Deliver(envelope)]
 
-    # ---- choosing -----------------------------------------------------------------------------
-
     def _make_room(self, task: Task) -> list[Action]:
-        """Take a place in a full queue from the tenant with most in it; raises `TaskError`."""
-        last = self.queue.displaced_by(task)
-        if last is None:
-            raise self._overloaded(task.spec.model, "The queue is full")
-        self.queue.remove(last)
-        self._end(last)
-        message = "The queue is full, and others have fewer requests in it"
-        return [Fail(last.task_id, self._overloaded(task.spec.model, message))]
+        """Take a place in a full queue from another task; raises `TaskError`."""
+        return [self._turn_away(*self.limits.displaced_by(task))]
 
     def _pump(self, model: str, now: float) -> list[Action]:
         """Assign waiting tasks of a model as long as there is a worker to take one."""
         actions: list[Action] = []
+        for worker in self._leaving.values():
+            if worker.model == model and worker.tasks:
+                actions += self.move(worker.key, MoveCause.DRAINED, now)
         while self.queue and (found := self.placement.next(model, now)) is not None:
             self.queue.serve(found[0])
             actions.append(self._assign(*found, now))
@@ -345,25 +362,35 @@ class Dispatcher:
         worker.last_used = self._n_assigned
         if task.spec.takes_credit:
             self.router.assigned(task, choice)
+        self.outliers.assigned(task, choice.predicted_s)
         self._charges.assigned(task)
         return Assign(worker.key, task.task_id, task.attempt, task.slot)
 
-    def _requeue(self, task: Task, now: float) -> None:
-        """Put a task back at its place in the queue, to begin anew."""
+    def _requeue(self, task: Task, cause: MoveCause, now: float) -> None:
+        """Put a task back at its place in the queue: it goes on, or begins anew."""
         self._charges.refund(task)
-        task.requeue(now)
+        task.requeue(cause, now)
         self.queue.push(task)
+
+    def _waiting(self) -> list[Task]:
+        return [task for task in self.tasks.values() if task.state is TaskState.WAITING]
+
+    def _refuse(self) -> Sequence[Action]:
+        """Fail the waiting tasks whose request is in quarantine."""
+        return [
+            self._turn_away(task, refusal(task.suspect))
+            for task in self._waiting()
+            if task.suspect is not None and task.suspect.refused_until
+        ]
+
+    def _turn_away(self, task: Task, error: TaskError) -> Fail:
+        """End a task that waits."""
+        self.queue.remove(task)
+        self._end(task)
+        return Fail(task.task_id, error)
 
     def _end(self, task: Task) -> None:
         """Forget a task that no worker and no queue has any more."""
         task.end()
         del self.tasks[task.task_id]
         self.placement.deferral.forget(task)
-
-    def _overloaded(self, model: str, message: str) -> TaskError:
-        """Build the refusal with the time in which a slot for one more should become free."""
-        slots = sum(worker.n_slots for worker in self.workers.values() if worker.model == model)
-        n_before = self.queue.depth(model) + 1
-        wait_s = math.ceil(n_before * self.router.service_s(model) / max(1, slots))
-        retry_after_s = min(max(1, wait_s), _MAX_RETRY_AFTER_S)
-        return TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": retry_after_s})

@@ -15,6 +15,7 @@ from gateway.metrics.metrics import Metrics, WorkerView
 from gateway.pool import status
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.model_settings import ModelSettings, Scales
+from gateway.pool.recovery.suspect import Fingerprint, QuarantineView
 from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.routing.origin import Origin
 from gateway.pool.routing.prompt_length import guess_tokens
@@ -130,6 +131,8 @@ class Pool:
                 session=origin.session_key(model),
                 label=origin.label_key(model),
                 is_whole=is_whole,
+                continues=self._config.continues,
+                fingerprint=Fingerprint(task),
             ),
         )
 
@@ -200,11 +203,15 @@ class Pool:
 
     def queue_depths(self) -> Mapping[str, int]:
         """Count the tasks of each model that have no slot yet, for the metrics."""
-        return self._dispatcher.deferred()
+        return status.deferred(self._dispatcher)
+
+    def n_quarantined(self) -> int:
+        """Count the requests that are refused because workers died with them, for the metrics."""
+        return len(self.quarantined())
 
     def queue_limit(self, card: facts.ModelCard) -> int:
         """Return how many tasks of a model may wait."""
-        return self._dispatcher.queue_limit(card.name)
+        return self._dispatcher.limits.limit(card.name)
 
     async def slots(
         self, model: str | None = None
@@ -214,7 +221,15 @@ class Pool:
 
     def tenant_of(self, task_id: int) -> str | None:
         """Return the tenant of a running task; None if it has ended."""
-        return self._dispatcher.tenant_of(task_id)
+        return status.tenant_of(self._dispatcher, task_id)
+
+    def quarantined(self) -> tuple[QuarantineView, ...]:
+        """List the requests that are refused because workers died with them."""
+        return self._dispatcher.quarantine.views(self._now())
+
+    def clear_quarantine(self, fingerprint: str = "") -> int:
+        """Let refused requests in again: one, or all; return how many."""
+        return self._dispatcher.quarantine.release(fingerprint)
 
     async def complete(self, worker: str, prompt: str, n_predict: int) -> str:
         """Ask one worker for its greedy answer to a prompt, also if it is held."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from gateway.metrics.metrics import WorkerView
 from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.task import TaskState
 from gateway.pool.workers import Worker, WorkerState
 from protocol.errors import InvalidRequest, loading
 from protocol.wire.facts import ModelCard, SlotReport
@@ -44,6 +45,20 @@ def model_state(dispatcher: Dispatcher, model: str) -> ModelState:
         is_sleeping = all(one.is_sleeping for one in have)
         return ModelState.SLEEPING if is_sleeping else ModelState.LOADED
     return ModelState.LOADING if workers else ModelState.UNLOADED
+
+
+def deferred(dispatcher: Dispatcher) -> dict[str, int]:
+    """Count the tasks of every known model that have no slot yet, those sent ahead too."""
+    depths = dispatcher.models
+    for worker in dispatcher.workers.values():
+        depths[worker.model] = depths.get(worker.model, 0) + worker.n_ahead
+    return depths
+
+
+def tenant_of(dispatcher: Dispatcher, task_id: int) -> str | None:
+    """Return whose task it is; None if it has ended or was cancelled."""
+    task = dispatcher.tasks.get(task_id)
+    return None if task is None or task.state is TaskState.CANCELLED else task.spec.tenant
 
 
 def count_slots(dispatcher: Dispatcher, model: str) -> int:
@@ -92,7 +107,7 @@ def health(dispatcher: Dispatcher, *, given_up: bool) -> Health:
         status=status,
         slots_idle=idle,
         slots_processing=sum(worker.n_busy for worker in dispatcher.workers.values()),
-        n_deferred=sum(dispatcher.deferred().values()),
+        n_deferred=sum(deferred(dispatcher).values()),
         n_workers=len(ready),
         draining=dispatcher.draining,
     )
@@ -108,6 +123,7 @@ def view(worker: Worker) -> WorkerView:
         n_slots=worker.n_slots,
         n_busy=worker.n_busy,
         n_waiting=worker.n_ahead,
+        is_ejected=worker.is_ejected,
     )
 
 

@@ -7,13 +7,17 @@ holds up a worker.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from gateway.metrics.counters import ModelLatencies
 from gateway.pool.task import Task
 from protocol.errors import TaskError
 from protocol.wire.facts import TokenProb
-from protocol.wire.messages import Delta, Failed, TaskMessage, Terminal
+from protocol.wire.messages import Delta, Failed, Generate, TaskMessage, Terminal
+
+logger = logging.getLogger(__name__)
 
 _FEW = 8
 """Up to this many pending deltas are returned one at a time; more are merged into one."""
@@ -26,7 +30,7 @@ class TaskStream:
 
     __slots__ = (
         *("_closed", "_deltas", "_ended", "_error", "_mail", "_on_close", "_waiter"),
-        *("latencies", "request", "task"),
+        *("answer", "latencies", "request", "task"),
     )
 
     def __init__(
@@ -38,6 +42,7 @@ class TaskStream:
         on_close: Callable[["TaskStream"], None],
     ) -> None:
         self.task = task
+        self.answer = task.answer
         self.request = request
         """What is sent to the worker."""
         self.latencies = latencies
@@ -53,7 +58,9 @@ class TaskStream:
         state = "closed" if self._closed else "ended" if self._ended else "open"
         task = self.task
         where = task.worker_name or "queue"
-        return f"<TaskStream {task.task_id} {state} at {where} n_predicted={task.n_predicted}>"
+        return (
+            f"<TaskStream {task.task_id} {state} at {where} n_predicted={self.answer.n_predicted}>"
+        )
 
     @property
     def task_id(self) -> int:
@@ -105,21 +112,48 @@ class TaskStream:
         self._wake()
 
     def restart(self) -> None:
-        """Drop what an earlier attempt has brought: no client has seen it."""
+        """Drop what an earlier attempt has brought: no client has seen it, and it begins anew."""
+        self.answer = self.task.answer
         self._deltas.clear()
         self._mail.clear()
 
+    def go_on(self) -> TaskMessage:
+        """Return what the next worker is sent: the request, with what has come of its answer."""
+        task = self.task
+        if not task.spec.continues:
+            self.restart()
+        logger.info(
+            "task moved",
+            extra={
+                "task": task.task_id,
+                "attempt": task.attempt,
+                "model": task.spec.model,
+                "worker": task.worker_name,
+                "cause": task.cause,
+                "n_predicted": self.answer.n_predicted,
+            },
+        )
+        begun = self.answer.begun()
+        if begun is None or not isinstance(self.request, Generate):
+            return self.request
+        return replace(self.request, begun=begun)
+
     def push_delta(self, delta: Delta, now: float) -> None:
         """Add what one step gave; the hot path, called for every token of the pool."""
-        task = self.task
-        if task.first_at:
-            n = len(delta.tokens) or 1
-            self.latencies.itl.observe((now - task.last_at) / n, n)
+        answer, tokens = self.answer, delta.tokens
+        if answer.last_at:
+            n = len(tokens) or 1
+            self.latencies.itl.observe((now - answer.last_at) / n, n)
         else:
-            task.first_at = now
-            self.latencies.ttft.observe(now - task.submitted_at)
-        task.last_at = now
-        task.n_predicted = delta.n_predicted
+            self._begin(delta, now)
+        answer.last_at = now
+        answer.n_predicted = delta.n_predicted
+        answer.n_text += len(delta.text)
+        if tokens:
+            answer.tokens.extend(tokens)
+            answer.sampler_state = delta.sampler_state
+        if delta.reasoning or delta.tool_calls:
+            answer.add_parts(delta)
         pending = self._deltas
         pending.append(delta)
         waiter = self._waiter
@@ -129,6 +163,14 @@ class TaskStream:
                 waiter.set_result(None)
         elif len(pending) >= _COMPACT_AT:
             self._deltas = [merge(pending)]
+
+    def _begin(self, delta: Delta, now: float) -> None:
+        """Take the first delta of an attempt."""
+        gap_s = self.answer.begin(delta, self.task.started_at, now)
+        if gap_s:
+            self.latencies.gap.observe(gap_s)
+        else:
+            self.latencies.ttft.observe(now - self.task.submitted_at)
 
     def push(self, message: TaskMessage) -> None:
         """Add a message that is no delta; a terminal one ends the stream."""
@@ -151,6 +193,28 @@ class TaskStream:
             self._error = error
             self._ended = True
             self._wake()
+
+    def log_end(self, finish: str, slot: int) -> None:
+        """Log how the task has ended, and the pool's id of its slot."""
+        task, answer = self.task, self.answer
+        logger.info(
+            "task ended",
+            extra={
+                "task": task.task_id,
+                "attempt": task.attempt,
+                "model": task.spec.model,
+                "worker": task.worker_name or None,
+                "slot": slot if slot >= 0 else None,
+                "route": task.route or None,
+                "n_cached": answer.n_cached,
+                "n_prompt": answer.n_prompt,
+                "n_predicted": answer.n_predicted,
+                "queue_s": task.queued_s,
+                "ttft_s": task.ttft_s,
+                "itl_s": answer.itl_s,
+                "finish": finish,
+            },
+        )
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

@@ -8,12 +8,27 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gateway.pool.recovery.answer import Answer
+from gateway.pool.recovery.suspect import Fingerprint, Suspect
 from gateway.pool.routing.block_hashes import Prefix
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Started
 
 MAX_FAULTS = 2
-"""Workers that may die or fail under one task before the task is taken for the cause."""
+"""Workers that may fail a task at one place of its answer; then the task is the cause."""
+
+
+class MoveCause(StrEnum):
+    """Why a task went on at another worker."""
+
+    LOST = "lost"
+    """Its worker died, hung or could not be reached."""
+    FAILED = "failed"
+    """Its worker said that it cannot do it."""
+    DRAINED = "drained"
+    """Its worker drains."""
+    EJECTED = "ejected"
+    """Its worker fails others, or is far too slow."""
 
 
 class RouteReason(StrEnum):
@@ -56,6 +71,10 @@ class TaskSpec:
     """Whether the client sees nothing of the answer before all of it is there."""
     is_bound: bool = False
     """Whether it acts on what its worker holds now, so that no other worker can take it over."""
+    continues: bool = True
+    """Whether another worker goes on with an answer that has begun."""
+    fingerprint: Fingerprint | None = None
+    """Tells whether two requests ask for the same; None if that is of no interest."""
 
     @property
     def is_aside(self) -> bool:
@@ -102,9 +121,9 @@ class Task:
     __slots__ = (
         *("spec", "task_id", "state", "submitted_at", "waits_since"),
         *("attempt", "worker", "worker_name", "slot", "route", "assigned_at", "started_at"),
-        *("n_prompt", "n_cached", "n_expected", "n_indexed", "n_unread"),
-        *("n_predicted", "first_at", "last_at", "is_shown"),
-        *("n_faults", "tried", "charged"),
+        *("n_prompt", "n_cached", "n_expected", "n_indexed", "n_unread", "n_begun"),
+        *("expected_s", "is_read", "n_deltas", "answer", "is_shown"),
+        *("n_faults", "tried", "suspect", "n_proven", "n_losses", "cause", "charged"),
         *("can_be_reserved", "reserved_for", "reserved_until"),
         *("best_cached_worker", "deferred_until"),
     )
@@ -117,10 +136,22 @@ class Task:
         self.attempt = 0
         self.worker_name = ""
         """Of the worker that has it, or had it last."""
+        self.answer = Answer()
+        """What has come of its answer; written by its stream."""
+        self.is_shown = False
+        """Whether the client may have seen a part of the answer: then it cannot begin anew."""
         self.n_faults = 0
-        """Workers that died or failed under it."""
+        """Failures of workers since its answer last went on."""
         self.tried: set[str] = set()
-        """Keys of the workers that failed it and live on; others are preferred."""
+        """Keys of the workers that failed it or were to lose it, and live on; others come first."""
+        self.suspect: Suspect | None = None
+        """The suspicion that its request kills workers; None when there is none."""
+        self.n_proven = 0
+        """Length of the answer that it must go beyond to be cleared."""
+        self.n_losses = 0
+        """Deaths of workers in a row that had it."""
+        self.cause: MoveCause | None = None
+        """Why it left its last worker; None if it never did."""
         self.charged = 0.0
         """Tokens charged to its tenant so far."""
         self.can_be_reserved = True
@@ -154,13 +185,14 @@ class Task:
         """Tokens that should have been cached, by the index alone."""
         self.n_unread: float | None = None
         """Prompt tokens that the worker must compute; None unless they are pending there."""
-        # What was delivered: written by its stream.
-        self.n_predicted = 0
-        """Tokens of the answer that have come."""
-        self.first_at = self.last_at = 0.0
-        """When the first and the last delta came."""
-        self.is_shown = False
-        """Whether the client may have seen a part of the answer: then it cannot begin anew."""
+        self.n_begun = 0
+        """Tokens of the answer that the worker was given to go on with."""
+        self.expected_s = 0.0
+        """Predicted time from the assignment to the first delta; 0 is unknown."""
+        self.n_deltas = 0
+        """Deltas that came until `is_read`."""
+        self.is_read = False
+        """Whether the worker has read the prompt, and is not under suspicion any more."""
 
     def __repr__(self) -> str:
         where = self.worker or "queue"
@@ -177,8 +209,13 @@ class Task:
 
     @property
     def may_move(self) -> bool:
-        """Whether another worker may begin it anew."""
-        return self.n_faults < MAX_FAULTS and not (self.is_shown or self.spec.is_bound)
+        """Whether another worker may go on with it, or begin it anew."""
+        return not self.spec.is_bound and (self.spec.continues or not self.is_shown)
+
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether a worker died with it, and it has not gone beyond that place since."""
+        return self.suspect is not None and self.suspect.n_deaths > 0
 
     @property
     def queued_s(self) -> float:
@@ -188,18 +225,15 @@ class Task:
     @property
     def ttft_s(self) -> float:
         """Seconds from submission to the first delta; 0 before it."""
-        return self.first_at - self.submitted_at if self.first_at else 0.0
-
-    @property
-    def itl_s(self) -> float:
-        """Mean seconds between two tokens so far."""
-        return (self.last_at - self.first_at) / max(1, self.n_predicted - 1)
+        first_at = self.answer.first_at
+        return first_at - self.submitted_at if first_at else 0.0
 
     def assign(self, worker: str, name: str, route: RouteReason, now: float) -> None:
         """Give it to the worker of this key and name."""
         self._become(TaskState.ASSIGNED)
         self.worker, self.worker_name, self.slot = worker, name, self.spec.slot
         self.route, self.assigned_at = route, now
+        self.n_begun = len(self.answer.tokens)
 
     def start(self, message: Started, now: float) -> None:
         """Note that its worker has begun with it; a cancelled task stays cancelled."""
@@ -207,6 +241,9 @@ class Task:
             self._become(TaskState.STARTED)
         self.started_at = now
         self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
+        self.answer.start(message)
+        if self.n_begun:
+            self.n_begun = max(0, message.n_reread - message.n_prompt + message.n_cached)
         if self.slot < 0:
             self.slot = message.slot
 
@@ -214,12 +251,19 @@ class Task:
         """Note that its client may have seen a part of the answer."""
         self.is_shown = not self.spec.is_whole
 
-    def requeue(self, now: float) -> None:
-        """Let it begin anew; nothing of the last attempt stays."""
+    def requeue(self, cause: MoveCause, now: float) -> None:
+        """Let another worker go on with it; without `continues` it begins anew."""
         self._become(TaskState.WAITING)
         self.waits_since = now
+        self.cause = cause
         self.attempt += 1
+        if self.spec.continues:
+            self.answer.pause()
+        else:
+            self.answer = Answer()
         self._reset()
+        # A stream that stands still does not wait for the best place.
+        self.can_be_reserved, self.deferred_until = False, -math.inf
 
     def cancel(self) -> None:
         """Give it up while its worker has it."""
@@ -234,9 +278,10 @@ class Task:
         if self.n_faults >= MAX_FAULTS:
             text = f"{self.n_faults} workers failed with this request; it is not tried again"
             return TaskError(ErrorCode.INTERNAL, f"{text}: {reason}" if reason else text)
+        what = "with which its slot is gone" if self.spec.is_bound else "while it answered"
         # After a death the client is not told to send again what may have caused it.
-        code = ErrorCode.LOST if self.n_faults else ErrorCode.UNAVAILABLE
-        return TaskError(code, "The worker was lost while it answered")
+        code = ErrorCode.LOST if self.n_losses else ErrorCode.UNAVAILABLE
+        return TaskError(code, f"The worker was lost {what}")
 
     def _become(self, state: TaskState) -> None:
         assert state in _NEXT[self.state], f"{self!r} cannot become {state}"

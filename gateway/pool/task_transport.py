@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from gateway.http.errors import BROKEN
 from gateway.metrics.metrics import Metrics
-from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
+from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Ejected, Fail
 from gateway.pool.connections import WorkerConnections
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDER_ID, ModelSettings
@@ -123,6 +123,9 @@ class TaskTransport:
                 self._peers.post(worker, Envelope(TaskKey(task_id, attempt), m.Cancel()))
             case Deliver(envelope):
                 self._deliver(self._streams[envelope.task.id], envelope.payload)
+            case Ejected(worker):
+                name, what = self._peers.get(worker).name, "it gets one task at a time"
+                logger.warning("worker ejected", extra={"worker": name, "action": what})
             case Fail(task_id, error):
                 stream = self._streams[task_id]
                 stream.fail(error)
@@ -130,6 +133,9 @@ class TaskTransport:
 
     def _give_up(self, action: Action) -> None:
         """End the task of an action that raised, and give its credit back: it was not sent."""
+        if isinstance(action, Ejected):
+            self.failed("action")
+            return
         task_id = action.envelope.task.id if isinstance(action, Deliver) else action.task_id
         self.failed("action", task_id)
         self._break(task_id)
@@ -150,14 +156,17 @@ class TaskTransport:
     def _send_task(self, action: Assign) -> None:
         stream = self._streams[action.task_id]
         task = stream.task
+        request = stream.request
         if action.attempt:
-            stream.restart()
+            request = stream.go_on()
+            moved = self._metrics.recovery.moved
+            moved(task.spec.model, task.cause, has_begun=task.answer.has_begun)
         else:
             stream.latencies.queue.observe(task.queued_s)
-        if isinstance(stream.request, m.Generate):
+        if isinstance(request, m.Generate):
             self._metrics.routed(task.spec.model, task.route)
         lease = TaskKey(action.task_id, action.attempt)
-        self._peers.post(action.worker, Envelope(lease, stream.request, action.slot))
+        self._peers.post(action.worker, Envelope(lease, request, action.slot))
         self._tell_demand(action.worker)
 
     def _tell_demand(self, key: str) -> None:
@@ -188,25 +197,7 @@ class TaskTransport:
         if not isinstance(stream.request, m.Generate):
             return
         self._metrics.task_ended(task.spec.model, finish)
-        slot = self._dispatcher.slots.global_id(task.worker_name, task.slot)
-        logger.info(
-            "task ended",
-            extra={
-                "task": task.task_id,
-                "attempt": task.attempt,
-                "model": task.spec.model,
-                "worker": task.worker_name or None,
-                "slot": slot if slot >= 0 else None,
-                "route": task.route or None,
-                "n_cached": task.n_cached,
-                "n_prompt": task.n_prompt,
-                "n_predicted": task.n_predicted,
-                "queue_s": task.queued_s,
-                "ttft_s": task.ttft_s,
-                "itl_s": task.itl_s,
-                "finish": finish,
-            },
-        )
+        stream.log_end(finish, self._dispatcher.slots.global_id(task.worker_name, task.slot))
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -232,7 +223,7 @@ class TaskTransport:
                 "worker": peer.name,
                 "model": peer.model,
                 "cause": reason,
-                "action": "its tasks begin anew at other workers or fail" if died else None,
+                "action": "its tasks go on at other workers" if died else None,
             },
         )
         self._perform(actions)
@@ -257,9 +248,9 @@ class TaskTransport:
                     ):
                         self._drop(key, lease)
                     else:
-                        if not task.first_at:
-                            self._dispatcher.prompt_read(key, lease, now)
                         stream.push_delta(item.payload, now)
+                        if not task.is_read:
+                            self._perform(self._dispatcher.prompt_read(key, lease, now))
                 else:
                     self._receive(peer, item, now)
             except Exception:
@@ -327,7 +318,7 @@ class TaskTransport:
                     )
             case Envelope(lease, m.Terminal()):
                 if self._dispatcher.find(peer.key, lease) is None:
-                    self._metrics.dropped(1)
+                    self._drop(peer.key, lease)
                 self._perform(self._dispatcher.ended(peer.key, item, now))
             case Envelope(lease, m.Malformed() as malformed):
                 self._unreadable(peer, lease.id, malformed)
@@ -347,8 +338,8 @@ class TaskTransport:
                 logger.info("worker admitted", extra={"worker": peer.name, "model": peer.model})
                 self._perform(self._dispatcher.worker_admitted(peer.key, self._now()))
             case m.Draining():
-                self._dispatcher.worker_leaves(peer.key)
                 logger.info("worker draining", extra={"worker": peer.name, "model": peer.model})
+                self._perform(self._dispatcher.worker_leaves(peer.key, self._now()))
             case Recall(n=n):
                 n_unused = self._dispatcher.workers[peer.key].give_back(n)
                 self._peers.post(peer.key, Returned(n=n_unused))
@@ -386,14 +377,20 @@ class TaskTransport:
             self._drop(peer.key, lease)
             return
         stream = self._streams[lease.id]
+        answer = stream.answer
         if isinstance(message, m.Started):
             task = stream.task
             slot = self._dispatcher.slots.global_id(peer.name, message.slot)
             message = dataclasses.replace(message, slot=slot)
             self._metrics.reused(task.spec.model, expected=task.n_expected, found=task.n_cached)
-        stream.push(message)
+            if task.n_begun:
+                self._metrics.recovery.read_again(task.spec.model, message.n_reread)
+        # Of a second worker a client hears nothing but the rest of the answer.
+        if answer.told_attempt in (-1, lease.attempt):
+            answer.told_attempt = lease.attempt
+            stream.push(message)
 
     def _drop(self, key: str, lease: TaskKey) -> None:
-        """Count a message that belongs to no task, unless its task was cancelled a moment ago."""
-        if not self._dispatcher.was_cancelled(key, lease):
+        """Count a message that belongs to no task, unless its task was given up a moment ago."""
+        if not self._dispatcher.was_given_up(key, lease):
             self._metrics.dropped(1)

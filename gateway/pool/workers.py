@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 
-from gateway.pool.task import Task
+from gateway.pool.task import Task, TaskSpec
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Heartbeat
+from protocol.wire.messages import Heartbeat, TaskKey
 
 
 class WorkerState(StrEnum):
@@ -43,18 +43,8 @@ class Worker:
     """One connection of one worker."""
 
     __slots__ = (
-        *(
-            "changes",
-            "card",
-            "is_held",
-            "is_sleeping",
-            "key",
-            "last_used",
-            "model",
-            "n_asides",
-            "n_leases",
-        ),
-        *("name", "state", "tasks"),
+        *("changes", "card", "is_held", "is_sleeping", "key", "last_used", "model", "n_asides"),
+        *("n_leases", "name", "state", "tasks", "forsaken", "is_ejected", "may_probe"),
         *("granted", "returned", "n_others", "is_shared", "demanded"),
     )
 
@@ -73,6 +63,12 @@ class Worker:
         """Whether its model is unloaded: the next task loads it and waits."""
         self.tasks: dict[int, Task] = {}
         """What it has been sent and has not ended, in order of assignment."""
+        self.forsaken: dict[TaskKey, TaskSpec] = {}
+        """Attempts at tasks that went elsewhere and that it has not ended: they hold credits."""
+        self.is_ejected = False
+        """Whether it failed too often: it gets one task at a time, as a probe."""
+        self.may_probe = False
+        """Whether it may have the next probe now."""
         self.n_leases = 0
         """Credits taken."""
         self.n_asides = 0
@@ -152,17 +148,25 @@ class Worker:
     @property
     def has_credit(self) -> bool:
         """Whether one more task may be sent."""
-        return self.is_ready and self.n_leases < self.n_credits
+        return self.is_ready and self.n_leases < self.n_credits and self.is_trusted
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether it does well, or is due for a probe."""
+        return self.may_probe or not self.is_ejected
 
     @property
     def lacks_credit(self) -> bool:
         """Whether one more task could be sent if another gateway gave a credit up."""
-        return self.is_shared and self.is_ready and self.n_leases >= self.n_credits
+        has_use = self.is_shared and self.is_ready and self.is_trusted
+        return has_use and self.n_leases >= self.n_credits
 
     @property
     def takes_aside(self) -> bool:
         """Whether one more task may be sent that needs no slot."""
-        return self.is_ready and self.n_asides < max(_MIN_ASIDES, _ASIDES_PER_SLOT * self.n_slots)
+        if not (self.is_ready and self.is_trusted):
+            return False
+        return self.n_asides < max(_MIN_ASIDES, _ASIDES_PER_SLOT * self.n_slots)
 
     @property
     def slots(self) -> dict[int, int]:
@@ -201,6 +205,20 @@ class Worker:
         n_unused = min(max(0, n), max(0, self.n_credits - self.n_leases))
         self.returned += n_unused
         return n_unused
+
+    def forsake(self, task: Task) -> None:
+        """Note that a task goes elsewhere; its credit comes back when the worker has ended it."""
+        del self.tasks[task.task_id]
+        self.forsaken[TaskKey(task.task_id, task.attempt)] = task.spec
+
+    def relinquish(self, key: TaskKey) -> bool:
+        """Return the credit of an attempt whose task went elsewhere; false if there is none."""
+        spec = self.forsaken.pop(TaskKey(key.id, key.attempt), None)
+        if spec is None:
+            return False
+        self.n_leases -= spec.takes_credit
+        self.n_asides -= spec.is_aside
+        return True
 
     def become(self, state: WorkerState) -> None:
         """Change the state; only the transitions of `_NEXT` are possible."""

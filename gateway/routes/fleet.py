@@ -70,7 +70,7 @@ class FleetEndpoints:
 
     async def quarantine(self, request: Request) -> Response:
         """List the prompts that are refused because workers died under them."""
-        views: tuple[Any, ...] = getattr(self._service.pool, "quarantined", tuple)()
+        views = self._service.pool.quarantined()
         return json_response({"fingerprints": [asdict(one) for one in views]})
 
     async def drain(self, request: Request) -> Response:

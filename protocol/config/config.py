@@ -140,6 +140,11 @@ class GatewayConfig:
     queue_timeout_s: float = param(
         60.0, "Seconds that a task may wait for a slot; after that, 429.", low=0.1
     )
+    continues: bool = param(
+        True,
+        "Let another worker go on with an answer whose worker is lost. Otherwise a stream that has "
+        "begun ends with an error.",
+    )
     ping_interval_s: float = param(
         15.0,
         "Seconds of silence after which a stream gets a comment line, so that proxies keep it "

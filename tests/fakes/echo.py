@@ -13,6 +13,7 @@ from protocol import WIRE_VERSION
 from protocol.errors import ErrorCode
 from protocol.wire import facts, side_tasks
 from protocol.wire import messages as m
+from protocol.wire.begun import Begun
 from protocol.wire.sampling import SamplingParams
 from tests.envelopes import payloads
 from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
@@ -67,6 +68,21 @@ class _Job:
     def __post_init__(self) -> None:
         if not self.words:
             self.finish = m.Finish.NONE
+
+    def go_on(self, begun: Begun, out: list[m.FrameItem]) -> None:
+        """Take what another worker has said for said; say what it has left out of its tokens."""
+        self.n_predicted = n = len(begun.tokens)
+        if self.script is not None:
+            del self.script[:n]
+            return
+        words = [self.words[i % len(self.words)] for i in range(n)]
+        assert begun.tokens == tuple(map(token_of, words)), "these are not the tokens of the answer"
+        self.text = "".join(words)
+        rest = self.text[begun.n_text :]
+        if rest:
+            out.append(self.said(m.Delta(text=rest, n_predicted=n)))
+        if n:
+            self.finish = _finish(self, words[-1])
 
     def said(self, message: m.TaskMessage) -> m.Envelope:
         """Address a message of the task."""
@@ -263,11 +279,17 @@ class FakeEngine:
             n_cached = min(self.n_cached, n_prompt)
             self.held.put(job.envelope.task.id, BlockChain(job.task.chain, n_prompt))
             out += self.held.take()
-            started = m.Started(slot=job.slot, n_prompt=n_prompt, n_cached=n_cached)
+            begun = job.task.begun or Begun()
+            n_reread = n_prompt + len(begun.tokens) - n_cached if begun.tokens else 0
+            started = m.Started(
+                slot=job.slot, n_prompt=n_prompt, n_cached=n_cached, seed=7, n_reread=n_reread
+            )
             out.append(job.said(started))
+            job.go_on(begun, out)
 
     def _advance(self, job: _Job, out: list[m.FrameItem]) -> None:
-        if job.task.echo and not job.n_predicted:
+        is_echoed = job.task.begun is not None and job.task.begun.echoed
+        if job.task.echo and not job.n_predicted and not is_echoed:
             n_probs = job.task.params.n_probs
             out.append(job.said(m.Delta(prompt=echoed(job.words, n_probs))))
         if job.script is not None:
@@ -290,7 +312,9 @@ class FakeEngine:
         if script:
             job.n_predicted += 1
             delta = script.pop(0)
-            out.append(job.said(dataclasses.replace(delta, n_predicted=job.n_predicted)))
+            tokens = delta.tokens or (job.n_predicted,)
+            said = dataclasses.replace(delta, n_predicted=job.n_predicted, tokens=tokens)
+            out.append(job.said(said))
         else:
             job.finish = m.Finish.EOS
 

@@ -1,6 +1,7 @@
 """A dispatcher with ready workers, and the tasks and messages that its tests need."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from gateway.pool.actions import Action, Assign, Fail
 from gateway.pool.dispatcher import Dispatcher
@@ -8,6 +9,21 @@ from gateway.pool.task import TaskSpec
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey
+
+
+@dataclass
+class SimWorker:
+    """What a worker really has; the dispatcher's credits must agree with it."""
+
+    key: str
+    name: str
+    model: str
+    n_slots: int
+    n_prefetch: int
+    is_ready: bool = False
+    is_leaving: bool = False
+    held: dict[tuple[int, int], bool] = field(default_factory=dict)
+    """Attempts without a terminal message, and whether each has started."""
 
 
 def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
@@ -68,3 +84,16 @@ def places(actions: Sequence[Action]) -> list[tuple[int, str]]:
 
 def failures(actions: Sequence[Action]) -> dict[int, ErrorCode]:
     return {a.task_id: a.error.code for a in actions if isinstance(a, Fail)}
+
+
+def read(
+    pool: Dispatcher, worker: str, task_id: int, *, attempt: int = 0, n_deltas: int = 3
+) -> list[Action]:
+    """Deliver the first deltas of an attempt, each of one token."""
+    key = TaskKey(task_id, attempt)
+    pool.started(worker, started(task_id, attempt=attempt), 0.0)
+    actions: list[Action] = []
+    for _ in range(n_deltas):
+        pool.tasks[task_id].answer.tokens.append(5)
+        actions += pool.prompt_read(worker, key, 0.0)
+    return actions

@@ -1,5 +1,8 @@
 """Which waiting task goes next, and to which worker. Pure; the dispatcher performs it."""
 
+from collections.abc import Collection
+
+from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.deferral import DeferralPolicy
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
 from gateway.pool.task import Task, TaskSpec
@@ -13,11 +16,18 @@ _MAX_ASKED = 32
 class TaskPlacement:
     """Brings the order of the queue, the workers' credits and the routing together."""
 
-    def __init__(self, workers: dict[str, Worker], queue: TaskQueue, router: RoutingPolicy) -> None:
+    def __init__(
+        self,
+        workers: dict[str, Worker],
+        queue: TaskQueue,
+        router: RoutingPolicy,
+        quarantine: Quarantine,
+    ) -> None:
         self.deferral = DeferralPolicy(router, timeout_s=queue.timeout_s)
         self._workers = workers
         self._queue = queue
         self._router = router
+        self._quarantine = quarantine
 
     def __repr__(self) -> str:
         return f"<TaskPlacement {self._queue!r} {self.deferral!r}>"
@@ -44,9 +54,11 @@ class TaskPlacement:
     def find(self, task: Task, now: float) -> RouteChoice | None:
         """Find the worker that a task should go to now; None if it must wait for one."""
         spec = task.spec
-        barred = task.tried if task.tried and self.has_other(task, now) else ()
+        barred = self._full_of_suspects(task, now) if task.is_on_trial else set()
         if spec.worker:
-            return self._pinned(spec, now)
+            return self._pinned(spec, now, barred)
+        if task.tried and self.has_other(task, now):
+            barred |= task.tried
         if spec.takes_credit:
             return self._router.choose(spec, now, barred)
         key = self._router.order.of(spec.model, now).for_aside(barred)
@@ -61,10 +73,15 @@ class TaskPlacement:
         workers = self._router.order.of(spec.model, now)
         return bool(workers.ready & ~workers.mask(task.tried))
 
-    def _pinned(self, spec: TaskSpec, now: float) -> RouteChoice | None:
+    def _full_of_suspects(self, task: Task, now: float) -> set[str]:
+        """Return the workers to which a suspect may not go now, because others are tried there."""
+        has_room, workers = self._quarantine.has_room, self._workers.values()
+        return {one.key for one in workers if not has_room(task, one.tasks.values(), now)}
+
+    def _pinned(self, spec: TaskSpec, now: float, barred: Collection[str]) -> RouteChoice | None:
         """Find the place of a task that only one worker may run."""
         owner = self._owner(spec, now)
-        if owner is None or owner.state is not WorkerState.READY:
+        if owner is None or owner.state is not WorkerState.READY or owner.key in barred:
             return None
         if not spec.takes_credit:
             # What the gateway itself asks of one worker is sent whatever the worker has to do.

@@ -53,6 +53,8 @@ class RouteChoice:
     n_blocks: int = 0
     """Blocks, by the index alone."""
     better: BetterWorker | None = None
+    predicted_s: float = 0.0
+    """Time to the first token; 0 is unknown."""
 
 
 class RoutingPolicy:
@@ -129,7 +131,7 @@ class RoutingPolicy:
         best = self._best(spec, [one for one in found if rank_of(one.worker) == rank])
         better = _better(best, [offer for offer in found if not offer.worker.n_free])
         reason, n_cached = _reason(best, found), round(best.n_cached)
-        return RouteChoice(best.worker, reason, n_cached, best.n_blocks, better)
+        return RouteChoice(best.worker, reason, n_cached, best.n_blocks, better, best.cost_s)
 
     def _holding(self, workers: ModelWorkers, holders: Holders) -> list[str]:
         """Return a few of those that hold most of a prompt, of equal ones those with less load."""
@@ -187,6 +189,10 @@ class RoutingPolicy:
         """Note that a task's prompt is read: its first delta has come."""
         self._estimates[task.worker].pending.read(task, now)
         self.order.touch(task.worker)
+
+    def moved(self, task: Task) -> None:
+        """Note that a task goes elsewhere: its worker has nothing more to read for it."""
+        self._estimates[task.worker].pending.dropped(task)
 
     def ended(self, task: Task, message: Terminal, now: float) -> None:
         """Note what a task has left in the cache, and how long it took."""

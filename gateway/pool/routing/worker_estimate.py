@@ -41,7 +41,8 @@ class WorkerEstimate:
         """Count a task of which so much should be cached: tokens, and blocks by the index."""
         spec = task.spec
         task.n_expected, task.n_indexed = n_cached, self.indexed(spec, n_blocks)
-        self.pending.assigned(task, max(1.0, self.n_tokens(spec) - n_cached))
+        n_unread = self.n_tokens(spec) + task.n_begun - n_cached
+        self.pending.assigned(task, max(1.0, n_unread))
 
     def load(self, worker: Worker, now: float) -> tuple[bool, float]:
         """Return whether it has prompts to read, and a number to compare it with others alike.

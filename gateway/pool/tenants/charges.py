@@ -24,8 +24,9 @@ class Charges:
 
     def started(self, task: Task) -> None:
         """Charge the prompt by what has to be computed of it."""
-        n_cached = min(task.n_cached, task.n_prompt)
-        self._add(task, task.n_prompt - (1 - CACHED_COST) * n_cached - task.charged)
+        answer = task.answer  # what is read again because a worker was lost costs nothing
+        n_cached = min(answer.n_cached, answer.n_prompt)
+        self._add(task, answer.n_prompt - (1 - CACHED_COST) * n_cached - task.charged)
 
     def ended(self, task: Task, message: TaskMessage) -> None:
         """Charge the answer; a task that ends before it has started costs nothing."""

@@ -31,6 +31,7 @@ GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.metrics", "--metrics", "--no-metrics", env="ENDPOINT_METRICS"),
     option("gateway.props", "--props", env="ENDPOINT_PROPS"),
     option("gateway.slots", "--slots", "--no-slots --slots-endpoint-disable", env="ENDPOINT_SLOTS"),
+    option("gateway.continues", "--continue", "--no-continue"),
     option("gateway.ping_interval_s", "--sse-ping-interval", parse=read_interval),
     option("gateway.reuse_port", "--reuse-port"),
     option("gateway.api_prefix", "--api-prefix"),

@@ -83,6 +83,9 @@ class Pool:
     def queue_depths(self) -> Mapping[str, int]:
         return {"m": 5}
 
+    def n_quarantined(self) -> int:
+        return 0
+
 
 def metrics() -> Metrics:
     one = Metrics()
@@ -276,3 +279,6 @@ class _NoWorkers:
 
     def queue_depths(self) -> Mapping[str, int]:
         return {}
+
+    def n_quarantined(self) -> int:
+        return 0

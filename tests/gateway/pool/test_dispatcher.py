@@ -20,7 +20,7 @@ def test_a_task_waits_when_no_slot_is_free() -> None:
     pool = dispatcher("a")
     pool.submit(task(1), 0.0)
     assert pool.submit(task(2), 0.0) == []
-    assert pool.n_waiting == 1
+    assert len(pool.queue) == 1
 
 
 def test_the_terminal_message_frees_the_slot_for_the_next_task() -> None:
@@ -68,7 +68,7 @@ def test_cancel_of_a_waiting_task_needs_nobody() -> None:
     pool.submit(task(2), 0.0)
     assert pool.cancel(2) == []
     assert pool.cancel(2) == []
-    assert pool.n_waiting == 0
+    assert len(pool.queue) == 0
 
 
 def test_a_full_queue_refuses_with_a_measured_time() -> None:
@@ -87,10 +87,10 @@ def test_a_full_queue_refuses_with_a_measured_time() -> None:
 
 
 def test_the_queue_grows_with_the_slots() -> None:
-    assert dispatcher("a").queue_limit("m") == 16
-    assert dispatcher("a", "b", n_slots=8).queue_limit("m") == 64
-    assert dispatcher("a", "b", n_slots=8).queue_limit("another") == 16
-    assert dispatcher("a", n_slots=8, queue_size=3).queue_limit("m") == 3
+    assert dispatcher("a").limits.limit("m") == 16
+    assert dispatcher("a", "b", n_slots=8).limits.limit("m") == 64
+    assert dispatcher("a", "b", n_slots=8).limits.limit("another") == 16
+    assert dispatcher("a", n_slots=8, queue_size=3).limits.limit("m") == 3
 
 
 def test_a_task_that_waited_too_long_is_failed() -> None:
@@ -164,8 +164,8 @@ def test_ids_wrap_within_the_slots_of_their_model() -> None:
 def test_a_draining_worker_finishes_what_it_has_and_gets_no_more() -> None:
     pool = dispatcher("a", n_slots=2)
     pool.submit(task(1), 0.0)
-    pool.worker_leaves("a")
-    pool.worker_leaves("a")
+    pool.worker_leaves("a", 0.0)
+    pool.worker_leaves("a", 0.0)
     assert repr(pool.workers["a"]) == "<Worker a leaving model=m leases=1/2+0>"
     assert pool.submit(task(2), 1.0) == []
     assert pool.submit(call(3), 1.0) == []
@@ -176,7 +176,7 @@ def test_a_worker_that_leaves_before_it_was_ready_never_becomes_ready() -> None:
     pool = Dispatcher()
     pool.worker_hello("a", "a", "m")
     pool.submit(task(1), 0.0)
-    pool.worker_leaves("a")
+    pool.worker_leaves("a", 0.0)
     assert pool.worker_ready("a", card(), 0.0) == []
 
 
@@ -231,7 +231,7 @@ def test_calls_wait_in_the_queue_beyond_their_bound_and_go_on_as_others_end() ->
     assert refused.value.code is ErrorCode.OVERLOADED
     assert places(pool.submit(call(19, worker="a"), 0.0)) == [(19, "a")]  # the gateway's own
     pool.cancel(0)  # nobody waits any more, but it is still being computed
-    assert pool.n_waiting == 2
+    assert len(pool.queue) == 2
     assert places(pool.ended("a", done(0), 1.0)) == [(16, "a")]
     assert places(pool.ended("a", done(1), 1.0)) == [(17, "a")]
 

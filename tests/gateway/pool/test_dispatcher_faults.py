@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.pool.actions import Assign, Deliver
+from gateway.pool.actions import Assign, Deliver, Fail
 from protocol.errors import ErrorCode
 from protocol.wire.messages import TaskKey
 from tests.gateway.dispatching import (
     broken,
+    call,
     card,
     dispatcher,
     done,
     failures,
     places,
+    read,
     started,
     task,
 )
@@ -35,16 +37,34 @@ def test_what_comes_back_goes_before_what_waited() -> None:
         pool.submit(task(i), 0.0)
     pool.worker_lost("a", 1.0)
     pool.worker_hello("b", "b", "m")
-    assert places(pool.worker_ready("b", card(4), 2.0)) == [(i, "b") for i in range(4)]
+    # What was on the dead worker is tried one after the other: one of them may have killed it.
+    assert places(pool.worker_ready("b", card(4), 2.0)) == [(0, "b"), (2, "b"), (3, "b")]
+    assert places(read(pool, "b", 0, attempt=1)) == [(1, "b")]
 
 
-def test_what_a_client_has_seen_a_part_of_fails_with_its_worker() -> None:
+@pytest.mark.parametrize("continues", [True, False])
+def test_what_a_client_has_seen_a_part_of_goes_on_elsewhere_unless_told_otherwise(
+    continues: bool,
+) -> None:
     pool = dispatcher("a", "b")
-    pool.submit(task(1), 0.0)
+    pool.submit(replace(task(1), continues=continues), 0.0)
     assert pool.started("a", started(1), 0.5)
     pool.prompt_read("a", TaskKey(1), 0.6)
-    assert failures(pool.worker_lost("a", 1.0)) == {1: ErrorCode.LOST}
-    assert pool.n_tasks == 0
+    actions = pool.worker_lost("a", 1.0)
+    if continues:
+        assert actions == [Assign("b", 1, 1, -1)]
+    else:
+        assert failures(actions) == {1: ErrorCode.LOST}
+        assert pool.n_tasks == 0
+
+
+def test_what_acts_on_a_slot_ends_with_its_worker() -> None:
+    pool = dispatcher("a", "b")
+    pool.submit(replace(call(1, worker="a"), slot=0, is_bound=True), 0.0)
+    (lost,) = pool.worker_lost("a", 1.0)
+    assert isinstance(lost, Fail)
+    assert lost.error.code is ErrorCode.LOST
+    assert "slot is gone" in lost.error.message
 
 
 def test_what_has_started_unseen_begins_anew_elsewhere() -> None:
@@ -103,12 +123,39 @@ def test_the_clients_own_mistake_is_not_tried_again() -> None:
     assert pool.ended("a", wrong, 1.0) == [Deliver(wrong)]
 
 
-def test_a_task_that_two_workers_died_with_is_not_passed_on() -> None:
-    pool = dispatcher("a", "b", "c")
+def test_what_fails_after_a_part_of_its_answer_is_tried_again_where_there_is_no_other() -> None:
+    pool = dispatcher("a")
     pool.submit(task(1), 0.0)
-    assert places(pool.worker_lost("a", 1.0)) == [(1, "b")]
-    assert failures(pool.worker_lost("b", 2.0)) == {1: ErrorCode.INTERNAL}
-    assert pool.workers["c"].tasks == {}
+    pool.started("a", started(1), 0.5)
+    pool.tasks[1].answer.tokens.extend((7, 8))
+    pool.prompt_read("a", TaskKey(1), 0.6)
+    assert pool.ended("a", broken(1), 1.0) == [Assign("a", 1, 1, -1)]
+    again = broken(1, attempt=1)
+    assert failures(pool.ended("a", again, 2.0)) == {1: ErrorCode.INTERNAL}
+
+
+def test_failures_at_different_places_of_an_answer_do_not_add_up() -> None:
+    pool = dispatcher("a", "b")
+    pool.submit(task(1), 0.0)
+    for attempt in range(6):
+        worker = "ab"[attempt % 2]
+        assert pool.tasks[1].worker == worker
+        pool.started(worker, started(1, attempt=attempt), 1.0)
+        pool.tasks[1].answer.tokens.append(attempt)
+        pool.prompt_read(worker, TaskKey(1, attempt), 1.0)
+        pool.tasks[1].tried.clear()
+        pool.ended(worker, broken(1, attempt=attempt), 1.0)
+    assert pool.n_tasks == 1
+
+
+def test_a_lost_stream_waits_for_the_first_worker_that_comes_until_its_deadline() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    pool.started("a", started(1), 0.5)
+    pool.prompt_read("a", TaskKey(1), 0.6)
+    assert pool.worker_lost("a", 8.0) == []
+    assert pool.expire(17.9) == []
+    assert failures(pool.expire(18.1)) == {1: ErrorCode.UNAVAILABLE}
 
 
 def test_a_worker_that_left_by_its_own_will_killed_nobody() -> None:

@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -22,26 +21,12 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey
 from tests.examples import examples
+from tests.gateway.dispatching import SimWorker
 
 QUEUE_SIZE = 4
 TIMEOUT_S = 10.0
 MODELS = ("m", "n")
 NAMES = ("a", "b", "c")
-
-
-@dataclass
-class SimWorker:
-    """What a worker really has; the dispatcher's credits must agree with it."""
-
-    key: str
-    name: str
-    model: str
-    n_slots: int
-    n_prefetch: int
-    is_ready: bool = False
-    is_leaving: bool = False
-    held: dict[tuple[int, int], bool] = field(default_factory=dict)
-    """Attempts without a terminal message, and whether each has started."""
 
 
 class DispatcherMachine(RuleBasedStateMachine):
@@ -61,6 +46,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.faults: Counter[int] = Counter()
         self.tried: dict[int, set[str]] = defaultdict(set)
         self.shown: set[int] = set()
+        self.places: dict[tuple[int, int], int] = {}  # tokens that each attempt has behind it
 
     # ---- actions of the dispatcher --------------------------------------------------------
 
@@ -71,7 +57,9 @@ class DispatcherMachine(RuleBasedStateMachine):
                     self.assign(action)
                 case CancelTask(worker, task_id, attempt):
                     assert (task_id, attempt) in self.workers[worker].held
-                    assert task_id not in self.specs
+                    if task_id in self.specs:  # it goes on elsewhere
+                        assert self.running[task_id] == (worker, attempt)
+                        self.moved(task_id)
                 case Deliver(message):
                     assert self.running.pop(message.task.id)[1] == message.task.attempt
                     del self.specs[message.task.id]
@@ -89,18 +77,25 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert not worker.is_leaving
         assert worker.model == spec.model
         assert spec.worker in ("", worker.name)
-        if not spec.worker:
+        if not spec.worker and not action.attempt:
             ahead = [other for other in self.waiting if self.is_ahead(other, spec)]
             assert not ahead, f"{action} before {ahead}"
         self.waiting.remove(action.task_id)
         self.running[action.task_id] = (worker.key, action.attempt)
         worker.held[action.task_id, action.attempt] = False
+        self.places[action.task_id, action.attempt] = len(self.tokens(action.task_id))
         assert len(worker.held) <= worker.n_slots + worker.n_prefetch
 
     def is_ahead(self, task_id: int, spec: TaskSpec) -> bool:
         other = self.specs[task_id]
         alike = (other.tenant, other.model, other.worker) == (spec.tenant, spec.model, "")
-        return alike and task_id < spec.task_id and not self.tried[task_id]
+        return alike and task_id < spec.task_id and not self.may_wait(task_id)
+
+    def may_wait(self, task_id: int) -> bool:
+        return bool(self.tried[task_id]) or self.pool.tasks[task_id].is_on_trial
+
+    def tokens(self, task_id: int) -> Sequence[int]:
+        return self.pool.tasks[task_id].answer.tokens
 
     def holding(self) -> list[tuple[SimWorker, int, int]]:
         return [(w, *lease) for w in self.workers.values() for lease in w.held]
@@ -145,18 +140,19 @@ class DispatcherMachine(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(list(self.workers.values())))
         actions = self.pool.worker_lost(worker.key, self.now, died=died)
         del self.workers[worker.key]
-        failed = {action.task_id for action in actions if isinstance(action, Fail)}
+        fails = {action.task_id: action.error for action in actions if isinstance(action, Fail)}
+        failed = {i for i, error in fails.items() if error.code is not ErrorCode.QUARANTINED}
         for task_id, (key, _) in list(self.running.items()):
             if key != worker.key:
                 continue
-            self.faults[task_id] += died
-            assert (task_id in failed) == (task_id in self.shown or self.faults[task_id] > 1)
+            must_end = task_id in self.shown and not self.specs[task_id].continues
+            assert (task_id in failed) == must_end
             if task_id not in failed:
                 self.moved(task_id)
         self.perform(actions)
 
     def moved(self, task_id: int) -> None:
-        """Note that a task waits again, to begin anew with another worker."""
+        """Note that a task waits again: another worker goes on with it, or begins anew."""
         del self.running[task_id]
         self.waiting.add(task_id)
         self.attempts[task_id] += 1
@@ -166,13 +162,22 @@ class DispatcherMachine(RuleBasedStateMachine):
         lambda self: any(started for w in self.workers.values() for started in w.held.values())
     )
     def read(self, data: st.DataObject) -> None:
-        """Deliver the first delta of a task: its client may see it."""
+        """Deliver a delta of a task: its client may see it."""
         started = [(w, *lease) for w in self.workers.values() for lease in w.held if w.held[lease]]
         worker, task_id, attempt = data.draw(st.sampled_from(started))
-        if self.running.get(task_id) == (worker.key, attempt):
-            self.pool.prompt_read(worker.key, TaskKey(task_id, attempt), self.now)
-            if not self.specs[task_id].is_whole:
-                self.shown.add(task_id)
+        self.write(worker, task_id, attempt)
+
+    def write(self, worker: SimWorker, task_id: int, attempt: int) -> None:
+        if self.running.get(task_id) != (worker.key, attempt):
+            return
+        task = self.pool.tasks[task_id]
+        task.answer.tokens.append(self.places[task_id, attempt])
+        self.places[task_id, attempt] += 1
+        if not self.specs[task_id].is_whole:
+            self.shown.add(task_id)
+        if not task.is_read:
+            self.faults[task_id] *= task.n_deltas > 0
+            self.perform(self.pool.prompt_read(worker.key, TaskKey(task_id, attempt), self.now))
 
     @rule(
         target=tasks,
@@ -180,10 +185,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         tenant=st.sampled_from("xyz"),
         n_tokens=st.integers(1, 50),
         pin=st.sampled_from((None, None, None, 0, 1, 7)),
-        is_whole=st.booleans(),
+        ways=st.tuples(st.booleans(), st.booleans()),
     )
     def submit(
-        self, model: str, tenant: str, n_tokens: int, pin: int | None, is_whole: bool
+        self, model: str, tenant: str, n_tokens: int, pin: int | None, ways: tuple[bool, bool]
     ) -> object:
         worker, slot = ("", -1) if pin is None else self.pool.slots.locate(model, pin)
         self.n_ids += 1
@@ -194,7 +199,8 @@ class DispatcherMachine(RuleBasedStateMachine):
             n_tokens=n_tokens,
             worker=worker,
             slot=slot,
-            is_whole=is_whole,
+            is_whole=ways[0],
+            continues=ways[1],
         )
         shares = self.shares(model)
         try:
@@ -286,7 +292,9 @@ class DispatcherMachine(RuleBasedStateMachine):
             and spec.worker in ("", one.name)
             and one.key not in self.tried[task_id]
         ]
-        if others and self.faults[task_id] < 2 and task_id not in self.shown:
+        may_move = spec.continues or task_id not in self.shown
+        has_place = others or self.tokens(task_id)
+        if has_place and self.faults[task_id] < 2 and may_move:
             self.moved(task_id)
 
     @rule(data=st.data())
@@ -294,7 +302,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def leaves(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(list(self.workers.values())))
         worker.is_leaving = True
-        self.pool.worker_leaves(worker.key)
+        self.perform(self.pool.worker_leaves(worker.key, self.now))
 
     @rule(data=st.data(), task_id=st.integers(0, 60), attempt=st.integers(0, 3))
     @precondition(lambda self: self.workers)
@@ -315,22 +323,26 @@ class DispatcherMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost(self) -> None:
         assert self.waiting | self.running.keys() == self.specs.keys()
-        assert self.pool.n_waiting == len(self.waiting)
+        assert len(self.pool.queue) == len(self.waiting)
         assert self.pool.n_tasks == len(self.specs)
 
     @invariant()
     def credits_are_what_the_workers_hold(self) -> None:
         for worker in self.workers.values():
             seen = self.pool.workers[worker.key]
-            assert {(task.task_id, task.attempt) for task in seen.tasks.values()} == set(
-                worker.held
-            )
+            has = [(task.task_id, task.attempt) for task in seen.tasks.values()]
+            has += [(key.id, key.attempt) for key in seen.forsaken]
+            assert sorted(has) == sorted(worker.held)
             assert (seen.n_leases, seen.n_asides) == (len(worker.held), 0)
 
     @invariant()
     def nothing_is_left_of_an_ended_task(self) -> None:
         """Every table holds what waits or what a worker has, and each record says where it is."""
-        held = {task_id: worker for worker, task_id, _ in self.holding()}
+        held = {
+            task_id: worker
+            for worker, task_id, attempt in self.holding()
+            if TaskKey(task_id, attempt) not in self.pool.workers[worker.key].forsaken
+        }
         assert self.pool.tasks.keys() == self.specs.keys() | held.keys()
         assert self.pool.queue.ids == self.waiting
         assert self.pool.placement.deferral.ids <= self.waiting
@@ -344,11 +356,17 @@ class DispatcherMachine(RuleBasedStateMachine):
                 assert self.pool.router.n_pending(key) == len(unread)
 
     @invariant()
+    def no_token_of_an_answer_is_lost_or_doubled(self) -> None:
+        for task_id in self.specs:
+            tokens = self.tokens(task_id)
+            assert list(tokens) == list(range(len(tokens)))
+
+    @invariant()
     def nobody_waits_beside_a_free_credit(self) -> None:
         plain = {
             self.specs[i].model
             for i in self.waiting
-            if not self.specs[i].worker and not self.tried[i]
+            if not (self.specs[i].worker or self.may_wait(i))
         }
         assert not [w for w in self.pool.workers.values() if w.has_credit and w.model in plain], (
             repr(self.pool)
@@ -360,8 +378,11 @@ class DispatcherMachine(RuleBasedStateMachine):
                 self.open(worker)
         while holding := self.holding():
             self.end(*holding[0], fails=False)
-        self.now += 2 * TIMEOUT_S
-        self.perform(self.pool.expire(self.now))
+        for _ in range(2):  # a suspect that waited for its turn may go and end
+            self.now += 2 * TIMEOUT_S
+            self.perform(self.pool.expire(self.now))
+            while holding := self.holding():
+                self.end(*holding[0], fails=False)
         assert not self.specs
         n = len(self.workers)
         assert repr(self.pool) == f"<Dispatcher workers={n} tasks=0 waiting=0 leases=0>"

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.pool.actions import CancelTask
+from gateway.pool.status import deferred
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Done, Envelope, Finish, Started, TaskKey
 from tests.gateway.dispatching import card, dispatcher, done, failures, places, started, task
@@ -136,4 +137,4 @@ def test_what_waits_in_a_worker_is_counted_as_deferred() -> None:
     for i in range(4):
         pool.submit(task(i), 0.0)
     assert pool.models == {"m": 1}
-    assert pool.deferred() == {"m": 2}
+    assert deferred(pool) == {"m": 2}

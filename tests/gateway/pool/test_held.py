@@ -22,7 +22,7 @@ def test_a_held_worker_gets_no_task_however_many_wait() -> None:
     pool = with_held("old")
     assert places(pool.submit(task(1), 0.0)) == [(1, "old")]
     assert places(pool.submit(task(2), 0.0)) == []
-    assert pool.n_waiting == 1
+    assert len(pool.queue) == 1
 
 
 def test_it_gets_them_once_it_is_admitted() -> None:
@@ -54,7 +54,7 @@ def test_a_held_worker_that_is_lost_leaves_nothing() -> None:
     pool.submit(task(1), 0.0)
     pool.worker_lost("new", 1.0)
     assert pool.workers == {}
-    assert pool.n_waiting == 1
+    assert len(pool.queue) == 1
 
 
 async def test_over_the_wire(tmp_path: Path) -> None:

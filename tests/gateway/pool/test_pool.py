@@ -26,7 +26,7 @@ async def test_a_task_streams_from_a_worker(rig: Rig) -> None:
     async with rig.workers(FakeOptions()):
         stream = rig.generate("to be or not")
         started = await stream.receive()
-        assert started == m.Started(slot=0, n_prompt=4)
+        assert started == m.Started(slot=0, n_prompt=4, seed=7)
         assert await text_of(stream) == "to be or not"
     assert repr(rig.pool).endswith("tasks=0 waiting=0 leases=0>>")
 

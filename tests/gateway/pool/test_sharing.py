@@ -26,7 +26,7 @@ def test_a_credit_that_is_taken_with_the_end_of_a_task_is_not_used_again() -> No
     pool.submit(task(2), 0.0)
     assert pool.worker_shares("a", beat(-1), 1.0) == []
     assert places(pool.ended("a", done(1), 1.0)) == []
-    assert pool.n_waiting == 1
+    assert len(pool.queue) == 1
 
 
 def test_what_is_unused_is_returned_and_not_used_any_more() -> None:

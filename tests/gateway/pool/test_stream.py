@@ -175,12 +175,12 @@ async def test_close_keeps_nothing() -> None:
 def test_times_are_measured_from_the_submission() -> None:
     one = stream()
     task = one.task
-    assert (task.queued_s, task.ttft_s, task.itl_s) == (0.0, 0.0, 0.0)
+    assert (task.queued_s, task.ttft_s, one.answer.itl_s) == (0.0, 0.0, 0.0)
     task.assign("w0:1", "w0", RouteReason.LOAD, 10.5)
     one.push_delta(delta("a", 1), 11.0)
     one.push_delta(delta("b", 2), 11.25)
     one.push_delta(delta("c", 3), 11.5)
-    assert (task.queued_s, task.ttft_s, task.itl_s) == (0.5, 1.0, 0.25)
+    assert (task.queued_s, task.ttft_s, one.answer.itl_s) == (0.5, 1.0, 0.25)
     assert repr(one.latencies.itl) == "<Histogram n=2 total_s=0.500>"
 
 

@@ -12,7 +12,6 @@ from gateway.pool.routing.index.prefix_index import PrefixIndex
 from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.task import TaskSpec
 from protocol.errors import TaskError
-from protocol.wire.messages import TaskKey
 from tests.examples import examples
 from tests.gateway.chains import Speaker, prefix
 from tests.gateway.pool.test_dispatcher_properties import QUEUE_SIZE, TIMEOUT_S, DispatcherMachine
@@ -109,11 +108,8 @@ class RoutedMachine(DispatcherMachine):
     def prompt_read(self, data: st.DataObject, seconds: float) -> None:
         worker, task_id, attempt = data.draw(st.sampled_from(self.holding()))
         self.time_passes(seconds)
-        is_held = (task_id, attempt) in worker.held
-        if is_held and self.running.get(task_id) == (worker.key, attempt):
-            self.pool.prompt_read(worker.key, TaskKey(task_id, attempt), self.now)
-            if not self.specs[task_id].is_whole:
-                self.shown.add(task_id)
+        if worker.held.get((task_id, attempt)):
+            self.write(worker, task_id, attempt)
 
     @rule(data=st.data(), task_id=st.integers(0, 30), text=st.sampled_from(TEXTS))
     @precondition(lambda self: self.workers)
@@ -128,8 +124,8 @@ class RoutedMachine(DispatcherMachine):
         for task_id in self.waiting:
             spec = self.specs[task_id]
             owners = [w for w in self.pool.workers.values() if w.model == spec.model]
-            tried = self.tried[task_id]
-            if spec.worker or tried or not any(worker.has_credit for worker in owners):
+            may_wait = spec.worker or self.may_wait(task_id)
+            if may_wait or not any(worker.has_credit for worker in owners):
                 continue
             assert task_id in self.pool.placement.deferral.ids, f"{task_id} waits without a reason"
             task = self.pool.tasks[task_id]

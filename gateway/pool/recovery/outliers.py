@@ -1,0 +1,127 @@
+"""Workers that live but do not do well: they get one task at a time until they do.
+
+As Envoy's outlier detection: several failures in a row eject a worker, at most half of the workers
+of a model, and the time between two probes doubles. A worker also counts as failing when its first
+tokens come five times later than was predicted. Pure; time is passed in.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gateway.pool.task import Task
+from gateway.pool.workers import Worker
+
+_MAX_FAILURES = 5
+_MAX_SLOW = 3
+_SLOW_FACTOR = 5.0
+_SLOW_MIN_S = 1.0
+"""A first token that comes sooner is never late."""
+_N_GOOD = 3
+"""Probes in a row that must go well."""
+_PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
+"""Between two probes: at first, and at most."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """How the latest tasks of one worker went."""
+
+    n_failures: int = 0
+    n_slow: int = 0
+    n_good: int = 0
+    """Probes in a row that went well."""
+    n_read: int = 0
+    """Prompts that it has read: before the first one, a prediction is a guess."""
+    pause_s: float = _PAUSE_S
+    probe_at: float = 0.0
+
+
+class OutlierDetection:
+    """The records of all workers; it alone changes `Worker.is_ejected` and `Worker.may_probe`."""
+
+    def __init__(self, workers: dict[str, Worker]) -> None:
+        self._workers = workers
+        self._records: dict[str, _Record] = {}
+        """By the key of the connection."""
+
+    def __repr__(self) -> str:
+        return f"<OutlierDetection records={len(self._records)}>"
+
+    def gone(self, worker: Worker) -> None:
+        """Note that a worker takes nothing more; if too many others are ejected, let some in."""
+        self._records.pop(worker.key, None)
+        ready = [w for w in self._workers.values() if w.model == worker.model and w.is_ready]
+        ejected = [one for one in ready if one.is_ejected]
+        for one in ejected[: len(ejected) - len(ready) // 2]:
+            self._let_in(one)
+
+    def assigned(self, task: Task, expected_s: float) -> None:
+        """Note a task that goes to a worker; to one that is ejected it is a probe."""
+        worker = self._workers[task.worker]
+        record = self._of(worker)
+        task.expected_s = expected_s if record.n_read and not worker.is_sleeping else 0.0
+        if worker.is_ejected:
+            worker.may_probe = False
+
+    def read(self, task: Task, now: float) -> bool:
+        """Note the first delta of a task; true if its worker is ejected by that."""
+        worker = self._workers[task.worker]
+        record = self._of(worker)
+        record.n_read += 1
+        limit_s = max(_SLOW_MIN_S, _SLOW_FACTOR * task.expected_s)
+        if not task.expected_s or now - task.assigned_at <= limit_s:
+            record.n_slow = 0
+            return False
+        record.n_slow += 1
+        return self._judge(worker, record, record.n_slow >= _MAX_SLOW, now)
+
+    def ended(self, task: Task, now: float, *, failed: bool) -> bool:
+        """Note the end of an attempt; true if its worker is ejected by that."""
+        worker = self._workers[task.worker]
+        record = self._of(worker)
+        if failed:
+            record.n_failures += 1
+            return self._judge(worker, record, record.n_failures >= _MAX_FAILURES, now)
+        record.n_failures = 0
+        if worker.is_ejected and not record.n_slow:
+            record.n_good += 1
+            record.pause_s, record.probe_at = _PAUSE_S, now
+            if record.n_good >= _N_GOOD:
+                self._let_in(worker)
+        return False
+
+    def due(self, now: float) -> list[Worker]:
+        """Let ejected workers have their next probe; return those that may have one now."""
+        found: list[Worker] = []
+        for worker in self._workers.values():
+            if worker.is_ejected and not worker.may_probe and not worker.tasks:
+                worker.may_probe = self._of(worker).probe_at <= now
+                if worker.may_probe:
+                    found.append(worker)
+        return found
+
+    def _judge(self, worker: Worker, record: _Record, is_bad: bool, now: float) -> bool:
+        """Eject a worker, or let it wait longer for its next probe."""
+        if worker.is_ejected:
+            record.n_good = 0
+            record.pause_s = min(2 * record.pause_s, _MAX_PAUSE_S)
+            record.probe_at = now + record.pause_s
+            return False
+        if not is_bad or not worker.is_ready or not _may_eject(worker, self._workers.values()):
+            return False
+        worker.is_ejected, worker.may_probe = True, False
+        record.n_good, record.pause_s, record.probe_at = 0, _PAUSE_S, now + _PAUSE_S
+        return True
+
+    def _let_in(self, worker: Worker) -> None:
+        worker.is_ejected = worker.may_probe = False
+        self._records[worker.key] = _Record(n_read=self._of(worker).n_read)
+
+    def _of(self, worker: Worker) -> _Record:
+        return self._records.setdefault(worker.key, _Record())
+
+
+def _may_eject(worker: Worker, workers: Iterable[Worker]) -> bool:
+    """Tell whether no more than half of the workers of its model would be ejected with it."""
+    ready = [one for one in workers if one.model == worker.model and one.is_ready]
+    return 2 * (1 + sum(one.is_ejected for one in ready)) <= len(ready)

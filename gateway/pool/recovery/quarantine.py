@@ -1,0 +1,207 @@
+"""Which requests kill workers: they are refused after two deaths, and others never.
+
+When a worker dies, each task that it had is a suspect. Nothing tells the one that killed it from
+those that only were there, and often none did: somebody killed the process. So a suspect is tried:
+
+- It goes on at another worker, but not beside another suspect, until it has gone beyond the place
+  where its worker died. Then it is cleared. That takes as long as reading its prompt and a step or
+  two, so eight suspects have gone on after a moment.
+- If that worker dies meanwhile, at most one suspect was there, and it has two deaths.
+- Two workers that are killed from outside one after the other look the same, so it is held for ten
+  seconds. A worker that dies without it, then or in the last minute, shows that something else
+  kills workers: the suspect is let go, and held again only after two more deaths for each of
+  those. If none dies meanwhile, the suspect was the cause: it is refused for an hour.
+
+A request that goes a little further each time is never tried at one place; after sixteen deaths in
+a row that all had it, it is refused too. Pure; time is passed in.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from gateway.pool.recovery.suspect import QuarantineView, Suspect
+from protocol.errors import ErrorCode, TaskError
+
+if TYPE_CHECKING:
+    from gateway.pool.task import Task
+
+DOUBT_S = 10.0
+"""How long a suspect is held after its second death."""
+REFUSED_S = 3600.0
+_MEMORY_S = 60.0
+"""How long another death speaks for a suspect."""
+_SUSPECTED_S = 600.0
+"""How long a death is held against a request that did not come back."""
+_MAX_DEATHS = 2
+_MAX_DEATHS_FOR_OTHER = 2
+"""Deaths more that a suspect may have for each death without it."""
+_MAX_LOSSES = 16
+_MAX_SUSPECTS = 1024
+_N_DELTAS = 3
+"""Deltas that clear a suspect: those of the last step or two are lost with a worker."""
+_PLACE_S = 3.0
+"""After so long another suspect may go to the same worker: some prompts take minutes to read."""
+
+
+class Quarantine:
+    """All suspects, and the deaths of the last minute."""
+
+    def __init__(self) -> None:
+        self._suspects: OrderedDict[bytes, Suspect] = OrderedDict()
+        """By fingerprint, the one seen longest ago first."""
+        self._deaths: deque[tuple[float, frozenset[bytes]]] = deque()
+        """Time of each death, and the fingerprints that were there."""
+
+    def __repr__(self) -> str:
+        return f"<Quarantine suspects={len(self._suspects)}>"
+
+    def admit(self, task: "Task", now: float) -> None:
+        """Note what is held against a new task; raises `TaskError` if it is refused."""
+        fingerprint = task.spec.fingerprint
+        if not self._suspects or fingerprint is None:
+            return
+        suspect = self._suspects.get(fingerprint.digest)
+        if suspect is None:
+            return
+        if suspect.refused_until > now:
+            suspect.n_refused += 1
+            raise refusal(suspect)
+        if suspect.refused_until or now - suspect.seen_at > _SUSPECTED_S:
+            self._forget(suspect)
+            return
+        task.suspect, task.n_proven = suspect, suspect.n_tokens
+
+    def died(self, had: Mapping[int, "Task"], tasks: Mapping[int, "Task"], now: float) -> None:
+        """Note the death of a worker that had some of all tasks."""
+        for task_id, task in tasks.items():
+            if task_id not in had:
+                task.n_losses = 0
+        aboard = had.values()
+        on_trial = {task.suspect for task in aboard if task.is_on_trial}
+        for task in aboard:
+            self._accuse(task, now)
+        suspects = {one.suspect for one in aboard if one.suspect is not None}
+        self._remember(frozenset(one.fingerprint for one in suspects), now)
+        for suspect in suspects:
+            suspect.n_deaths += 1
+            suspect.seen_at = now
+        if len(on_trial) == 1:
+            (tried,) = on_trial
+            assert tried is not None
+            self._judge(tried, now)
+        for task in aboard:
+            if task.n_losses >= _MAX_LOSSES and task.suspect is not None:
+                task.suspect.n_deaths = task.n_losses
+                self._refuse(task.suspect, now)
+        for other in self._suspects.values():
+            if other not in suspects:
+                other.held_until = 0.0
+
+    def has_room(self, task: "Task", aboard: Iterable["Task"], now: float) -> bool:
+        """Tell whether a suspect may go to the worker that has these tasks."""
+        suspect = task.suspect
+        assert suspect is not None
+        if suspect.held_until or suspect.refused_until:
+            return False
+        for other in aboard:
+            rival = other.suspect
+            if rival is None or rival is suspect or not rival.n_deaths:
+                continue
+            is_alone = max(suspect.n_deaths, rival.n_deaths) > 1
+            if is_alone or now - other.assigned_at < _PLACE_S:
+                return False
+        return True
+
+    def progressed(self, task: "Task") -> bool:
+        """Note a delta of a task; true if nothing is held against it any more."""
+        if not task.is_on_trial:
+            return True
+        if task.n_deltas < _N_DELTAS or len(task.answer.tokens) <= task.n_proven:
+            return False
+        self.cleared(task)
+        return True
+
+    def cleared(self, task: "Task") -> None:
+        """Drop what is held against a task: it went on, or has ended well."""
+        suspect, task.suspect = task.suspect, None
+        if suspect is not None and not suspect.refused_until:
+            self._forget(suspect)
+
+    def convict(self, now: float) -> bool:
+        """Refuse the suspects that were held long enough; tell whether anybody is suspected."""
+        for suspect in list(self._suspects.values()):
+            if suspect.held_until and suspect.held_until <= now:
+                self._refuse(suspect, now)
+        return bool(self._suspects)
+
+    def views(self, now: float) -> tuple[QuarantineView, ...]:
+        """List what is refused."""
+        return tuple(
+            QuarantineView(
+                fingerprint=one.fingerprint.hex(),
+                n_deaths=one.n_deaths,
+                age_s=now - one.since,
+                left_s=one.refused_until - now,
+                n_refused=one.n_refused,
+            )
+            for one in self._suspects.values()
+            if one.refused_until > now
+        )
+
+    def release(self, fingerprint: str = "") -> int:
+        """Let in what is refused: one fingerprint, or all; return how many."""
+        found = [
+            one
+            for one in self._suspects.values()
+            if one.refused_until and fingerprint in ("", one.fingerprint.hex())
+        ]
+        for one in found:
+            self._forget(one)
+        return len(found)
+
+    def _accuse(self, task: "Task", now: float) -> None:
+        """Hold a death against a task."""
+        task.n_losses += 1
+        task.n_proven = len(task.answer.tokens)
+        if task.suspect is not None:
+            key = task.suspect.fingerprint
+        elif task.spec.fingerprint is not None:
+            key = task.spec.fingerprint.digest
+        else:
+            key = b"task %d" % task.task_id
+        suspect = self._suspects.get(key) or task.suspect or Suspect(key, since=now, seen_at=now)
+        task.suspect = self._suspects[key] = suspect
+        suspect.n_tokens = max(suspect.n_tokens, task.n_proven)
+        self._suspects.move_to_end(key)
+        if len(self._suspects) > _MAX_SUSPECTS:
+            _, forgotten = self._suspects.popitem(last=False)
+            forgotten.n_deaths, forgotten.held_until = 0, 0.0
+
+    def _judge(self, suspect: Suspect, now: float) -> None:
+        """Hold a suspect that alone was tried at a worker that died, if it was often enough."""
+        n_others = sum(suspect.fingerprint not in aboard for _, aboard in self._deaths)
+        limit = min(_MAX_DEATHS + _MAX_DEATHS_FOR_OTHER * n_others, _MAX_LOSSES)
+        if suspect.n_deaths >= limit:
+            suspect.held_until = now + DOUBT_S
+
+    def _refuse(self, suspect: Suspect, now: float) -> None:
+        suspect.held_until, suspect.refused_until = 0.0, now + REFUSED_S
+        # Its deaths are explained: they speak for nobody else.
+        kept = [one for one in self._deaths if suspect.fingerprint not in one[1]]
+        self._deaths = deque(kept)
+
+    def _remember(self, aboard: frozenset[bytes], now: float) -> None:
+        self._deaths.append((now, aboard))
+        while self._deaths[0][0] < now - _MEMORY_S:
+            self._deaths.popleft()
+
+    def _forget(self, suspect: Suspect) -> None:
+        suspect.n_deaths, suspect.held_until, suspect.refused_until = 0, 0.0, 0.0
+        self._suspects.pop(suspect.fingerprint, None)
+
+
+def refusal(suspect: Suspect) -> TaskError:
+    """Return the error of a request that is refused."""
+    text = f"{suspect.n_deaths} workers died with this request; it is refused for an hour"
+    return TaskError(ErrorCode.QUARANTINED, text)

@@ -1,0 +1,239 @@
+"""Requests that kill workers are refused after two deaths; those that were only there never are."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from gateway.pool.actions import Action
+from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.recovery.quarantine import DOUBT_S, REFUSED_S
+from gateway.pool.recovery.suspect import Fingerprint
+from gateway.pool.task import Task, TaskSpec
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire.messages import Generate, TaskKey
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import Rerank
+from tests.gateway.dispatching import card, dispatcher, done, failures, places, read, started, task
+
+
+def named(task_id: int, prompt: str, **params: object) -> TaskSpec:
+    """A task for a request with this prompt."""
+    request = Generate(prompt=prompt, params=SamplingParams(**params))  # type: ignore[arg-type]  # a test's choice
+    return replace(task(task_id), fingerprint=Fingerprint(request))
+
+
+def restart(pool: Dispatcher, key: str, now: float, n_slots: int = 8) -> list[tuple[int, str]]:
+    pool.worker_hello(key, key.split(":", maxsplit=1)[0], "m")
+    return places(pool.worker_ready(key, card(n_slots), now))
+
+
+def test_a_fingerprint_is_of_the_prompt_and_the_parameters_but_not_of_the_seed() -> None:
+    def digest(prompt: str, **params: object) -> bytes:
+        fingerprint = named(1, prompt, **params).fingerprint
+        assert fingerprint is not None
+        return fingerprint.digest
+
+    assert digest("x") == digest("x", seed=4, stream=True, id_slot=1)
+    assert len({digest("x"), digest("y"), digest("x", top_k=3)}) == 3
+    side = [Fingerprint(Rerank(query=query, documents=("a",))).digest for query in ("q", "r", "q")]
+    assert side[0] == side[2] != side[1]
+
+
+def test_a_request_that_kills_two_workers_is_refused_for_an_hour() -> None:
+    pool = dispatcher("a", "b", "c")
+    pool.submit(named(1, "poison"), 0.0)
+    assert places(pool.worker_lost("a", 1.0)) == [(1, "b")]
+    assert pool.worker_lost("b", 2.0) == []
+    assert pool.expire(2.0 + DOUBT_S - 0.1) == []
+    assert failures(pool.expire(2.0 + DOUBT_S)) == {1: ErrorCode.QUARANTINED}
+    assert pool.workers["c"].tasks == {}
+    with pytest.raises(TaskError) as caught:
+        pool.submit(named(2, "poison", seed=3), 20.0)
+    assert caught.value.code is ErrorCode.QUARANTINED
+    (view,) = pool.quarantine.views(20.0)
+    assert (view.n_deaths, view.n_refused, view.age_s) == (2, 1, 19.0)
+    assert places(pool.submit(named(3, "innocent"), 20.0)) == [(3, "c")]
+    assert places(pool.submit(named(4, "poison"), 13.0 + REFUSED_S)) == []  # c is busy
+    assert pool.quarantine.views(13.0 + REFUSED_S) == ()
+
+
+def test_an_operator_lets_a_request_in_again() -> None:
+    pool = dispatcher("a", "b", "c")
+    pool.submit(named(1, "poison"), 0.0)
+    pool.worker_lost("a", 1.0)
+    pool.worker_lost("b", 2.0)
+    pool.expire(12.0)
+    (view,) = pool.quarantine.views(12.0)
+    assert pool.quarantine.release("00") == 0
+    assert pool.quarantine.release(view.fingerprint) == 1
+    assert places(pool.submit(named(2, "poison"), 13.0)) == [(2, "c")]
+
+
+def test_the_first_death_counts_also_if_the_client_sends_the_request_again() -> None:
+    pool = dispatcher("a", "b", "c")
+    pool.submit(named(1, "poison"), 0.0)
+    pool.cancel(1)
+    pool.worker_lost("a", 1.0)
+    pool.submit(named(2, "poison", seed=9), 2.0)
+    pool.worker_lost("b", 3.0)
+    assert failures(pool.expire(14.0)) == {2: ErrorCode.QUARANTINED}
+
+
+def test_eight_streams_on_a_killed_worker_are_tried_one_by_one_and_cleared() -> None:
+    pool = dispatcher("a", n_slots=8)
+    for i in range(8):
+        pool.submit(named(i, f"prompt {i}"), 0.0)
+        read(pool, "a", i)
+    restart(pool, "b", 0.5)
+    assert places(pool.worker_lost("a", 1.0)) == [(0, "b")]
+    for i in range(7):
+        assert read(pool, "b", i, attempt=1, n_deltas=2) == []
+        assert places(read(pool, "b", i, attempt=1, n_deltas=1)) == [(i + 1, "b")]
+    read(pool, "b", 7, attempt=1)
+    assert not any(one.is_on_trial for one in pool.tasks.values())
+    assert repr(pool.quarantine) == "<Quarantine suspects=0>"
+
+
+def test_a_prompt_that_takes_long_to_read_does_not_keep_other_suspects_waiting() -> None:
+    pool = dispatcher("a", n_slots=2)
+    for i in range(2):
+        pool.submit(named(i, f"prompt {i}"), 0.0)
+    restart(pool, "b", 0.5)
+    assert places(pool.worker_lost("a", 1.0)) == [(0, "b")]
+    assert places(pool.expire(3.9)) == []
+    assert places(pool.expire(4.1)) == [(1, "b")]
+
+
+def test_of_eight_streams_only_the_one_that_was_tried_is_held_and_the_others_go_on() -> None:
+    pool = dispatcher("a", n_slots=8)
+    for i in range(8):
+        pool.submit(named(i, f"prompt {i}"), 0.0)
+        read(pool, "a", i)
+    restart(pool, "b", 0.5)
+    pool.worker_lost("a", 1.0)
+    for i in range(3):
+        read(pool, "b", i, attempt=1)
+    read(pool, "b", 3, attempt=1, n_deltas=1)  # the last steps of a worker may be lost with it
+    restart(pool, "c", 2.0)
+    pool.worker_lost("b", 3.0)
+    held = pool.tasks[3]
+    assert held.worker == ""
+    while unread := [one for one in pool.workers["c"].tasks.values() if not one.is_read]:
+        read(pool, "c", unread[0].task_id, attempt=unread[0].attempt)
+    assert set(pool.workers["c"].tasks) == {0, 1, 2, 4, 5, 6, 7}
+    assert failures(pool.expire(13.1)) == {3: ErrorCode.QUARANTINED}
+    assert set(pool.tasks) == {0, 1, 2, 4, 5, 6, 7}
+
+
+def test_a_death_without_the_suspect_shows_that_it_was_not_the_cause() -> None:
+    pool = dispatcher("a", "b", "c", "d")
+    pool.submit(named(1, "innocent"), 0.0)
+    pool.worker_lost("a", 1.0)
+    pool.worker_lost("b", 2.0)
+    assert pool.tasks[1].worker == ""
+    pool.worker_lost("c", 3.0)
+    assert pool.tasks[1].worker == "d"
+    assert pool.ended("d", done(1, attempt=2), 4.0)
+    assert pool.expire(20.0) == []
+    assert not pool.quarantine.views(20.0)
+
+
+def test_a_drain_or_an_order_to_stop_counts_against_nobody() -> None:
+    pool = dispatcher("a", "b", "c")
+    pool.submit(named(1, "innocent"), 0.0)
+    pool.worker_lost("a", 1.0, died=False)
+    pool.worker_lost("b", 2.0, died=False)
+    assert pool.tasks[1].worker == "c"
+    assert not pool.tasks[1].is_on_trial
+
+
+def test_a_request_that_goes_a_little_further_each_time_is_refused_in_the_end() -> None:
+    pool = dispatcher("a:0")
+    pool.submit(named(1, "poison"), 0.0)
+    n_deaths = 0
+    while 1 in pool.tasks:
+        one = pool.tasks[1]
+        read(pool, one.worker, 1, attempt=one.attempt, n_deltas=5)
+        n_deaths += 1
+        actions = pool.worker_lost(one.worker, float(n_deaths))
+        if 1 in pool.tasks:
+            assert restart(pool, f"a:{n_deaths}", n_deaths + 0.5) == [(1, f"a:{n_deaths}")]
+    assert n_deaths == 16
+    assert failures(actions) == {1: ErrorCode.QUARANTINED}
+
+
+def test_the_table_is_bounded() -> None:
+    pool = dispatcher("a:0", n_slots=64)
+    for n in range(40):
+        for i in range(64 * n, 64 * n + 64):
+            pool.submit(named(i, f"prompt {i}"), float(n))
+            pool.cancel(i)
+        pool.worker_lost(f"a:{n}", n + 0.5)
+        restart(pool, f"a:{n + 1}", n + 0.6, n_slots=64)
+    assert repr(pool.quarantine) == "<Quarantine suspects=1024>"
+
+
+class Killing:
+    """Two workers of eight slots under load, in virtual time; one or the other is killed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.pool = dispatcher("a:0", "b:0", n_slots=8)
+        self.now = 0.0
+        self.n_ids = 0
+        self.n_deaths = 0
+        self.refused: dict[int, ErrorCode] = {}
+        self.reading: dict[tuple[int, int], int] = {}
+        """Steps that an attempt has still to read."""
+
+    def run(self, n_kills: int) -> None:
+        """Kill at random moments until so many workers were killed."""
+        next_kill = 1.0
+        while n_kills and self.now < 400:
+            self.now += 0.02
+            while len(self.pool.tasks) < 12:
+                self.pool.submit(named(self.n_ids, f"prompt {self.n_ids}"), self.now)
+                self.n_ids += 1
+            for worker in list(self.pool.workers.values()):
+                self.step(list(worker.tasks.values()))
+            self.note(self.pool.expire(self.now))
+            if self.now > next_kill and len(self.pool.workers) == 2:
+                self.kill(self.random.choice(list(self.pool.workers)))
+                n_kills -= 1
+                next_kill = self.now + self.random.expovariate(1.0)
+            for name in "ab":
+                alive = any(worker.key[0] == name for worker in self.pool.workers.values())
+                if not alive and self.random.random() < 0.05:
+                    self.n_deaths += 1
+                    restart(self.pool, f"{name}:{self.n_deaths}", self.now)
+
+    def step(self, tasks: list[Task]) -> None:
+        for one in tasks:
+            attempt = (one.task_id, one.attempt)
+            left = self.reading.setdefault(attempt, self.random.randrange(2, 25))
+            self.reading[attempt] = left - 1
+            if left > 0:
+                continue
+            key = TaskKey(*attempt)
+            self.pool.started(one.worker, started(*attempt[:1], attempt=attempt[1]), self.now)
+            one.answer.tokens.append(1)
+            if not one.is_read:
+                self.pool.prompt_read(one.worker, key, self.now)
+            if len(one.answer.tokens) > 100 + one.task_id % 50:
+                self.pool.ended(one.worker, done(*attempt), self.now)
+
+    def note(self, actions: Sequence[Action]) -> None:
+        self.refused.update(failures(actions))
+
+    def kill(self, key: str) -> None:
+        self.note(self.pool.worker_lost(key, self.now))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_fifty_kills_in_a_row_under_load_refuse_no_request(seed: int) -> None:
+    killing = Killing(seed)
+    killing.run(50)
+    assert killing.refused == {}
+    assert killing.now < 400
