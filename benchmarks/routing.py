@@ -200,7 +200,7 @@ def main(rounds: int) -> None:
             print(f"  {name:32} {measure(pool)}")
         pool.fill(n_workers * (N_SLOTS + 1) + WAITING - len(pool.running))
         ends = decisions(pool, rounds)[1]
-        name = f"{pool.pool.n_waiting} wait: an end decides"
+        name = f"{len(pool.pool.queue)} wait: an end decides"
         print(f"  {name:32} {spread(ends)}")
     one, two = two_gateways()
     print(f"two gateways, four workers: {two / one:.1%} of the cached tokens of one (simulated)")

@@ -21,7 +21,7 @@ from gateway.metrics.families import histograms, labelled
 from gateway.metrics.llama_server import Snapshot, legacy_text
 from gateway.metrics.loop_lag import LoopLag
 from gateway.metrics.rates import TokenRates
-from gateway.metrics.recovery import RecoveryCounts, recovery_families
+from gateway.metrics.recovery import recovery_families
 from protocol.wire.facts import Stats
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,9 @@ class Metrics:
         self.rates = TokenRates()
         self.tasks: Counter[tuple[str, str]] = Counter()
         self.losses: Counter[tuple[str, str]] = Counter()
-        self.recovery = RecoveryCounts()
+        self.moves: Counter[tuple[str, str, str]] = Counter()
+        """By model, cause, and whether a part of the answer was there (`begun`, else `none`)."""
+        self.reread: Counter[tuple[str]] = Counter()
         self.routes: Counter[tuple[str, str]] = Counter()
         self.expected: Counter[tuple[str]] = Counter()
         self.found: Counter[tuple[str]] = Counter()
@@ -105,6 +107,14 @@ class Metrics:
         """Count the prompt tokens that were expected in a cache, and those that were found."""
         self.expected[(model,)] += expected
         self.found[(model,)] += found
+
+    def moved(self, model: str, cause: str | None, *, has_begun: bool) -> None:
+        """Count a task that left its worker for another one."""
+        self.moves[model, cause or "", "begun" if has_begun else "none"] += 1
+
+    def read_again(self, model: str, n_tokens: int) -> None:
+        """Count the tokens that were read again because a task went on elsewhere."""
+        self.reread[(model,)] += n_tokens
 
     def worker_lost(self, worker: str, model: str) -> None:
         """Count a lost connection of a worker."""
@@ -320,7 +330,8 @@ class _Own(Collector):
 
     def _recovery(self) -> Iterator[Metric]:
         workers = [(one.model, one.is_ejected) for one in self._view.workers()]
-        yield from recovery_families(self._metrics.recovery, workers, self._view.n_quarantined())
+        moves, reread = self._metrics.moves, self._metrics.reread
+        yield from recovery_families(moves, reread, workers, self._view.n_quarantined())
 
     def _connections(self) -> Iterator[Metric]:
         counts = self._metrics.connections

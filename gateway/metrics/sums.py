@@ -17,9 +17,9 @@ Counted = Mapping[str, Any]
 
 _COUNTERS = (
     *("tasks", "losses", "routes", "expected", "found", "faults"),
-    *("event_streams", "http_statuses"),
+    *("event_streams", "http_statuses", "moves", "reread"),
 )
-_LATENCIES = ("ttft", "itl", "queue")
+_LATENCIES = ("ttft", "itl", "queue", "gap")
 
 
 def snapshot(metrics: Metrics, depths: Mapping[str, int]) -> dict[str, Any]:
@@ -119,3 +119,7 @@ class HostView:
         for one in self._others:
             depths.update(one.get("depths", {}))
         return depths
+
+    def n_quarantined(self) -> int:
+        """Count the requests that this gateway refuses because workers died with them."""
+        return self._pool.n_quarantined()

@@ -159,7 +159,7 @@ class TaskTransport:
         request = stream.request
         if action.attempt:
             request = stream.go_on()
-            moved = self._metrics.recovery.moved
+            moved = self._metrics.moved
             moved(task.spec.model, task.cause, has_begun=task.answer.has_begun)
         else:
             stream.latencies.queue.observe(task.queued_s)
@@ -384,7 +384,7 @@ class TaskTransport:
             message = dataclasses.replace(message, slot=slot)
             self._metrics.reused(task.spec.model, expected=task.n_expected, found=task.n_cached)
             if task.n_begun:
-                self._metrics.recovery.read_again(task.spec.model, message.n_reread)
+                self._metrics.read_again(task.spec.model, message.n_reread)
         # Of a second worker a client hears nothing but the rest of the answer.
         if answer.told_attempt in (-1, lease.attempt):
             answer.told_attempt = lease.attempt

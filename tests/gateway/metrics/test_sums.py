@@ -24,6 +24,9 @@ class View:
     def queue_depths(self) -> dict[str, int]:
         return {"m": 1}
 
+    def n_quarantined(self) -> int:
+        return 0
+
 
 class OneGateway:
     """The metrics of a gateway and its way to the others."""

@@ -97,7 +97,7 @@ async def test_a_stream_goes_on_at_another_worker_and_its_client_sees_nothing(ri
     assert again.begun.tokens == (token_of("one"), token_of(" two"))
     assert (again.begun.n_text, again.begun.seed) == (len("one two"), 7)
     assert again.begun.predicted_ms > 0
-    counts = rig.metrics.recovery
+    counts = rig.metrics
     assert counts.moves == {("fake", "lost", "begun"): 1}
     assert counts.reread == {("fake",): 6}
     assert rig.metrics.of_model("fake").gap.total_s > 0
@@ -141,7 +141,7 @@ async def test_the_worker_that_fails_a_part_of_an_answer_is_replaced(rig: Rig) -
             key = m.TaskKey(stream.task_id)
             await broken.send(m.Envelope(key, failed(ErrorCode.INTERNAL, "cannot compute")))
             assert await text_of(stream) == " three"
-    assert rig.metrics.recovery.moves == {("fake", "failed", "begun"): 1}
+    assert rig.metrics.moves == {("fake", "failed", "begun"): 1}
 
 
 async def test_what_a_killed_worker_had_of_an_embedding_another_makes(rig: Rig) -> None:
@@ -290,7 +290,7 @@ async def test_the_streams_of_a_draining_worker_go_on_elsewhere(rig: Rig) -> Non
             await old.step()  # ends the attempt, which returns its credit
             await old.leave()
             await rig.until(1)
-    assert rig.metrics.recovery.moves == {("fake", "drained", "begun"): 1}
+    assert rig.metrics.moves == {("fake", "drained", "begun"): 1}
     assert rig.metrics.n_late == 0
     assert repr(rig.pool).endswith("tasks=0 waiting=0 leases=0>>")
 
