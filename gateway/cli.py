@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from gateway import server
+from gateway.pool.workers import ExpectedWorker
 from gateway.routes.predictions import for_vertex
 from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig
@@ -63,7 +64,7 @@ def gateway(
         if keys_on_stdin:
             pool = replace(pool, gateway=configs.load_keys(pool.gateway, _read_stdin()))
         config = of_index(configured(pool, flags), index)
-        code = server.run(config, Notifier.from_environ())
+        code = server.run(config, Notifier.from_environ(), expected(pool))
     except ConfigError as error:
         click.echo(f"llamapool gateway: {error}", err=True)
         code = EXIT_CONFIG
@@ -106,6 +107,15 @@ def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
     config = config if config.bind else replace(config, bind=(_local_endpoint(pool),))
     bound(config.bind, has_keys=bool(config.curve_key_file and config.worker_keys))
     return config
+
+
+def expected(pool: PoolConfig) -> list[ExpectedWorker]:
+    """List the workers whose names and slots are known from the configuration."""
+    return [
+        ExpectedWorker(one.name, one.alias, one.n_slots)
+        for one in pool.worker
+        if one.name and one.alias and one.count == 1 and one.n_slots > 0
+    ]
 
 
 def of_index(config: GatewayConfig, index: int) -> GatewayConfig:

@@ -8,6 +8,7 @@ import asyncio
 import gc
 import logging
 import ssl
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ from gateway.metrics.metrics import Metrics
 from gateway.models.loaded import LoadedModels
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
+from gateway.pool.workers import ExpectedWorker
 from gateway.siblings.host_metrics import HostMetrics
 from gateway.siblings.siblings import Siblings
 from gateway.succession import (
@@ -86,9 +88,12 @@ class GatewayParts:
         await self.pool.close()
 
 
-def parts_of(config: GatewayConfig, metrics: Metrics) -> GatewayParts:
+def parts_of(
+    config: GatewayConfig, metrics: Metrics, expected: Sequence[ExpectedWorker] = ()
+) -> GatewayParts:
     """Make the pool, and the router if the configuration has one; raises `ConfigError`."""
     pool = Pool(config, metrics)
+    pool.expect(expected)
     supervisor = SupervisorLink(
         config.control,
         ask=pool.complete,
@@ -108,8 +113,11 @@ def parts_of(config: GatewayConfig, metrics: Metrics) -> GatewayParts:
     return GatewayParts(pool, router, supervisor)
 
 
-def run(config: GatewayConfig, notifier: Notifier) -> int:
-    """Serve until a signal comes; returns the exit code, raises `ConfigError`."""
+def run(config: GatewayConfig, notifier: Notifier, expected: Sequence[ExpectedWorker] = ()) -> int:
+    """Serve until a signal comes; returns the exit code, raises `ConfigError`.
+
+    The slots of `expected` workers keep their ids while these are down.
+    """
     listeners = _listeners(config)
     config = listeners.config
     try:
@@ -120,7 +128,7 @@ def run(config: GatewayConfig, notifier: Notifier) -> int:
             )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             limit_threads(runner.get_loop(), config.n_threads)
-            return runner.run(_run(listeners, notifier))
+            return runner.run(_run(listeners, notifier, expected))
     finally:
         listeners.close()
 
@@ -139,13 +147,13 @@ def limit_threads(loop: asyncio.AbstractEventLoop, n_threads: int) -> None:
         loop.set_default_executor(ThreadPoolExecutor(n_threads))
 
 
-async def _run(listeners: Listeners, notifier: Notifier) -> int:
+async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[ExpectedWorker]) -> int:
     config = listeners.config
     signals = Signals()
     signals.install()
     metrics = Metrics()
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
-    parts = parts_of(config, metrics)
+    parts = parts_of(config, metrics, expected)
     siblings = Siblings(config.siblings)
     counted = HostMetrics(metrics, parts.pool, siblings)
     app = build_app(config, parts.pool, metrics, parts.router, parts.supervisor, siblings=siblings)

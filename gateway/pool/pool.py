@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gateway.metrics.metrics import Metrics, WorkerView
 from gateway.pool import status
@@ -24,6 +24,7 @@ from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from gateway.pool.task_transport import TaskTransport
 from gateway.pool.worker_calls import WorkerCalls
+from gateway.pool.workers import ExpectedWorker
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.wire import facts
@@ -234,6 +235,10 @@ class Pool:
     async def complete(self, worker: str, prompt: str, n_predict: int) -> str:
         """Ask one worker for its greedy answer to a prompt, also if it is held."""
         return await self._calls.complete(worker, prompt, n_predict)
+
+    def expect(self, workers: Sequence[ExpectedWorker]) -> None:
+        """Keep the slot ids of workers that are configured, also while they are down."""
+        self._dispatcher.slots.expect(workers)
 
     def has_worker(self, name: str) -> bool:
         """Whether a worker of this name is connected."""

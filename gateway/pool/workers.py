@@ -5,8 +5,9 @@ gateway counts it: taken when a task is assigned, returned by its terminal messa
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 from gateway.pool.task import Task, TaskSpec
 from protocol.wire.facts import ModelCard
@@ -226,11 +227,20 @@ class Worker:
         self.state = state
 
 
-class SlotMap:
-    """Slot ids of the pool: a range for each worker that ever was ready, in the order of names.
+class ExpectedWorker(NamedTuple):
+    """A worker that is configured, whether it runs or not."""
 
-    They follow from the names alone, so that they are the same at every gateway and after every
-    restart, in whatever order the workers connect.
+    name: str
+    model: str
+    n_slots: int
+
+
+class SlotMap:
+    """Slot ids of the pool: a range for each worker, in the order of names.
+
+    It has those that ever were ready, and those that are configured on this host. The ids follow
+    from the names alone, so that they are the same at every gateway and after every restart, in
+    whatever order the workers connect.
     """
 
     def __init__(self) -> None:
@@ -238,17 +248,31 @@ class SlotMap:
         """In the order of their names."""
         self._models: dict[str, str] = {}
         self._n_slots: dict[str, int] = {}
+        self._expected: set[str] = set()
+        """Names of workers that are configured and were not ready yet."""
 
     def __repr__(self) -> str:
         ranges = " ".join(f"{n}:{r.start}-{r.stop - 1}" for n, r in self._ranges.items())
         return f"<SlotMap {ranges}>".replace(" >", ">")
 
     def n_slots(self, model: str) -> int:
-        """Slots of all workers of a model that ever were ready."""
+        """Slots of all workers of a model that have ids."""
         return self._n_slots.get(model, 0)
+
+    def expect(self, workers: Sequence[ExpectedWorker]) -> None:
+        """Keep ranges for workers that are configured, as long as they are down."""
+        self._expected |= {one.name for one in workers} - self._ranges.keys()
+        new = {one.name: one for one in workers if one.name in self._expected}
+        self._models |= {name: one.model for name, one in new.items()}
+        sizes = {one: len(ids) for one, ids in self._ranges.items()}
+        self._arrange(sizes | {name: one.n_slots for name, one in new.items()})
 
     def reserve(self, name: str, card: ModelCard) -> None:
         """Give a worker its range; those of later names move if it is new or has changed."""
+        self._expected.discard(name)
+        replaced = name.partition("~")[0]  # a rolling change puts w~2 in the place of w
+        if replaced in self._expected:
+            self.forget(replaced)
         sizes = {one: len(ids) for one, ids in self._ranges.items()} | {name: card.n_slots}
         self._models[name] = card.name
         self._arrange(sizes)
@@ -265,6 +289,7 @@ class SlotMap:
 
     def forget(self, name: str) -> None:
         """Free the range of a worker that will not come back."""
+        self._expected.discard(name)
         if self._ranges.pop(name, None) is not None:
             del self._models[name]
             self._arrange({one: len(ids) for one, ids in self._ranges.items()})

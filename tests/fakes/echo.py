@@ -39,6 +39,8 @@ class FakeOptions:
     stall_s: float = 10.0
     """How long it may stand still, as it tells the gateway."""
     wire_version: int = WIRE_VERSION
+    connection: int = 0
+    """Its own number of the connection."""
     defaults: SamplingParams = SamplingParams()
     saves_slots: bool = False
     n_lora: int = 0

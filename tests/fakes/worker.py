@@ -87,7 +87,8 @@ class FakeWorker:
             self._socket.close(linger=0)
         self._sent = self._expected = 0
         self.n_connections += 1
-        identity = f"{self.options.name}:{self.epoch}:{self.n_connections}"
+        number = f"{self.options.connection}.{self.n_connections}"
+        identity = f"{self.options.name}:{self.epoch}:{number}"
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, identity.encode())
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -101,6 +102,7 @@ class FakeWorker:
             pid=os.getpid(),
             model=self.options.model,
             wire_version=self.options.wire_version,
+            connection=self.options.connection,
         )
         await self.send(hello)
         if self.options.ready:

@@ -34,7 +34,12 @@ class DemandNotes:
 
     def of(self, worker: Worker, now: float) -> Demand | None:
         """Return what a worker does not know yet of what waits for its credits."""
-        waiting = self._waiting(worker)
+        if not (worker.lacks_credit or worker.demanded[0]):
+            return None
+        return self._of(worker, now, is_slot_free=self._is_slot_free(worker.model))
+
+    def _of(self, worker: Worker, now: float, *, is_slot_free: bool) -> Demand | None:
+        waiting = self._waiting(worker, is_slot_free=is_slot_free)
         if waiting == worker.demanded:
             return None
         worker.demanded = waiting
@@ -57,17 +62,21 @@ class DemandNotes:
             shared = [one for one in self._workers.values() if one.is_shared and one.model == model]
             if len(shared) > most:
                 shared = heapq.nlargest(most, shared, key=lambda one: one.n_free)
-            told = ((worker.key, self.of(worker, now)) for worker in shared)
+            is_free = self._is_slot_free(model)
+            told = ((one.key, self._of(one, now, is_slot_free=is_free)) for one in shared)
             found += [(key, demand) for key, demand in told if demand is not None]
         return found
 
-    def _waiting(self, worker: Worker) -> Waiting:
-        """Count the tasks that would go to a worker if it gave a credit."""
+    def _waiting(self, worker: Worker, *, is_slot_free: bool) -> Waiting:
+        """Count the tasks that would go to a worker if it gave a credit.
+
+        With `is_slot_free` some worker that could be asked has a free slot.
+        """
         if not worker.lacks_credit:
             return NOBODY
         n, since = self._queue.waiting(worker.model)
         n -= self._deferral.n_kept(worker)
-        if n > 0 and not worker.n_free and self._is_free_elsewhere(worker):
+        if n > 0 and not worker.n_free and is_slot_free:
             n = 0
         for task in self._queue.bound_to(worker.name):
             if worker.n_free and task.spec.slot not in worker.slots:
@@ -75,9 +84,8 @@ class DemandNotes:
                 n = max(0, n) + 1
         return (n, since) if n > 0 else NOBODY
 
-    def _is_free_elsewhere(self, worker: Worker) -> bool:
-        return any(
-            one.n_free and one.lacks_credit
-            for one in self._workers.values()
-            if one.model == worker.model
-        )
+    def _is_slot_free(self, model: str) -> bool:
+        if not self._queue.waiting(model)[0]:
+            return False  # nobody asks
+        workers = self._workers.values()
+        return any(one.model == model and one.n_free and one.lacks_credit for one in workers)

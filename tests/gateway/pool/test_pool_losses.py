@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock
 
@@ -198,6 +199,24 @@ async def test_garbage_or_a_gap_ends_the_connection_and_nothing_else(
         await fake.until(lambda worker: worker.n_connections == 2)
         await rig.until(2)
         assert await text_of(rig.generate("still here")) == "still here"
+
+
+async def test_a_second_connection_of_a_worker_is_told_where_it_leads_and_not_taken(
+    rig: Rig,
+) -> None:
+    async with rig.workers(SLOW) as [fake]:
+        stream = rig.generate()
+        await fake.got(m.Generate)
+        second = FakeWorker(rig.endpoint, replace(SLOW, connection=1, ready=False))
+        second.epoch = fake.epoch
+        async with second:
+            await second.got(m.Welcome)
+            said = [*fake.received, *second.received]
+            assert len({one.gateway for one in said if isinstance(one, m.Welcome)}) == 1
+            await fake.step()
+            await reach(stream, m.Delta)
+            assert rig.pool.health().n_workers == 1
+            assert rig.metrics.losses["w0", "fake"] == 0
 
 
 async def test_a_worker_of_another_wire_version_is_refused(rig: Rig) -> None:

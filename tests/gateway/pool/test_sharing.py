@@ -1,10 +1,11 @@
 """A gateway that shares workers with others: credits as granted, demand, settings."""
 
 from gateway.pool.model_settings import ModelSettings
+from gateway.pool.workers import ExpectedWorker, SlotMap
 from protocol.wire.facts import SystemPrompt
 from protocol.wire.messages import Heartbeat
 from protocol.wire.sharing import Demand, SettingsTold
-from tests.gateway.dispatching import call, dispatcher, done, places, task
+from tests.gateway.dispatching import call, card, dispatcher, done, places, task
 
 
 def beat(granted: int, others: int = 0, *, is_shared: bool = True) -> Heartbeat:
@@ -153,3 +154,37 @@ def test_workers_that_nobody_knows_are_ignored() -> None:
     settings.told("gone", told(7, "z", 0.5))
     assert settings.set_scales("m", ()).version == (1, "a")
     settings.left("gone")
+
+
+# ---- slot ids ---------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_down_keeps_its_ids() -> None:
+    expected = [ExpectedWorker(f"w-{n}", "m", 2) for n in (1, 2, 10)]
+    one, other = SlotMap(), SlotMap()
+    for slots in (one, other):
+        slots.expect(expected)
+    one.reserve("w-10", card(2))
+    for name in ("w-1", "w-2", "w-10"):
+        other.reserve(name, card(2))
+    assert one.base("w-10") == other.base("w-10") == 4
+    assert one.n_slots("m") == 6
+    assert one.locate("m", 0) == ("w-1", 0), "a task for it waits until it is there"
+
+
+def test_a_worker_that_takes_the_place_of_a_configured_one_takes_its_ids_too() -> None:
+    slots = SlotMap()
+    slots.expect([ExpectedWorker("a", "m", 2), ExpectedWorker("b", "m", 2)])
+    slots.reserve("a~2", card(2))
+    assert (slots.base("a~2"), slots.base("b")) == (0, 2)
+    slots.forget("b")
+    assert slots.n_slots("m") == 2
+
+
+def test_a_worker_may_have_other_slots_than_were_expected() -> None:
+    slots = SlotMap()
+    slots.expect([ExpectedWorker("a", "m", 2), ExpectedWorker("b", "m", 2)])
+    slots.reserve("a", card(5))
+    assert slots.base("b") == 5
+    slots.expect([ExpectedWorker("a", "m", 2)])
+    assert slots.base("b") == 5, "what a worker says counts"
