@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -145,34 +145,60 @@ async def reload(args: argparse.Namespace) -> Tally:
 
 
 async def rollout(args: argparse.Namespace) -> Tally:
-    """`llamapool rollout` of all workers under load."""
-    shape = PoolShape(engine=args.engine, n_workers=3)
+    """`llamapool rollout` of all workers under load, then one with a wrong golden prompt."""
+    shape = PoolShape(engine=args.engine, n_workers=3, more=_SHORT_PROBATION)
     async with staged(shape, Rehearsal(args.seed), seed=args.seed) as scene:
-        n_ready: list[int] = []
-
-        async def watch() -> None:
-            while True:
-                n_ready.append(await _n_ready(scene))
-                await asyncio.sleep(0.1)
-
-        watching = asyncio.create_task(watch())
         tally = await _meanwhile(scene, args.requests, _roll)
-        watching.cancel()
-        tally.notes.append(f"workers ready at any time: at least {min(n_ready)} of 3")
+        before = await _workers(scene)
+        told = await _admin(scene, "rollout", "--golden", "Hello", *_WRONG, "--wait")
+        after = await _workers(scene)
+        is_back = told.code == 1 and after == before
+        tally.notes.append(
+            f"a wrong golden answer goes back by itself: {'yes' if is_back else 'NO'}"
+        )
         return tally
 
 
-async def _n_ready(scene: Scene) -> int:
-    return len({slot.get("worker") for slot in await scene.pool.get("/slots")})
+_SHORT_PROBATION = "[rollout]\nprobation_s = 1.0\n"
+_WRONG = ("--golden-answer", "no model answers this")
 
 
 async def _roll(scene: Scene) -> None:
-    """Run the command as an admin would."""
-    command = (sys.executable, "-P", "-m", "worker.admin", "rollout", "--wait")
-    runtime = ("--runtime-dir", str(scene.pool.folder / "run"))
-    process = await asyncio.create_subprocess_exec(*command, *runtime)
-    if await process.wait():
-        raise SystemExit("llamapool rollout failed")
+    """Replace all workers as an admin would, in both ways."""
+    for surge in ("on", "off"):
+        told = await _admin(scene, "rollout", "--golden", "Hello", "--surge", surge, "--wait")
+        found = orjson.loads((await _admin(scene, "status", "--json")).text)["rollout"]
+        print(
+            f"--surge {surge}: {found['n_done']} of {found['n_total']} workers replaced in "
+            f"{found['seconds']:g} s, {found['least_serving']} of {found['n_before']} served at "
+            "any time"
+        )
+        if told.code or found["least_serving"] < found["n_before"] - 1:
+            raise SystemExit(f"llamapool rollout failed: {told.text}")
+
+
+class Told(NamedTuple):
+    """What a command of an admin printed, and its exit code."""
+
+    code: int
+    text: str
+
+
+async def _admin(scene: Scene, *args: str) -> Told:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "worker.admin", *args),
+        *("--runtime-dir", str(scene.pool.folder / "run")),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode is not None
+    return Told(process.returncode, out.decode())
+
+
+async def _workers(scene: Scene) -> dict[str, int]:
+    """Return the processes of the workers by their names."""
+    rows = orjson.loads((await _admin(scene, "status", "--json")).text)["workers"]
+    return {row["name"]: row["pid"] for row in rows}
 
 
 async def _meanwhile(

@@ -286,6 +286,7 @@ BODIES: Mapping[str, Body] = {
             "surge": WORD,
         },
     ),
+    "RolloutEnd": Body(doc="Nothing: there is one rolling change at most."),
     "ModelOrder": Body(doc="Which model.", fields={"model": _MODEL}, required=("model",)),
 }
 

@@ -75,7 +75,7 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointText] = {
     **_aliases("/admin/drain", "WorkerOrder", "Take a worker out of service"),
     **_aliases("/admin/undrain", "WorkerOrder", "Start a drained worker again"),
     **_aliases("/admin/rollout", "Rollout", "Replace the workers, one at a time"),
-    **_aliases("/admin/rollout/abort", "", "End the rolling change and go back"),
+    **_aliases("/admin/rollout/abort", "RolloutEnd", "End the rolling change and go back"),
     ("DELETE", "/models"): EndpointText(summary="Refused: there are no downloads to delete"),
 }
 

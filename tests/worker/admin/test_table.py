@@ -1,0 +1,109 @@
+"""The status of a pool as a table, and how a pool is found."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.admin.client import AdminClient, AdminError, PoolAddress, find_pool
+from worker.admin.table import rollout_line, table
+
+WORKER: dict[str, Any] = {
+    "name": "h/w-1",
+    "host": "h",
+    "model": "m",
+    "state": "ready",
+    "n_slots": 4,
+    "n_busy": 3,
+    "n_waiting": 1,
+    "tokens_per_s": 12.34,
+    "n_restarts": 2,
+    "is_ejected": False,
+    "progress": None,
+    "retry_s": None,
+}
+ROLLOUT: dict[str, Any] = {
+    "state": "none",
+    "n_done": 0,
+    "n_total": 0,
+    "worker": "",
+    "step": "",
+    "why": "",
+    "seconds": 0.0,
+}
+
+
+def test_the_table_tells_workers_queue_and_gateways() -> None:
+    away = {**WORKER, "name": "h/w-2", "state": "quarantined", "retry_s": 9.0, "n_slots": 0}
+    far = {**WORKER, "name": "g/x", "host": "g", "n_restarts": None, "is_ejected": True}
+    status = {
+        "status": "ok",
+        "workers": [WORKER, {**away, "n_busy": 0, "tokens_per_s": 0.0}, far],
+        "queue": {"m": 5, "n": 0},
+        "gateways": [{"name": "gateway", "state": "ready", "n_restarts": 1}],
+        "rollout": ROLLOUT,
+    }
+    assert table(status).splitlines() == [
+        "WORKER  HOST  MODEL  STATE                      BUSY  QUEUE  TOKENS/S  RESTARTS",
+        "h/w-1   h     m      ready                       3/4      1      12.3         2",
+        "h/w-2   h     m      quarantined, again in 9 s   0/0      1       0.0         2",
+        "g/x     g     m      ready, ejected              3/4      1      12.3         -",
+        "",
+        "ok, 6 of 8 slots busy, 24.7 tokens/s, queue: 5 for m",
+        "gateways: gateway (ready, 1 restarts)",
+    ]
+
+
+def test_a_rolling_change_is_one_line() -> None:
+    going = {**ROLLOUT, "state": "running", "n_total": 2, "worker": "w", "step": "starting"}
+    assert rollout_line(going) == "rolling change running: 0 of 2 workers, w: starting (0 s)"
+    failed = {**ROLLOUT, "state": "failed", "n_total": 2, "why": "it died", "seconds": 1.5}
+    assert rollout_line(failed) == "rolling change failed: 0 of 2 workers; it died (1.5 s)"
+    assert rollout_line(ROLLOUT) == ""
+
+
+def listening(path: Path) -> socket.socket:
+    path.parent.mkdir(exist_ok=True)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(str(path))
+    sock.listen()
+    return sock
+
+
+def test_the_only_pool_of_this_user_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    with pytest.raises(AdminError, match="--runtime-dir"):
+        find_pool("", "", "")
+    (tmp_path / "llamapool-dead").mkdir()
+    with listening(tmp_path / "llamapool-a" / "admin.sock") as one:
+        assert find_pool("", "", "") == PoolAddress(path=one.getsockname())
+        with (
+            listening(tmp_path / "llamapool-b" / "admin.sock"),
+            pytest.raises(AdminError, match="2 pools run on this host"),
+        ):
+            find_pool("", "", "")
+
+
+def test_what_is_told_is_taken(tmp_path: Path) -> None:
+    assert find_pool("http://h:1", "k", "/x") == PoolAddress(url="http://h:1", key="k")
+    with pytest.raises(AdminError, match="no pool runs in"):
+        find_pool("", "", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://127.0.0.1:1", "no pool answers at http://127.0.0.1:1: Connection refused"),
+        ("ftp://h", "must be http://HOST:PORT"),
+        ("h:80", "must be http://HOST:PORT"),
+        ("http://h:x", "--url"),
+    ],
+)
+def test_addresses_that_do_not_work_are_named(url: str, message: str) -> None:
+    with pytest.raises(AdminError, match=message) as caught:
+        AdminClient(PoolAddress(url=url)).get("/admin/status")
+    assert caught.value.status == 0
