@@ -14,6 +14,7 @@ from worker.supervisor.children.restart_policy import EXIT_CONFIG
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
+SOCKETS = sorted(DEPLOY.glob("*.socket"))
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
@@ -37,7 +38,7 @@ def test_all_units_are_here() -> None:
 
 @needs_systemd
 def test_systemd_verifies_the_units(tmp_path: Path) -> None:
-    for path in UNITS:
+    for path in [*UNITS, *SOCKETS]:
         text = path.read_text().replace("/opt/llamapool/bin/llamapool", "/bin/true")
         # An instance of the template is what can be verified.
         (tmp_path / path.name.replace("@.", "@small-1.")).write_text(text)
@@ -88,6 +89,14 @@ def test_units_report_readiness_and_drain(path: Path) -> None:
     assert unit["RestartPreventExitStatus"] == str(EXIT_CONFIG)
     assert int(unit["WatchdogSec"]) > 0
     assert int(unit["TimeoutStopSec"]) > GatewayConfig().drain_timeout_s
+
+
+def test_a_reload_is_a_signal_and_each_socket_unit_has_its_service() -> None:
+    assert service(DEPLOY / "llamapool.service")["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert [path.stem for path in SOCKETS] == ["llamapool-gateway", "llamapool"]
+    for path in SOCKETS:
+        assert path.with_suffix(".service") in UNITS
+        assert f"ListenStream={GatewayConfig().host}:{GatewayConfig().port}\n" in path.read_text()
 
 
 def test_keys_are_a_credential_of_those_who_need_them() -> None:

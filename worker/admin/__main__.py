@@ -11,5 +11,6 @@ if __name__ == "__main__":
             "drain": commands.drain,
             "undrain": commands.undrain,
             "rollout": commands.rollout,
+            "reload": commands.reload,
         }
     )()

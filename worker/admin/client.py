@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import ssl
+import struct
 import tempfile
 import urllib.parse
 from dataclasses import dataclass
@@ -150,6 +151,14 @@ def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
         )
     folders = ", ".join(str(path.parent) for path in alive)
     raise AdminError(f"{len(alive)} pools run on this host: choose with --runtime-dir: {folders}")
+
+
+def supervisor_pid(folder: Path) -> int:
+    """Return the process that listens to the gateways in a runtime directory; raises `OSError`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.connect(str(folder / "control.sock"))
+        pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
 
 
 def _folders() -> list[Path]:

@@ -1,6 +1,8 @@
 """The commands that look at a running pool and change it."""
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +14,7 @@ import click
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
-from worker.admin.client import AdminClient, AdminError, find_pool
+from worker.admin.client import AdminClient, AdminError, find_pool, supervisor_pid
 from worker.admin.table import rollout_line, table
 from worker.settings.arguments import OptionCommand, given, with_options
 from worker.settings.resolve import anchored
@@ -200,6 +202,30 @@ def _options(values: Mapping[str, Any]) -> dict[str, Any]:
     parts = {"worker": config.worker[0], "sampling": config.worker[0].sampling}
     fields = ((field, *field.split(".", 1)) for field in said)
     return {field: getattr(parts[section], name) for field, section, name in fields}
+
+
+@click.command(context_settings=_CONTEXT)
+@click.option(
+    "--runtime-dir",
+    default="",
+    envvar="RUNTIME_DIRECTORY",
+    help="Runtime directory of a pool on this host; without it the only one of this user. "
+    "[env: RUNTIME_DIRECTORY]",
+)
+def reload(runtime_dir: str) -> None:
+    """Read the configuration of a pool on this host again, as SIGHUP does; its log tells the rest.
+
+    Gateways are replaced without a gap; workers whose configuration has changed are rolled.
+    """
+    try:
+        folder = Path(find_pool("", "", runtime_dir).path).parent
+        pid = supervisor_pid(folder)
+        os.kill(pid, signal.SIGHUP)
+    except AdminError as error:
+        raise _refuse(error) from None
+    except OSError as error:
+        raise _refuse(AdminError(f"cannot signal the supervisor: {error.strerror}")) from None
+    click.echo(f"process {pid} reads its configuration again")
 
 
 def _follow(client: AdminClient) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import Serve
-from tests.e2e.process import marked, wait_for_exit
+from tests.e2e.process import marked, python, wait_for_exit
 from tests.e2e.served import Served, eventually
 
 pytestmark = pytest.mark.slow
@@ -70,6 +71,19 @@ def test_reloads_under_load_fail_nothing(serve: Serve, *, keeps_alive: bool) -> 
     assert set(statuses) == {200} and len(statuses) > 20
     assert "worker lost" not in served.text.replace('cause="said bye', "")
     assert "unexpected" not in served.text
+
+
+def test_the_command_reloads_the_pool_of_a_runtime_directory(serve: Serve, tmp_path: Path) -> None:
+    served = serve(SLOW).wait_until_ready()
+    (pid,) = gateways(served)
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    folder = Path(words[words.index("--config") + 1]).parent
+    command = python("-m", "worker.admin", "reload", "--runtime-dir")
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"process {served.popen.pid} reads its configuration again\n"
+    served.wait_for("gateway replaced child=gateway")
+    gone = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert gone.returncode == 69 and "no pool runs in" in gone.stderr
 
 
 def test_the_new_gateway_has_the_new_keys(serve: Serve, tmp_path: Path) -> None:
