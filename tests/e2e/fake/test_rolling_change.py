@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,10 +65,13 @@ class Pool:
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    one = Pool(tmp_path, HEAD + WORKERS)
-    yield one
-    one.served.close()
+def pool() -> Iterator[Pool]:
+    with tempfile.TemporaryDirectory(prefix="lp-") as folder:  # short, for the sockets in it
+        one = Pool(Path(folder), HEAD + WORKERS)
+        try:
+            yield one
+        finally:
+            one.served.close()
 
 
 class Load:
