@@ -31,6 +31,8 @@ _SILENT_MIN_S = 3.0
 _SECOND_LOOK_S = 0.05
 _REST_S = 0.5
 """How long frames of a worker that died may still be on their way."""
+_MAX_NAME = 255
+"""Longest name of a worker or of its model, in characters: names stand in logs and metrics."""
 _MAX_REFUSED = 1024
 _RESET = codec.encode(-1, [Ping()])
 """A frame out of sequence, upon which a living worker connects anew."""
@@ -248,8 +250,8 @@ class WorkerConnections:
         if hello.wire_version != WIRE_VERSION or key.encode() != identity:
             self._refuse_version(identity, hello)
             return
-        if reason := self._access.misnamed(curve, hello.worker):
-            self._refuse(identity, hello.worker, reason)
+        if reason := _too_long(hello) or self._access.misnamed(curve, hello.worker):
+            self._refuse(identity, hello.worker[:_MAX_NAME], reason)
             return
         old = next((peer for peer in self._peers.values() if peer.name == hello.worker), None)
         if old is not None and (old.epoch, old.curve_key) != (hello.epoch, curve):
@@ -322,7 +324,7 @@ class WorkerConnections:
         logger.error(
             "worker refused",
             extra={
-                "worker": hello.worker,
+                "worker": hello.worker[:_MAX_NAME],
                 "cause": "it speaks another version of the wire protocol",
                 "wire_version": hello.wire_version,
                 "own_wire_version": WIRE_VERSION,
@@ -383,3 +385,8 @@ class WorkerConnections:
         for peer in list(self._peers.values()):
             if peer.socket is None or peer.socket.fd in ended:
                 self._reach(peer, [Ping()])
+
+
+def _too_long(hello: Hello) -> str:
+    is_long = max(len(hello.worker), len(hello.model)) > _MAX_NAME
+    return f"a name is longer than {_MAX_NAME} characters" if is_long else ""

@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import signal
+import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +18,7 @@ from typing import Any
 from gateway.soak.gate import GateAddress, TcpGate
 from gateway.soak.ledger import FaultRow, row_of
 from gateway.soak.load import Answers, SoakLoad, unbroken
-from gateway.soak.pool import SoakPool
+from gateway.soak.pool import PoolFailed, SoakPool
 from gateway.soak.requests import FAKE_TEMPLATE, SoakRequest, Traffic, TrafficShape
 
 ENGINES = ("fake", "model")
@@ -41,7 +43,11 @@ class PoolShape:
     gateway: Mapping[str, Any] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict)
     gated: str = ""
-    """Path of a Unix socket behind which a gate leads to the socket of the workers."""
+    """Path of a Unix socket behind which a gate leads to the socket of the workers.
+
+    `tcp`: the gate leads to `{bind_port}` and listens on `{gate_port}`, and `{folder}/keys` has
+    keys of CURVE for the gateway and for a worker `far`.
+    """
     copies_model: bool = False
     """Put a copy of the installed model at `{folder}/model.gguf`."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -153,8 +159,11 @@ async def staged(
         (folder / "slots").mkdir()
         if shape.copies_model:
             _copy_model(folder / "model.gguf")
-        pool = SoakPool(folder, shape.config(folder), shape.environment(folder))
-        gate = await _gate(shape, folder)
+        gate, ports = await _gate(shape, folder)
+        config = shape.config(folder)
+        for one, port in ports.items():
+            config = config.replace(one, str(port))
+        pool = SoakPool(folder, config, shape.environment(folder))
         try:
             await pool.start()
             requests, answers = await rehearsal.of(pool, traffic or shape.traffic)
@@ -166,13 +175,33 @@ async def staged(
             await pool.stop(signal.SIGKILL)
 
 
-async def _gate(shape: PoolShape, folder: Path) -> TcpGate | None:
+async def _gate(shape: PoolShape, folder: Path) -> tuple[TcpGate | None, dict[str, int]]:
+    """Open the gate, if there is one; returns it and the ports that the configuration names."""
     if not shape.gated:
-        return None
+        return None, {}
+    if shape.gated == "tcp":
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            bind_port = int(free.getsockname()[1])
+        for role, name in (("gateway", "gateway"), ("worker", "far")):
+            await _make_keys(folder / "keys", role, name)
+        gate = TcpGate(GateAddress(port=bind_port))
+        return gate, {"{bind_port}": bind_port, "{gate_port}": (await gate.open()).port}
     target = GateAddress(path=f"{folder}/run/workers.sock")
     gate = TcpGate(target, GateAddress(path=shape.gated.replace("{folder}", str(folder))))
     await gate.open()
-    return gate
+    return gate, {}
+
+
+async def _make_keys(folder: Path, role: str, name: str) -> None:
+    """Run `llamapool keygen`."""
+    command = "from worker.keygen import keygen; keygen()"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-c", command),
+        *(str(folder), "--name", name, "--role", role),
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    if await process.wait():
+        raise PoolFailed(f"no keys for {name}")
 
 
 def _copy_model(path: Path) -> None:

@@ -304,7 +304,6 @@ CASES = [
         pool=PoolShape(gateway={"gateways": 2}),
         n_retries=1,
         is_shared=True,
-        waits_for="a restarted gateway of two says 503 until its workers have dialled again",
     ),
     FaultCase(
         name="A12 all",
