@@ -38,6 +38,7 @@ class Dispatcher:
         queue_size: int = 0,
         queue_timeout_s: float = 60.0,
         router: RoutingPolicy | None = None,
+        settle_s: float = 0.0,
     ) -> None:
         self.workers: dict[str, Worker] = {}
         """By the key of their connection."""
@@ -49,7 +50,7 @@ class Dispatcher:
         """The newest card of every model that is or was ready."""
         self.draining = False
         self.queue = TaskQueue(timeout_s=queue_timeout_s)
-        self.quarantine = Quarantine()
+        self.quarantine = Quarantine(settle_s)
         self.outliers = OutlierDetection(self.workers)
         self.placement = TaskPlacement(self.workers, self.queue, self.router, self.quarantine)
         self.demand = DemandNotes(self.workers, self.queue, self.placement.deferral)

@@ -15,6 +15,7 @@ from gateway.metrics.metrics import Metrics, WorkerView
 from gateway.pool import status
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.model_settings import ModelSettings, Scales
+from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.recovery.suspect import Fingerprint, QuarantineView
 from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.routing.origin import Origin
@@ -47,7 +48,9 @@ class Pool:
         self._config = config
         self._metrics = metrics
         self._dispatcher = Dispatcher(
-            queue_size=config.queue_size, queue_timeout_s=config.queue_timeout_s
+            queue_size=config.queue_size,
+            queue_timeout_s=config.queue_timeout_s,
+            settle_s=SETTLE_S,
         )
         gateway = secrets.token_hex(8)
         self._settings = ModelSettings(gateway)

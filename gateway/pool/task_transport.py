@@ -15,6 +15,7 @@ from gateway.pool.connections import WorkerConnections
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDER_ID, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
+from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from protocol.config.config import GatewayConfig
@@ -80,6 +81,9 @@ class TaskTransport:
         if self._dispatcher.n_shared:
             for key, demand in self._dispatcher.demand.changed(now):
                 self._peers.post(key, demand)
+
+    def _expire(self) -> None:
+        self._perform(self._dispatcher.expire(self._now()) if self._streams else ())
 
     def tell(self, key: str, message: m.Message) -> None:
         """Send a worker a message that belongs to no task."""
@@ -159,8 +163,7 @@ class TaskTransport:
         request = stream.request
         if action.attempt:
             request = stream.go_on()
-            moved = self._metrics.moved
-            moved(task.spec.model, task.cause, has_begun=task.answer.has_begun)
+            self._metrics.moved(task.spec.model, task.cause, has_begun=task.answer.has_begun)
         else:
             stream.latencies.queue.observe(task.queued_s)
         if isinstance(request, m.Generate):
@@ -215,6 +218,7 @@ class TaskTransport:
         actions = self._dispatcher.worker_lost(peer.key, self._now(), died=died)
         if died:
             self._metrics.worker_lost(peer.name, peer.model)
+            asyncio.get_running_loop().call_later(1.1 * SETTLE_S, self._expire)
         level = logging.WARNING if died else logging.INFO
         logger.log(
             level,

@@ -38,10 +38,14 @@ def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
 
 
 def dispatcher(
-    *workers: str, n_slots: int = 1, n_prefetch: int = 0, queue_size: int = 0
+    *workers: str,
+    n_slots: int = 1,
+    n_prefetch: int = 0,
+    queue_size: int = 0,
+    settle_s: float = 0.0,
 ) -> Dispatcher:
     """A dispatcher with these workers ready; a worker's key is its name."""
-    one = Dispatcher(queue_size=queue_size, queue_timeout_s=10.0)
+    one = Dispatcher(queue_size=queue_size, queue_timeout_s=10.0, settle_s=settle_s)
     for name in workers:
         one.worker_hello(name, name, "m")
         one.worker_ready(name, card(n_slots, n_prefetch), 0.0)

@@ -26,6 +26,8 @@ from protocol.errors import ErrorCode, TaskError
 if TYPE_CHECKING:
     from gateway.pool.task import Task
 
+SETTLE_S = 0.1
+"""Deaths of several workers at one stroke are all noticed within this time."""
 DOUBT_S = 10.0
 """How long a suspect is held after its second death."""
 REFUSED_S = 3600.0
@@ -47,7 +49,9 @@ _PLACE_S = 3.0
 class Quarantine:
     """All suspects, and the deaths of the last minute."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle_s: float = 0.0) -> None:
+        self._settle_s = settle_s
+        """How long a suspect waits after a death, lest it goes to a worker that died with it."""
         self._suspects: OrderedDict[bytes, Suspect] = OrderedDict()
         """By fingerprint, the one seen longest ago first."""
         self._deaths: deque[tuple[float, frozenset[bytes]]] = deque()
@@ -102,7 +106,8 @@ class Quarantine:
         """Tell whether a suspect may go to the worker that has these tasks."""
         suspect = task.suspect
         assert suspect is not None
-        if suspect.held_until or suspect.refused_until:
+        is_early = 0 <= now - suspect.seen_at < self._settle_s and suspect.n_deaths > 0
+        if suspect.held_until or suspect.refused_until or is_early:
             return False
         for other in aboard:
             rival = other.suspect

@@ -140,6 +140,17 @@ def test_a_death_without_the_suspect_shows_that_it_was_not_the_cause() -> None:
     assert not pool.quarantine.views(20.0)
 
 
+def test_workers_that_die_at_one_stroke_count_once() -> None:
+    pool = dispatcher("a", "b", settle_s=0.1)
+    pool.submit(named(1, "innocent"), 0.0)
+    pool.worker_lost("a", 1.0)
+    assert pool.tasks[1].worker == ""
+    pool.worker_lost("b", 1.01)
+    restart(pool, "c", 1.02)
+    assert places(pool.expire(1.05)) == []
+    assert places(pool.expire(1.11)) == [(1, "c")]
+
+
 def test_a_drain_or_an_order_to_stop_counts_against_nobody() -> None:
     pool = dispatcher("a", "b", "c")
     pool.submit(named(1, "innocent"), 0.0)
