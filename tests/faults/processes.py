@@ -221,7 +221,6 @@ CASES = [
         name="A5",
         what="SIGKILL of all workers at once",
         inject=all_killed,
-        waits_for="a request asked twice at once counts two deaths at one stroke, as poison",
         is_shared=True,
     ),
     FaultCase(
