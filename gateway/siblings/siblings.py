@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -32,6 +33,8 @@ class Siblings:
         self.name = f"{os.getpid()}-{time.time_ns()}"
         self._responders: dict[str, Responder] = {}
         self._server: asyncio.Server | None = None
+        self._fd = -1
+        """The open folder: through it a path fits in 107 bytes, however long the folder's is."""
 
     def __repr__(self) -> str:
         return f"<Siblings {self.name} {sorted(self._responders)}>"
@@ -44,6 +47,8 @@ class Siblings:
         """Listen to the others."""
         if self.folder is not None:
             self.folder.mkdir(mode=0o700, exist_ok=True)
+            if sys.platform == "linux":
+                self._fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             path = self._path(self.name)
             self._server = await asyncio.start_unix_server(self._serve, path, limit=_LINE_BYTES)
             path.chmod(0o600)
@@ -54,6 +59,9 @@ class Siblings:
             self._server.close()
             self._server = None
             self._path(self.name).unlink(missing_ok=True)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     async def ask(self, question: str, **fields: Any) -> dict[str, Answer | None]:
         """Ask all others; returns the answers by name, None of those that did not answer in time.
@@ -105,4 +113,5 @@ class Siblings:
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None
-        return self.folder / f"{name}.sock"
+        folder = Path(f"/proc/self/fd/{self._fd}") if self._fd >= 0 else self.folder
+        return folder / f"{name}.sock"
