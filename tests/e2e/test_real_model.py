@@ -249,14 +249,14 @@ def test_props_describe_the_model(pool: Served) -> None:
     assert "<|im_start|>" in props["chat_template"]
 
 
-def test_kill_9_of_one_worker_leaves_the_other_streams_alone(pool: Served) -> None:
+def test_kill_9_of_one_of_two_workers_cuts_no_stream(pool: Served) -> None:
     with ThreadPoolExecutor(8) as threads:
         running = [threads.submit(stream_story, pool, i) for i in range(8)]
         assert eventually(lambda: not pool.is_idle() and busy(pool) == 8)
         name = next(one for one in workers_of(pool) if one.endswith("-1"))
         os.kill(pool.pid_of(name), signal.SIGKILL)
         ends = [future.result() for future in running]
-    assert sorted(ends) == ["broken"] * 4 + ["whole"] * 4
+    assert ends == ["whole"] * 8
     pool.wait_for(f"process ready child={name}", timeout_s=20)
     assert eventually(pool.is_idle)
     assert pool.complete("again").status_code == 200

@@ -97,8 +97,7 @@ def test_killed_worker_comes_back_and_others_go_on(serve: Serve) -> None:
         served.wait_for("process died child=a cause=.killed")
         served.wait_for("process ready child=a", timeout_s=5)
         outcomes = [outcome(future) for future in running]
-    assert outcomes.count("whole") >= 4
-    assert set(outcomes) <= {"whole", "error"}
+    assert set(outcomes) == {"whole"}
     assert eventually(served.is_idle)
     assert served.complete("again").status_code == 200
 
@@ -114,8 +113,20 @@ def outcome(future: Any) -> str:
     return "whole" if last["tokens_predicted"] == 60 else "cut"
 
 
-def test_stream_of_a_killed_worker_ends_with_an_error_event(serve: Serve) -> None:
+def test_stream_of_a_killed_worker_waits_for_the_next_one_and_goes_on(serve: Serve) -> None:
     served = serve({"name": "a", **SLOW}).wait_until_ready()
+    with served.stream("goes on", n_predict=80) as stream:
+        first = next(stream)
+        os.kill(served.pid_of("a"), signal.SIGKILL)
+        text = first["content"] + "".join(event.get("content", "") for event in stream)
+    served.wait_for("process died child=a")
+    assert text == served.complete("goes on", n_predict=80).json()["content"]
+
+
+def test_stream_of_a_killed_worker_that_may_not_go_on_ends_with_an_error_event(
+    serve: Serve,
+) -> None:
+    served = serve({"name": "a", **SLOW}, gateway={"continues": False}).wait_until_ready()
     seen: list[dict[str, Any]] = []
     with (
         pytest.raises(httpx.RemoteProtocolError),
@@ -142,7 +153,7 @@ def test_stopped_worker_is_killed_and_replaced(serve: Serve) -> None:
 def test_hanging_engine_is_replaced(serve: Serve) -> None:
     served = serve({"name": "a", "stall_s": 0.5}).wait_until_ready()
     response = served.complete("[[hang]]")
-    assert response.status_code >= 500
+    assert response.status_code == 422  # two workers hung with it
     served.wait_for("process died child=a")
     served.wait_for("process ready child=a")
     assert eventually(lambda: served.complete("again").status_code == 200)
