@@ -91,7 +91,9 @@ async def hang_up(scene: Scene, n: int = 50, *, after: int = 1, reset: bool = Fa
                 opening = asyncio.ensure_future(client.open("POST", "/completion", data))
                 await asyncio.wait([opening], timeout=scene.rng.uniform(0.0, 0.2))
                 opening.cancel()
-                return
+                connection, _ = await opening
+        except asyncio.CancelledError:
+            return  # it was left before the answer began
         except Unanswered:
             return  # the pool was full, which is an answer too
         _leave(connection, reset=reset)

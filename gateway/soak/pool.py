@@ -195,13 +195,21 @@ class SoakPool:
 
     # ---- HTTP ---------------------------------------------------------------------------------
 
+    async def _fetch(self, path: str) -> bytes:
+        """Ask on a connection that is closed at once: an idle one counts as a descriptor."""
+        client = Client(self.url)
+        try:
+            return await client.get(path)
+        finally:
+            client.close()
+
     async def get(self, path: str) -> Any:
         """Return the JSON of a page; raises `Unanswered`."""
-        return orjson.loads(await Client(self.url).get(path))
+        return orjson.loads(await self._fetch(path))
 
     async def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""
-        text = (await Client(self.url).get("/metrics")).decode()
+        text = (await self._fetch("/metrics")).decode()
         rows = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
         return sum(map(float, rows))
 
