@@ -7,9 +7,11 @@ import dataclasses
 import json
 import re
 import sys
+import textwrap
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ from protocol.wire.schema import FieldRow, describe, shape_of
 from protocol.wire.shapes import FLOAT32_MAX, INT32_MAX, FieldShape, leaves
 
 DOCS = Path(__file__).parent
+
+_WRAPPER = partial(textwrap.wrap, width=120, break_long_words=False, break_on_hyphens=False)
 
 NOTE = "<!-- written by docs/generate.py: change the tables of the code, then run it -->\n"
 
@@ -274,12 +278,26 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+def wrapped(page: str) -> str:
+    """Wrap the prose of a page at 120 characters; tables and code stay as they are."""
+    lines, is_code = [], False
+    for line in page.split("\n"):
+        is_code ^= line.startswith("```")
+        if is_code or line.startswith(("|", "#", "<!--")):
+            lines.append(line)
+        else:
+            indent = "  " if line.startswith("- ") else ""
+            lines += _WRAPPER(line, subsequent_indent=indent) or [line]
+    return "\n".join(lines)
+
+
 def stale() -> list[str]:
     """Name the pages that differ from what the code says."""
     return [
         name
         for name, page in PAGES.items()
-        if not (DOCS / name).exists() or (DOCS / name).read_text(encoding="utf-8") != page()
+        if not (DOCS / name).exists()
+        or (DOCS / name).read_text(encoding="utf-8") != wrapped(page())
     ]
 
 
@@ -356,7 +374,7 @@ def main() -> int:
         sys.stderr.write("".join(f"docs/{name} is stale\n" for name in names))
         return 1 if names else 0
     for name, page in PAGES.items():
-        (DOCS / name).write_text(page(), encoding="utf-8")
+        (DOCS / name).write_text(wrapped(page()), encoding="utf-8")
     return 0
 
 

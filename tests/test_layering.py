@@ -201,7 +201,8 @@ def test_a_class_name_stands_in_one_module() -> None:
     for path in PACKAGES:
         for node in statements(parsed(path)):
             if isinstance(node, ast.ClassDef):
-                homes.setdefault(node.name, set()).add(name_of(path))
+                # A leading underscore hides a name from others, not from who searches for it.
+                homes.setdefault(node.name.lstrip("_"), set()).add(name_of(path))
     assert not {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1}
 
 

@@ -59,7 +59,7 @@ class TcpGate:
         self._target = target
         self._address = listen or GateAddress()
         self._server: asyncio.Server | None = None
-        self._links: set[_Link] = set()
+        self._links: set[_GatedConnection] = set()
         self._accepting: set[asyncio.Task[None]] = set()
         self._goes = asyncio.Event()
         self._goes.set()
@@ -149,9 +149,9 @@ class TcpGate:
         except OSError:
             near.close()
             return
-        await self._relay(_Link(self, near, far))
+        await self._relay(_GatedConnection(self, near, far))
 
-    async def _relay(self, link: "_Link") -> None:
+    async def _relay(self, link: "_GatedConnection") -> None:
         self._links.add(link)
         try:
             await link.relay()
@@ -181,7 +181,7 @@ class _End:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-class _Link:
+class _GatedConnection:
     """One connection through a gate."""
 
     def __init__(self, gate: TcpGate, near: _End, far: _End) -> None:

@@ -36,7 +36,7 @@ OWNERS = ":keys"
 
 
 @dataclass(frozen=True, slots=True)
-class _SlotTask:
+class _SlotFileTask:
     """A save, restore or erasure with the slot and the file that it is for."""
 
     key: TaskKey
@@ -58,7 +58,7 @@ class SideTasks:
         self._quota = quota_mib << 20
         self._pending: set[TaskKey] = set()
         """Actions that have not ended; each may hold the state of a slot."""
-        self._due: deque[_SlotTask] = deque()
+        self._due: deque[_SlotFileTask] = deque()
         """Slots that are to be copied when the one that is being written is on the disk."""
         self._is_writing = False
         """A copy is held for the file thread; the engine thread's alone."""
@@ -84,7 +84,7 @@ class SideTasks:
             return
         if message.action not in ("save", "restore"):
             raise InvalidRequest("Invalid action", param="action")
-        task = _SlotTask(key, message, slot, self._path(message))
+        task = _SlotFileTask(key, message, slot, self._path(message))
         if len(self._pending) >= MAX_PENDING:
             what = "Too many slots are being saved or restored"
             raise TaskError(ErrorCode.OVERLOADED, what, detail={"retry_after_s": 1})
@@ -152,7 +152,7 @@ class SideTasks:
 
     # ---- saving -------------------------------------------------------------------------------
 
-    def _copy(self, task: _SlotTask) -> None:
+    def _copy(self, task: _SlotFileTask) -> None:
         """Take the memory of an idle slot; the file thread goes on with it."""
         if self._is_writing:
             self._due.append(task)
@@ -190,7 +190,7 @@ class SideTasks:
 
         self._call(key, end)
 
-    def _write(self, task: _SlotTask, saved: Saved, start: float) -> None:
+    def _write(self, task: _SlotFileTask, saved: Saved, start: float) -> None:
         try:
             self._check_quota(task, saved)
             size = slot_files.write(task.path, saved, self._stamp)
@@ -216,7 +216,7 @@ class SideTasks:
             return
         self._written(task.key, lambda: _acted(len(saved.tokens), size, start))
 
-    def _check_quota(self, task: _SlotTask, saved: Saved) -> None:
+    def _check_quota(self, task: _SlotFileTask, saved: Saved) -> None:
         """Refuse a file beyond what its owner may have; make the owner's folder."""
         if not task.action.owner:
             return
@@ -229,7 +229,7 @@ class SideTasks:
 
     # ---- restoring ----------------------------------------------------------------------------
 
-    def _read(self, task: _SlotTask) -> None:
+    def _read(self, task: _SlotFileTask) -> None:
         """Judge a file before the engine hears of it."""
         start = time.perf_counter()
         card = self._backend.card

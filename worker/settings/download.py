@@ -55,7 +55,7 @@ def located(worker: WorkerConfig) -> WorkerConfig:
     return replace(worker, model=str(model)) if model is not None else worker
 
 
-class _Place(NamedTuple):
+class _Download(NamedTuple):
     """A URL and the path of its local file."""
 
     flag: str
@@ -63,24 +63,24 @@ class _Place(NamedTuple):
     path: Path
 
 
-def _model_at(worker: WorkerConfig) -> _Place:
+def _model_at(worker: WorkerConfig) -> _Download:
     return _place("--model-url", worker.model_url, worker.model)
 
 
-def _projector_at(worker: WorkerConfig) -> _Place:
+def _projector_at(worker: WorkerConfig) -> _Download:
     return _place("--mmproj-url", worker.mmproj_url, worker.mmproj)
 
 
-def _place(flag: str, url: str, file: str) -> _Place:
+def _place(flag: str, url: str, file: str) -> _Download:
     parts = urllib.parse.urlsplit(url)
     name = Path(urllib.parse.unquote(parts.path)).name
     path = Path(file).expanduser() if file else Path(_FOLDER) / name
     if not path.is_file() and (parts.scheme not in ("http", "https") or not name):
         raise ConfigError(f"{flag} {url}: must be the http(s) address of a file")
-    return _Place(flag, url, path)
+    return _Download(flag, url, path)
 
 
-def _from_url(worker: WorkerConfig, place: _Place) -> str:
+def _from_url(worker: WorkerConfig, place: _Download) -> str:
     if place.path.is_file():
         return str(place.path)
     if worker.offline:

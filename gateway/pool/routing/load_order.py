@@ -14,20 +14,20 @@ NO_CREDIT = 4
 _REVIEWED = 1
 """Workers that get a new place, each in its turn, beside those that have changed."""
 
-Place = tuple[float | str, ...]
+LoadKey = tuple[float | str, ...]
 
 
 class SortedWorkers:
     """Workers by a key that changes."""
 
     def __init__(self) -> None:
-        self._places: list[Place] = []
-        self._of: dict[str, Place] = {}
+        self._places: list[LoadKey] = []
+        self._of: dict[str, LoadKey] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def put(self, worker: str, place: Place) -> None:
+    def put(self, worker: str, place: LoadKey) -> None:
         """Give a worker, by its key, another place."""
         self.drop(worker)
         place = (*place, worker)
@@ -40,11 +40,11 @@ class SortedWorkers:
         if place is not None:
             del self._places[bisect_left(self._places, place)]
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[LoadKey]:
         """Go through the places, the first first; the key of the worker is last in each."""
         return iter(self._places)
 
-    def after(self, place: Place) -> Iterator[Place]:
+    def after(self, place: LoadKey) -> Iterator[LoadKey]:
         """Go through the places from this one on."""
         places = self._places
         for at in range(bisect_left(places, place), len(places)):
@@ -65,7 +65,7 @@ class ModelWorkers:
         self._by_asides = SortedWorkers()
 
     def put(self, worker: Worker, bit: int, load: tuple[bool, float]) -> None:
-        """Place a worker; `load` is whether it reads prompts, and its cost (`place_of`)."""
+        """LoadKey a worker; `load` is whether it reads prompts, and its cost (`place_of`)."""
         key, rank = worker.key, rank_of(worker)
         self.bits[key] = bit
         self.ready |= bit

@@ -35,7 +35,7 @@ def read_input(body: Mapping[str, Any], media: ChatMedia) -> tuple[ChatMessage, 
     value = body.get("input")
     if value is None:
         raise InvalidRequest("'input' is required", param="input")
-    conversation = _Conversation(_instructions(body.get("instructions")), media)
+    conversation = _ReadItems(_instructions(body.get("instructions")), media)
     if isinstance(value, str):
         conversation.messages.append(ChatMessage(role="user", content=value))
     elif isinstance(value, list):
@@ -54,7 +54,7 @@ def _instructions(value: Any) -> list[ChatMessage]:
     return [ChatMessage(role="system", content=value)]
 
 
-class _Conversation:
+class _ReadItems:
     """The messages that the items read so far make."""
 
     def __init__(self, messages: list[ChatMessage], media: ChatMedia) -> None:
@@ -111,12 +111,12 @@ class _Conversation:
         return self.messages[-1]
 
 
-_READERS: Mapping[str, Callable[[_Conversation, Item, str], None]] = {
-    "message": _Conversation.message,
-    "function_call": _Conversation.call,
-    "function_call_output": _Conversation.output,
-    "reasoning": _Conversation.reasoning,
-    "item_reference": _Conversation.stored,
+_READERS: Mapping[str, Callable[[_ReadItems, Item, str], None]] = {
+    "message": _ReadItems.message,
+    "function_call": _ReadItems.call,
+    "function_call_output": _ReadItems.output,
+    "reasoning": _ReadItems.reasoning,
+    "item_reference": _ReadItems.stored,
 }
 
 

@@ -34,7 +34,7 @@ class Segment:
         return len(self.names)
 
 
-class Place(NamedTuple):
+class BlockEntry(NamedTuple):
     """Where an entry is, until the table changes."""
 
     segment: Segment
@@ -73,12 +73,12 @@ class BlockTable:
         at = bisect_left(names, name)
         return segment.sets[at] if at < len(names) and names[at] == name else 0
 
-    def find(self, name: int) -> Place | None:
+    def find(self, name: int) -> BlockEntry | None:
         """Find an entry."""
         segment = self._segments[bisect_right(self._lows, name) - 1]
         names = segment.names
         at = bisect_left(names, name)
-        return Place(segment, at) if at < len(names) and names[at] == name else None
+        return BlockEntry(segment, at) if at < len(names) and names[at] == name else None
 
     def add(self, name: int, parent: int, set_id: int) -> int:
         """Add a block that is not in the table; return how many go on from its parent now."""

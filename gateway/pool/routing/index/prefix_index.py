@@ -38,7 +38,7 @@ class Holders(NamedTuple):
         return next((n for n, mask in self.levels if mask & bit), 0)
 
 
-class _Expected(NamedTuple):
+class _ExpectedBlocks(NamedTuple):
     """Blocks that a worker will hold when it has begun with a task."""
 
     bit: int
@@ -58,7 +58,7 @@ class PrefixIndex:
         self._n_held: dict[str, int] = {}
         self._forks: set[int] = set()
         """Blocks that many prompts go on from."""
-        self._expected: dict[int, _Expected] = {}
+        self._expected: dict[int, _ExpectedBlocks] = {}
         """By task."""
         self._unbegun: dict[int, set[int]] = {}
         """Bit of a worker -> those of these tasks that it has."""
@@ -194,7 +194,7 @@ class PrefixIndex:
         n_known, _ = self._deepest(self._held, blocks, len(blocks), bit)
         if not bit or n_known == len(blocks):
             return
-        self._expected[task_id] = one = _Expected(bit, blocks[n_known:])
+        self._expected[task_id] = one = _ExpectedBlocks(bit, blocks[n_known:])
         self._unbegun.setdefault(bit, set()).add(task_id)
         self._mark(one)
 
@@ -217,7 +217,7 @@ class PrefixIndex:
         for other in others:
             self._mark(self._expected[other])
 
-    def _mark(self, one: _Expected) -> None:
+    def _mark(self, one: _ExpectedBlocks) -> None:
         soon, bit = self._soon, one.bit
         for name in one.blocks:
             soon[name] = soon.get(name, 0) | bit
