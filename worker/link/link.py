@@ -354,7 +354,9 @@ class Link:
     def _lose(self, session: GatewaySession, reason: str) -> None:
         """Start over with a gateway: what ran for its old connection has nobody to go to."""
         counts = self.tasks.counts(session.number)
-        if not any(counts):  # as when all is stopped, the gateway first
+        if session.is_retired and not any(counts):
+            logger.info("replaced gateway gone", extra={"cause": reason})
+        elif not any(counts):  # as when all is stopped, the gateway first
             logger.info("waiting for a gateway", extra={"cause": reason})
         else:
             logger.warning(
