@@ -17,6 +17,8 @@ from tests.cores import threads
 
 ROOT = Path(__file__).parents[2]
 MARK = "LLAMAPOOL_TEST_MARK"
+_SEED = {"LLAMA_ARG_SEED": "1"}
+"""A request without a seed gets the same answer in every run, not an empty one in one of fifty."""
 _SHARE = {"LLAMA_ARG_THREADS": str(threads())} if "PYTEST_XDIST_WORKER" in os.environ else {}
 """A worker that is not told otherwise takes every core; the other test processes need theirs."""
 
@@ -36,7 +38,7 @@ class Process:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.popen = subprocess.Popen(
             argv,
-            env={**clean, **_SHARE, "PYTHONPATH": path, MARK: self.mark, **(env or {})},
+            env={**clean, **_SEED, **_SHARE, "PYTHONPATH": path, MARK: self.mark, **(env or {})},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
