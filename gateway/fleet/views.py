@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from gateway.metrics.metrics import WorkerView
+from gateway.metrics.view import WorkerView
 from protocol.process.control import FleetReport, ProcessReport, RolloutReport
 
 

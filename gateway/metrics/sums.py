@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.metrics.counters import ConnectionCounts, Histogram, ModelLatencies
-from gateway.metrics.metrics import Metrics, PoolView, WorkerView
+from gateway.metrics.metrics import Metrics
+from gateway.metrics.view import PoolView, WorkerView
 
 Counted = Mapping[str, Any]
 """Counters of one gateway as JSON: rows of [name, labels, value]; histograms as their parts."""

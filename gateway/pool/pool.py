@@ -11,7 +11,8 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 
-from gateway.metrics.metrics import Metrics, WorkerView
+from gateway.metrics.metrics import Metrics
+from gateway.metrics.view import WorkerView
 from gateway.pool import status
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.model_settings import ModelSettings, Scales

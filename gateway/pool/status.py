@@ -6,7 +6,7 @@ Pure: it only reads the dispatcher.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.metrics.metrics import WorkerView
+from gateway.metrics.view import WorkerView
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.task import TaskState
 from gateway.pool.workers import Worker, WorkerState

@@ -10,8 +10,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.metrics.metrics import Metrics, PoolView
+from gateway.metrics.metrics import Metrics
+from gateway.metrics.page import render
 from gateway.metrics.sums import HostView, added, snapshot, with_others
+from gateway.metrics.view import PoolView
 from gateway.siblings.siblings import Siblings
 
 _QUESTION = "metrics"
@@ -32,14 +34,14 @@ class HostMetrics:
         """Write the whole text."""
         folder = self._siblings.folder
         if folder is None:
-            return self._metrics.render(self._pool)
+            return render(self._metrics, self._pool)
         self.keep()
         answers = await self._siblings.ask(_QUESTION)
         # Of one that is there but does not answer, its last counters count.
         others = [answer or _read(folder, name) for name, answer in answers.items()]
         others.append(self._fold(folder, answers))
         view = HostView(self._pool, others)
-        return with_others(self._metrics, others).render(view)
+        return render(with_others(self._metrics, others), view)
 
     def keep(self) -> dict[str, Any]:
         """Write the counters of this gateway to its file, and return them."""

@@ -8,7 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics.counters import Histogram, StatsBook
-from gateway.metrics.metrics import Metrics, WorkerView
+from gateway.metrics.metrics import Metrics
+from gateway.metrics.page import render
+from gateway.metrics.view import WorkerView
 from protocol.wire.facts import Stats
 
 ROOT = Path(__file__).parents[3]
@@ -110,18 +112,18 @@ def samples(one: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
     """Every sample by its name and the values of its labels in the order of their names."""
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(one.render(Pool()).decode())
+        for family in text_string_to_metric_families(render(one, Pool()).decode())
         for sample in family.samples
     }
 
 
 def test_the_lines_of_llama_server_are_the_same_to_the_letter() -> None:
-    assert metrics().render(Pool()).decode().startswith(LLAMACPP)
+    assert render(metrics(), Pool()).decode().startswith(LLAMACPP)
 
 
 def test_throughput_covers_the_time_since_the_last_scrape() -> None:
     one = metrics()
-    one.render(Pool())
+    render(one, Pool())
     one.beat("a", "m", 1, Stats(n_prompt=167, prompt_s=0.75, n_predicted=40, predicted_s=2.0))
     second = samples(one)
     assert second["llamacpp:prompt_tokens_seconds", ()] == 400
@@ -166,7 +168,7 @@ def test_guesses_are_counted_over_workers_and_positions() -> None:
 
 
 def test_positions_are_not_shown_until_somebody_guessed() -> None:
-    assert b"per_pos" not in metrics().render(Pool())
+    assert b"per_pos" not in render(metrics(), Pool())
 
 
 def test_own_metrics_are_labelled_by_model_and_worker() -> None:
@@ -265,7 +267,7 @@ def test_every_metric_is_on_its_page() -> None:
     metrics = Metrics()
     metrics.beat("w", "m", 1, Stats(accepted_at=(1,)))
     page = (ROOT / "docs" / "running" / "metrics.md").read_text(encoding="utf-8")
-    text = metrics.render(_NoWorkers()).decode()
+    text = render(metrics, _NoWorkers()).decode()
     families = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
     named = set(re.findall(r"^\| `((?:llamapool_|llamacpp:)\w+)`", page, re.MULTILINE))
     assert named == families

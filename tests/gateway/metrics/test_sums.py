@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.metrics.metrics import Metrics, WorkerView
+from gateway.metrics.metrics import Metrics
+from gateway.metrics.view import WorkerView
 from gateway.siblings.host_metrics import HostMetrics
 from gateway.siblings.siblings import Siblings
 

@@ -8,6 +8,7 @@ import msgpack
 import pytest
 import zmq
 
+from gateway.metrics.page import render
 from gateway.pool.connections import WorkerConnections
 from gateway.pool.dispatcher import Dispatcher
 from gateway.pool.pool import Pool
@@ -149,6 +150,6 @@ async def test_a_part_of_the_metrics_that_raises_leaves_the_others(
     depths: list[int] = []
     monkeypatch.setattr(Pool, "queue_depths", queue_depths)
     async with rig.workers(FakeOptions()):
-        text = rig.metrics.render(rig.pool).decode()
+        text = render(rig.metrics, rig.pool).decode()
     assert "llamapool_gateway_loop_lag_seconds" in text
     assert 'llamapool_gateway_faults_total{place="metrics"} 1.0' in text
