@@ -3,7 +3,7 @@
 A frame is `[seq, [item, …]]`. An item is `[tag, {field: value}]`, or for what belongs to a task
 `[tag, task, attempt, slot, {field: value}]`. Fields at their default are left out, unknown fields
 are ignored (a newer peer may send them), and every value is checked against the declared type: what
-`decode` returns has the shape that `messages.py` promises, or a `ProtocolError` is raised.
+`decode` returns has the shape that `messages/` promises, or a `ProtocolError` is raised.
 """
 
 import types

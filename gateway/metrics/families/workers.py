@@ -1,4 +1,4 @@
-"""What workers report in their heartbeats, and how many workers, slots and waiting tasks there are."""
+"""What workers report of themselves, and how many workers, slots and waiting tasks there are."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,0 +1,134 @@
+"""What a worker answers, message by message, up to the one that ends the task."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from protocol.errors import ErrorCode
+from protocol.wire.facts import SlotReport, Timings, TokenProb
+from protocol.wire.messages.envelope import TaskMessage, Terminal
+
+
+class Finish(StrEnum):
+    """Why a generation ended; OpenAI's `finish_reason` is derived from it."""
+
+    EOS = "eos"
+    """The model chose an end-of-generation token."""
+    WORD = "word"
+    """A stop string was found."""
+    LIMIT = "limit"
+    """`n_predict`, the time limit, the indentation limit, or the context is full."""
+    CANCELLED = "cancelled"
+    """The gateway asked for it; no client sees this."""
+    NONE = "none"
+    """Nothing was generated (an empty prompt on a model without BOS)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(TaskMessage):
+    """The task has a slot. `n_prompt` counts all tokens of the prompt, `n_cached` the reused."""
+
+    slot: int
+    n_prompt: int
+    n_cached: int = 0
+    """With `Generate.begun` also those of the answer."""
+    seed: int | None = None
+    """The seed that is used; a drawn one if the request has none."""
+    n_reread: int = 0
+    """With `Generate.begun`: tokens of prompt and answer that are not cached and are read again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(TaskMessage):
+    """How far the prompt is read; only with `return_progress`."""
+
+    total: int
+    cached: int
+    processed: int
+    time_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallDelta:
+    """A piece of a tool call: id and name come once, with its first piece."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta(TaskMessage):
+    """What one step added. `text` may be empty while a character or a stop string is incomplete."""
+
+    text: str = ""
+    reasoning: str = ""
+    """What a chat's parser took for thoughts, out of the same text."""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    tokens: tuple[int, ...] = ()
+    """Every token of the answer is in one delta; the last delta before the end may have none."""
+    sampler_state: tuple[float, ...] = ()
+    """The sampler's state after the last of `tokens`, as far as these do not determine it."""
+    probs: tuple[TokenProb, ...] = ()
+    prompt: tuple[TokenProb, ...] = ()
+    """The tokens of the prompt, once, if `Generate.echo` asked; `p` is NaN where unknown."""
+    n_predicted: int = 0
+    """Tokens generated up to and including this delta."""
+    timings: Timings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(Terminal):
+    """The generation is over; the last text has gone out in a `Delta` before."""
+
+    finish: Finish
+    stopping_word: str = ""
+    truncated: bool = False
+    has_new_line: bool = False
+    prompt: str = ""
+    """The prompt as processed, special tokens written out."""
+    n_prompt: int = 0
+    n_cached: int = 0
+    n_predicted: int = 0
+    n_past: int = 0
+    """Tokens left in the slot's cache."""
+    slot: int = -1
+    timings: Timings = Timings()
+    biases: tuple[tuple[int, float], ...] = ()
+    """The `logit_bias` that was applied: texts as their tokens, `ignore_eos` as its tokens."""
+    stops: tuple[str, ...] = ()
+    """The stop strings that held: the request's, and those that the worker has for it."""
+    backend_sampling: bool = False
+    """The tokens after the first were chosen on the device of the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(Terminal):
+    """The task has no result (or no more of it)."""
+
+    code: ErrorCode
+    message: str
+    param: str | None = None
+    detail: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenized(Terminal):
+    """Answers `Tokenize`; `pieces` only when asked for."""
+
+    tokens: tuple[int, ...]
+    pieces: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detokenized(Terminal):
+    """Answers `Detokenize`."""
+
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected(Terminal):
+    """Answers `Inspect`."""
+
+    slots: tuple[SlotReport, ...]

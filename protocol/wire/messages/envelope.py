@@ -1,0 +1,48 @@
+"""What every message is: of the connection, or of one task and in an envelope."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TaskKey(NamedTuple):
+    """Names one attempt at one task."""
+
+    id: int
+    attempt: int = 0
+    connection: int = 0
+    """The worker's number of the connection that the task came over; it does not travel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Base of what concerns the connection and no task; travels without an envelope."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMessage:
+    """Base of the payloads: what is said to or of one task. It does not know which one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal(TaskMessage):
+    """Base of the messages that end a task."""
+
+
+class Envelope(NamedTuple):
+    """A payload and the task that it belongs to."""
+
+    task: TaskKey
+    payload: TaskMessage
+    slot: int = -1
+    """The slot that a task shall run in, by the worker's own number; -1 is any."""
+
+
+FrameItem = Message | Envelope
+"""One entry of a frame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Malformed(TaskMessage):
+    """Never travels: stands for a payload that its receiver could not read."""
+
+    reason: str

@@ -1,0 +1,96 @@
+"""What a gateway asks for: answers, and small things beside them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.wire.begun import Begun
+from protocol.wire.messages.envelope import TaskMessage
+from protocol.wire.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A conversation to be rendered by the model's chat template in the worker."""
+
+    messages: tuple[dict[str, Any], ...] = ()
+    kwargs: dict[str, Any] | None = None
+    """Extra variables of the template (`chat_template_kwargs`)."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """OpenAI's tool objects, `{"type": "function", "function": {…}}`."""
+    tool_choice: str = "auto"
+    """`auto`, `none`, `required`, or `function:NAME` for a named one."""
+    parallel_tool_calls: bool | None = None
+    """Whether one answer may hold several calls; unset is the template's habit."""
+    schema: str | None = None
+    """JSON text of the schema that the answer must match; `{}` is any object."""
+    reasoning_format: str = "auto"
+    """`none` leaves thoughts in the text, `deepseek` and `auto` take them out."""
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    """The last message is the assistant's and is to be gone on with."""
+    continue_thought: bool | None = None
+    """It is its thoughts that are gone on with; unset is as the message has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infill:
+    """A gap in a text: what stands before and after it, and other files for context."""
+
+    prefix: str | tuple[int | str, ...] = ""
+    suffix: str | tuple[int | str, ...] = ""
+    extra: tuple[tuple[str, str], ...] = ()
+    """File name and text of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate(TaskMessage):
+    """Continue a prompt. Exactly one of `prompt` and `chat` is set, unless there is a gap."""
+
+    prompt: str | tuple[int | str, ...] | None = None
+    """Text, or tokens and texts mixed; only a leading text gets BOS."""
+    chat: Chat | None = None
+    params: SamplingParams
+    schema: str | None = None
+    """JSON text of a schema for the text of a `prompt`; a chat has its own."""
+    infill: Infill | None = None
+    """What stands around the gap; `prompt` is then the text before it, after the prefix."""
+    media: tuple[bytes, ...] = ()
+    """Images or sounds in the order of their markers in the prompt."""
+    salt: str = ""
+    """Namespace of the cache: a prompt is reused only by tasks of the same one."""
+    chain: bytes = b""
+    """Hashes of the prompt's blocks, `BLOCK_BYTES` each, each of all before it too: the words
+    in which the worker says what it has cached (`Cached`). Empty: nothing is to be said."""
+    echo: bool = False
+    """The first delta tells the prompt's own tokens; with `n_probs` also how likely they were."""
+    tells_prompt: bool = False
+    """`Done` tells the text that a chat became; that of a `prompt` is told in any case."""
+    begun: Begun | None = None
+    """The answer goes on from here instead of beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenize(TaskMessage):
+    """Text (or texts and tokens mixed) to tokens; answered without a slot."""
+
+    content: str | tuple[int | str, ...]
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detokenize(TaskMessage):
+    """Tokens to text; answered without a slot."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspect(TaskMessage):
+    """Ask what each slot is doing; answered between two engine steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel(TaskMessage):
+    """End the task within one step; it still ends with its one terminal message."""
