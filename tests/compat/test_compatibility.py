@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from gateway.app import _routes
 from gateway.metrics.metrics import Metrics
+from gateway.metrics.page import render
 from gateway.pool.pool import Pool
 from gateway.routes.service import Service
 from gateway.routes.unsupported import unsupported_routes
@@ -124,7 +125,7 @@ def test_every_field_of_a_request_has_a_row() -> None:
 def test_every_metric_has_a_row() -> None:
     metrics = Metrics()
     metrics.beat("w", "m", 1, Stats(n_drafts=1, accepted_at=(1,)))
-    text = metrics.render(Pool(GatewayConfig(), metrics)).decode()
+    text = render(metrics, Pool(GatewayConfig(), metrics)).decode()
     shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
     assert shown == {name for name in TABLE["Metrics"] if "llama" in name}
 
