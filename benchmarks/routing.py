@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import click
 import zmq
 
-from gateway.pool.actions import Action, Assign
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.actions import Action, Assign
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
 from gateway.pool.task import TaskSpec
 from protocol.wire.cached import BLOCK_BYTES, MAX_SAID_BLOCKS, Cached

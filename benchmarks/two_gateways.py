@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
-from gateway.pool.actions import Action
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.actions import Action
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.task import TaskSpec
 from protocol.wire.cached import Cached
 from protocol.wire.facts import ModelCard

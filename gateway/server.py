@@ -25,8 +25,8 @@ from gateway.metrics.counters import ConnectionCounts
 from gateway.metrics.metrics import Metrics
 from gateway.models.loaded import LoadedModels
 from gateway.models.manager import ModelManager
+from gateway.pool.dispatch.slot_map import ExpectedWorker
 from gateway.pool.pool import Pool
-from gateway.pool.workers import ExpectedWorker
 from gateway.siblings.host_metrics import HostMetrics
 from gateway.siblings.siblings import Siblings
 from gateway.succession import (

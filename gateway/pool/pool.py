@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import WorkerView
 from gateway.pool import status
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.dispatcher import Dispatcher
+from gateway.pool.dispatch.slot_map import ExpectedWorker
 from gateway.pool.model_settings import ModelSettings, Scales
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.recovery.suspect import Fingerprint, QuarantineView
@@ -26,7 +27,6 @@ from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from gateway.pool.task_transport import TaskTransport
 from gateway.pool.worker_calls import WorkerCalls
-from gateway.pool.workers import ExpectedWorker
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.wire import facts

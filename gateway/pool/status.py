@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.metrics.view import WorkerView
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.dispatcher import Dispatcher
+from gateway.pool.dispatch.workers import Worker, WorkerState
 from gateway.pool.task import TaskState
-from gateway.pool.workers import Worker, WorkerState
 from protocol.errors import InvalidRequest, loading
 from protocol.wire.facts import ModelCard, SlotReport
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from gateway.http.errors import BROKEN
 from gateway.metrics.metrics import Metrics
-from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Ejected, Fail
-from gateway.pool.connections import WorkerConnections
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.actions import Action, Assign, CancelTask, Deliver, Ejected, Fail
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDER_ID, ModelSettings
+from gateway.pool.network.connections import WorkerConnections
 from gateway.pool.network.worker_connection import WorkerConnection
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.stream import TaskStream
@@ -78,7 +78,7 @@ class TaskTransport:
         self._perform(self._dispatcher.expire(now))
         for key, order in self._settings.due():
             self._peers.post(key, order)
-        if self._dispatcher.n_shared:
+        if self._dispatcher.connected.n_shared:
             for key, demand in self._dispatcher.demand.changed(now):
                 self._peers.post(key, demand)
 
@@ -115,7 +115,7 @@ class TaskTransport:
                 self._act(action)
             except Exception:
                 self._give_up(action)
-        if self._dispatcher.n_shared:
+        if self._dispatcher.connected.n_shared:
             for key, demand in self._dispatcher.demand.crossed(self._now()):
                 self._peers.post(key, demand)
 
@@ -321,7 +321,7 @@ class TaskTransport:
                         "setting not applied", extra={"worker": peer.name, "cause": end.message}
                     )
             case Envelope(lease, m.Terminal()):
-                if self._dispatcher.find(peer.key, lease) is None:
+                if self._dispatcher.book.find(peer.key, lease) is None:
                     self._drop(peer.key, lease)
                 self._perform(self._dispatcher.ended(peer.key, item, now))
             case Envelope(lease, m.Malformed() as malformed):
@@ -354,7 +354,7 @@ class TaskTransport:
                 now = self._now()
                 peer.beat(message, now)
                 self._perform(self._dispatcher.worker_shares(peer.key, message, now))
-                self._dispatcher.worker_sleeps(peer.key, message.is_sleeping)
+                self._dispatcher.connected.sleeps(peer.key, message.is_sleeping)
                 self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
 
     def _open(self, peer: WorkerConnection, ready: m.Ready, now: float) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gateway.pool.actions import Action, Assign, Fail
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.actions import Action, Assign, Fail
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.task import TaskSpec
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard

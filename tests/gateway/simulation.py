@@ -10,8 +10,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.pool.actions import Action, Assign, Deliver, Fail
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.actions import Action, Assign, Deliver, Fail
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
 from gateway.pool.task import TaskSpec
 from protocol.wire.facts import ModelCard, Timings

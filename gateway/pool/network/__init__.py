@@ -1,4 +1,4 @@
-"""Who may connect to the ROUTER over tcp: authorised keys, ZAP, failed handshakes, cutting.
+"""The ROUTER and the connections of workers: keys, handshakes, names, order of frames, liveness.
 
-Imported by `gateway.pool.connections` and `gateway.pool.router_socket` alone.
+Imported by the transport.
 """

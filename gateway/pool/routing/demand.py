@@ -8,9 +8,9 @@ only its worker is asked, so that no task is sent ahead to another one meanwhile
 import heapq
 from collections.abc import Iterable, Mapping
 
+from gateway.pool.dispatch.workers import NOBODY, Waiting, Worker
 from gateway.pool.routing.deferral import DeferralPolicy
 from gateway.pool.tenants.task_queue import TaskQueue
-from gateway.pool.workers import NOBODY, Waiting, Worker
 from protocol.wire.sharing import Demand
 
 _MOST_ASKED = 16

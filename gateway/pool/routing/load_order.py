@@ -8,7 +8,7 @@ workers there are.
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator
 
-from gateway.pool.workers import Worker
+from gateway.pool.dispatch.workers import Worker
 
 NO_CREDIT = 4
 _REVIEWED = 1

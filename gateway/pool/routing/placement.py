@@ -2,12 +2,12 @@
 
 from collections.abc import Collection
 
+from gateway.pool.dispatch.workers import Worker, WorkerState
 from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.deferral import DeferralPolicy
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
 from gateway.pool.task import Task, TaskSpec
 from gateway.pool.tenants.task_queue import TaskQueue
-from gateway.pool.workers import Worker, WorkerState
 
 _MAX_ASKED = 32
 """Tasks that are asked, for one place, whether they let others go first."""

@@ -8,6 +8,7 @@ workers that are predicted to be about equally fast.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from gateway.pool.dispatch.workers import Worker
 from gateway.pool.routing.index.prefix_index import Holders, PrefixIndex
 from gateway.pool.routing.load import Throughput
 from gateway.pool.routing.load_order import LoadOrder, ModelWorkers, rank_of
@@ -15,7 +16,6 @@ from gateway.pool.routing.offers import Offer, make_offers
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
 from gateway.pool.task import RouteReason, Task, TaskSpec
-from gateway.pool.workers import Worker
 from protocol.wire.cached import Cached
 from protocol.wire.messages import Done, Finish, Terminal
 

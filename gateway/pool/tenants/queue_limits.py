@@ -3,10 +3,11 @@
 import math
 from collections.abc import Mapping
 
+from gateway.pool.dispatch.slot_map import SlotMap
+from gateway.pool.dispatch.workers import Worker
 from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.task import Task
 from gateway.pool.tenants.task_queue import TaskQueue
-from gateway.pool.workers import SlotMap, Worker
 from protocol.errors import ErrorCode, TaskError
 
 _MAX_RETRY_AFTER_S = 60

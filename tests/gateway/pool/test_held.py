@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from tests.fakes.echo import FakeOptions

@@ -157,7 +157,7 @@ async def test_what_a_killed_worker_had_of_an_embedding_another_makes(rig: Rig) 
 
 
 async def test_a_silent_worker_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.pool.connections._SILENT_MIN_S", 0.2)
+    monkeypatch.setattr("gateway.pool.network.connections._SILENT_MIN_S", 0.2)
     async with rig.workers(SLOW) as [fake]:
         stream = await begun(rig, fake, "one two three", 1)
         fake.go_silent()
@@ -169,7 +169,7 @@ async def test_a_silent_worker_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyP
 async def test_a_worker_that_was_given_up_is_told_to_connect_anew(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.pool.connections._SILENT_MIN_S", 0.2)
+    monkeypatch.setattr("gateway.pool.network.connections._SILENT_MIN_S", 0.2)
     async with rig.workers(SLOW) as [fake]:
         fake.go_silent()
         await rig.until(0)

@@ -1,7 +1,7 @@
 """A gateway that shares workers with others: credits as granted, demand, settings."""
 
+from gateway.pool.dispatch.slot_map import ExpectedWorker, SlotMap
 from gateway.pool.model_settings import ModelSettings
-from gateway.pool.workers import ExpectedWorker, SlotMap
 from protocol.wire.facts import SystemPrompt
 from protocol.wire.messages import Heartbeat
 from protocol.wire.sharing import Demand, SettingsTold
@@ -53,9 +53,9 @@ def test_shared_workers_are_counted_and_forgotten() -> None:
     pool.worker_shares("a", beat(0), 0.0)
     pool.worker_shares("b", beat(0), 0.0)
     pool.worker_shares("b", beat(0, is_shared=False), 0.0)
-    assert pool.n_shared == 1
+    assert pool.connected.n_shared == 1
     pool.worker_lost("a", 1.0)
-    assert pool.n_shared == 0
+    assert pool.connected.n_shared == 0
 
 
 def test_demand_is_told_when_tasks_begin_and_cease_to_wait() -> None:

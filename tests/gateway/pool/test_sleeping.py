@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.pool.actions import Assign
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.actions import Assign
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.status import ModelState, model_state
 from gateway.pool.task import TaskSpec
 from protocol.wire.messages import Heartbeat, Inspect
@@ -99,7 +99,7 @@ def test_a_sleeping_worker_is_woken_before_anybody_waits() -> None:
     for name in ("awake", "asleep"):
         one.worker_hello(name, name, "m")
         one.worker_ready(name, card(1, 1), 0.0)
-    one.worker_sleeps("asleep", True)
+    one.connected.sleeps("asleep", True)
     chosen: list[Any] = []
     for task_id in range(4):
         spec = TaskSpec(task_id=task_id, model="m", tenant="", n_tokens=1, takes_credit=True)
@@ -114,7 +114,7 @@ def test_a_model_is_as_its_most_awake_worker() -> None:
     assert model_state(one, "m") is ModelState.LOADING
     one.worker_ready("a", card(), 0.0)
     assert model_state(one, "m") is ModelState.LOADED
-    one.worker_sleeps("a", True)
+    one.connected.sleeps("a", True)
     one.worker_hello("b", "b", "m")
     assert model_state(one, "m") is ModelState.SLEEPING
 

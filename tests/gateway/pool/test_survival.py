@@ -9,8 +9,8 @@ import pytest
 import zmq
 
 from gateway.metrics.page import render
-from gateway.pool.connections import WorkerConnections
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.dispatcher import Dispatcher
+from gateway.pool.network.connections import WorkerConnections
 from gateway.pool.pool import Pool
 from gateway.pool.stream import TaskStream
 from protocol.errors import ErrorCode, TaskError

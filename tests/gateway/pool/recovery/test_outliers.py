@@ -1,6 +1,6 @@
 """Workers that live but fail, or are far too slow, get one task at a time until they do well."""
 
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.recovery.outliers import OutlierDetection
 from protocol.wire.messages import TaskKey
 from tests.gateway.dispatching import broken, dispatcher, done, places, read, started, task

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.pool.actions import Action
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.actions import Action
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.recovery.quarantine import DOUBT_S, REFUSED_S
 from gateway.pool.recovery.suspect import Fingerprint
 from gateway.pool.task import Task, TaskSpec

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.pool.actions import Action, Assign
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.actions import Action, Assign
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.task import RouteReason, Task, TaskSpec
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard
@@ -164,8 +164,8 @@ def test_a_worker_that_is_gone_or_emptied_knows_nothing() -> None:
     pool.dispatcher.worker_lost("a", pool.now)
     pool.join("a")
     assert pool.run(task(2, "history"))[1] is RouteReason.LOAD
-    pool.dispatcher.worker_sleeps("a", True)
-    pool.dispatcher.worker_sleeps("b", True)
+    pool.dispatcher.connected.sleeps("a", True)
+    pool.dispatcher.connected.sleeps("b", True)
     assert pool.run(task(3, "history"))[1] is RouteReason.LOAD
 
 

@@ -7,14 +7,18 @@ not for long, never beside a free slot without a reason, and never for a worker 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, multiple, precondition, rule
 
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.routing.index.prefix_index import PrefixIndex
 from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.task import TaskSpec
 from protocol.errors import TaskError
 from tests.examples import examples
 from tests.gateway.chains import Speaker, prefix
-from tests.gateway.pool.test_dispatcher_properties import QUEUE_SIZE, TIMEOUT_S, DispatcherMachine
+from tests.gateway.pool.dispatch.test_dispatcher_properties import (
+    QUEUE_SIZE,
+    TIMEOUT_S,
+    DispatcherMachine,
+)
 
 MAX_BLOCKS = 20
 """Fewer than the prompts of all tasks have."""

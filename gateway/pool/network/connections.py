@@ -14,9 +14,9 @@ import zmq
 
 from gateway.pool.network.access import PeerAccess
 from gateway.pool.network.peer_socket import PeerSocket, key_of, socket_of
+from gateway.pool.network.rivals import Rival, Rivals
+from gateway.pool.network.router_socket import RouterSocket
 from gateway.pool.network.worker_connection import WorkerConnection
-from gateway.pool.rivals import Rival, Rivals
-from gateway.pool.router_socket import RouterSocket
 from protocol import WIRE_VERSION
 from protocol.config.config import GatewayConfig
 from protocol.errors import TaskError

@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from gateway.pool.network.access import PeerAccess
-from gateway.pool.router_socket import RouterSocket
+from gateway.pool.network.router_socket import RouterSocket
 
 Frames = list[tuple[bytes, bytes]]
 

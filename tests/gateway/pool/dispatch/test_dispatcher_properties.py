@@ -14,8 +14,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from gateway.pool.actions import Action, Assign, CancelTask, Deliver, Fail
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.actions import Action, Assign, CancelTask, Deliver, Fail
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.task import TaskSpec, TaskState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import ModelCard

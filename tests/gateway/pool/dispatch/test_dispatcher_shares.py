@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.pool.actions import CancelTask
+from gateway.pool.dispatch.actions import CancelTask
 from gateway.pool.status import deferred
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Done, Envelope, Finish, Started, TaskKey
@@ -91,9 +91,9 @@ def test_who_hangs_up_is_charged_for_what_was_generated() -> None:
         pool.submit(task(i, tenant=tenant, n_tokens=100), 0.0)
     assert pool.cancel(1) == [CancelTask("a", 1, 0)]
     gone = Envelope(TaskKey(1), Done(finish=Finish.CANCELLED, n_predicted=5000))
-    assert pool.find("a", gone.task)
+    assert pool.book.find("a", gone.task)
     assert places(pool.ended("a", gone, 1.0)) == [(3, "a")]
-    assert not pool.find("a", gone.task)
+    assert not pool.book.find("a", gone.task)
 
 
 def test_who_hangs_up_before_it_began_pays_nothing() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.pool.actions import Assign, Deliver, Fail
+from gateway.pool.dispatch.actions import Assign, Deliver, Fail
 from protocol.errors import ErrorCode
 from protocol.wire.messages import TaskKey
 from tests.gateway.dispatching import (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pool import rivals
-from gateway.pool.rivals import Rivals
+from gateway.pool.network import rivals
+from gateway.pool.network.rivals import Rivals
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
@@ -18,7 +18,7 @@ QUICK = 0.1
 
 @pytest.fixture
 async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr("gateway.pool.connections._REST_S", QUICK)
+    monkeypatch.setattr("gateway.pool.network.connections._REST_S", QUICK)
     async with Rig(tmp_path, heartbeat_s=QUICK) as one:
         yield one
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.pool.actions import Assign, CancelTask, Deliver
-from gateway.pool.dispatcher import Dispatcher
+from gateway.pool.dispatch.actions import Assign, CancelTask, Deliver
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Envelope, TaskKey, Tokenized
 from tests.gateway.dispatching import call, card, dispatcher, done, failures, places, started, task

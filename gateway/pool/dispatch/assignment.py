@@ -1,0 +1,77 @@
+"""Gives tasks to workers: waiting ones, and those of a worker that should not keep them. Pure."""
+
+from gateway.pool.dispatch.actions import Action, Assign, CancelTask
+from gateway.pool.dispatch.task_book import TaskBook
+from gateway.pool.dispatch.workers import Worker
+from gateway.pool.recovery.outliers import OutlierDetection
+from gateway.pool.routing.placement import TaskPlacement
+from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
+from gateway.pool.task import MoveCause, Task, TaskState
+
+
+class Assignment:
+    """Takes the credits of workers for tasks."""
+
+    def __init__(
+        self,
+        book: TaskBook,
+        placement: TaskPlacement,
+        router: RoutingPolicy,
+        outliers: OutlierDetection,
+    ) -> None:
+        self.leaving: dict[str, Worker] = {}
+        """Workers that drain, by their keys: their tasks move as soon as others have room."""
+        self._book = book
+        self._placement = placement
+        self._router = router
+        self._outliers = outliers
+        self._n_assigned = 0
+
+    def __repr__(self) -> str:
+        return f"<Assignment assigned={self._n_assigned} leaving={len(self.leaving)}>"
+
+    def pump(self, model: str, now: float) -> list[Action]:
+        """Assign waiting tasks of a model as long as there is a worker to take one."""
+        actions: list[Action] = []
+        for worker in self.leaving.values():
+            if worker.model == model and worker.tasks:
+                actions += self.move(worker, MoveCause.DRAINED, now)
+        while self._book.queue and (found := self._placement.next(model, now)) is not None:
+            self._book.queue.serve(found[0])
+            actions.append(self._assign(*found, now))
+        return actions
+
+    def move(self, worker: Worker, cause: MoveCause, now: float) -> list[Action]:
+        """Let others go on with what a worker has, as far as they have free slots."""
+        key = worker.key
+        actions: list[Action] = []
+        for task in list(worker.tasks.values()):
+            may_move = task.spec.takes_credit and not task.spec.worker and task.may_move
+            if task.state is TaskState.CANCELLED or not may_move or task.is_on_trial:
+                continue
+            task.tried.add(key)
+            choice = self._placement.find(task, now)
+            if choice is None or choice.worker is worker or not choice.worker.n_free:
+                task.tried.discard(key)
+                break
+            actions.append(CancelTask(key, task.task_id, task.attempt))
+            self._router.moved(task)
+            worker.forsake(task)
+            self._book.put_back(task, cause, now)
+            self._book.queue.serve(task)
+            actions.append(self._assign(task, choice, now))
+        return actions
+
+    def _assign(self, task: Task, choice: RouteChoice, now: float) -> Assign:
+        """Take the credit of a task that has just left the queue."""
+        worker = choice.worker
+        self._placement.deferral.forget(task)
+        task.assign(worker.key, worker.name, choice.reason, now)
+        worker.take(task)
+        self._n_assigned += 1
+        worker.last_used = self._n_assigned
+        if task.spec.takes_credit:
+            self._router.assigned(task, choice)
+        self._outliers.assigned(task, choice.predicted_s)
+        self._book.charges.assigned(task)
+        return Assign(worker.key, task.task_id, task.attempt, task.slot)

@@ -1,0 +1,84 @@
+"""The workers that are connected, from their first word to the loss of their connection. Pure."""
+
+from gateway.pool.dispatch.slot_map import SlotMap
+from gateway.pool.dispatch.workers import Worker, WorkerState
+from gateway.pool.routing.policy import RoutingPolicy
+from gateway.pool.tenants.task_queue import TaskQueue
+from protocol.wire.facts import ModelCard
+from protocol.wire.messages import Heartbeat
+
+
+class ConnectedWorkers:
+    """Notes what workers say of themselves."""
+
+    def __init__(self, router: RoutingPolicy, queue: TaskQueue) -> None:
+        self.by_key: dict[str, Worker] = {}
+        """By the key of their connection."""
+        self.cards: dict[str, ModelCard] = {}
+        """The newest card of every model that is or was ready."""
+        self.slots = SlotMap()
+        self.n_shared = 0
+        """Workers that other gateways use too."""
+        self._router = router
+        self._queue = queue
+
+    def __repr__(self) -> str:
+        return f"<ConnectedWorkers {len(self.by_key)} shared={self.n_shared}>"
+
+    def hello(self, key: str, name: str, model: str) -> None:
+        """Note a worker that loads its model: tasks for that model may wait from now on."""
+        self.by_key[key] = Worker(key, name, model, self._router.order.changes)
+        self._queue.open(model)
+
+    def ready(self, key: str, card: ModelCard, *, is_held: bool, granted: int) -> bool:
+        """Note that a worker has loaded its model; tell whether its slots are open."""
+        worker = self.by_key[key]
+        if worker.state is not WorkerState.LOADING:
+            return False
+        worker.become(WorkerState.READY)
+        worker.card, worker.model, worker.is_held = card, card.name, is_held
+        worker.granted = granted
+        if not is_held:
+            self._open(worker, card)
+        return not is_held
+
+    def admitted(self, key: str) -> bool:
+        """Note that a worker is held no more; tell whether its slots are open since now."""
+        worker = self.by_key[key]
+        if not worker.is_held or worker.card is None:
+            return False
+        worker.is_held = False
+        self._open(worker, worker.card)
+        return True
+
+    def _open(self, worker: Worker, card: ModelCard) -> None:
+        self._queue.open(card.name)
+        self.cards[card.name] = card
+        self.slots.reserve(worker.name, card)
+        self._router.opened(worker)
+
+    def shares(self, key: str, beat: Heartbeat) -> bool:
+        """Take in what a worker grants to this gateway; tell whether that is more than before."""
+        worker = self.by_key[key]
+        self.n_shared += beat.is_shared - worker.is_shared
+        return worker.share(beat)
+
+    def sleeps(self, key: str, is_sleeping: bool) -> None:
+        """Note whether a worker has unloaded its model."""
+        worker = self.by_key[key]
+        if is_sleeping and not worker.is_sleeping:
+            self._router.emptied(key)
+        worker.is_sleeping = is_sleeping
+
+    def lost(self, key: str) -> Worker:
+        """Forget a connection, and return its worker with the tasks that it had."""
+        worker = self.by_key.pop(key)
+        self.n_shared -= worker.is_shared
+        self._router.lost(worker)
+        return worker
+
+    def close(self, model: str) -> None:
+        """Let no task wait for a model of which nothing is known: no worker ever was ready."""
+        is_loading = any(one.model == model for one in self.by_key.values())
+        if model not in self.cards and not is_loading:
+            self._queue.close(model)

@@ -1,0 +1,69 @@
+"""The records of all tasks that have not ended. Pure; belongs to the dispatcher."""
+
+from gateway.pool.dispatch.actions import Fail
+from gateway.pool.recovery.quarantine import refusal
+from gateway.pool.routing.deferral import DeferralPolicy
+from gateway.pool.task import MoveCause, Task, TaskState
+from gateway.pool.tenants.charges import Charges
+from gateway.pool.tenants.task_queue import TaskQueue
+from protocol.errors import TaskError
+from protocol.wire.messages import TaskKey
+
+
+class TaskBook:
+    """Takes tasks in, puts them back into the queue, and ends them."""
+
+    def __init__(self, queue: TaskQueue, charges: Charges, deferral: DeferralPolicy) -> None:
+        self.tasks: dict[int, Task] = {}
+        """Every task that has not ended, those that were cancelled included."""
+        self.queue = queue
+        self.charges = charges
+        self._deferral = deferral
+
+    def __repr__(self) -> str:
+        return f"<TaskBook tasks={len(self.tasks)} waiting={len(self.queue)}>"
+
+    @property
+    def n_wanted(self) -> int:
+        """Tasks that somebody waits for."""
+        return sum(task.state is not TaskState.CANCELLED for task in self.tasks.values())
+
+    def find(self, key: str, lease: TaskKey) -> Task | None:
+        """Find the task of an attempt if this worker has that very attempt, cancelled or not."""
+        task = self.tasks.get(lease.id)
+        return task if task is not None and task.is_at(key, lease.attempt) else None
+
+    def waiting(self) -> list[Task]:
+        """List the tasks that wait, oldest first."""
+        return [task for task in self.tasks.values() if task.state is TaskState.WAITING]
+
+    def add(self, task: Task) -> None:
+        """Take a new task into the queue."""
+        self.tasks[task.task_id] = task
+        self.queue.push(task)
+
+    def put_back(self, task: Task, cause: MoveCause, now: float) -> None:
+        """Put a task back at its place in the queue: it goes on, or begins anew."""
+        self.charges.refund(task)
+        task.requeue(cause, now)
+        self.queue.push(task)
+
+    def turn_away(self, task: Task, error: TaskError) -> Fail:
+        """End a task that waits."""
+        self.queue.remove(task)
+        self.end(task)
+        return Fail(task.task_id, error)
+
+    def refuse_suspects(self) -> list[Fail]:
+        """End the waiting tasks whose request is in quarantine."""
+        return [
+            self.turn_away(task, refusal(task.suspect))
+            for task in self.waiting()
+            if task.suspect is not None and task.suspect.refused_until
+        ]
+
+    def end(self, task: Task) -> None:
+        """Forget a task that no worker and no queue has any more."""
+        task.end()
+        del self.tasks[task.task_id]
+        self._deferral.forget(task)
