@@ -34,7 +34,7 @@ from gateway.http.origin.auth import (
 from gateway.http.origin.client_address import TrustedProxies
 from gateway.http.origin.cors import CorsMiddleware
 from gateway.http.origin.sites import HostMiddleware
-from gateway.http.pages import Pages, open_pages
+from gateway.http.pages.pages import Pages, open_pages
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
 from gateway.models.leases import ModelLeaseMiddleware

@@ -1,23 +1,31 @@
-// What pages of llama-server imported from '/index.js': signals, components, html`…`. A small
-// implementation of our own; the names mean what they mean in Preact.
+// What pages of llama-server imported from '/index.js': Preact with its hooks and signals, and htm.
 
-export { batch, computed, effect, signal, untracked, Signal } from './signals.mjs';
-export { html } from './template.mjs';
+import { h } from './vendor/preact/preact.mjs';
+import htm from './vendor/preact/htm.mjs';
+
 export {
   Component,
   Fragment,
+  cloneElement,
+  createContext,
+  createElement,
   createRef,
   h,
-  h as createElement,
+  hydrate,
   render,
-  useCallback,
+  toChildArray,
+} from './vendor/preact/preact.mjs';
+export * from './vendor/preact/hooks.mjs';
+export {
+  Signal,
+  batch,
+  computed,
+  effect,
+  signal,
+  untracked,
   useComputed,
-  useEffect,
-  useLayoutEffect,
-  useMemo,
-  useReducer,
-  useRef,
   useSignal,
   useSignalEffect,
-  useState,
-} from './view.mjs';
+} from './vendor/preact/signals.mjs';
+
+export const html = htm.bind(h);

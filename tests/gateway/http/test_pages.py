@@ -1,14 +1,14 @@
 """What a browser gets at `/`: the built-in page, a directory of one's own, or nothing."""
 
 import asyncio
-import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from gateway.http.pages import open_pages
+from gateway.http.pages.pages import open_pages
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from tests.gateway.inprocess import running
@@ -23,11 +23,12 @@ async def test_the_page_and_its_files_need_no_key_and_load_nothing_from_elsewher
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, api_key=("secret",)) as gateway:
-        for path in ("/", "/index.html", "/page.js", "/page.css", *MODULES):
+        for path in ("/", "/index.html", "/pool", "/main.js", "/shared/base.css", *MODULES):
             answer = await gateway.client.get(path)
             assert answer.status_code == 200, path
             assert "http://" not in answer.text and "https://" not in answer.text
-            assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'") and "unsafe" not in policy
         assert (await gateway.client.get("/")).headers["content-type"].startswith("text/html")
         assert (await gateway.client.get("/v1/models")).status_code == 401
         assert (await gateway.client.post("/")).status_code == 401
@@ -129,28 +130,31 @@ async def test_completion_js_speaks_to_the_server_as_the_old_page_did(tmp_path: 
     )
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-async def test_index_js_shows_what_is_described_and_keeps_what_stays(tmp_path: Path) -> None:
-    script = Path(__file__).parent / "page_script.mjs"
-    shutil.copytree(Path(__file__).parents[3] / "gateway" / "static", tmp_path / "static")
-    (tmp_path / "static" / "package.json").write_text('{"type": "module"}')
-    module = tmp_path / "static" / "index.js"
-    process = await asyncio.create_subprocess_exec(
-        *("node", str(script), module.as_uri()), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
-    told = json.loads(out)
-    assert told["signals"] == [[3, 30], 20, "0", 0]
-    assert told["first"] == '<ul class="a 3"><li>x:0</li><li>y:0</li><li>z:0</li></ul>'
-    assert told["clicked"] == told["first"].replace("y:0", "y:1")
-    listed = '<ul class="a 4"><li>z:0</li><li>y:1</li><li>w:0</li><li>v:0</li></ul>'
-    assert told["changed"] == f"{listed}<p>many<br></br>of them</p>"
-    assert told["kept"] is True
-    assert told["emptied"] == '<ul class="a 0"></ul>'
-    assert sorted(told["log"]) == sorted(f"{sign}{name}" for sign in "+-" for name in "vwxyz")
-    shown = '<input disabled="" title="T"></input><i>2</i><b>5!</b>'
-    assert told["fields"] == [shown, "hi", "font-size: 2em"]
-    assert told["later"] == '<input title="T"></input><b>5!</b>'
-    assert told["plain"] == "plain"
-    assert told["unclosed"] == "html: p is not closed"
+async def test_parts_of_the_page_are_kept_for_ever_and_sent_once(tmp_path: Path) -> None:
+    async with running(tmp_path, api_key=("secret",)) as gateway:
+        get = gateway.client.get
+        page = (await get("/")).text
+        part = re.findall(r'src="(ui/[0-9a-f]{16}/main.js)"', page)[0]
+        first = await get(f"/{part}")
+        assert first.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert first.headers["content-encoding"] == "gzip"
+        assert first.headers["vary"] == "Accept-Encoding"
+        plain = await get(f"/{part}", headers={"Accept-Encoding": "gzip;q=0"})
+        assert "content-encoding" not in plain.headers and plain.text == first.text
+        assert plain.headers["etag"] != first.headers["etag"]
+        old = await get("/ui/0123456789abcdef/main.js")
+        assert old.headers["cache-control"] == "no-cache" and old.text == first.text
+        for tag in (f"W/{first.headers['etag']}", f'"x", {first.headers["etag"]}', "*"):
+            again = await get("/main.js", headers={"If-None-Match": tag})
+            assert (again.status_code, again.content) == (304, b"")
+        changed = await get("/main.js", headers={"If-None-Match": '"x"'})
+        assert changed.status_code == 200
+
+
+async def test_below_the_digest_there_is_nothing_but_the_files(tmp_path: Path) -> None:
+    async with running(tmp_path, api_key=("secret",)) as gateway:
+        paths = ("/ui/", "/ui/x", "/ui/x/", "/ui/x/nothing.js", "/ui/x/../../http/pages/pages.py")
+        for path in (*paths, "/ui/x/vendor/manifest.json", "/ui/x/%00", "/ui/x//etc/passwd"):
+            assert (await gateway.client.get(path)).status_code == 401, path
+            answer = await gateway.client.get(path, headers={"Authorization": "Bearer secret"})
+            assert answer.status_code == 404, path

@@ -1,0 +1,7 @@
+// What the pool is doing.
+
+import { html } from '../shared/ui.js';
+
+export default function Pool() {
+  return html`<main class="pool"></main>`;
+}

@@ -1,0 +1,75 @@
+"""A headless Chromium, the pools that its pages are served by, and pages that watch themselves."""
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+
+from tests.browser.watched import Watched
+from tests.e2e.conftest import toml
+from tests.e2e.process import python
+from tests.e2e.served import Served
+
+ARGS = [
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """One browser for all tests; each gets a context of its own."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no browser: install Debian's chromium")
+    async with async_playwright() as playwright:
+        running = await playwright.chromium.launch(
+            executable_path=program, args=ARGS, chromium_sandbox=False
+        )
+        yield running
+        await running.close()
+
+
+@pytest.fixture(scope="session")
+def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A served pool without keys whose worker repeats what it is told."""
+    folder: Path = tmp_path_factory.mktemp("fake-pool")
+    table = toml({"port": 0, "heartbeat_s": 0.2})
+    worker = toml({"backend": "fake", "n_slots": 4})
+    (folder / "pool.toml").write_text(f"[gateway]\n{table}[[worker]]\n{worker}")
+    command = python("-m", "worker.cli", "serve", "--config", str(folder / "pool.toml"))
+    served = Served(command)
+    yield served.wait_until_ready()
+    served.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
+    """A browser that remembers nothing, 1280 by 800."""
+    made = await browser.new_context(
+        viewport={"width": 1280, "height": 800}, reduced_motion="reduce"
+    )
+    made.set_default_timeout(15_000)
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def watched(context: BrowserContext) -> AsyncIterator[Watched]:
+    """What the pages of the context do wrong; at the end there must be nothing."""
+    watching = Watched(context)
+    yield watching
+    assert watching.faults() == []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(context: BrowserContext, watched: Watched) -> Page:
+    """An empty page in a context that is watched."""
+    return await context.new_page()

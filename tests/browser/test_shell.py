@@ -1,0 +1,36 @@
+"""What stands around the views: policies, the way between them, theme, key."""
+
+import pytest
+from playwright.async_api import BrowserContext, Page, expect
+
+from tests.e2e.served import Served
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_going_from_chat_to_pool_and_back_loads_no_page(
+    page: Page, fake_pool: Served
+) -> None:
+    await page.goto(fake_pool.url)
+    await page.evaluate("window.isSame = true")
+    await page.get_by_role("link", name="Pool").click()
+    await expect(page.locator("main.pool")).to_be_attached()
+    assert page.url == f"{fake_pool.url}/pool"
+    await page.go_back()
+    await expect(page.locator("main.chat")).to_be_attached()
+    assert await page.evaluate("window.isSame")
+    await page.goto(f"{fake_pool.url}/pool")
+    await expect(page.locator("main.pool")).to_be_attached()
+
+
+async def test_a_theme_stays_chosen_in_every_tab(
+    page: Page, context: BrowserContext, fake_pool: Served
+) -> None:
+    await page.goto(fake_pool.url)
+    await page.get_by_role("button", name="Theme: as the system").click()
+    await page.get_by_role("button", name="Theme: light").click()
+    other = await context.new_page()
+    await other.goto(fake_pool.url)
+    await expect(other.locator("html")).to_have_attribute("data-theme", "dark")
+    await other.get_by_role("button", name="Theme: dark").click()
+    await expect(page.get_by_role("button", name="Theme: as the system")).to_be_visible()
