@@ -252,7 +252,7 @@ class Pool:
         """Tell a worker to finish, or to give its tasks to others, and to leave."""
         for one in self._dispatcher.workers.values():
             if one.name == name:
-                self._transport.tell(one.key, m.Drain())
+                self._transport.post(one.key, m.Drain())
 
     def forget_worker(self, name: str) -> None:
         """Free the slot ids of a worker that will not come back; one that is there keeps them."""
@@ -270,7 +270,7 @@ class Pool:
 
     async def drained(self) -> None:
         """Wait until every task has ended."""
-        await self._transport.drained()
+        await self._transport.streams.drained()
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()

@@ -8,56 +8,27 @@ counted and answered with a gap in the sequence, upon which a living worker conn
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import zmq
 
 from gateway.pool.network.access import PeerAccess
+from gateway.pool.network.owner import Owner
 from gateway.pool.network.peer_socket import PeerSocket, key_of, socket_of
-from gateway.pool.network.rivals import Rival, Rivals
+from gateway.pool.network.reception import Reception
 from gateway.pool.network.router_socket import RouterSocket
+from gateway.pool.network.second_look import SecondLook
 from gateway.pool.network.worker_connection import WorkerConnection
-from protocol import WIRE_VERSION
 from protocol.config.config import GatewayConfig
-from protocol.errors import TaskError
 from protocol.wire import codec
 from protocol.wire.frames import pack
-from protocol.wire.messages import Bye, FrameItem, Hello, Ping, Refused, Welcome
+from protocol.wire.messages import Bye, FrameItem, Hello, Ping, Welcome
 
 logger = logging.getLogger(__name__)
 
 _SILENT_BEATS = 5
 _SILENT_MIN_S = 3.0
-_SECOND_LOOK_S = 0.05
-_REST_S = 0.5
-"""How long frames of a worker that died may still be on their way."""
-_MAX_NAME = 255
-"""Longest name of a worker or of its model, in characters: names stand in logs and metrics."""
-_MAX_REFUSED = 1024
 _RESET = codec.encode(-1, [Ping()])
 """A frame out of sequence, upon which a living worker connects anew."""
-
-
-class Owner(Protocol):
-    """Receiver of messages and lost connections."""
-
-    def joined(self, peer: WorkerConnection) -> None:
-        """Take in a worker that said `Hello`."""
-
-    def received(self, peer: WorkerConnection, items: Sequence[FrameItem], now: float) -> None:
-        """Take the messages of one frame."""
-
-    def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
-        """Act on a lost connection."""
-
-    def refused(self, peer: WorkerConnection, item: FrameItem, error: TaskError) -> None:
-        """End the task of a message that could not be sent."""
-
-    def dropped(self, n: int) -> None:
-        """Count messages that belong to no task."""
-
-    def failed(self, place: str) -> None:
-        """Log and count the exception that is being handled."""
 
 
 class WorkerConnections:
@@ -76,15 +47,12 @@ class WorkerConnections:
         self._access = access
         self._gateway = gateway
         self._heartbeat_s = config.heartbeat_s
-        self._socket = RouterSocket(self._on_frame, self._on_disconnect, access)
+        self._second_look = SecondLook(self._ping)
+        self._socket = RouterSocket(self._on_frame, self._second_look.ended, access)
         self._peers: dict[bytes, WorkerConnection] = {}
-        self._refused: set[bytes] = set()
-        self._rivals: Rivals[zmq.Frame] = Rivals(max(_REST_S, config.heartbeat_s))
+        self._reception = Reception(self._socket, access, config.heartbeat_s)
         self._dirty: dict[bytes, WorkerConnection] = {}
         self._flush: asyncio.Handle | None = None
-        self._look: asyncio.TimerHandle | None = None
-        self._ended: set[int] = set()
-        """Descriptors of connections that have ended and are to be looked at again."""
 
     def __repr__(self) -> str:
         return f"<WorkerConnections {' '.join(peer.key for peer in self._peers.values())}>"
@@ -104,9 +72,9 @@ class WorkerConnections:
 
     def close(self) -> None:
         """Drop every connection without telling the workers."""
-        for handle in (self._flush, self._look):
-            if handle is not None:
-                handle.cancel()
+        if self._flush is not None:
+            self._flush.cancel()
+        self._second_look.close()
         self._peers.clear()
         self._socket.close()
 
@@ -141,13 +109,8 @@ class WorkerConnections:
             self._expel()
         limit_s = max(_SILENT_MIN_S, _SILENT_BEATS * self._heartbeat_s)
         for peer in list(self._peers.values()):
-            reason = ""
-            if now - peer.seen_at > limit_s:
-                reason = f"was silent for {limit_s:g} s"
-            elif now - peer.moved_at > peer.stall_s:
-                reason = f"is stuck: busy in step {peer.step} for {now - peer.moved_at:.1f} s"
             try:
-                if reason:
+                if reason := peer.doubt(now, limit_s):
                     self._break(peer, reason)
             except Exception:
                 self._owner.failed("sweep")
@@ -178,7 +141,7 @@ class WorkerConnections:
             self._owner.failed("frame")
 
     def _take(self, identity: bytes, part: zmq.Frame) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._now()
         peer = self._peers.get(identity)
         key = key_of(part) if self._socket.has_tcp else ""
         if peer is None:
@@ -186,7 +149,7 @@ class WorkerConnections:
             if not self._access.admits(key, now):
                 self._owner.dropped(1)
                 return
-            if self._rivals.keep(identity, part):
+            if self._reception.keep(identity, part):
                 return
         elif peer.curve_key != key:  # it has taken over the identity of a connection that ended
             self._owner.dropped(1)
@@ -205,8 +168,8 @@ class WorkerConnections:
             return
         peer.expected += 1
         peer.seen_at = now
-        for rival in self._rivals.refused(peer.name, now) if self._rivals else ():
-            self._turn_away(rival)
+        if self._reception.has_waiting:
+            self._reception.settle(peer.name, now)
         self._owner.received(peer, frame.messages, now)
         if frame.messages and isinstance(bye := frame.messages[-1], Bye):
             self._lose(peer, f"said bye: {bye.reason}", died=bye.is_failure)
@@ -233,29 +196,25 @@ class WorkerConnections:
         if peer is not None:
             self._break(peer, "sent what is no frame")
         name = identity.decode(errors="replace").partition(":")[0]
-        if self._access.offended(key or name, asyncio.get_running_loop().time()):
+        if self._access.offended(key or name, self._now()):
             self._cut(socket_of(part))
 
     def _greet(self, identity: bytes, frame: codec.Frame, part: zmq.Frame, curve: str) -> None:
         hello = frame.messages[0] if frame.seq == 0 and frame.messages else None
         if not isinstance(hello, Hello):
             self._owner.dropped(len(frame.messages))
-            if identity not in self._refused:
+            if not self._reception.is_refused(identity):
                 self._socket.send(identity, _RESET)
             return
-        if self._access.is_blocked(curve or hello.worker, asyncio.get_running_loop().time()):
+        if self._access.is_blocked(curve or hello.worker, self._now()):
             self._cut(socket_of(part))
             return
-        key = identity.decode(errors="replace")
-        if hello.wire_version != WIRE_VERSION or key.encode() != identity:
-            self._refuse_version(identity, hello)
-            return
-        if reason := _too_long(hello) or self._access.misnamed(curve, hello.worker):
-            self._refuse(identity, hello.worker[:_MAX_NAME], reason)
+        if self._reception.refuses(identity, hello, curve):
             return
         old = next((peer for peer in self._peers.values() if peer.name == hello.worker), None)
         if old is not None and (old.epoch, old.curve_key) != (hello.epoch, curve):
-            self._doubt(old, identity, part)
+            self._reception.let_wait(identity, old.name, part, self._now())
+            self._reach(old, [Ping()])
             return
         if old is not None and old.number != hello.connection:
             # A second way to this process: the worker sees whom it has reached, and gives it up.
@@ -269,7 +228,7 @@ class WorkerConnections:
             self._owner.received(peer, frame.messages[1:], peer.seen_at)
 
     def _admit(self, identity: bytes, hello: Hello, part: zmq.Frame, curve: str) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._now()
         peer = WorkerConnection(
             key=identity.decode(),
             identity=identity,
@@ -289,60 +248,18 @@ class WorkerConnections:
     def _welcome(self) -> Welcome:
         return Welcome(gateway=self._gateway, heartbeat_s=self._heartbeat_s)
 
-    def _doubt(self, old: WorkerConnection, identity: bytes, hello: zmq.Frame) -> None:
-        """Let a second worker of a name wait until the first one sends something or is lost."""
-        logger.info(
-            "worker waits",
-            extra={"worker": old.name, "cause": "another worker of this name is connected"},
-        )
-        now = asyncio.get_running_loop().time()
-        one_too_many = self._rivals.wait(identity, old.name, hello, now)
-        if one_too_many is not None:
-            self._turn_away(one_too_many)
-        self._reach(old, [Ping()])
-
-    def _turn_away(self, rival: Rival[zmq.Frame]) -> None:
-        """Refuse a worker, because another one of its name is alive."""
-        reason = f"a worker named {rival.name!r} is alive: give each worker a name of its own"
-        self._refuse(rival.identity, rival.name, reason)
-
-    def _refuse(self, identity: bytes, name: str, reason: str) -> None:
-        """Tell a worker that it cannot be taken in; it ends with that reason."""
-        logger.error("worker refused", extra={"worker": name, "cause": reason})
-        self._socket.send(identity, codec.encode(0, [Refused(reason=reason)]))
-        self._ignore(identity)
-
-    def _succeed(self, name: str) -> None:
-        """Take in a worker that waited for a name which is free now."""
-        heir = self._rivals.heir(name)
-        if heir is not None:
-            for frame in heir.frames:
-                self._on_frame(heir.identity, frame)
-
-    def _refuse_version(self, identity: bytes, hello: Hello) -> None:
-        self._ignore(identity)
-        logger.error(
-            "worker refused",
-            extra={
-                "worker": hello.worker[:_MAX_NAME],
-                "cause": "it speaks another version of the wire protocol",
-                "wire_version": hello.wire_version,
-                "own_wire_version": WIRE_VERSION,
-                "hint": "run the same release on both sides",
-            },
-        )
-
-    def _ignore(self, identity: bytes) -> None:
-        """Drop all later frames of a connection that was refused."""
-        if len(self._refused) >= _MAX_REFUSED:
-            self._refused.clear()
-        self._refused.add(identity)
-
     def _lose(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
         if self._peers.pop(peer.identity, None) is not None:
             self._owner.lost(peer, reason, died=died)
-            if self._rivals:
+            if self._reception.has_waiting:
                 asyncio.get_running_loop().call_soon(self._succeed, peer.name)
+
+    def _succeed(self, name: str) -> None:
+        """Take in a worker that waited for a name which is free now."""
+        heir = self._reception.heir(name)
+        if heir is not None:
+            for frame in heir.frames:
+                self._on_frame(heir.identity, frame)
 
     def _break(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
         """Give up a connection whose worker may be alive; tell it, so that it connects anew."""
@@ -360,33 +277,21 @@ class WorkerConnections:
 
     def _expel(self) -> None:
         """Cut the connections whose key was revoked, or is not for this name any more."""
-        now = asyncio.get_running_loop().time()
+        now = self._now()
         for peer in list(self._peers.values()):
             admits = self._access.admits(peer.curve_key, now)
             if not admits or self._access.misnamed(peer.curve_key, peer.name):
                 self._lose(peer, "may not connect any more: its key was revoked")
                 self._cut(peer.socket)
 
-    def _on_disconnect(self, ended: set[int]) -> None:
-        """Find the peers that have gone: a send to one of these fails."""
-        self._ping(ended)
-        self._ended |= ended
-        if self._look is None:
-            # The event may overtake the end of the route; a second look settles it.
-            self._look = asyncio.get_running_loop().call_later(_SECOND_LOOK_S, self._look_again)
-
-    def _look_again(self) -> None:
-        self._look = None
-        ended, self._ended = self._ended, set()
-        self._ping(ended)
-
     def _ping(self, ended: set[int]) -> None:
-        """Try the peers behind these descriptors, which may belong to other peers by now."""
+        """Try the peers behind these descriptors: a send to one that has gone fails.
+
+        The descriptors may belong to other peers by now.
+        """
         for peer in list(self._peers.values()):
             if peer.socket is None or peer.socket.fd in ended:
                 self._reach(peer, [Ping()])
 
-
-def _too_long(hello: Hello) -> str:
-    is_long = max(len(hello.worker), len(hello.model)) > _MAX_NAME
-    return f"a name is longer than {_MAX_NAME} characters" if is_long else ""
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

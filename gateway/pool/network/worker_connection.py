@@ -39,3 +39,11 @@ class WorkerConnection:
         if not beat.busy or beat.step != self.step:
             self.step, self.moved_at = beat.step, now
         self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if beat.busy else math.inf
+
+    def doubt(self, now: float, limit_s: float) -> str:
+        """Return why the worker is taken for lost, if it was silent for longer or is stuck."""
+        if now - self.seen_at > limit_s:
+            return f"was silent for {limit_s:g} s"
+        if now - self.moved_at > self.stall_s:
+            return f"is stuck: busy in step {self.step} for {now - self.moved_at:.1f} s"
+        return ""

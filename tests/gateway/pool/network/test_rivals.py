@@ -18,7 +18,7 @@ QUICK = 0.1
 
 @pytest.fixture
 async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr("gateway.pool.network.connections._REST_S", QUICK)
+    monkeypatch.setattr("gateway.pool.network.reception._REST_S", QUICK)
     async with Rig(tmp_path, heartbeat_s=QUICK) as one:
         yield one
 

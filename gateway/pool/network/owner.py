@@ -1,0 +1,30 @@
+"""What the connections of workers tell whoever uses them."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.pool.network.worker_connection import WorkerConnection
+from protocol.errors import TaskError
+from protocol.wire.messages import FrameItem
+
+
+class Owner(Protocol):
+    """Receiver of messages and lost connections."""
+
+    def joined(self, peer: WorkerConnection) -> None:
+        """Take in a worker that said `Hello`."""
+
+    def received(self, peer: WorkerConnection, items: Sequence[FrameItem], now: float) -> None:
+        """Take the messages of one frame."""
+
+    def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
+        """Act on a lost connection."""
+
+    def refused(self, peer: WorkerConnection, item: FrameItem, error: TaskError) -> None:
+        """End the task of a message that could not be sent."""
+
+    def dropped(self, n: int) -> None:
+        """Count messages that belong to no task."""
+
+    def failed(self, place: str) -> None:
+        """Log and count the exception that is being handled."""

@@ -1,0 +1,114 @@
+"""Workers that say hello: who is refused, and who waits because its name is taken."""
+
+import logging
+
+import zmq
+
+from gateway.pool.network.access import PeerAccess
+from gateway.pool.network.rivals import Rival, Rivals
+from gateway.pool.network.router_socket import RouterSocket
+from protocol import WIRE_VERSION
+from protocol.wire import codec
+from protocol.wire.messages import Hello, Refused
+
+logger = logging.getLogger(__name__)
+
+_REST_S = 0.5
+"""How long frames of a worker that died may still be on their way."""
+_MAX_NAME = 255
+"""Longest name of a worker or of its model, in characters: names stand in logs and metrics."""
+_MAX_REFUSED = 1024
+
+
+class Reception:
+    """Answers those that may not come in, or not yet."""
+
+    def __init__(self, socket: RouterSocket, access: PeerAccess, heartbeat_s: float) -> None:
+        self._socket = socket
+        self._access = access
+        self._refused: set[bytes] = set()
+        self._rivals: Rivals[zmq.Frame] = Rivals(max(_REST_S, heartbeat_s))
+
+    def __repr__(self) -> str:
+        return f"<Reception {self._rivals!r} refused={len(self._refused)}>"
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a worker waits for a name."""
+        return bool(self._rivals)
+
+    def is_refused(self, identity: bytes) -> bool:
+        """Whether a connection was refused: what it sends is dropped."""
+        return identity in self._refused
+
+    def refuses(self, identity: bytes, hello: Hello, curve: str) -> bool:
+        """Refuse a worker that cannot be taken in, whoever else is connected."""
+        if hello.wire_version != WIRE_VERSION or _is_no_text(identity):
+            self._refuse_version(identity, hello)
+            return True
+        reason = _too_long(hello) or self._access.misnamed(curve, hello.worker)
+        if reason:
+            self._refuse(identity, hello.worker[:_MAX_NAME], reason)
+        return bool(reason)
+
+    def let_wait(self, identity: bytes, name: str, hello: zmq.Frame, now: float) -> None:
+        """Let a second worker of a name wait until the first one sends something or is lost."""
+        logger.info(
+            "worker waits",
+            extra={"worker": name, "cause": "another worker of this name is connected"},
+        )
+        one_too_many = self._rivals.wait(identity, name, hello, now)
+        if one_too_many is not None:
+            self._turn_away(one_too_many)
+
+    def keep(self, identity: bytes, frame: zmq.Frame) -> bool:
+        """Keep a frame of a worker that waits; false if it does not wait."""
+        return self._rivals.keep(identity, frame)
+
+    def settle(self, name: str, now: float) -> None:
+        """Refuse those that wait for a name whose owner has just sent something."""
+        for rival in self._rivals.refused(name, now):
+            self._turn_away(rival)
+
+    def heir(self, name: str) -> Rival[zmq.Frame] | None:
+        """Take out the worker that has waited longest for a name that is free now."""
+        return self._rivals.heir(name)
+
+    def _turn_away(self, rival: Rival[zmq.Frame]) -> None:
+        """Refuse a worker, because another one of its name is alive."""
+        reason = f"a worker named {rival.name!r} is alive: give each worker a name of its own"
+        self._refuse(rival.identity, rival.name, reason)
+
+    def _refuse(self, identity: bytes, name: str, reason: str) -> None:
+        """Tell a worker that it cannot be taken in; it ends with that reason."""
+        logger.error("worker refused", extra={"worker": name, "cause": reason})
+        self._socket.send(identity, codec.encode(0, [Refused(reason=reason)]))
+        self._ignore(identity)
+
+    def _refuse_version(self, identity: bytes, hello: Hello) -> None:
+        self._ignore(identity)
+        logger.error(
+            "worker refused",
+            extra={
+                "worker": hello.worker[:_MAX_NAME],
+                "cause": "it speaks another version of the wire protocol",
+                "wire_version": hello.wire_version,
+                "own_wire_version": WIRE_VERSION,
+                "hint": "run the same release on both sides",
+            },
+        )
+
+    def _ignore(self, identity: bytes) -> None:
+        """Drop all later frames of a connection that was refused."""
+        if len(self._refused) >= _MAX_REFUSED:
+            self._refused.clear()
+        self._refused.add(identity)
+
+
+def _is_no_text(identity: bytes) -> bool:
+    return identity.decode(errors="replace").encode() != identity
+
+
+def _too_long(hello: Hello) -> str:
+    is_long = max(len(hello.worker), len(hello.model)) > _MAX_NAME
+    return f"a name is longer than {_MAX_NAME} characters" if is_long else ""

@@ -1,0 +1,49 @@
+"""The streams of all tasks that clients wait for."""
+
+import asyncio
+
+from gateway.metrics.metrics import Metrics
+from gateway.pool.dispatch.slot_map import SlotMap
+from gateway.pool.stream import TaskStream
+from protocol.errors import ErrorCode, shutting_down
+from protocol.wire.messages import Generate
+
+
+class TaskStreams:
+    """Keeps them until they end; counts and logs how each of them did."""
+
+    def __init__(self, metrics: Metrics, slots: SlotMap) -> None:
+        self.by_id: dict[int, TaskStream] = {}
+        self._metrics = metrics
+        self._slots = slots
+        self._idle = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<TaskStreams {len(self.by_id)}>"
+
+    def add(self, stream: TaskStream) -> None:
+        """Take in the stream of a new task."""
+        self.by_id[stream.task_id] = stream
+
+    def end(self, stream: TaskStream, finish: str) -> None:
+        """Forget a stream that has ended."""
+        task = stream.task
+        del self.by_id[task.task_id]
+        if not self.by_id:
+            self._idle.set()
+        if not isinstance(stream.request, Generate):
+            return
+        self._metrics.task_ended(task.spec.model, finish)
+        stream.log_end(finish, self._slots.global_id(task.worker_name, task.slot))
+
+    def close(self) -> None:
+        """Fail those that are left."""
+        for stream in list(self.by_id.values()):
+            stream.fail(shutting_down())
+            self.end(stream, ErrorCode.UNAVAILABLE)
+
+    async def drained(self) -> None:
+        """Wait until every task has ended."""
+        while self.by_id:
+            self._idle.clear()
+            await self._idle.wait()

@@ -1,0 +1,260 @@
+"""What comes from workers: messages of tasks go to their streams, the rest to the dispatcher."""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.metrics.metrics import Metrics
+from gateway.pool.dispatch.actions import Action
+from gateway.pool.dispatch.dispatcher import Dispatcher
+from gateway.pool.model_settings import ORDER_ID, ModelSettings
+from gateway.pool.network.worker_connection import WorkerConnection
+from gateway.pool.recovery.quarantine import SETTLE_S
+from gateway.pool.task_streams import TaskStreams
+from protocol.errors import TaskError
+from protocol.wire import messages as m
+from protocol.wire.cached import Cached
+from protocol.wire.messages import Envelope, FrameItem, TaskKey
+from protocol.wire.sharing import Recall, Returned, SettingsTold
+
+logger = logging.getLogger(__name__)
+
+
+class Performer(Protocol):
+    """What carries out what follows from a message: the transport."""
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Carry out what the dispatcher decided."""
+
+    def break_task(self, task_id: int) -> None:
+        """End a task whose message raised; its worker is told to stop."""
+
+    def post(self, key: str, item: FrameItem) -> None:
+        """Send a worker a message with this turn of the loop."""
+
+    def tell_demand(self, key: str) -> None:
+        """Tell a shared worker what waits for it."""
+
+
+class WorkerInbox:
+    """The `Owner` of the worker connections."""
+
+    def __init__(
+        self,
+        performer: Performer,
+        streams: TaskStreams,
+        dispatcher: Dispatcher,
+        settings: ModelSettings,
+        metrics: Metrics,
+    ) -> None:
+        self._performer = performer
+        self._streams = streams
+        self._dispatcher = dispatcher
+        self._settings = settings
+        self._metrics = metrics
+
+    def __repr__(self) -> str:
+        return f"<WorkerInbox {self._dispatcher!r}>"
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _expire(self) -> None:
+        has_tasks = bool(self._streams.by_id)
+        self._performer.perform(self._dispatcher.expire(self._now()) if has_tasks else ())
+
+    def joined(self, peer: WorkerConnection) -> None:
+        """Take in a worker that said `Hello`."""
+        self._dispatcher.worker_hello(peer.key, peer.name, peer.model)
+        logger.info(
+            "worker joined", extra={"worker": peer.name, "model": peer.model, "epoch": peer.epoch}
+        )
+
+    def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
+        """Move or fail the tasks of a connection that is lost."""
+        self._settings.left(peer.key)
+        actions = self._dispatcher.worker_lost(peer.key, self._now(), died=died)
+        if died:
+            self._metrics.worker_lost(peer.name, peer.model)
+            asyncio.get_running_loop().call_later(1.1 * SETTLE_S, self._expire)
+        level = logging.WARNING if died else logging.INFO
+        logger.log(
+            level,
+            "worker lost",
+            extra={
+                "worker": peer.name,
+                "model": peer.model,
+                "cause": reason,
+                "action": "its tasks go on at other workers" if died else None,
+            },
+        )
+        self._performer.perform(actions)
+
+    def dropped(self, n: int) -> None:
+        """Count messages that belong to no task."""
+        self._metrics.dropped(n)
+
+    def refused(self, peer: WorkerConnection, item: FrameItem, error: TaskError) -> None:
+        """End the task of a message that could not be sent; its credit comes back."""
+        task_id = item.task.id if isinstance(item, Envelope) else -1
+        logger.warning(
+            "message not sent",
+            extra={
+                "worker": peer.name,
+                "task": task_id if task_id >= 0 else None,
+                "cause": error.message,
+                "action": "the task fails" if task_id >= 0 else None,
+            },
+        )
+        if isinstance(item, Envelope):
+            failed = m.Failed(code=error.code, message=error.message)
+            self._receive(peer, Envelope(item.task, failed), self._now())
+
+    def failed(self, place: str, task_id: int = -1) -> None:
+        """Log and count the exception that is being handled."""
+        logger.exception(
+            "unexpected exception",
+            extra={
+                "place": place,
+                "task": task_id if task_id >= 0 else None,
+                "action": "the task fails" if task_id >= 0 else "the pool goes on",
+            },
+        )
+        self._metrics.fault(place)
+
+    def received(self, peer: WorkerConnection, items: Sequence[FrameItem], now: float) -> None:
+        """Take the messages of one frame: mostly one delta for each busy slot."""
+        streams, key = self._streams.by_id, peer.key
+        for item in items:
+            try:
+                if type(item) is Envelope and type(item.payload) is m.Delta:
+                    lease = item.task
+                    stream = streams.get(lease.id)
+                    # `Task.is_at` without its call, for each token of the pool.
+                    if (
+                        stream is None
+                        or (task := stream.task).attempt != lease.attempt
+                        or task.worker != key
+                    ):
+                        self._drop(key, lease)
+                    else:
+                        stream.push_delta(item.payload, now)
+                        if not task.is_read:
+                            self._performer.perform(self._dispatcher.prompt_read(key, lease, now))
+                else:
+                    self._receive(peer, item, now)
+            except Exception:
+                self._blame(peer, item)
+
+    def _receive(self, peer: WorkerConnection, item: FrameItem, now: float) -> None:
+        match item:
+            case Envelope(lease, m.Terminal() as end) if lease.id == ORDER_ID:
+                if isinstance(end, m.Failed):
+                    logger.error(
+                        "setting not applied", extra={"worker": peer.name, "cause": end.message}
+                    )
+            case Envelope(lease, m.Terminal()):
+                if self._dispatcher.book.find(peer.key, lease) is None:
+                    self._drop(peer.key, lease)
+                self._performer.perform(self._dispatcher.ended(peer.key, item, now))
+            case Envelope(lease, m.Malformed() as malformed):
+                self._unreadable(peer, lease.id, malformed)
+            case Envelope(_, m.Started() | m.Progress()):
+                self._advance(peer, item, now)
+            case m.Ready():
+                self._open(peer, item, now)
+            case m.Message():
+                self._note(peer, item)
+
+    def _note(self, peer: WorkerConnection, message: m.Message) -> None:
+        """Take in what a worker reports of itself."""
+        match message:
+            case Cached():
+                self._dispatcher.cached(peer.key, message)
+            case m.Admitted():
+                logger.info("worker admitted", extra={"worker": peer.name, "model": peer.model})
+                self._performer.perform(self._dispatcher.worker_admitted(peer.key, self._now()))
+            case m.Draining():
+                logger.info("worker draining", extra={"worker": peer.name, "model": peer.model})
+                self._performer.perform(self._dispatcher.worker_leaves(peer.key, self._now()))
+            case Recall(n=n):
+                n_unused = self._dispatcher.workers[peer.key].give_back(n)
+                self._performer.post(peer.key, Returned(n=n_unused))
+                self._performer.tell_demand(peer.key)
+            case SettingsTold():
+                self._settings.told(peer.key, message)
+            case m.Heartbeat():
+                now = self._now()
+                peer.beat(message, now)
+                self._performer.perform(self._dispatcher.worker_shares(peer.key, message, now))
+                self._dispatcher.connected.sleeps(peer.key, message.is_sleeping)
+                self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
+
+    def _open(self, peer: WorkerConnection, ready: m.Ready, now: float) -> None:
+        card = ready.card
+        self._performer.post(peer.key, m.Opened())
+        for order in self._settings.joined(peer.key, card.name):
+            self._performer.post(peer.key, order)
+        opened = self._dispatcher.worker_ready(
+            peer.key, card, now, is_held=ready.is_held, granted=ready.granted
+        )
+        self._performer.perform(opened)
+        logger.info(
+            "worker ready",
+            extra={"worker": peer.name, "model": card.name, "n_slots": card.n_slots},
+        )
+
+    def _advance(self, peer: WorkerConnection, envelope: Envelope, now: float) -> None:
+        lease, message, _ = envelope
+        if isinstance(message, m.Started):
+            is_wanted = self._dispatcher.started(peer.key, envelope, now)
+        else:
+            is_wanted = self._dispatcher.progressed(peer.key, lease)
+        if not is_wanted:
+            self._drop(peer.key, lease)
+            return
+        stream = self._streams.by_id[lease.id]
+        answer = stream.answer
+        if isinstance(message, m.Started):
+            task = stream.task
+            slot = self._dispatcher.slots.global_id(peer.name, message.slot)
+            message = dataclasses.replace(message, slot=slot)
+            self._metrics.reused(task.spec.model, expected=task.n_expected, found=task.n_cached)
+            if task.n_begun:
+                self._metrics.read_again(task.spec.model, message.n_reread)
+        # Of a second worker a client hears nothing but the rest of the answer.
+        if answer.told_attempt in (-1, lease.attempt):
+            answer.told_attempt = lease.attempt
+            stream.push(message)
+
+    def _drop(self, key: str, lease: TaskKey) -> None:
+        """Count a message that belongs to no task, unless its task was given up a moment ago."""
+        if not self._dispatcher.was_given_up(key, lease):
+            self._metrics.dropped(1)
+
+    def _blame(self, peer: WorkerConnection, item: FrameItem) -> None:
+        """End the task whose message raised an exception, if this worker still has it."""
+        task_id = item.task.id if isinstance(item, Envelope) else -1
+        self.failed("message", task_id)
+        self._break_of(peer, task_id)
+
+    def _unreadable(self, peer: WorkerConnection, task_id: int, message: m.Malformed) -> None:
+        """End the task of a message that could not be read."""
+        logger.error(
+            "message unreadable",
+            extra={
+                "worker": peer.name,
+                "task": task_id,
+                "cause": message.reason,
+                "action": "the task fails",
+            },
+        )
+        self._metrics.fault("message")
+        self._break_of(peer, task_id)
+
+    def _break_of(self, peer: WorkerConnection, task_id: int) -> None:
+        stream = self._streams.by_id.get(task_id)
+        if stream is not None and stream.task.worker == peer.key:
+            self._performer.break_task(task_id)
