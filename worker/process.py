@@ -119,7 +119,7 @@ class WorkerProcess:
             error = ConfigError(f"refused by the gateway: {self._link.refused}")
             refuse(error, self._notifier)
             return EXIT_CONFIG
-        if (code := self._mind_model()) is not None:
+        if (code := self._follow_model()) is not None:
             return code
         if self._link.is_open and not self._is_announced:
             self._notifier.ready(f"serving {self._config.alias}")
@@ -137,7 +137,7 @@ class WorkerProcess:
 
     # ---- the model ----------------------------------------------------------------------------
 
-    def _mind_model(self) -> int | None:
+    def _follow_model(self) -> int | None:
         """Attach, free or load the model as needed; return the exit code if loading has failed."""
         match self._phase:
             case SleepPhase.LOADING | SleepPhase.AWAKE | SleepPhase.CLOSING if self._has_failed():

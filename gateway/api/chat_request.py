@@ -163,7 +163,7 @@ def _chat(request: ChatRequest) -> Chat:
         reasoning_format=request.reasoning_format,
         add_generation_prompt=continuation.add_generation_prompt,
         continue_final_message=continuation.continues,
-        continue_thought=continuation.thought,
+        continue_reasoning=continuation.thought,
     )
 
 

@@ -165,9 +165,9 @@ class Pool:
         )
         return self._transport.submit(task, spec)
 
-    async def end_thoughts(self, stream: TaskStream) -> bool:
+    async def end_reasoning(self, stream: TaskStream) -> bool:
         """End the reasoning of a running task; false if the task has just ended."""
-        return await self._calls.end_thoughts(stream)
+        return await self._calls.end_reasoning(stream)
 
     async def set_lora(self, model: str, scales: Scales) -> None:
         """Set the scales of a model's adapters in every worker, also in those to come."""

@@ -17,7 +17,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
-from protocol.wire.side_tasks import EndThoughts, SetLora, SetSystemPrompt, ThoughtsEnded
+from protocol.wire.side_tasks import EndReasoning, ReasoningEnded, SetLora, SetSystemPrompt
 
 _INSPECT_LIMIT_S = 2.0
 _CALL_LIMIT_S = 10.0
@@ -53,17 +53,17 @@ class WorkerCalls:
     def __repr__(self) -> str:
         return f"<WorkerCalls inspections={len(self._inspections)}>"
 
-    async def end_thoughts(self, stream: TaskStream) -> bool:
+    async def end_reasoning(self, stream: TaskStream) -> bool:
         """End the reasoning of a running task; false if the task has just ended."""
         worker = self._dispatcher.workers.get(stream.task.worker)
         if worker is None:
             return False
-        call = EndThoughts(target=stream.task_id)
+        call = EndReasoning(target=stream.task_id)
         try:
             answer = await self._call(worker, call, _CALL_LIMIT_S)
         except TimeoutError:
             raise TaskError(ErrorCode.UNAVAILABLE, "The worker does not answer") from None
-        return isinstance(answer, ThoughtsEnded) and answer.is_running
+        return isinstance(answer, ReasoningEnded) and answer.is_running
 
     async def set_lora(self, model: str, scales: Scales) -> None:
         """Set the scales of a model's adapters in every worker, also in those to come."""

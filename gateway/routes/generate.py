@@ -178,7 +178,7 @@ async def pump(
 async def collect(stream: TaskStream) -> TaskOutcome:
     """Gather one choice into one piece."""
     texts: list[str] = []
-    thoughts: list[str] = []
+    reasoning: list[str] = []
     n_reasoning = 0
     calls: list[ToolCallDelta] = []
     tokens: list[int] = []
@@ -189,14 +189,14 @@ async def collect(stream: TaskStream) -> TaskOutcome:
         match message:
             case Delta():
                 texts.append(message.text)
-                thoughts.append(message.reasoning)
+                reasoning.append(message.reasoning)
                 n_reasoning = message.n_predicted if message.reasoning else n_reasoning
                 calls += message.tool_calls
                 tokens += message.tokens
                 probs += message.probs
                 prompt = prompt or message.prompt
             case Started():  # perhaps anew: another worker begins again
-                texts, thoughts, calls, tokens, probs = [], [], [], [], []
+                texts, reasoning, calls, tokens, probs = [], [], [], [], []
                 n_reasoning, prompt = 0, ()
             case Done():
                 return TaskOutcome(
@@ -204,7 +204,7 @@ async def collect(stream: TaskStream) -> TaskOutcome:
                     tokens=tuple(tokens),
                     probs=tuple(probs),
                     done=message,
-                    reasoning="".join(thoughts),
+                    reasoning="".join(reasoning),
                     n_reasoning=n_reasoning,
                     tool_calls=whole_calls(calls),
                     prompt=prompt,

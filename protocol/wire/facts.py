@@ -50,9 +50,9 @@ class ModelCard:
     template_kwargs: dict[str, Any] | None = None
     """Variables of the template that a chat has, unless it says otherwise."""
     jinja: bool = True
-    """Otherwise the built-in form of the template is written: no tools, no thoughts."""
+    """Otherwise the built-in form of the template is written: no tools, no reasoning."""
     parses_chats: bool = True
-    """Otherwise a chat's answer is what the model writes, thoughts and calls of tools included."""
+    """Otherwise a chat's answer is what the model writes, reasoning and calls of tools included."""
     prefill_assistant: bool = True
     """An assistant's message at the end of a chat is gone on with, unless it says otherwise."""
     media_marker: str = ""

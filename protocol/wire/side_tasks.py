@@ -62,16 +62,16 @@ class Reranked(Terminal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndThoughts(TaskMessage):
-    """Let the thoughts of a running generation end now."""
+class EndReasoning(TaskMessage):
+    """Let the reasoning of a running generation end now."""
 
     target: int
     """Its id, without the attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtsEnded(Terminal):
-    """Answers `EndThoughts`."""
+class ReasoningEnded(Terminal):
+    """Answers `EndReasoning`."""
 
     is_running: bool
     """The generation was found; whether it was just thinking is its own business."""

@@ -177,9 +177,9 @@ class FakeEngine:
                 return self.set_lora(message)
             case side_tasks.SetSystemPrompt():
                 return self.set_system_prompt(message)
-            case side_tasks.EndThoughts(target=target):
+            case side_tasks.EndReasoning(target=target):
                 is_running = any(job.envelope.task.id == target for job in self.running.values())
-                return side_tasks.ThoughtsEnded(is_running=is_running)
+                return side_tasks.ReasoningEnded(is_running=is_running)
         return None
 
     def act(self, message: side_tasks.SlotAction) -> m.Terminal:

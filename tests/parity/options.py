@@ -42,7 +42,9 @@ TOLD = (
     chat("told: thinking after all", chat_template_kwargs={"enable_thinking": True}),
     _applied("told: the prompt"),
     _applied("told: the request's variables", chat_template_kwargs={"a": 2, "drop_thinking": 3}),
-    _applied("told: the request keeps thoughts", chat_template_kwargs={"preserve_reasoning": True}),
+    _applied(
+        "told: the request keeps reasoning", chat_template_kwargs={"preserve_reasoning": True}
+    ),
     _applied("told: the request's effort", reasoning_effort="high"),
     _applied("told: no effort", reasoning_effort="none"),
 )

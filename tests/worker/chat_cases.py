@@ -5,16 +5,20 @@ from typing import NamedTuple
 
 from worker.output.chat_parser.formats import FORMATS, GENERIC
 from worker.output.chat_parser.parser import Expected
-from worker.output.chat_parser.reasoning_marks import CHANNELS, THOUGHTS, Thoughts
+from worker.output.chat_parser.reasoning_marks import CHANNELS, REASONING_ROWS, ReasoningMarks
 
 BY_NAME = {row.name: row for row in (*FORMATS, GENERIC)}
 NAMES = frozenset({"special_function", "special_function_with_opt", "python"})
-THINK = Thoughts(
+THINK = ReasoningMarks(
     open="<think>", close="</think>", after_open="\n", after_close="\n\n", skips_lead=True
 )
 """As Qwen3 writes them, and what most templates come to when they are rendered."""
-KIMI = next(row.thoughts for row in THOUGHTS if "<|tool_call_begin|>" in row.thoughts.ends)
-QWEN_35 = next(row.thoughts for row in THOUGHTS if row.thoughts.forced)
+KIMI = next(
+    row.reasoning_marks
+    for row in REASONING_ROWS
+    if "<|tool_call_begin|>" in row.reasoning_marks.ends
+)
+QWEN_35 = next(row.reasoning_marks for row in REASONING_ROWS if row.reasoning_marks.forced)
 
 
 class Answer(NamedTuple):
@@ -27,10 +31,10 @@ class Answer(NamedTuple):
 
 def expect(tools: str = "", *, thinks: bool = False, begun: str = "") -> Expected:
     """What the prompt of a format lets one expect."""
-    thoughts = (CHANNELS if tools == "gpt-oss" else THINK) if thinks else None
+    reasoning = (CHANNELS if tools == "gpt-oss" else THINK) if thinks else None
     row = BY_NAME[tools] if tools else None
     dropped = row.dropped if row else ()
-    return Expected(tools=row, names=NAMES, thoughts=thoughts, begun=begun, dropped=dropped)
+    return Expected(tools=row, names=NAMES, reasoning_marks=reasoning, begun=begun, dropped=dropped)
 
 
 HELLO = "Hello, world!\nWhat's up?"
@@ -181,7 +185,7 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     ("deepseek", expect("deepseek-r1"), DEEPSEEK, Answer("", "", CALL)),
     (
-        "deepseek after an opened thought",
+        "deepseek after opened reasoning",
         expect("deepseek-r1", thinks=True, begun="<think>"),
         "\nI'm\nthinking\n</think>\n\n" + DEEPSEEK,
         Answer("", "I'm\nthinking\n", CALL),
@@ -206,8 +210,8 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
         Answer("Hi. ", "", CALL),
     ),
     (
-        "a call ends kimi's thoughts",
-        replace(expect("kimi-k2"), thoughts=KIMI, begun="<think>"),
+        "a call ends kimi's reasoning",
+        replace(expect("kimi-k2"), reasoning_marks=KIMI, begun="<think>"),
         "Hm <|tool_call_begin|>functions.special_function:0"
         '<|tool_call_argument_begin|>{"arg1": 1}<|tool_call_end|>',
         Answer("", "Hm ", CALL),
@@ -233,7 +237,7 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "gpt-oss without tools",
-        Expected(thoughts=CHANNELS, dropped=BY_NAME["gpt-oss"].dropped),
+        Expected(reasoning_marks=CHANNELS, dropped=BY_NAME["gpt-oss"].dropped),
         "<|channel|>commentary<|channel|>analysis<|message|>\nHm <|end|><|start|>assistant"
         "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi",
         Answer("Hi", "\nHm Hm", ()),
@@ -264,13 +268,13 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     ("generic without JSON", expect("generic"), HELLO, Answer(HELLO, "", ())),
     (
-        "thoughts",
+        "reasoning",
         expect(thinks=True),
         f"<think>\na\nb\n</think>\n\n{HELLO}",
         Answer(HELLO, "a\nb\n", ()),
     ),
     (
-        "opened thoughts",
+        "opened reasoning",
         expect(thinks=True, begun="<think>"),
         f"\na</think>{HELLO}",
         Answer(HELLO, "a", ()),
@@ -283,44 +287,44 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "all space after the marks is dropped",
-        Expected(thoughts=QWEN_35, begun="<think>\n"),
+        Expected(reasoning_marks=QWEN_35, begun="<think>\n"),
         f"\n a \n</think>\n\n\n {HELLO} ",
         Answer(f"{HELLO} ", "a \n", ()),
     ),
     (
         "no space is dropped",
-        Expected(thoughts=replace(THINK, after_open="", after_close="")),
+        Expected(reasoning_marks=replace(THINK, after_open="", after_close="")),
         f"<think>\na</think>\n{HELLO}",
         Answer(f"\n{HELLO}", "\na", ()),
     ),
     (
-        "thoughts that begin at once",
-        Expected(thoughts=replace(THINK, open="")),
+        "reasoning that begins at once",
+        Expected(reasoning_marks=replace(THINK, open="")),
         f"\na</think>\n{HELLO}",
         Answer(HELLO, "a", ()),
     ),
-    ("opened thoughts, none", expect(thinks=True, begun="<think>\n"), " \n", Answer("", "", ())),
+    ("opened reasoning, none", expect(thinks=True, begun="<think>\n"), " \n", Answer("", "", ())),
     (
-        "thoughts that are left in",
-        Expected(thoughts=THINK, begun="<think>\n", is_plain=True),
+        "reasoning that is left in",
+        Expected(reasoning_marks=THINK, begun="<think>\n", is_plain=True),
         f"a</think>{HELLO}",
         Answer(f"<think>\na</think>{HELLO}", "", ()),
     ),
     (
-        "an answer without thoughts",
+        "an answer without reasoning",
         expect(thinks=True),
         f"\n {HELLO}",
         Answer(HELLO, "", ()),
     ),
     (
-        "empty thoughts",
+        "empty reasoning",
         expect(thinks=True),
         f"<think>\n\n</think>\n\n{HELLO}",
         Answer(HELLO, "", ()),
     ),
-    ("endless thoughts", expect(thinks=True), "<think>a < b", Answer("", "a < b", ())),
+    ("endless reasoning", expect(thinks=True), "<think>a < b", Answer("", "a < b", ())),
     (
-        "thoughts, then a call",
+        "reasoning, then a call",
         expect("hermes", thinks=True),
         f"<think>a</think>\n{HERMES}",
         Answer("", "a", CALL),

@@ -13,12 +13,12 @@ MESSAGES = r"""{% for message in messages %}
 
 HERMES = TOOLS + MESSAGES + "{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"
 
-_THOUGHT = r"""('<think>\n' + message.reasoning_content + '\n</think>\n\n'
+_REASONING = r"""('<think>\n' + message.reasoning_content + '\n</think>\n\n'
     if message.reasoning_content else '') + message.content"""
 
 THINKER = (
     TOOLS
-    + MESSAGES.replace("message.content", _THOUGHT)
+    + MESSAGES.replace("message.content", _REASONING)
     + r"""{% if add_generation_prompt %}{{ '[assistant]' }}
 {%- if not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"""
 )

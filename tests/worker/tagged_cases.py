@@ -32,7 +32,7 @@ def expect_tagged(tools: str, *, begun: str = "") -> Expected:
         tools=BY_NAME[tools],
         names=NAMES,
         types=TYPES,
-        thoughts=QWEN_35 if begun else None,
+        reasoning_marks=QWEN_35 if begun else None,
         begun=begun,
     )
 
@@ -216,25 +216,25 @@ TAGGED_CASES: list[tuple[str, Expected, str, Answer]] = [
         Answer("oops", "", (("python", '{"code": "a"}'),)),
     ),
     (
-        "after a thought",
+        "after reasoning",
         expect_tagged("qwen3.5", begun="<think>"),
         f"Hm</think>\n\n{TWO[0]}",
         Answer("", "Hm", CALL),
     ),
     (
-        "inside a thought",
+        "inside reasoning",
         expect_tagged("qwen3.5", begun="<think>"),
         f"Need to see.\n{TWO[0]}",
         Answer("", "Need to see.\n", CALL),
     ),
     (
-        "instead of a thought",
+        "instead of reasoning",
         expect_tagged("qwen3.5", begun="<think>"),
         f"\n{TWO[0]}",
         Answer("", "", CALL),
     ),
     (
-        "inside a thought, no call",
+        "inside reasoning, no call",
         expect_tagged("qwen3.5", begun="<think>"),
         "a <tool_call>\n<function=python>\noops</think>b",
         Answer("<tool_call>\n<function=python>\noops</think>b", "a ", ()),

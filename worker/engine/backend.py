@@ -84,8 +84,8 @@ class Sampler(Protocol):
         `state` is what that one's was; raises `InvalidRequest` if it or a token cannot be.
         """
 
-    def end_thoughts(self) -> bool:
-        """Let the thoughts that are under way end now; false if none are."""
+    def end_reasoning(self) -> bool:
+        """Let the reasoning that is under way end now; false if there is none."""
 
     def close(self) -> None:
         """Free it; the task is over."""

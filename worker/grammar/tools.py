@@ -10,7 +10,7 @@ from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.nested import nested_arguments
 from worker.grammar.tagged import tagged_arguments
 from worker.output.chat_parser.formats import GENERIC
-from worker.output.chat_parser.reasoning_marks import Thoughts
+from worker.output.chat_parser.reasoning_marks import ReasoningMarks
 from worker.output.chat_parser.tool_format import ANY, KIND, NAME, ToolFormat
 
 Tool = Mapping[str, Any]
@@ -31,8 +31,8 @@ class ToolShape:
     is_parallel: bool
     begun: str = ""
     """Beginning of the first call's opener that the prompt contains."""
-    thoughts: Thoughts | None = None
-    thoughts_begun: bool = False
+    reasoning_marks: ReasoningMarks | None = None
+    reasoning_begun: bool = False
     is_required: bool = True
     """Whether a call is required; otherwise an answer as text is allowed too."""
     answer: str = ""
@@ -44,17 +44,17 @@ class ToolShape:
 
 
 def call_grammar(tools: Sequence[Tool], shape: ToolShape) -> str:
-    """Return the grammar of an answer that calls tools: thoughts as the model likes, then calls."""
+    """Return the grammar of an answer that calls tools: free reasoning, then calls."""
     builder = GrammarBuilder(param="tools")
-    thoughts = _thoughts(builder, shape)
-    builder.add_rule("root", f"{thoughts}{_calls(builder, tools, shape)} space")
+    reasoning = _reasoning(builder, shape)
+    builder.add_rule("root", f"{reasoning}{_calls(builder, tools, shape)} space")
     return builder.text()
 
 
 def answer_grammar(schema: Mapping[str, Any], shape: ToolShape, *, param: str) -> str:
-    """Return the grammar of an answer in JSON that may come after thoughts."""
+    """Return the grammar of an answer in JSON that may come after reasoning."""
     builder = GrammarBuilder(param=param)
-    thoughts = _thoughts(builder, shape)
+    reasoning = _reasoning(builder, shape)
     answer = builder.add_schema(schema, "response-format")
     fenced = f'"```json" space {answer} space "```"'
     ways = {
@@ -63,22 +63,22 @@ def answer_grammar(schema: Mapping[str, Any], shape: ToolShape, *, param: str) -
         None: f"space ({fenced} | space {answer} space)",
     }
     mark = f"{literal(shape.answer)} " if shape.answer else ""
-    builder.add_rule("root", f"{thoughts}{mark}{ways[shape.fence]}")
+    builder.add_rule("root", f"{reasoning}{mark}{ways[shape.fence]}")
     return builder.text()
 
 
-def _thoughts(builder: GrammarBuilder, shape: ToolShape) -> str:
-    thoughts = shape.thoughts
-    if thoughts is None:
+def _reasoning(builder: GrammarBuilder, shape: ToolShape) -> str:
+    reasoning = shape.reasoning_marks
+    if reasoning is None:
         return ""
-    close = literal(thoughts.close)
-    # A call may stand where the thoughts should have ended first.
-    end = f"({close} space)?" if thoughts.ends else f"{close} space"
-    text = f"{until(builder, thoughts.close, *thoughts.ends)} {end}"
-    if shape.thoughts_begun:
+    close = literal(reasoning.close)
+    # A call may stand where the reasoning should have ended first.
+    end = f"({close} space)?" if reasoning.ends else f"{close} space"
+    text = f"{until(builder, reasoning.close, *reasoning.ends)} {end}"
+    if shape.reasoning_begun:
         return f"{text} "
-    after = "<|start|>assistant" if thoughts.is_anywhere else ""
-    return f"space ({literal(thoughts.open)} {text} {literal(after)})? "
+    after = "<|start|>assistant" if reasoning.is_anywhere else ""
+    return f"space ({literal(reasoning.open)} {text} {literal(after)})? "
 
 
 def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> str:

@@ -19,7 +19,7 @@ from worker.engine.task import Abort, AbortAll, EngineTask, Report, Submit, fail
 from worker.link.jobs import Outcome, job_of, shares_prompt
 from worker.link.pending import PendingTasks, cancelled
 from worker.link.preparation import Overrun, Preparation, PreparationJob
-from worker.link.reasoning import end_thoughts
+from worker.link.reasoning import end_reasoning
 from worker.link.running import RunningTasks
 from worker.link.side_tasks import SideTasks
 from worker.prompt.prompt import Prepared, PromptReader
@@ -185,8 +185,8 @@ class Tasks:
             case m.Inspect():
                 self._questions.add(key)
                 self._engine.submit(Report(key))
-            case s.EndThoughts():
-                self._engine.submit(end_thoughts(self._engine, key, message))
+            case s.EndReasoning():
+                self._engine.submit(end_reasoning(self._engine, key, message))
             case s.SlotAction() | s.SetLora() if self._side is not None:
                 self._side.start(key, message, slot)
             case s.Embed() | s.Rerank():

@@ -25,12 +25,12 @@ from worker.llama.hardware.threads import prioritize
 from worker.llama.media import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load
 from worker.llama.sampling.chain import SamplerModel
-from worker.llama.sampling.device_sampling import open_board
+from worker.llama.sampling.device_sampling import open_device_sampling
 from worker.llama.sampling.grammar import Grammars
 from worker.llama.sampling.greedy import Logits
 from worker.llama.sampling.probabilities import raw_prob
 from worker.llama.sampling.sampler import LlamaSampler, Outputs, Scratch, open_sampler
-from worker.llama.sampling.sampler_threads import SampleJob, open_crew
+from worker.llama.sampling.sampler_threads import SampleJob, open_sampler_threads
 from worker.llama.sampling.stages import Candidates
 from worker.llama.state import LlamaStates
 from worker.llama.vocabulary import LlamaVocabulary
@@ -67,8 +67,8 @@ class LlamaBackend:
         self._view_address = 0
         eog = [token for token, is_eog in enumerate(self.vocabulary.is_eog) if is_eog]
         self._model = SamplerModel(self._vocab, eog, self._loaded.n_ctx_slot)
-        self._board = open_board(self._context, self._vocab, config)
-        self._crew = open_crew(self._context, is_gpu=self.is_gpu)
+        self._device_sampling = open_device_sampling(self._context, self._vocab, config)
+        self._sampler_threads = open_sampler_threads(self._context, is_gpu=self.is_gpu)
         self._media = self._open_media(config)
         self.embedder = open_embedder(self._loaded, config, self._media)
         pieces = self.vocabulary.special_pieces
@@ -95,16 +95,16 @@ class LlamaBackend:
     def seat(self, seq: int, sampler: Sampler) -> None:
         """Let the device sample a task's later tokens, if possible."""
         assert isinstance(sampler, LlamaSampler)
-        sampler.backend_sampling = self._board.offer(seq, sampler, sampler.params)
+        sampler.backend_sampling = self._device_sampling.offer(seq, sampler, sampler.params)
 
     def decode(self, rows: Sequence[BatchRow]) -> None:
         """Compute one batch."""
         self._batch.fill(rows)
-        self._board.before(rows)
+        self._device_sampling.before(rows)
         self._outputs = None
         code = int(lib.llama_decode(self._context, self._batch.raw))
         if code == 0:
-            self._board.after(rows)
+            self._device_sampling.after(rows)
             return
         if code == _NO_CELLS:
             raise CacheFull
@@ -119,19 +119,19 @@ class LlamaBackend:
             return sampler.sample(self._context, index, self._logits)
         start = time.perf_counter()
         sampled = sampler.sample(self._context, index, self._logits)
-        self._crew.learn(time.perf_counter() - start)
+        self._sampler_threads.learn(time.perf_counter() - start)
         return sampled
 
     def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
         """Sample several rows at once, if that is faster than one by one."""
-        if not self._crew.pays(len(rows)):
+        if not self._sampler_threads.pays(len(rows)):
             return
         busy = [(row, one) for row, one in rows if isinstance(one, LlamaSampler) and one.busy_chain]
-        if not self._crew.pays(len(busy)):
+        if not self._sampler_threads.pays(len(busy)):
             return
         lib.llama_get_logits(self._context)  # puts them in order, which threads must not do
         jobs = [SampleJob(one.busy_chain, self._batch.last[row]) for row, one in busy]
-        for (_, sampler), token in zip(busy, self._crew.choose(jobs), strict=True):
+        for (_, sampler), token in zip(busy, self._sampler_threads.choose(jobs), strict=True):
             sampler.chosen = token
 
     def probe(self, row: int, offset: int, token: int, n: int) -> TokenProb:
@@ -201,8 +201,8 @@ class LlamaBackend:
 
     def close(self) -> None:
         """Free everything."""
-        self._crew.close()
-        self._board.close()
+        self._sampler_threads.close()
+        self._device_sampling.close()
         if self._media is not None:
             self._media.close()
         if self.embedder is not None:

@@ -204,7 +204,7 @@ class PromptReader:
         if chat is None or chat.expected is None:
             return task, None
         # Reasoning tokens are counted one by one, streamed or not.
-        counts = chat.expected.thoughts is not None
+        counts = chat.expected.reasoning_marks is not None
         task = replace(task, shown=self._shown, triggers=chat.triggers, tells_tokens=counts)
         return task, chat.expected
 
@@ -292,7 +292,7 @@ def _check_able(message: Generate, card: ModelCard) -> None:
     is_asked = params.reasoning_budget_tokens not in (-1, card.defaults.reasoning_budget_tokens)
     if is_asked or params.reasoning_control:
         raise InvalidRequest(
-            "Thoughts can only be bounded where reasoning_budget_start_tag and"
+            "Reasoning can only be bounded where reasoning_budget_start_tag and"
             " reasoning_budget_end_tags say what marks them",
             param="reasoning_budget_tokens" if is_asked else "reasoning_control",
         )
@@ -300,7 +300,7 @@ def _check_able(message: Generate, card: ModelCard) -> None:
 
 def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:
     """Add the parameters that the template determines."""
-    start, *ends = chat.thoughts or ("",)
+    start, *ends = chat.reasoning_marks or ("",)
     return replace(
         params,
         grammar=chat.grammar or params.grammar,

@@ -79,7 +79,7 @@ class Answer:
         return 0.0
 
     def add_parts(self, delta: Delta) -> None:
-        """Count thoughts and tool calls; raises `ValueError` for a call out of order."""
+        """Count reasoning and tool calls; raises `ValueError` for a call out of order."""
         self.n_reasoning += len(delta.reasoning)
         counts = self.n_arguments
         for call in delta.tool_calls:

@@ -63,7 +63,7 @@ class Delta(TaskMessage):
 
     text: str = ""
     reasoning: str = ""
-    """What a chat's parser took for thoughts, out of the same text."""
+    """What a chat's parser took for reasoning, out of the same text."""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     tokens: tuple[int, ...] = ()
     """Every token of the answer is in one delta; the last delta before the end may have none."""

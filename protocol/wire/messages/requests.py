@@ -24,12 +24,12 @@ class Chat:
     schema: str | None = None
     """JSON text of the schema that the answer must match; `{}` is any object."""
     reasoning_format: str = "auto"
-    """`none` leaves thoughts in the text, `deepseek` and `auto` take them out."""
+    """`none` leaves reasoning in the text, `deepseek` and `auto` take it out."""
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     """The last message is the assistant's and is to be gone on with."""
-    continue_thought: bool | None = None
-    """It is its thoughts that are gone on with; unset is as the message has it."""
+    continue_reasoning: bool | None = None
+    """The message's reasoning is continued, not its text; unset: what the message ends with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

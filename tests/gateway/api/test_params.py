@@ -81,7 +81,7 @@ def test_the_parser_of_an_answer_cannot_be_chosen(value: Any) -> None:
     assert read_params({"chat_format": "Content-only"}, CARD).chat_format == "Content-only"
 
 
-def test_the_settings_tell_what_becomes_of_thoughts() -> None:
+def test_the_settings_tell_what_becomes_of_reasoning() -> None:
     card = replace(CARD, reasoning_format="deepseek-legacy")
     told = settings(read_params({"stream": True}, card))
     assert (told["reasoning_format"], told["reasoning_in_content"]) == ("deepseek-legacy", True)

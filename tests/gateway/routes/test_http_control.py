@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.wire import messages as m
-from protocol.wire.side_tasks import EndThoughts
+from protocol.wire.side_tasks import EndReasoning
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
 
@@ -44,15 +44,15 @@ async def chat_id(gateway: Running, key: str = "", **fields: Any) -> tuple[str, 
     raise AssertionError("no chunk came")
 
 
-async def test_thoughts_of_a_running_chat_are_ended(stepped: Running) -> None:
+async def test_reasoning_of_a_running_chat_is_ended(stepped: Running) -> None:
     id_, response = await chat_id(stepped, reasoning_control=True)
     answer = await stepped.post(PATH, {"id": id_, "action": END})
     assert (answer.status_code, answer.json()) == (200, {"success": True})
-    assert any(isinstance(one, EndThoughts) for one in stepped.workers[0].received)
+    assert any(isinstance(one, EndReasoning) for one in stepped.workers[0].received)
     await response.aclose()
 
 
-async def test_one_tenant_cannot_end_the_thoughts_of_another(tmp_path: Path) -> None:
+async def test_one_tenant_cannot_end_the_reasoning_of_another(tmp_path: Path) -> None:
     async with running(tmp_path, api_key=("one", "two")) as gateway:
         await gateway.add_worker(FakeOptions(n_slots=1, n_prefetch=0, free_running=False))
         id_, response = await chat_id(gateway, "one", reasoning_control=True)

@@ -1,4 +1,4 @@
-"""Chats whose worker is lost: thoughts and calls half said go on where they stopped."""
+"""Chats whose worker is lost: reasoning and calls half said go on where they stopped."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,9 +26,9 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "words": (HERMES, "Hello, wörld!", {}),
     "a call": (HERMES, CALL, {}),
     "words and two calls": (HERMES, f"Let me see.\n{CALL}\n{CALL}", {}),
-    "thoughts": (THINKER, "<think>\nHm, a 🙂.\n</think>\n\nYes.", {}),
-    "thoughts and a call": (THINKER, f"<think>\nHm.\n</think>\n\n{CALL}", {}),
-    "thoughts that the prompt opened": (OPENER, "Hm.\n</think>\n\nYes.", {}),
+    "reasoning": (THINKER, "<think>\nHm, a 🙂.\n</think>\n\nYes.", {}),
+    "reasoning and a call": (THINKER, f"<think>\nHm.\n</think>\n\n{CALL}", {}),
+    "reasoning that the prompt opened": (OPENER, "Hm.\n</think>\n\nYes.", {}),
     "a stop string": (HERMES, "one STO STOP two", {"stop": ["STOP"]}),
     "a call that is cut": (HERMES, CALL, {"n_predict": 50}),
 }
@@ -65,7 +65,7 @@ def test_a_cut_after_any_delta_changes_nothing(case: str, stream: bool) -> None:
     first = asker(template)
     whole, deltas = first.whole(message)
     assert whole.done is not None and (not stream or len(deltas) > 10)
-    assert bool(whole.calls) is ("call" in case) and bool(whole.reasoning) is ("thought" in case)
+    assert bool(whole.calls) is ("call" in case) and bool(whole.reasoning) is ("reasoning" in case)
     for n in range(len(deltas) + 1):
         again = asker(template).cut(message, whole, deltas[:n])
         assert again.answer == whole.answer, (n, deltas[:n])

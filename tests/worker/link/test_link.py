@@ -7,7 +7,7 @@ import pytest
 
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
-from protocol.wire.side_tasks import EndThoughts, ThoughtsEnded
+from protocol.wire.side_tasks import EndReasoning, ReasoningEnded
 from tests.envelopes import of_task
 from tests.worker.link.pair import Pair, generate
 
@@ -104,11 +104,11 @@ def test_inspect_describes_the_slots(pair: Pair) -> None:
     assert [slot.id for slot in inspected.slots] == [0, 1]
 
 
-def test_thoughts_are_ended_on_the_engines_thread(pair: Pair) -> None:
+def test_reasoning_is_ended_on_the_engines_thread(pair: Pair) -> None:
     pair.attach()
     pair.until(m.Ready)
-    pair.gateway.send(m.Envelope(m.TaskKey(3), EndThoughts(target=99)))
-    assert pair.until(ThoughtsEnded) == [ThoughtsEnded(is_running=False)]
+    pair.gateway.send(m.Envelope(m.TaskKey(3), EndReasoning(target=99)))
+    assert pair.until(ReasoningEnded) == [ReasoningEnded(is_running=False)]
     assert len(of_task(pair.gateway.heard, 3)) == 1
 
 

@@ -145,7 +145,7 @@ SAMPLERS: dict[str, dict[str, Any]] = PLAIN | {
     "a grammar that waits, mirostat": SEEDED | LAZY | {"mirostat": 1},
     "a budget": SEEDED | MARKS | {"reasoning_budget_tokens": 5},
     "a budget of none": SEEDED | MARKS | {"reasoning_budget_tokens": 0},
-    "thoughts ended on request": SEEDED | MARKS | {"reasoning_control": True},
+    "reasoning ended on request": SEEDED | MARKS | {"reasoning_control": True},
 }
 
 
@@ -159,7 +159,7 @@ def test_a_sampler_is_taken_over_after_any_token(model: LlamaBackend, case: str)
 
     def step(sampler: Sampler, i: int) -> tuple[int, tuple[float, ...]]:
         if i == 6:
-            sampler.end_thoughts()
+            sampler.end_reasoning()
         return model.sample(0, sampler).token, sampler.state
 
     first = model.open_sampler(params, prompt, triggers)
@@ -170,7 +170,7 @@ def test_a_sampler_is_taken_over_after_any_token(model: LlamaBackend, case: str)
         again.go_on(tokens[:n], told[n - 1][1])
         assert [step(again, i) for i in range(n, 30)] == told[n:], n
         again.close()
-    if case == "thoughts ended on request":
+    if case == "reasoning ended on request":
         assert told[5][1] == () and told[6][1][5:] == (6.0,)
     first.close()
 
@@ -235,7 +235,7 @@ def test_a_call_of_a_tool_goes_on(single: Served, choice: str) -> None:
 
 
 @exact
-def test_thoughts_within_a_budget_go_on(single: Served) -> None:
+def test_reasoning_within_a_budget_goes_on(single: Served) -> None:
     marks = {"reasoning_budget_start_tag": "<think>", "reasoning_budget_end_tags": ["</think>"]}
     budget = {"reasoning_budget_tokens": 10, "reasoning_budget_message": " Enough of that now."}
     message = generate("Q: 2+2? <think>", generation_prompt="<think>", **marks, **budget, **SEEDED)

@@ -113,7 +113,9 @@ def test_ids_are_as_long_as_the_template_wants_them(name: str) -> None:
 
 
 def test_what_the_client_began_is_repeated_in_whole_answers_only() -> None:
-    expected = Expected(thoughts=THINK, begun="<think>\na\n</think>\n\nHello", is_continued=True)
+    expected = Expected(
+        reasoning_marks=THINK, begun="<think>\na\n</think>\n\nHello", is_continued=True
+    )
     parsed = ChatParser(expected, is_whole=True).feed(" world")
     assert (parsed.reasoning, parsed.content) == ("a\n", "Hello world")
     assert ChatParser(expected).feed(" world").content == " world"
@@ -187,7 +189,7 @@ def test_endless_space_is_passed_on(begin: str) -> None:
         len(parsed.content + parsed.reasoning)
         for parsed in (parser.feed("\n") for _ in range(1000))
     )
-    # Before the answer it is dropped, and thoughts of nothing else are none.
+    # Before the answer it is dropped, and reasoning of nothing else is none.
     assert n_out > 900 or begin in ("", "<think>")
     text = f"{begin}{' ' * 200}{HERMES}"
     assert parse(expected, list(text)) == parse(expected, [text])

@@ -32,8 +32,8 @@ def test_json_comes_through_as_it_was_written(value: object, way: str, cuts: lis
     assert parse(EXPECTED, list(text)).content == written
 
 
-def test_thoughts_may_come_before_the_json() -> None:
-    expected = Expected(is_json=True, thoughts=THINK)
+def test_reasoning_may_come_before_the_json() -> None:
+    expected = Expected(is_json=True, reasoning_marks=THINK)
     answer = parse(expected, list("<think>\nHm ```\n</think>\n\n```json\n[1]\n```"))
     assert (answer.reasoning, answer.content) == ("Hm ```\n", "[1]")
 

@@ -15,7 +15,7 @@ from tests.worker.served import Served
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import whole_part
 from worker.output.chat_parser.parser import Expected
-from worker.output.chat_parser.reasoning_marks import listed_thoughts
+from worker.output.chat_parser.reasoning_marks import listed_reasoning_marks
 
 MARK = "]<]minimax[>["
 TEMPLATE = (
@@ -40,7 +40,7 @@ EXPECTED = Expected(
     tools=BY_NAME["minimax-m3"],
     names=frozenset({"python", "get_time"}),
     parts={"python": whole_part(FUNCTION)},
-    thoughts=listed_thoughts(TEMPLATE),
+    reasoning_marks=listed_reasoning_marks(TEMPLATE),
 )
 
 

@@ -1,4 +1,4 @@
-"""What options make of chats: without Jinja, unparsed, with and without thoughts."""
+"""What options make of chats: without Jinja, unparsed, with and without reasoning."""
 
 import json
 from typing import Any
@@ -106,7 +106,7 @@ def test_without_jinja_a_begun_answer_is_a_message_like_any_other() -> None:
     chat = Chat(messages=messages, add_generation_prompt=False, continue_final_message=True)
     prompt = BuiltInReader(card("chatml", jinja=False)).read(chat)
     assert prompt.text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
-    assert prompt.expected is None and not prompt.thoughts
+    assert prompt.expected is None and not prompt.reasoning_marks
 
 
 def test_without_jinja_a_schema_is_still_a_grammar() -> None:

@@ -1,4 +1,4 @@
-"""Chats with tools, thoughts and begun answers: prompt, grammar, and what is expected."""
+"""Chats with tools, reasoning and begun answers: prompt, grammar, and what is expected."""
 
 import json
 from typing import Any
@@ -59,10 +59,10 @@ def test_other_templates_call_in_the_generic_way(template: str) -> None:
     assert choose_format(template) is GENERIC
 
 
-def test_thoughts_that_are_cut_out_of_old_answers_are_found() -> None:
-    found = reader("{{ content.split('</think>') }}").thoughts
+def test_reasoning_that_is_cut_out_of_old_answers_is_found() -> None:
+    found = reader("{{ content.split('</think>') }}").reasoning_marks
     assert found is not None and found.open == "<think>"
-    assert reader("{{ content }}").thoughts is None
+    assert reader("{{ content }}").reasoning_marks is None
 
 
 def test_tools_go_into_the_template() -> None:
@@ -114,7 +114,7 @@ BLOCKS = """{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ 
         ("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", "[assistant]Yes."),
     ],
 )
-def test_earlier_thoughts_are_blocks_where_the_template_knows_them(
+def test_earlier_reasoning_is_a_block_where_the_template_knows_them(
     template: str, written: str
 ) -> None:
     answer = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm"}
@@ -198,14 +198,14 @@ def test_a_bad_schema_of_a_tool_is_the_clients_fault() -> None:
     assert caught.value.param == "tools"
 
 
-def test_thoughts_may_come_before_a_required_call() -> None:
+def test_reasoning_may_come_before_a_required_call() -> None:
     prompt = read(THINKER, tools=(WEATHER,), tool_choice="required")
     assert 'root ::= space ("<think>" until-think "</think>" space "")? tool-call' in (
         prompt.grammar
     )
 
 
-def test_opened_thoughts_must_end_before_a_required_call() -> None:
+def test_opened_reasoning_must_end_before_a_required_call() -> None:
     prompt = read(OPENER, tools=(WEATHER,), tool_choice="required")
     assert 'root ::= until-think "</think>" space tool-call' in prompt.grammar
     assert prompt.expected is not None and prompt.expected.begun == "<think>\n"
@@ -220,12 +220,12 @@ def test_a_schema_takes_the_place_of_tools() -> None:
     assert f"root ::= {fenced}" in prompt.grammar
 
 
-# ---- thoughts and begun answers --------------------------------------------------------------
+# ---- reasoning and begun answers --------------------------------------------------------------
 
 
-def test_thoughts_are_looked_for_unless_refused() -> None:
+def test_reasoning_is_looked_for_unless_refused() -> None:
     prompt = read(THINKER)
-    assert prompt.expected is not None and prompt.expected.thoughts is not None
+    assert prompt.expected is not None and prompt.expected.reasoning_marks is not None
     plain = read(OPENER, reasoning_format="none").expected
     assert plain is not None and plain.is_plain and plain.begun == "<think>\n"
 
@@ -260,7 +260,7 @@ def test_a_begun_answer_is_gone_on_with(
         last,
         add_generation_prompt=False,
         continue_final_message=True,
-        continue_thought=thought,
+        continue_reasoning=thought,
     )
     assert prompt.text == f"[user]hi\n{end}"
     assert prompt.expected is not None and prompt.expected.is_continued

@@ -207,15 +207,15 @@ def test_a_folder_that_cannot_be_written_costs_the_files_alone(
     assert "prompt not written" in caplog.text
 
 
-# ---- thoughts --------------------------------------------------------------------------------
+# ---- reasoning --------------------------------------------------------------------------------
 
 
 def budgeted(budget: int = -1, **fields: Any) -> Generate:
-    """A generation whose thoughts have a budget."""
+    """A generation whose reasoning has a budget."""
     return Generate(params=SamplingParams(reasoning_budget_tokens=budget), **fields)
 
 
-def test_the_template_says_what_marks_thoughts() -> None:
+def test_the_template_says_what_marks_reasoning() -> None:
     params = (
         reader(template=OPENER).task(TaskKey(1), budgeted(5, chat=Chat(messages=(USER,)))).params
     )
@@ -224,7 +224,7 @@ def test_the_template_says_what_marks_thoughts() -> None:
     assert params.generation_prompt == "[assistant]<think>\n"
 
 
-def test_the_servers_budget_of_thoughts_stands_for_requests_without_one() -> None:
+def test_the_servers_budget_of_reasoning_stands_for_requests_without_one() -> None:
     sampling = SamplingParams(reasoning_budget_tokens=7)
     config = WorkerConfig(backend="fake", n_ctx=256, sampling=sampling, chat_template=OPENER)
     ours = PromptReader(FakeBackend(config), cuts_long=False)
@@ -237,7 +237,7 @@ def test_the_servers_budget_of_thoughts_stands_for_requests_without_one() -> Non
     assert ours.task(TaskKey(1), budgeted(-1, prompt="a")).params.reasoning_budget_tokens == 7
 
 
-def test_a_budget_for_thoughts_without_marks_is_refused() -> None:
+def test_a_budget_for_reasoning_without_marks_is_refused() -> None:
     with pytest.raises(InvalidRequest) as caught:
         reader().task(TaskKey(1), budgeted(5, prompt="a"))
     assert caught.value.param == "reasoning_budget_tokens"
@@ -247,7 +247,7 @@ def test_a_budget_for_thoughts_without_marks_is_refused() -> None:
     assert caught.value.param == "reasoning_control"
 
 
-def test_a_chat_without_thoughts_takes_any_budget() -> None:
+def test_a_chat_without_reasoning_takes_any_budget() -> None:
     params = reader().task(TaskKey(1), budgeted(5, chat=Chat(messages=(USER,)))).params
     assert not params.reasoning_budget_start_tag
 

@@ -75,8 +75,8 @@ class FakeSampler:
             known = int(self.state[0]) if self.state else 0
             self.state = (float(zlib.crc32(bytes([known % 251, token % N_BYTES]))),)
 
-    def end_thoughts(self) -> bool:
-        """Remember that it was asked; a text has thoughts if its task may be controlled."""
+    def end_reasoning(self) -> bool:
+        """Remember that it was asked; a text has reasoning if its task may be controlled."""
         self.was_ended = self.params.reasoning_control
         return self.was_ended
 

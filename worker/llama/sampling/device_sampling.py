@@ -184,7 +184,9 @@ class DeviceSampling:
             self._attach(seq, None)
 
 
-def open_board(context: Any, vocabulary: LlamaVocabulary, config: WorkerConfig) -> DeviceSampling:
+def open_device_sampling(
+    context: Any, vocabulary: LlamaVocabulary, config: WorkerConfig
+) -> DeviceSampling:
     """Make the board of a context."""
     device = Device(
         n_vocab=vocabulary.n_tokens,

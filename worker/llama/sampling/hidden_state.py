@@ -1,7 +1,7 @@
 """What tokens do not tell of their sampler, as numbers that another worker can take over.
 
 In order: draws of `dist` beyond one a token, draws of XTC, three numbers of what chooses
-in place of `dist`, after how many tokens somebody had the thoughts ended. Nothing at all is the
+in place of `dist`, after how many tokens somebody had the reasoning ended. Nothing at all is the
 state of a sampler where the tokens tell everything, which most are.
 """
 
@@ -53,7 +53,7 @@ class HiddenState:
 
 
 def ended_at(state: Sequence[float], n_tokens: int) -> frozenset[int]:
-    """Return after how many tokens the thoughts were ended; refuse what no sampler's state is."""
+    """Return after how many tokens the reasoning was ended; refuse what no sampler's state is."""
     counts = (*state[:3], *state[_N_FIELDS:])
     is_possible = all(0 <= n <= 2 * n_tokens and n.is_integer() for n in counts)
     if not is_possible or 0 < len(state) < _N_FIELDS:

@@ -1,4 +1,4 @@
-"""Watches thoughts: ends them when their budget is used up, and keeps lazy grammars out of them.
+"""Watches reasoning: ends it when its budget is used up, and keeps lazy grammars out of it.
 
 The rules are llama.cpp's (common/reasoning-budget.cpp), but marks are looked for in the text: a
 mark that is no token of its own is cut into other tokens where something stands beside it.
@@ -24,7 +24,7 @@ class _BudgetState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningBudget:
-    """What is known of a task's thoughts."""
+    """What is known of a task's reasoning."""
 
     start: str
     ends: Sequence[str]
@@ -35,7 +35,7 @@ class ReasoningBudget:
 
 
 class Thinking:
-    """Follows the tokens of one task; a new run of thoughts has a new budget."""
+    """Follows the tokens of one task; a new block of reasoning has a new budget."""
 
     def __init__(self, budget: ReasoningBudget, pieces: Sequence[bytes]) -> None:
         self._budget = budget
@@ -48,13 +48,13 @@ class Thinking:
         self.n_tokens = 0
         """Tokens of the answer so far."""
         self.ended_at: list[int] = []
-        """After how many tokens somebody had the thoughts ended."""
+        """After how many tokens somebody had the reasoning ended."""
         self.ended_with = ""
-        """The text that ended the thoughts last."""
+        """The text that ended the reasoning last."""
 
     @property
     def is_open(self) -> bool:
-        """A thought is under way."""
+        """Reasoning is under way."""
         return self._state not in (_BudgetState.IDLE, _BudgetState.DONE)
 
     @property
@@ -63,7 +63,7 @@ class Thinking:
         return self._budget.forced[self._n_forced] if self._state is _BudgetState.FORCING else None
 
     def end(self) -> bool:
-        """End the thoughts that are under way; false if none are, or they are ending."""
+        """End the reasoning that is under way; false if there is none, or it is ending."""
         if self._state is not _BudgetState.COUNTING or not self._budget.forced:
             return False
         self.ended_at.append(self.n_tokens)
@@ -71,7 +71,7 @@ class Thinking:
         return True
 
     def give_up(self) -> None:
-        """What should come next cannot: let the thoughts go on."""
+        """Let the reasoning go on: the token that should end it is not allowed."""
         self._state = _BudgetState.DONE
 
     def accept(self, token: int) -> None:
@@ -147,7 +147,7 @@ def _is_whole(piece: bytes) -> bool:
 def open_thinking(
     params: SamplingParams, pieces: Sequence[bytes], tokenize: Tokenize, *, is_lazy: bool
 ) -> Thinking | None:
-    """Watch a task's thoughts if anything depends on them; what its prompt begins counts."""
+    """Watch a task's reasoning if anything depends on them; what its prompt begins counts."""
     start, ends = params.reasoning_budget_start_tag, params.reasoning_budget_end_tags
     is_wanted = is_lazy or params.reasoning_budget_tokens >= 0 or params.reasoning_control
     if not start or not ends or not is_wanted:

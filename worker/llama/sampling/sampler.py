@@ -165,18 +165,18 @@ class LlamaSampler:
     def go_on(self, tokens: Sequence[int], state: Sequence[float]) -> None:
         """Take over from a sampler of the same parameters and seed that chose these tokens.
 
-        Penalties, grammar, trigger and thoughts follow from the tokens, the rest is in the state.
+        Penalties, grammar, trigger and reasoning follow from the tokens, the rest is in the state.
         """
         ends = ended_at(state, len(tokens))
         try:
             for i, token in enumerate(tokens):
                 if i in ends:
-                    self.end_thoughts()
+                    self.end_reasoning()
                 self._replay(token)
         except GrammarError as error:
             raise _not_followed(error) from error
         if len(tokens) in ends:
-            self.end_thoughts()
+            self.end_reasoning()
         self._hidden.restore(len(tokens), state)
         self.state = tuple(state)
         self.has_begun = True
@@ -207,12 +207,12 @@ class LlamaSampler:
         # A task that was made ready and never began has nobody who would close its sampler.
         self.close()
 
-    def end_thoughts(self) -> bool:
-        """Let the thoughts that are under way end now; false if none are."""
+    def end_reasoning(self) -> bool:
+        """Let the reasoning that is under way end now; false if there is none."""
         return self._thinking is not None and self._thinking.end()
 
     def _forced(self, logits: Logits) -> Logits:
-        """Leave nothing but the token that ends the thoughts, if it is time for that."""
+        """Leave nothing but the token that ends the reasoning, if it is time for that."""
         token = self._drop_impossible()
         if token is None:
             return logits
@@ -221,17 +221,17 @@ class LlamaSampler:
         return only
 
     def _drop_impossible(self) -> int | None:
-        """Return the token that ends the thoughts, if one must come and the grammar allows it."""
+        """Return the token that ends the reasoning, if one must come and the grammar allows it."""
         thinking = self._thinking
         if thinking is None or (token := thinking.forced) is None:
             return None
         if self._grammar is not None and not self._grammar.is_allowed(token):
-            thinking.give_up()  # the grammar knows of no thoughts here
+            thinking.give_up()  # the grammar knows of no reasoning here
             return None
         return token
 
     def _watch(self, token: int) -> None:
-        """Follow thoughts; a trigger inside them is none, but their end may be one."""
+        """Follow reasoning; a trigger inside it is none, but its end may be one."""
         thinking = self._thinking
         if thinking is None:
             self._await(token)

@@ -75,7 +75,7 @@ class SamplerThreads:
         return [self._choose(*job) for job in jobs]
 
 
-def open_crew(context: Any, *, is_gpu: bool) -> SamplerThreads:
+def open_sampler_threads(context: Any, *, is_gpu: bool) -> SamplerThreads:
     """Make the threads of a context: one for each processor up to `_MOST_THREADS`, none on a CPU.
 
     On a CPU they gained less than 5 % of any figure, for the cores are busy with the model.

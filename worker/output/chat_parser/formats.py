@@ -6,7 +6,7 @@ for the name of a tool, `ANY` for an identifier.
 
 from dataclasses import replace
 
-from worker.output.chat_parser.reasoning_marks import Thoughts
+from worker.output.chat_parser.reasoning_marks import ReasoningMarks
 from worker.output.chat_parser.tool_format import ANY, KIND, NAME, Nested, Tagged, ToolFormat
 
 
@@ -269,7 +269,7 @@ def choose_format(template: str) -> ToolFormat:
     return GENERIC
 
 
-def markers(tools: ToolFormat, thoughts: Thoughts | None) -> tuple[str, ...]:
+def markers(tools: ToolFormat, reasoning_marks: ReasoningMarks | None) -> tuple[str, ...]:
     """List every literal that a parser looks for."""
     openers = (*tools.openers, *tools.loose_openers)
     parts = [part for opener in openers for part in opener if part not in (NAME, ANY, KIND)]
@@ -277,5 +277,9 @@ def markers(tools: ToolFormat, thoughts: Thoughts | None) -> tuple[str, ...]:
         parts += [tools.nested.mark, tools.nested.close]
     if row := tools.tagged:
         parts += [row.key_open, row.key_close, row.value_open, row.value_close, row.close]
-    tags = (thoughts.open, thoughts.close, *thoughts.ends) if thoughts else ()
+    tags = (
+        (reasoning_marks.open, reasoning_marks.close, *reasoning_marks.ends)
+        if reasoning_marks
+        else ()
+    )
     return (*parts, *tools.closers, tools.end, *tools.dropped, *tags)

@@ -17,7 +17,7 @@ class Kind(Enum):
     CALL = auto()
     CLOSER = auto()
     DROPPED = auto()
-    THOUGHTS = auto()
+    REASONING = auto()
     BARE = auto()
     """A brace that may begin a call."""
 

@@ -16,10 +16,10 @@ from worker.output.chat_parser.json_answer import JsonAnswer
 from worker.output.chat_parser.json_walk import MalformedJson
 from worker.output.chat_parser.markers import Kind, Marker, MarkerMatch, find, match_marker, openers
 from worker.output.chat_parser.nested import NestedReader, ValueTypes
-from worker.output.chat_parser.reasoning_marks import Thoughts
+from worker.output.chat_parser.reasoning_marks import ReasoningMarks
+from worker.output.chat_parser.reasoning_reader import ReasoningReader, Spaces
 from worker.output.chat_parser.sink import Parsed, Sink
 from worker.output.chat_parser.tagged import TaggedReader, Types
-from worker.output.chat_parser.thought_reader import Spaces, ThoughtReader
 from worker.output.chat_parser.tool_format import ToolFormat
 
 
@@ -34,7 +34,7 @@ class Expected:
     """Tool -> types of its arguments; needed only for arguments in tags."""
     parts: Mapping[str, ValueTypes] = field(default_factory=dict)
     """Tool -> parts of its arguments; needed only for nested tags."""
-    thoughts: Thoughts | None = None
+    reasoning_marks: ReasoningMarks | None = None
     """None if the model does not write reasoning."""
     skips_space: bool = False
     """Whether leading white space of the answer is dropped."""
@@ -61,7 +61,7 @@ _MAX_SPACE = 64
 
 class _ParserState(Enum):
     START = auto()
-    THOUGHTS = auto()
+    REASONING = auto()
     CONTENT = auto()
     CALL = auto()
     BROKEN = auto()
@@ -89,10 +89,10 @@ class ChatParser:
         """The text of an answer that is not streamed, until a part was recognized."""
         self._held: list[str] = []
         """Text of a possible call."""
-        thoughts = expected.thoughts
+        reasoning_marks = expected.reasoning_marks
         self._spaces = Spaces(None if expected.skips_space else "")
         """Drops the white space that belongs to marks."""
-        self._thinking: ThoughtReader | None = None
+        self._thinking: ReasoningReader | None = None
         self._reader: CallReader | TaggedReader | NestedReader | None = None
         self._openers = openers(tools, expected.names) if tools else []
         self._dropped = [Marker(Kind.DROPPED, (text,)) for text in expected.dropped]
@@ -101,13 +101,13 @@ class ChatParser:
         self._later = self._bare if tools and tools.has_words_first else []
         self._first: list[Marker] = []
         self._again: list[Marker] = []
-        if thoughts and thoughts.close and not expected.is_plain:
-            self._spaces = Spaces(None if thoughts.skips_lead else "")
-            opens = (thoughts.open, *thoughts.loose_opens)
-            self._first = [Marker(Kind.THOUGHTS, (text,)) for text in opens]
-            self._again = self._first if thoughts.is_anywhere else []
-            if thoughts.may_only_end:
-                self._first = [*self._first, Marker(Kind.CLOSER, (thoughts.close,))]
+        if reasoning_marks and reasoning_marks.close and not expected.is_plain:
+            self._spaces = Spaces(None if reasoning_marks.skips_lead else "")
+            opens = (reasoning_marks.open, *reasoning_marks.loose_opens)
+            self._first = [Marker(Kind.REASONING, (text,)) for text in opens]
+            self._again = self._first if reasoning_marks.is_anywhere else []
+            if reasoning_marks.may_only_end:
+                self._first = [*self._first, Marker(Kind.CLOSER, (reasoning_marks.close,))]
         if expected.begun:
             self._text = expected.begun
             self._advance()
@@ -151,7 +151,7 @@ class ChatParser:
     # ---- one state each: consume, and say whether to go on --------------------------------------
 
     def _start(self) -> bool:
-        """Look for thoughts, or for a bare call, at the very beginning."""
+        """Look for reasoning, or for a bare call, at the very beginning."""
         self._text = self._spaces.eat(self._text)
         if not self._text:
             return False
@@ -161,7 +161,7 @@ class ChatParser:
         if found[0] is not None:
             self._enter(found[0], found[1])
             if found[0].kind is Kind.CLOSER:
-                self._leave_thoughts()
+                self._leave_reasoning()
             return True
         found = self._match_bare()
         if found is None:
@@ -170,7 +170,7 @@ class ChatParser:
             self._enter(found[0], found[1])
             return True
         if self._first:
-            self._leave_thoughts()
+            self._leave_reasoning()
         self._state = _ParserState.CONTENT
         return True
 
@@ -178,13 +178,13 @@ class ChatParser:
         at = self._space() if self._bare else 0
         return None if at is None else self._match_at(at, self._bare)
 
-    def _leave_thoughts(self) -> None:
+    def _leave_reasoning(self) -> None:
         """Reasoning has ended, or there was none: the answer follows."""
-        assert self._expected.thoughts is not None
-        has_thought = self._thinking is not None
+        assert self._expected.reasoning_marks is not None
+        has_reasoning = self._thinking is not None
         self._thinking, self._first = None, []
-        space = self._expected.thoughts.after_close
-        if has_thought or space is None:
+        space = self._expected.reasoning_marks.after_close
+        if has_reasoning or space is None:
             self._spaces = Spaces(space)
 
     def _think(self) -> bool:
@@ -194,7 +194,7 @@ class ChatParser:
         self._sink.reasoning(reader.push(self._text))
         self._text = reader.rest
         if reader.is_over:
-            self._leave_thoughts()
+            self._leave_reasoning()
             self._state = _ParserState.START
         return reader.is_over
 
@@ -274,7 +274,7 @@ class ChatParser:
 
     _STEPS: ClassVar[Mapping[_ParserState, Callable[["ChatParser"], bool]]] = {
         _ParserState.START: _start,
-        _ParserState.THOUGHTS: _think,
+        _ParserState.REASONING: _think,
         _ParserState.CONTENT: _read_content,
         _ParserState.CALL: _read_call,
         _ParserState.BROKEN: _read_broken,
@@ -306,10 +306,10 @@ class ChatParser:
             self._open_call(marker, end)
             return
         self._text = self._text[end:]
-        if marker.kind is Kind.THOUGHTS:
-            assert self._expected.thoughts is not None
-            self._thinking = ThoughtReader(self._expected.thoughts)
-            self._state = _ParserState.THOUGHTS
+        if marker.kind is Kind.REASONING:
+            assert self._expected.reasoning_marks is not None
+            self._thinking = ReasoningReader(self._expected.reasoning_marks)
+            self._state = _ParserState.REASONING
         else:
             self._state = _ParserState.CONTENT
 

@@ -1,6 +1,6 @@
 """Ways in which models write reasoning: marks, and the white space around them.
 
-llama-server keeps the space inside thoughts but for what its parsers take as part of a mark. For
+llama-server keeps the space inside reasoning but for what its parsers take as part of a mark. For
 most models that is what the template writes there (`worker.prompt.chat.thinking` finds it out);
 models with a parser of their own in llama.cpp (common/parsers/) have a row here.
 """
@@ -13,7 +13,7 @@ CacheNamespace = str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thoughts:
+class ReasoningMarks:
     """Marks around a model's reasoning."""
 
     open: str = ""
@@ -29,13 +29,13 @@ class Thoughts:
     ends: tuple[str, ...] = ()
     """Texts that end reasoning too, and belong to the following part."""
     call_inside: bool = False
-    """A call that begins inside is held to its grammar: the thoughts end with its first mark."""
+    """A call that begins inside is held to its grammar: the reasoning ends with its first mark."""
     may_only_end: bool = False
     """Whether an answer without reasoning may begin with the mark that ends it."""
     is_anywhere: bool = False
     """Whether reasoning may occur several times, not only first."""
     begin: str = ""
-    """How the template begins thoughts, where that is more than `open` and its space."""
+    """How the template begins reasoning, where that is more than `open` and its space."""
     finish: str = ""
     """How the template ends reasoning."""
     answer: str = ""
@@ -53,23 +53,23 @@ class Thoughts:
 
     @property
     def last_words(self) -> tuple[str, ...]:
-        """Return all texts that end thoughts, first the one to end them by force with."""
+        """Return all texts that end reasoning, first the one to end them by force with."""
         found = (self.forced, self.close, *(self.ends if self.call_inside else ()))
         return tuple(dict.fromkeys(text for text in found if text))
 
     @property
     def skips_space(self) -> bool:
-        """An answer without thoughts begins with its first letter."""
+        """An answer without reasoning begins with its first letter."""
         return self.skips_lead or self.after_close is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtRow:
+class ReasoningRow:
     """A row of the table: texts that the template must and must not contain."""
 
     marks: tuple[str, ...]
     absent: tuple[str, ...] = ()
-    thoughts: Thoughts
+    reasoning_marks: ReasoningMarks
 
 
 def _think(
@@ -78,8 +78,8 @@ def _think(
     after_close: CacheNamespace = "",
     ends: tuple[str, ...] = (),
     fence: bool = False,
-) -> Thoughts:
-    return Thoughts(
+) -> ReasoningMarks:
+    return ReasoningMarks(
         open="<think>",
         close="</think>",
         after_open=after_open,
@@ -89,7 +89,7 @@ def _think(
     )
 
 
-_QWEN = Thoughts(
+_QWEN = ReasoningMarks(
     open="<think>",
     close="</think>",
     after_open=None,
@@ -107,7 +107,7 @@ _COHERE = ("<|START_THINKING|>", "<|END_THINKING|>")
 
 _ANALYSIS = "<|channel|>analysis<|message|>"
 
-CHANNELS = Thoughts(
+CHANNELS = ReasoningMarks(
     open=_ANALYSIS,
     loose_opens=(
         f"<|channel|>commentary{_ANALYSIS}",
@@ -120,28 +120,30 @@ CHANNELS = Thoughts(
     finish="<|end|><|start|>assistant<|channel|>final<|message|>",
 )
 
-THOUGHTS: Sequence[ThoughtRow] = (
-    ThoughtRow(
+REASONING_ROWS: Sequence[ReasoningRow] = (
+    ReasoningRow(
         marks=("[SYSTEM_PROMPT]", "[TOOL_CALLS]", "[ARGS]"),
         absent=("[CALL_ID]",),
-        thoughts=Thoughts(open="[THINK]", close="[/THINK]", after_close=None, fence=True),
+        reasoning_marks=ReasoningMarks(
+            open="[THINK]", close="[/THINK]", after_close=None, fence=True
+        ),
     ),
-    ThoughtRow(marks=("<|channel|>",), thoughts=CHANNELS),
-    ThoughtRow(
+    ReasoningRow(marks=("<|channel|>",), reasoning_marks=CHANNELS),
+    ReasoningRow(
         marks=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
-        thoughts=_think(ends=("<|tool_calls_section_begin|>", "<|tool_call_begin|>")),
+        reasoning_marks=_think(ends=("<|tool_calls_section_begin|>", "<|tool_call_begin|>")),
     ),
-    ThoughtRow(
+    ReasoningRow(
         marks=("<role>ASSISTANT</role>", "<arg_key>"),
-        thoughts=replace(_think(ends=("<tool_call>",)), call_inside=True),
+        reasoning_marks=replace(_think(ends=("<tool_call>",)), call_inside=True),
     ),
-    ThoughtRow(
+    ReasoningRow(
         marks=("<|open|>", "<|close|>", "<|end_of_msg|>"),
-        thoughts=Thoughts(open="<|open|>think<|sep|>", close="<|close|>think<|sep|>"),
+        reasoning_marks=ReasoningMarks(open="<|open|>think<|sep|>", close="<|close|>think<|sep|>"),
     ),
-    ThoughtRow(
+    ReasoningRow(
         marks=("<|START_TEXT|>", "<|START_ACTION|>"),
-        thoughts=Thoughts(
+        reasoning_marks=ReasoningMarks(
             open=_COHERE[0],
             close=_COHERE[1],
             ends=("<|START_TEXT|>", "<|START_ACTION|>"),
@@ -149,10 +151,10 @@ THOUGHTS: Sequence[ThoughtRow] = (
             fence=False,
         ),
     ),
-    ThoughtRow(marks=("List of tools: [", "<think>"), thoughts=_think()),
-    ThoughtRow(
+    ReasoningRow(marks=("List of tools: [", "<think>"), reasoning_marks=_think()),
+    ReasoningRow(
         marks=("]<]minimax[>[", "<tool_call>", "<invoke name="),
-        thoughts=Thoughts(
+        reasoning_marks=ReasoningMarks(
             open="<mm:think>",
             close="</mm:think>",
             after_open=None,
@@ -160,29 +162,31 @@ THOUGHTS: Sequence[ThoughtRow] = (
             fence=True,
         ),
     ),
-    ThoughtRow(marks=("dsml_token", "DSML"), thoughts=_think(fence=True)),
-    ThoughtRow(
+    ReasoningRow(marks=("dsml_token", "DSML"), reasoning_marks=_think(fence=True)),
+    ReasoningRow(
         marks=("'<|tool_call>call:'",),
-        thoughts=Thoughts(
+        reasoning_marks=ReasoningMarks(
             open="<|channel>thought", close="<channel|>", after_open=None, fence=True
         ),
     ),
-    ThoughtRow(
+    ReasoningRow(
         marks=("Tool usage guidelines:", '<function name="', '<param name="'),
-        thoughts=_think(after_open=None, after_close=None),
+        reasoning_marks=_think(after_open=None, after_close=None),
     ),
-    ThoughtRow(marks=("<think>", *_QWEN_MARKS), absent=(_ON_ONE_LINE,), thoughts=_QWEN),
-    ThoughtRow(
-        marks=_QWEN_MARKS, absent=(_ON_ONE_LINE,), thoughts=Thoughts(skips_lead=True, fence=False)
+    ReasoningRow(marks=("<think>", *_QWEN_MARKS), absent=(_ON_ONE_LINE,), reasoning_marks=_QWEN),
+    ReasoningRow(
+        marks=_QWEN_MARKS,
+        absent=(_ON_ONE_LINE,),
+        reasoning_marks=ReasoningMarks(skips_lead=True, fence=False),
     ),
 )
 """The first row whose marks are all in the template is taken; without one, it is rendered."""
 
 
-def listed_thoughts(template: str) -> Thoughts | None:
+def listed_reasoning_marks(template: str) -> ReasoningMarks | None:
     """Find the row of a template, if it has one."""
-    for row in THOUGHTS:
+    for row in REASONING_ROWS:
         is_here = all(mark in template for mark in row.marks)
         if is_here and not any(mark in template for mark in row.absent):
-            return row.thoughts
+            return row.reasoning_marks
     return None

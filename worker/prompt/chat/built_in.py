@@ -1,6 +1,6 @@
 """Chats of a server without Jinja: llama.cpp's built-in form of the template, and nothing else.
 
-As llama-server's --no-jinja: no tools, no thoughts, no beginning of an answer to go on with; the
+As llama-server's --no-jinja: no tools, no reasoning, no beginning of an answer to go on with; the
 answer is what the model writes.
 """
 

@@ -15,14 +15,14 @@ from worker.grammar.tools import Tool, ToolShape, answer_grammar, call_grammar
 from worker.output.chat_parser.formats import GENERIC, choose_format, markers
 from worker.output.chat_parser.nested import ValueTypes
 from worker.output.chat_parser.parser import Expected
-from worker.output.chat_parser.reasoning_marks import Thoughts, listed_thoughts
+from worker.output.chat_parser.reasoning_marks import ReasoningMarks, listed_reasoning_marks
 from worker.output.chat_parser.tagged import Types
 from worker.output.chat_parser.tool_format import NAME
 from worker.prompt.chat.generic import explain
 from worker.prompt.chat.history import Habits, adapt
 from worker.prompt.chat.segments import common
 from worker.prompt.chat.template import CHATML, ChatTemplate
-from worker.prompt.chat.thinking import find_thoughts
+from worker.prompt.chat.thinking import find_reasoning_marks
 from worker.prompt.templates.table import BUILT_IN
 
 _NAMED = "function:"
@@ -38,7 +38,7 @@ class ChatPrompt:
     grammar: str = ""
     triggers: tuple[str, ...] = ()
     """Texts at which the grammar begins to apply; if empty, it applies from the start."""
-    thoughts: tuple[str, ...] = ()
+    reasoning_marks: tuple[str, ...] = ()
     """Mark that begins reasoning, then marks that end it, the enforced one first; may be empty."""
     begun: str = ""
     """The beginning of the answer, at the end of the prompt's text."""
@@ -62,15 +62,15 @@ class ConversationReader:
         self._template = ChatTemplate(BUILT_IN.get(source, source), card)
         self._habits = Habits(self._template)
         self.tools = choose_format(self._template.source)
-        found = find_thoughts(self._template)
-        self._is_listed = listed_thoughts(self._template.source) is not None
-        self._marks = found or Thoughts()
+        found = find_reasoning_marks(self._template)
+        self._is_listed = listed_reasoning_marks(self._template.source) is not None
+        self._marks = found or ReasoningMarks()
         self._skips_space = found is not None and found.skips_space
-        self.thoughts = found if found and found.close else None
+        self.reasoning_marks = found if found and found.close else None
         named = [parts for parts in self.tools.openers if parts[1:2] == (NAME,)]
         self._heads = tuple(dict.fromkeys(parts[0] for parts in named))
         """Parts of the openers before the tool's name."""
-        self.markers = markers(self.tools, self.thoughts)
+        self.markers = markers(self.tools, self.reasoning_marks)
 
     def read(self, chat: Chat) -> ChatPrompt:
         """Render a chat and build its grammar; raises `InvalidRequest`."""
@@ -84,7 +84,7 @@ class ConversationReader:
             names=frozenset(tool["function"]["name"] for tool in tools),
             types=self._types(tools),
             parts=self._parts(tools),
-            thoughts=self.thoughts,
+            reasoning_marks=self.reasoning_marks,
             is_json=chat.schema is not None and not is_plain,
             dropped=self.tools.dropped,
             skips_space=self._skips_space or (bool(tools) and not self._is_listed),
@@ -92,16 +92,16 @@ class ConversationReader:
             begun=rendered.begun,
             is_continued=chat.continue_final_message,
         )
-        is_needed = bool(tools or self.thoughts or expected.dropped or expected.skips_space)
+        is_needed = bool(tools or self.reasoning_marks or expected.dropped or expected.skips_space)
         is_needed = is_needed or expected.is_json
         grammar, triggers = self._grammar(chat, tools, rendered.begun)
-        marks = self.thoughts
+        marks = self.reasoning_marks
         return ChatPrompt(
             text=rendered.text,
             expected=expected if is_needed or expected.is_continued else None,
             grammar=grammar,
             triggers=triggers,
-            thoughts=(marks.open, *marks.last_words) if marks and marks.open else (),
+            reasoning_marks=(marks.open, *marks.last_words) if marks and marks.open else (),
             begun=rendered.prompt,
         )
 
@@ -147,8 +147,8 @@ class ConversationReader:
         without = self._template.render(messages, variables, add_generation_prompt=False)
         prompt = text[common(text, without) :]
         if chat.continue_final_message:
-            begun = self._continued(last, is_thought=_continues_thought(chat, last))
-            mark = self.thoughts.open if self.thoughts else ""
+            begun = self._continued(last, is_reasoning=_continues_reasoning(chat, last))
+            mark = self.reasoning_marks.open if self.reasoning_marks else ""
             head = prompt.partition(mark)[0] if mark else prompt
             return _RenderedPrompt(
                 text[: len(text) - len(prompt)] + head + begun, head + begun, begun
@@ -157,19 +157,23 @@ class ConversationReader:
 
     def _begun(self, prompt: str) -> str:
         """Find the answer's beginning in the generation prompt: reasoning, or a call's mark."""
-        if self.thoughts and self.thoughts.open and self.thoughts.open in prompt:
-            return prompt[prompt.index(self.thoughts.open) :]
+        if (
+            self.reasoning_marks
+            and self.reasoning_marks.open
+            and self.reasoning_marks.open in prompt
+        ):
+            return prompt[prompt.index(self.reasoning_marks.open) :]
         heads = (*self._heads, *self.tools.dropped)
         return next((head for head in heads if prompt.endswith(head)), "")
 
-    def _continued(self, last: Mapping[str, Any], *, is_thought: bool) -> str:
+    def _continued(self, last: Mapping[str, Any], *, is_reasoning: bool) -> str:
         """Write the beginning of an answer that is continued."""
         content = str(last.get("content") or "")
-        if self.thoughts is None:
-            return "" if is_thought else content
+        if self.reasoning_marks is None:
+            return "" if is_reasoning else content
         reasoning = str(last.get("reasoning_content") or "")
-        begin, finish = self.thoughts.written
-        return begin + reasoning + ("" if is_thought else finish + content)
+        begin, finish = self.reasoning_marks.written
+        return begin + reasoning + ("" if is_reasoning else finish + content)
 
     # ---- the grammar --------------------------------------------------------------------------
 
@@ -187,17 +191,19 @@ class ConversationReader:
 
     def _shape(self, chat: Chat, begun: str) -> ToolShape:
         """Return what the grammar must allow around the calls."""
-        thoughts = self.thoughts
-        is_begun = bool(thoughts and thoughts.open and begun.startswith(thoughts.open))
-        is_over = thoughts is not None and thoughts.close in begun
+        reasoning_marks = self.reasoning_marks
+        is_begun = bool(
+            reasoning_marks and reasoning_marks.open and begun.startswith(reasoning_marks.open)
+        )
+        is_over = reasoning_marks is not None and reasoning_marks.close in begun
         if is_over or (chat.continue_final_message and not is_begun):
-            thoughts = None
+            reasoning_marks = None
         return ToolShape(
             tools=self.tools,
             is_parallel=self._is_parallel(chat),
             begun=begun if begun in self._heads and not chat.continue_final_message else "",
-            thoughts=thoughts,
-            thoughts_begun=is_begun,
+            reasoning_marks=reasoning_marks,
+            reasoning_begun=is_begun,
             is_required=_is_required(chat),
             answer=self._marks.answer,
             fence=self._marks.fence,
@@ -210,7 +216,7 @@ class ConversationReader:
             return "", ()
         if shape.begun:
             return call_grammar(tools, shape), ()
-        shape = replace(shape, thoughts=None, thoughts_begun=False)
+        shape = replace(shape, reasoning_marks=None, reasoning_begun=False)
         return call_grammar(tools, shape), self._triggers(tools)
 
     def _triggers(self, tools: Sequence[Tool]) -> tuple[str, ...]:
@@ -269,9 +275,9 @@ def _described(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": known}
 
 
-def _continues_thought(chat: Chat, last: Mapping[str, Any]) -> bool:
-    if chat.continue_thought is not None:
-        return chat.continue_thought
+def _continues_reasoning(chat: Chat, last: Mapping[str, Any]) -> bool:
+    if chat.continue_reasoning is not None:
+        return chat.continue_reasoning
     return bool(last.get("reasoning_content")) and not last.get("content")
 
 

@@ -82,7 +82,7 @@ _TEXTS = [_USER, _call(json.dumps(_ARGUMENTS)), _RESULT]
 
 
 def _as_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a message's thoughts as a block before its words."""
+    """Write a message's reasoning as a block before its words."""
     content = message.get("content") or []
     words = [{"type": "text", "text": content}] if isinstance(content, str) else content
     thought = {"type": "thinking", "thinking": message["reasoning_content"]}

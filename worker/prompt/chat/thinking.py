@@ -1,7 +1,7 @@
 """Detects how a template writes reasoning, by rendering it with and without.
 
 The same comparisons as llama.cpp's (common/chat-diff-analyzer.cpp), so that the same space around
-thoughts belongs to their marks.
+reasoning belongs to its marks.
 """
 
 import re
@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protocol.errors import InvalidRequest
-from worker.output.chat_parser.reasoning_marks import Thoughts, listed_thoughts
+from worker.output.chat_parser.reasoning_marks import ReasoningMarks, listed_reasoning_marks
 from worker.prompt.chat.segments import difference, split_markers
 from worker.prompt.chat.template import ChatTemplate
 
 _USER = {"role": "user", "content": "U_USER_MSG Hello END_U"}
 _ANSWER = {"role": "assistant", "content": "A_ASST_MSG I can help END_A"}
-_THOUGHT = "REASON_PART I am thinking END_R"
+_REASONING = "REASON_PART I am thinking END_R"
 _MARK = r"(?:<[^>]*>|\[[^\]]*\])"
-_WRAPPED = re.compile(rf"({_MARK}\s*){_THOUGHT}(\s*{_MARK}\s*)")
-_ENDED = re.compile(rf"{_THOUGHT}\s*({_MARK}\s*)")
-_WRAPPED_NEAR = re.compile(rf"({_MARK}\s*){_THOUGHT}\s*({_MARK}\s*)")
+_WRAPPED = re.compile(rf"({_MARK}\s*){_REASONING}(\s*{_MARK}\s*)")
+_ENDED = re.compile(rf"{_REASONING}\s*({_MARK}\s*)")
+_WRAPPED_NEAR = re.compile(rf"({_MARK}\s*){_REASONING}\s*({_MARK}\s*)")
 _ANCHOR = 64
 
 Marks = tuple[str, str]
@@ -28,17 +28,17 @@ Marks = tuple[str, str]
 _NOTHING: Marks = ("", "")
 
 
-def find_thoughts(template: ChatTemplate) -> Thoughts | None:
+def find_reasoning_marks(template: ChatTemplate) -> ReasoningMarks | None:
     """Find how a template writes reasoning; None if it writes none."""
-    listed = listed_thoughts(template.source)
+    listed = listed_reasoning_marks(template.source)
     if listed is not None:
         return listed
     begin, end = _patched(template.source, _analyzed(template))
     if not begin and not end:
         return None
     if not end.strip():
-        return Thoughts(skips_lead=True)
-    return Thoughts(
+        return ReasoningMarks(skips_lead=True)
+    return ReasoningMarks(
         open=begin.strip(),
         close=end.strip(),
         after_open=begin[len(begin.rstrip()) :],
@@ -55,7 +55,7 @@ def _patched(source: str, found: Marks) -> Marks:
     is_old = "content.split('</think>')" in source and "reasoning_content" not in source
     if found == _NOTHING and is_old and "<SPECIAL_12>" not in source:
         return think
-    if "Write your thoughts between <think></think> and write your response between" in source:
+    if "Write your reasoning between <think></think> and write your response between" in source:
         return think
     if all(mark in source for mark in ("<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>")):
         return ("<think>\n", "</think>") if "<TOOL_RESPONSE>" in source else found
@@ -70,12 +70,12 @@ def _analyzed(template: ChatTemplate) -> Marks:
 
 
 def _presence(template: ChatTemplate) -> Marks:
-    """Compare an earlier answer with thoughts and without."""
-    with_thought = _render(template, [_USER, {**_ANSWER, "reasoning_content": _THOUGHT}])
+    """Compare an earlier answer with reasoning and without."""
+    with_reasoning = _render(template, [_USER, {**_ANSWER, "reasoning_content": _REASONING}])
     without = _render(template, [_USER, _ANSWER])
-    if with_thought is None or without is None or _THOUGHT not in with_thought:
+    if with_reasoning is None or without is None or _REASONING not in with_reasoning:
         return _NOTHING
-    return _around(with_thought, _WRAPPED)
+    return _around(with_reasoning, _WRAPPED)
 
 
 def _around(text: str, wrapped: re.Pattern[str]) -> Marks:
@@ -121,11 +121,11 @@ def _anchored(off: str, on: str, found: Marks) -> Marks:
 
 def _beside_calls(template: ChatTemplate) -> Marks | None:
     """Find marks that are written only where an answer calls tools."""
-    thought = {"role": "assistant", "reasoning_content": _THOUGHT}
+    thought = {"role": "assistant", "reasoning_content": _REASONING}
     plain = _render(template, [_USER, {**thought, "content": _ANSWER["content"]}], tools=_TOOLS)
     called = {**thought, "content": None, "tool_calls": [_CALL]}
     calling = _render(template, [_USER, called], tools=_TOOLS)
-    if plain is None or calling is None or _THOUGHT in plain or _THOUGHT not in calling:
+    if plain is None or calling is None or _REASONING in plain or _REASONING not in calling:
         return None
     return _around(calling, _WRAPPED_NEAR)
 

@@ -62,7 +62,7 @@ def test_the_events_of_a_text() -> None:
     assert events[5]["usage"] == {"output_tokens": 2}
 
 
-def test_thoughts_text_and_calls_are_numbered_blocks_each_closed_in_turn() -> None:
+def test_reasoning_text_and_calls_are_numbered_blocks_each_closed_in_turn() -> None:
     events = _stream(
         Delta(reasoning="Hm"),
         Delta(text="hi"),

@@ -186,7 +186,7 @@ def test_a_last_answer_is_only_gone_on_with_if_the_server_prefills(
 
 
 @pytest.mark.parametrize("field", ["reasoning_budget_tokens", "thinking_budget_tokens"])
-def test_thoughts_have_a_budget(field: str) -> None:
+def test_reasoning_has_a_budget(field: str) -> None:
     params = plan({"messages": [], field: 7, "reasoning_control": True}, CARD).tasks[0].params
     assert params.reasoning_budget_tokens == 7 and params.reasoning_control
 
@@ -194,7 +194,7 @@ def test_thoughts_have_a_budget(field: str) -> None:
 @pytest.mark.parametrize(
     "field", ["generation_prompt", "reasoning_budget_start_tag", "reasoning_budget_end_tags"]
 )
-def test_the_marks_of_thoughts_are_the_templates(field: str) -> None:
+def test_the_marks_of_reasoning_are_the_templates(field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         plan({"messages": [], field: "<think>"}, CARD)
     assert caught.value.param == field

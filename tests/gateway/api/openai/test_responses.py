@@ -72,15 +72,15 @@ def test_items_of_one_turn_are_one_message() -> None:
     ]
 
 
-def test_thoughts_without_content_are_their_summary_or_nothing() -> None:
-    thoughts: dict[str, Any] = {
+def test_reasoning_without_content_is_its_summary_or_nothing() -> None:
+    reasoning: dict[str, Any] = {
         "type": "reasoning",
         "summary": [],
         "encrypted_content": "x",
         "content": None,
     }
-    assert _messages({"input": [thoughts]}) == []
-    summed_up = thoughts | {"summary": [{"type": "summary_text", "text": "Hm"}]}
+    assert _messages({"input": [reasoning]}) == []
+    summed_up = reasoning | {"summary": [{"type": "summary_text", "text": "Hm"}]}
     assert _messages({"input": [summed_up]}, _ANEW)[0]["reasoning_content"] == "Hm"
 
 

@@ -62,7 +62,7 @@ def test_the_events_of_a_text_come_in_llama_servers_order() -> None:
     assert events[6]["text"] == "hi you"
 
 
-def test_thoughts_text_and_calls_are_three_items() -> None:
+def test_reasoning_text_and_calls_are_three_items() -> None:
     events = _stream(*THINKING, *WRITING, *CALLING)
     assert [event["type"].removeprefix("response.") for event in events[2:]] == [
         "output_item.added",

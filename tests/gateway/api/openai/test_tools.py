@@ -1,4 +1,4 @@
-"""Tools, thoughts and begun answers in chat bodies, and how they are answered."""
+"""Tools, reasoning and begun answers in chat bodies, and how they are answered."""
 
 import json
 from typing import Any
@@ -164,7 +164,7 @@ def test_a_grammar_goes_with_tools_that_may_not_be_called() -> None:
 )
 def test_an_assistants_last_message_is_gone_on_with(fields: Any, expected: Any) -> None:
     chat = _chat(messages=[*HI, ASSISTANT], **fields)
-    found = chat.add_generation_prompt, chat.continue_final_message, chat.continue_thought
+    found = chat.add_generation_prompt, chat.continue_final_message, chat.continue_reasoning
     assert found == expected
 
 
@@ -210,7 +210,7 @@ def test_the_first_piece_of_a_call_names_it_and_the_others_only_add() -> None:
     assert end["choices"] == [{"finish_reason": "tool_calls", "index": 0, "delta": {}}]
 
 
-def test_thoughts_words_and_calls_of_one_step_are_deltas_of_their_own() -> None:
+def test_reasoning_words_and_calls_of_one_step_are_deltas_of_their_own() -> None:
     call = ToolCallDelta(index=0, id="b", name="f", arguments="{}")
     deltas = _deltas(_reply(), reasoning="hm", text="well", tool_calls=(call,))[1:]
     assert [list(delta) for delta in deltas] == [
@@ -227,7 +227,7 @@ def test_an_answer_that_was_cut_off_says_so_even_with_calls() -> None:
     assert end["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_whole_answer_has_its_calls_and_thoughts() -> None:
+def test_a_whole_answer_has_its_calls_and_reasoning() -> None:
     call = ToolCallDelta(index=0, id="b", name="f", arguments='{"a": 1}')
     outcome = TaskOutcome(
         text="",
@@ -249,7 +249,7 @@ def test_a_whole_answer_has_its_calls_and_thoughts() -> None:
     }
 
 
-def test_thoughts_and_calls_are_no_fields_where_there_are_none() -> None:
+def test_reasoning_and_calls_are_no_fields_where_there_are_none() -> None:
     outcome = TaskOutcome(text="a", tokens=(), probs=(), done=done(finish=Finish.EOS))
     (choice,) = _reply().result([outcome])["choices"]
     assert choice["message"] == {"role": "assistant", "content": "a"}

@@ -59,7 +59,7 @@ def test_tools_stand_before_the_messages() -> None:
     assert shared(chat("a", tools=(tool,)), chat("b", tools=(tool,))) > 8
 
 
-def test_calls_and_thoughts_are_part_of_a_message() -> None:
+def test_calls_and_reasoning_are_part_of_a_message() -> None:
     def with_call(arguments: str) -> Generate:
         call = {"function": {"name": "f", "arguments": arguments}}
         message = {"role": "assistant", "content": "", "tool_calls": [call]}

@@ -15,7 +15,7 @@ from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow
 from worker.engine.fake.backend import FakeSampler
 from worker.llama.sampling.chain import Chain
-from worker.llama.sampling.device_sampling import Device, DeviceSampling, fits, open_board
+from worker.llama.sampling.device_sampling import Device, DeviceSampling, fits, open_device_sampling
 
 SUPPRESSED = 99
 DEVICE = Device(n_vocab=100, suppressed=(SUPPRESSED,))
@@ -221,7 +221,7 @@ def test_tensor_parallel_models_sample_on_the_host_and_say_so(
 ) -> None:
     vocabulary: Any = SimpleNamespace(n_tokens=100, suppressed=list)
     config = WorkerConfig(split_mode="tensor", sampling=params_of())
-    board = open_board(None, vocabulary, config)
+    board = open_device_sampling(None, vocabulary, config)
     assert "-sm tensor" in caplog.text
     sampler: Any = SimpleNamespace(has_begun=False, lone_chain=object(), biases=())
     assert not board.offer(1, sampler, params_of())

@@ -1,4 +1,4 @@
-"""Budgets of thoughts, on tokens that are single bytes: what is forced, when, and what is held."""
+"""Budgets of reasoning, on tokens that are single bytes: what is forced, when, and what is held."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +41,7 @@ def told(thinking: Thinking | None, text: str) -> str:
     return out.decode()
 
 
-def test_thoughts_end_when_their_budget_is_used_up() -> None:
+def test_reasoning_ends_when_its_budget_is_used_up() -> None:
     assert told(opened(reasoning_budget_tokens=3), "a<t>bcdefg") == "a<t>bcd</t>efg"
 
 
@@ -55,12 +55,12 @@ def test_no_budget_ends_them_at_once() -> None:
 
 
 @pytest.mark.parametrize("end", ["</t>", "["])
-def test_thoughts_that_end_by_themselves_are_left_alone(end: str) -> None:
+def test_reasoning_that_ends_by_itself_is_left_alone(end: str) -> None:
     text = f"<t>b{end}cdefghi"
     assert told(opened(reasoning_budget_tokens=6), text) == text
 
 
-def test_each_run_of_thoughts_has_a_budget_of_its_own() -> None:
+def test_each_block_of_reasoning_has_a_budget_of_its_own() -> None:
     text = told(opened(reasoning_budget_tokens=2), "<t>b</t><t>cd")
     assert text == "<t>b<</t>/t><t>cd</t>"
     text = told(opened(reasoning_budget_tokens=5), "<t>b</t><t>c</t>d")
@@ -126,7 +126,7 @@ COUNTING = "one two three one two three one two three one two"
 
 
 @pytest.mark.model
-def test_the_model_is_made_to_end_its_thoughts(single: Served) -> None:
+def test_the_model_is_made_to_end_its_reasoning(single: Served) -> None:
     marks = {"reasoning_budget_start_tag": " three", "reasoning_budget_end_tags": ["END"]}
     answer = single.ask(COUNTING, n_predict=8, reasoning_budget_tokens=2, **marks)
     assert answer.text.startswith(" three one twoEND")
@@ -155,7 +155,7 @@ def test_the_end_of_a_thought_may_begin_a_call(single: Served) -> None:
 
 
 @pytest.mark.model
-def test_a_grammar_that_knows_no_thoughts_goes_on(single: Served) -> None:
+def test_a_grammar_that_knows_no_reasoning_goes_on(single: Served) -> None:
     marks = {"reasoning_budget_start_tag": "a", "reasoning_budget_end_tags": ["END"]}
     answer = single.ask("x", grammar='root ::= "abc"', reasoning_budget_tokens=0, **marks)
     assert answer.text == "abc" and isinstance(answer.end, Done)

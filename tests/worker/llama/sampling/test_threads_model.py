@@ -17,7 +17,7 @@ def test_threads_choose_what_each_chain_would_have_chosen_alone(
 ) -> None:
     import llama_cpp.llama_cpp as lib
 
-    crew, context = served.backend._crew, served.backend._context
+    crew, context = served.backend._sampler_threads, served.backend._context
     choose, n_chosen = crew.choose, 0
 
     def watched(jobs: Sequence[SampleJob]) -> list[int]:
@@ -43,5 +43,5 @@ def test_threads_choose_what_each_chain_would_have_chosen_alone(
 
 def test_what_a_choice_takes_is_learnt(served: Served) -> None:
     served.ask(PROMPTS[0], temperature=1.0, n_predict=4)
-    assert 0.0 < served.backend._crew.one_s < 0.1
-    assert not served.backend._crew.pays(8), "never on a CPU"
+    assert 0.0 < served.backend._sampler_threads.one_s < 0.1
+    assert not served.backend._sampler_threads.pays(8), "never on a CPU"

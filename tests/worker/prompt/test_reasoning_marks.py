@@ -1,26 +1,30 @@
-"""How templates write thoughts: what rendering shows, and what stands in the table."""
+"""How templates write reasoning: what rendering shows, and what stands in the table."""
 
 import pytest
 
 from protocol.wire.facts import ModelCard
-from worker.output.chat_parser.reasoning_marks import THOUGHTS, Thoughts, listed_thoughts
+from worker.output.chat_parser.reasoning_marks import (
+    REASONING_ROWS,
+    ReasoningMarks,
+    listed_reasoning_marks,
+)
 from worker.prompt.chat.segments import difference, split_markers
 from worker.prompt.chat.template import ChatTemplate
-from worker.prompt.chat.thinking import find_thoughts
+from worker.prompt.chat.thinking import find_reasoning_marks
 
 CARD = ModelCard(name="m", path="m", n_slots=1, n_ctx=512, n_ctx_total=512)
 ANSWERS = "{% for m in messages %}[{{ m.role }}]{{ THOUGHT }}{{ m.content }}\n{% endfor %}"
 ASKS = "{% if add_generation_prompt %}[assistant]{{ BEGUN }}{% endif %}"
 
 
-def found(thought: str = "''", begun: str = "''") -> Thoughts | None:
-    """Look at a template that writes thoughts and the beginning of an answer so."""
+def found(thought: str = "''", begun: str = "''") -> ReasoningMarks | None:
+    """Look at a template that writes reasoning and the beginning of an answer so."""
     source = (ANSWERS + ASKS).replace("THOUGHT", thought).replace("BEGUN", begun)
-    return find_thoughts(ChatTemplate(source, CARD))
+    return find_reasoning_marks(ChatTemplate(source, CARD))
 
 
 def around(open_: str, close: str) -> str:
-    """An expression that writes thoughts, if there are any, between two marks."""
+    """An expression that writes reasoning, if there are any, between two marks."""
     return f"'{open_}' + m.reasoning_content + '{close}' if m.reasoning_content else ''"
 
 
@@ -33,7 +37,7 @@ def around(open_: str, close: str) -> str:
         ("[T] ", " [/T]", " ", ""),
     ],
 )
-def test_earlier_thoughts_show_the_marks_and_their_space(
+def test_earlier_reasoning_shows_the_marks_and_their_space(
     open_: str, close: str, after_open: str, after_close: str
 ) -> None:
     row = found(around(open_, close))
@@ -48,23 +52,23 @@ def test_thinking_that_is_turned_off_shows_the_marks() -> None:
     assert row is not None and (row.open, row.close) == ("<think>", "</think>")
 
 
-def test_an_end_without_a_beginning_means_that_thoughts_begin_at_once() -> None:
+def test_an_end_without_a_beginning_means_that_reasoning_begins_at_once() -> None:
     row = found("m.reasoning_content + '</think>' if m.reasoning_content else ''")
     assert row is not None and row.close == "</think>"
 
 
-def test_templates_without_thoughts_have_none() -> None:
+def test_templates_without_reasoning_have_none() -> None:
     assert found() is None
 
 
 def test_a_template_that_cannot_be_rendered_has_none() -> None:
-    assert find_thoughts(ChatTemplate("{{ raise_exception('no') }}", CARD)) is None
+    assert find_reasoning_marks(ChatTemplate("{{ raise_exception('no') }}", CARD)) is None
 
 
-@pytest.mark.parametrize("row", THOUGHTS, ids=lambda row: row.marks[0])
+@pytest.mark.parametrize("row", REASONING_ROWS, ids=lambda row: row.marks[0])
 def test_rows_are_found_by_their_marks(row: object) -> None:
     marks = " ".join(row.marks)  # type: ignore[attr-defined]
-    assert listed_thoughts(marks) is row.thoughts  # type: ignore[attr-defined]
+    assert listed_reasoning_marks(marks) is row.reasoning_marks  # type: ignore[attr-defined]
 
 
 def test_a_mark_is_not_cut_by_a_difference() -> None:

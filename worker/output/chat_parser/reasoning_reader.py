@@ -1,7 +1,7 @@
 """Reads reasoning as it arrives, up to its end mark, without the marks' white space."""
 
 from worker.output.chat_parser.markers import Kind, Marker, find
-from worker.output.chat_parser.reasoning_marks import CacheNamespace, Thoughts
+from worker.output.chat_parser.reasoning_marks import CacheNamespace, ReasoningMarks
 
 _WHITE = " \t\n\v\f\r"
 """White space by C's `isspace`."""
@@ -26,13 +26,13 @@ class Spaces:
         return text
 
 
-class ThoughtReader:
+class ReasoningReader:
     """One block of reasoning; `push` text until it `is_over`."""
 
-    def __init__(self, thoughts: Thoughts) -> None:
-        self._spaces = Spaces(thoughts.after_open)
-        self._marks = [Marker(Kind.CLOSER, (thoughts.close,))]
-        self._marks += [Marker(Kind.CALL, (text,)) for text in thoughts.ends]
+    def __init__(self, reasoning_marks: ReasoningMarks) -> None:
+        self._spaces = Spaces(reasoning_marks.after_open)
+        self._marks = [Marker(Kind.CLOSER, (reasoning_marks.close,))]
+        self._marks += [Marker(Kind.CALL, (text,)) for text in reasoning_marks.ends]
         self._text = ""
         """Text that is not classified yet."""
         self._has_words = False
