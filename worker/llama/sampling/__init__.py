@@ -1,4 +1,4 @@
-"""llama.cpp's sampler chain, grammars and reasoning budgets, and the fast ways around them.
+"""llama.cpp's sampler chain, grammars and reasoning budgets, and faster equivalents.
 
 Imported by `worker/llama/backend.py` alone.
 """

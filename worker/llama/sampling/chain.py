@@ -22,12 +22,12 @@ from worker.llama.vocabulary import LlamaVocabulary
 
 @dataclass(frozen=True, slots=True)
 class SamplerModel:
-    """What the constructors need beside the parameters."""
+    """What the samplers' constructors need besides the request's parameters."""
 
     vocabulary: LlamaVocabulary
     eog: Sequence[int]
     n_ctx: int
-    """Context of one slot: the meaning of -1 in a window."""
+    """Size of one slot's context in tokens; a window of -1 is as long."""
 
 
 class Chain:
@@ -40,25 +40,25 @@ class Chain:
         for sampler in samplers:
             lib.llama_sampler_chain_add(self.handle, sampler)
         self.before_free: Callable[[], None] | None = None
-        """Set by who uses the chain beside its owner."""
+        """Set by the user of the chain, not by the chain."""
 
     def apply(self, candidates: Any) -> None:
         """Run the chain over an array of candidates."""
         lib.llama_sampler_apply(self.handle, ctypes.byref(candidates))
 
     def accept(self, token: int) -> None:
-        """Let the stateful samplers know what was chosen."""
+        """Tell the stateful samplers which token was chosen."""
         lib.llama_sampler_accept(self.handle, token)
 
     def skip(self, n: int) -> None:
-        """Let its last sampler, llama.cpp's `dist`, draw so often in vain.
+        """Make its last sampler, llama.cpp's `dist`, draw `n` random numbers that nobody uses.
 
         It draws among one candidate, too.
         """
         last = lib.llama_sampler_chain_get(self.handle, lib.llama_sampler_chain_n(self.handle) - 1)
-        vain = Dummy(1)
+        unused = Dummy(1)
         for _ in range(n):
-            lib.llama_sampler_apply(last, vain.fresh())
+            lib.llama_sampler_apply(last, unused.fresh())
 
     def free(self) -> None:
         """Free the chain and its samplers."""
@@ -75,17 +75,17 @@ MAX_BREAKERS = 32
 _BREAKER_BYTES = 40
 """llama.cpp's own limit."""
 _ALMOST_ALL = 1 - 2**-24
-"""The largest float32 below 1: as a top-p it sorts and drops nothing."""
+"""The largest float32 below 1: as a top-p it sorts the candidates and drops none."""
 
 Biases = tuple[tuple[int, float], ...]
-"""Tokens with what is added to their logits."""
+"""Pairs of a token and what is added to its logit."""
 
 Sampler = Any  # an opaque pointer of llama.cpp
 Builder = Callable[[SamplingParams, SamplerModel], Sampler]
 
 
 def window(last_n: int, model: SamplerModel) -> int:
-    """Return how many tokens a window of `last_n` holds: below 0, or at most, the context.
+    """Return the size of the window `last_n` in tokens: at most the context; below 0, all of it.
 
     llama.cpp allocates what it is told: 2,147,483,647 tokens would be 16 GiB.
     """
@@ -168,7 +168,7 @@ def has_xtc(p: SamplingParams) -> bool:
 
 
 def is_greedy(p: SamplingParams) -> bool:
-    """Tell whether the whole chain comes down to the likeliest token."""
+    """Tell whether the chain always chooses the likeliest token."""
     reorders = has_penalties(p) or has_dry(p) or ("xtc" in p.samplers and p.xtc_probability > 0)
     drops_best = "typ_p" in p.samplers and p.typical_p < 1
     plain = p.mirostat == 0 and not reorders and not drops_best and "infill" not in p.samplers
@@ -182,7 +182,7 @@ def _needs_sorting(p: SamplingParams) -> bool:
 
 
 def open_best(p: SamplingParams, biases: Biases, model: SamplerModel) -> GreedySampler | None:
-    """Return what does the same as the chain, if that only finds the greatest logit."""
+    """Return a cheaper chooser of the same token, if the chain only finds the greatest logit."""
     if not is_greedy(p):
         return None
     added = summed(_all_biases(biases, model))
@@ -224,11 +224,11 @@ def build(p: SamplingParams, biases: Biases, model: SamplerModel) -> list["Chain
             pending = []
         elif name in BUILDERS:
             if name == "infill":
-                # It compares all candidates with each other: minutes over a whole vocabulary.
+                # It compares all pairs of candidates, which takes minutes over a whole vocabulary.
                 pending.append(lib.llama_sampler_init_top_k(_INFILL_CANDIDATES))
             pending.append(_checked(BUILDERS[name](p, model), name))
             if name == "top_k" and p.backend_sampling and _needs_sorting(p):
-                # The device leaves them in no order, but a draw is the host's only in the host's.
+                # The device does not sort, and a draw equals the host's only over the host's order.
                 pending.append(lib.llama_sampler_init_top_p(_ALMOST_ALL, 0))
     return [*parts, *_last(p, pending, model)]
 

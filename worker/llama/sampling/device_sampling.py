@@ -31,21 +31,21 @@ from worker.speculation.kinds import longest_draft
 logger = logging.getLogger(__name__)
 
 MOST_CANDIDATES = 1024
-"""Among more, rounding of the summed up probabilities could choose a token that was ruled out."""
+"""Most candidates of a draw: with more, the rounded sum could choose an excluded token."""
 LEAST_TEMPERATURE, HIGHEST_MIN_P, HIGHEST_BIAS, HIGHEST_PENALTY = 0.01, 0.9, 100.0, 10.0
-"""Beyond these the logits grow so large that min-p rounds to leaving nothing at all."""
+"""Limits: beyond them logits are so large that min-p rounds to no candidate."""
 
 Attach = Callable[[int, Any], bool]
-"""Gives a sequence a chain, or takes it away; false where the device cannot have any."""
+"""Attaches a chain to a sequence or detaches it; false where the device supports none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What decides, beside the request, whether a chain may go on board."""
+    """Facts besides the request that decide whether a chain may run on the device."""
 
     n_vocab: int
     suppressed: Sequence[int] = ()
-    """Tokens that the model forbids: their biases stand in every chain."""
+    """Tokens that the model forbids; every chain has a bias against them."""
     drafts: bool = False
     """Several tokens of a sequence may be chosen in one batch."""
     is_able: bool = True
@@ -63,7 +63,7 @@ _IS_ON: dict[str, Callable[[SamplingParams], bool]] = {
     "temperature": lambda p: p.temperature != 1 or p.dynatemp_range > 0,
     "tfs_z": lambda p: p.tfs_z < 1,
 }
-"""Whether a stage does anything; one that is not named here always does."""
+"""Whether a stage changes anything; a stage that is not named here always does."""
 
 _ABLE = frozenset({"penalties", "top_k", "top_p", "min_p", "temperature"})
 
@@ -71,7 +71,7 @@ _ABLE = frozenset({"penalties", "top_k", "top_p", "min_p", "temperature"})
 def fits(p: SamplingParams, device: Device, biases: Sequence[tuple[int, float]] = ()) -> bool:
     """Tell whether a chain chooses on the device just what it would choose on the host."""
     banned = [*(token for token, _ in biases), *device.suppressed]
-    # There the last bias of a token counts, here they add up.
+    # On the device the last bias of a token counts, on the host they add up.
     if len(set(banned)) != len(banned) or len(banned) >= device.n_vocab:
         return False
     if is_greedy(p):
@@ -118,7 +118,7 @@ class _Seat:
 
 
 class DeviceSampling:
-    """Which chain is attached to which sequence of a context; the engine thread's own."""
+    """Which chain is attached to which sequence of a context; used by the engine's thread alone."""
 
     def __init__(self, attach: Attach, device: Device) -> None:
         self._attach = attach
@@ -126,7 +126,7 @@ class DeviceSampling:
         self._seats: dict[int, _Seat] = {}
 
     def offer(self, seq: int, sampler: LlamaSampler, params: SamplingParams) -> bool:
-        """Take a task's chain on board for its later tokens, if that changes none of them."""
+        """Run a task's chain on the device for its later tokens, if that changes none of them."""
         chain = sampler.lone_chain
         if not params.backend_sampling or not self._device.is_able or chain is None:
             return False
@@ -175,7 +175,7 @@ class DeviceSampling:
             del self._seats[seq]
 
     def _leave(self, seq: int, seat: _Seat | None = None) -> None:
-        """Detach a sequence's chain; one that has left already, or has a successor, is not it."""
+        """Detach a sequence's chain, unless it was detached already or replaced."""
         found = self._seats.get(seq)
         if found is None or (seat is not None and found is not seat):
             return
@@ -187,7 +187,7 @@ class DeviceSampling:
 def open_device_sampling(
     context: Any, vocabulary: LlamaVocabulary, config: WorkerConfig
 ) -> DeviceSampling:
-    """Make the board of a context."""
+    """Return the device sampling of a context."""
     device = Device(
         n_vocab=vocabulary.n_tokens,
         suppressed=vocabulary.suppressed(),

@@ -1,4 +1,4 @@
-"""llama.cpp's random numbers, where their generator must be put on after the n-th draw.
+"""llama.cpp's random numbers, where a generator must start after the n-th draw.
 
 Its samplers draw from a `std::mt19937` and keep it to themselves. Which of them draws, and when, is
 not a question of tokens: `std::discrete_distribution` draws nothing among one, and XTC neither.
@@ -19,7 +19,7 @@ class Draws:
     def __init__(self, seed: int) -> None:
         self._generator = np.random.RandomState(seed)
         self.n = 0
-        """Draws so far."""
+        """Number of draws so far."""
 
     def choose(self, weights: Weights) -> int:
         """Draw an index in proportion to the weights."""
@@ -32,7 +32,7 @@ class Draws:
         return int(np.searchsorted(bounds, self._unit()))
 
     def skip(self, n: int) -> None:
-        """Draw so often in vain."""
+        """Draw `n` numbers that nobody uses."""
         if n:  # no bytes at all take a number of the generator, too
             self._generator.bytes(_BYTES * n)
         self.n += n

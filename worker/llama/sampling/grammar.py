@@ -13,11 +13,11 @@ from worker.grammar.gbnf.trie import TokenTrie
 from worker.llama.vocabulary import LlamaVocabulary
 
 _KEPT = 8
-"""Grammars: each may hold some 30 MB of what was found for it."""
+"""Grammars kept: each may hold some 30 MB of masks."""
 
 
 class Grammars:
-    """Opens grammars; any thread may, and the engine's alone uses what is opened."""
+    """Opens grammars. Any thread may call it; what it returns belongs to the engine's thread."""
 
     def __init__(
         self, vocabulary: LlamaVocabulary, pieces: Sequence[bytes], eog: Sequence[int]

@@ -1,4 +1,4 @@
-"""What tokens do not tell of their sampler, as numbers that another worker can take over.
+"""State of a sampler that does not follow from its tokens, as numbers that another worker can set.
 
 In order: draws of `dist` beyond one a token, draws of XTC, three numbers of what chooses
 in place of `dist`, after how many tokens somebody had the reasoning ended. Nothing at all is the
@@ -41,7 +41,7 @@ class HiddenState:
         return (float(self._n_extra), float(n_xtc), *own, *map(float, ended_at))
 
     def restore(self, n_tokens: int, state: Sequence[float]) -> None:
-        """Set the state that it had after so many tokens; nothing was chosen yet."""
+        """Set the state that it had after `n` tokens; must come before the first choice."""
         n_extra, n_xtc, n_draws, *sums = state[:_N_FIELDS] or (0.0,) * _N_FIELDS
         self._n_extra = int(n_extra)
         if self._dist is not None:

@@ -24,14 +24,14 @@ class _BudgetState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningBudget:
-    """What is known of a task's reasoning."""
+    """What a task's prompt and parameters say of reasoning."""
 
     start: str
     ends: Sequence[str]
     n_tokens: int
     """-1 is no limit."""
     forced: Sequence[int]
-    """What ends them."""
+    """Texts that end it."""
 
 
 class Thinking:

@@ -94,10 +94,10 @@ class LlamaSampler:
         is_fast = is_fast and len(self._parts) == 1 and not params.post_sampling_probs
         self._fast = only.handle if is_fast and isinstance(only, Chain) else None
         self.backend_sampling = False
-        """Rows of later tokens bring the token itself, and no logits to look at."""
+        """Later rows hold a token that the device chose, and no logits."""
         self._best = open_best(params, self.biases, model) if self._fast is not None else None
         self.chosen = -1
-        """The token of the row that comes next, if it was chosen already (`crew.py`)."""
+        """The token of the row that comes next, if it was chosen already (`sampler_threads.py`)."""
 
     @property
     def seed(self) -> int:
@@ -106,7 +106,7 @@ class LlamaSampler:
 
     @property
     def lone_chain(self) -> Chain | None:
-        """The chain, if it alone decides on every token and nobody asks for probabilities."""
+        """The chain, if it alone chooses every token and no probabilities are asked for."""
         is_alone = self._fast is not None and self._trigger is None and not self._n_probs
         (*_, last) = self._parts
         return last if is_alone and isinstance(last, Chain) else None
@@ -139,7 +139,7 @@ class LlamaSampler:
             raise _not_followed(error) from error
 
     def _judged(self, logits: Logits) -> Sampled:
-        """Choose a token where something must look at the candidates."""
+        """Choose a token where a grammar, reasoning or probabilities need the candidates."""
         token = self._choose(self._forced(logits))
         prob = None
         if self._n_probs and self.params.post_sampling_probs:
@@ -204,7 +204,7 @@ class LlamaSampler:
         self._grammar = self._lazy = None
 
     def __del__(self) -> None:
-        # A task that was made ready and never began has nobody who would close its sampler.
+        # A task that was prepared and never started is closed by nobody else.
         self.close()
 
     def end_reasoning(self) -> bool:
@@ -311,7 +311,7 @@ def _not_followed(error: GrammarError) -> TaskError:
 
 
 def _seeded(params: SamplingParams) -> SamplingParams:
-    """Draw a seed if none is given: llama.cpp would draw one and tell it to nobody."""
+    """Draw a seed if none is given, for llama.cpp does not report the one that it draws."""
     if params.seed != UNSET_SEED:
         return params
     return replace(params, seed=secrets.randbelow(UNSET_SEED))

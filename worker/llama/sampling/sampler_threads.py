@@ -16,7 +16,7 @@ import llama_cpp.llama_cpp as lib
 from worker.host.topology import affinity
 
 HANDOVER_S = 0.0003
-"""What it takes to hand work over to threads and to wait for them, with some doubt."""
+"""Seconds to hand work to threads and to wait for them, with a margin."""
 _MOST_THREADS = 4
 _WEIGHT = 0.1
 
@@ -47,7 +47,7 @@ class SamplerThreads:
         return n_threads > 1 and self.one_s * (n - -(-n // n_threads)) > HANDOVER_S
 
     def learn(self, elapsed_s: float) -> None:
-        """Learn what one choice took, with the crew or without it."""
+        """Learn what one choice took, on threads or not."""
         self.one_s += _WEIGHT * (elapsed_s - self.one_s) if self.one_s else elapsed_s
 
     def choose(self, jobs: Sequence[SampleJob]) -> list[int]:

@@ -24,7 +24,7 @@ class Stage(Protocol):
         """Learn what was chosen."""
 
     def free(self) -> None:
-        """Give back what it holds."""
+        """Free what it holds."""
 
 
 def view(candidates: Any) -> "np.ndarray[tuple[int], np.dtype[np.void]]":
@@ -107,7 +107,7 @@ class _Then:
 
 
 class Dummy:
-    """A few equal candidates, for samplers that are to draw in vain."""
+    """A few equal candidates, for samplers whose draws nobody uses."""
 
     def __init__(self, n: int) -> None:
         self._n = n

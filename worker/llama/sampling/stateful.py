@@ -1,4 +1,4 @@
-"""The samplers that keep a state which no tokens tell, with that state in our hands.
+"""Samplers whose state does not follow from their tokens, with that state kept here.
 
 llama.cpp can neither tell nor take the state of its samplers. So each of these is a sampler of
 llama.cpp that does one step from a given state; what changes from token to token (Mirostat's mu,
@@ -49,7 +49,7 @@ class Mirostat:
         return float(self._draws.n), self._mu, 0.0
 
     def restore(self, n_draws: int, mu: float, _unused: float) -> None:
-        """Take a state over; nothing was chosen yet."""
+        """Set the state; must come before the first choice."""
         self._draws.skip(n_draws)
         self._mu = mu
 
@@ -96,7 +96,7 @@ class AdaptiveP:
         return float(self._draws.n), self._sum, self._weight
 
     def restore(self, n_draws: int, total: float, weight: float) -> None:
-        """Take a state over; nothing was chosen yet."""
+        """Set the state; must come before the first choice."""
         self._draws.skip(n_draws)
         self._sum, self._weight = total, weight
 
@@ -143,10 +143,10 @@ class Xtc:
         """Draws so far."""
 
     def skip(self, n: int) -> None:
-        """Draw so often in vain."""
-        vain = Dummy(2)
+        """Draw `n` numbers that nobody uses."""
+        unused = Dummy(2)
         for _ in range(n):
-            lib.llama_sampler_apply(self._sampler, vain.fresh())
+            lib.llama_sampler_apply(self._sampler, unused.fresh())
         self.n += n
 
     def apply(self, candidates: Any) -> None:
