@@ -26,11 +26,11 @@ from worker.engine.engine import Engine
 from worker.engine_thread import EngineThread, Kept, Opener, engine_config, open_backend
 from worker.host import openmp
 from worker.host.topology import bind
-from worker.link.connection import GatewayConnection
+from worker.link.gateways.connection import GatewayConnection
+from worker.link.gateways.dialling import CurveFiles
 from worker.link.link import Link
-from worker.link.network.dialling import CurveFiles
 from worker.link.outbound import OutboundQueue
-from worker.link.side_tasks import SideTasks
+from worker.link.tasks.side_tasks import SideTasks
 from worker.prompt.prompt import PromptReader
 from worker.prompt.prompt_log import PromptLog
 from worker.settings.fingerprint import fingerprint

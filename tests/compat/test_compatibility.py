@@ -122,7 +122,7 @@ def test_every_field_of_a_request_has_a_row() -> None:
     assert {row.name for row in describe(SamplingParams)} <= rows
 
 
-def test_every_metric_has_a_row() -> None:
+async def test_every_metric_has_a_row() -> None:
     metrics = Metrics()
     metrics.beat("w", "m", 1, Stats(n_drafts=1, accepted_at=(1,)))
     text = render(metrics, Pool(GatewayConfig(), metrics)).decode()

@@ -27,7 +27,7 @@ from worker.engine.engine import Engine
 from worker.engine.engine_config import EngineConfig
 from worker.engine.speculation.draft import Drafter
 from worker.engine.task import EngineTask, Submit
-from worker.link.side_tasks import SideTasks
+from worker.link.tasks.side_tasks import SideTasks
 from worker.llama.backend import LlamaBackend
 
 

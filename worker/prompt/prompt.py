@@ -1,6 +1,7 @@
 """Converts requests to the tokens that a slot reads: template, tokenizing, limits.
 
-Runs on the threads of `worker.link.preparation`, several at once: it reads the vocabulary only.
+Runs on the threads of `worker.link.tasks.preparation`, several at once: it only reads the
+vocabulary.
 """
 
 from collections.abc import Sequence

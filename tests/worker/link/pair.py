@@ -16,7 +16,7 @@ from worker.engine.engine import Engine
 from worker.engine.engine_config import EngineConfig
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.task import Stop
-from worker.link.connection import GatewayConnection
+from worker.link.gateways.connection import GatewayConnection
 from worker.link.link import Link
 from worker.link.outbound import OutboundQueue
 from worker.prompt.prompt import PromptReader

@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire.side_tasks import SlotActed, SlotAction
 from tests.worker.conftest import serving
 from tests.worker.served import Served, is_plausible
-from worker.link.slot_files import note_path, packed
+from worker.link.tasks.slot_files import note_path, packed
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 

@@ -19,7 +19,7 @@ from protocol.wire.codec import ProtocolError
 from protocol.wire.frames import FrameRefusal, pack
 from protocol.wire.messages import Envelope, FrameItem, TaskKey, Terminal
 from worker.engine.task import failed
-from worker.link.network.dialling import CurveFiles, dialling
+from worker.link.gateways.dialling import CurveFiles, dialling
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.link import slot_files
-from worker.link.slot_files import MAGIC, Limits, Saved, Stamp, Unfit, note_path
+from worker.link.tasks import slot_files
+from worker.link.tasks.slot_files import MAGIC, Limits, Saved, Stamp, Unfit, note_path
 
 STAMP = Stamp(version=3, facts={"model": "m", "build": "b"})
 LIMITS = Limits(n_ctx=100, n_vocab=50)

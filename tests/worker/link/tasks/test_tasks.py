@@ -14,7 +14,7 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Render, SetSystemPrompt, SystemPromptSet
 from tests.envelopes import of_task
 from tests.worker.link.pair import Pair
-from worker.link import jobs
+from worker.link.tasks import jobs
 from worker.output.chat_parser.parser import ChatParser
 from worker.prompt.prompt import PromptReader
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from worker.link.preparation import Overrun, Preparation, PreparationJob
+from worker.link.tasks.preparation import Overrun, Preparation, PreparationJob
 
 
 class Bench:

@@ -16,9 +16,9 @@ import zmq
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Envelope, FrameItem, Heartbeat, Ready, TaskKey, Terminal
 from protocol.wire.sharing import Recall
-from worker.link.connection import GatewayConnection
-from worker.link.grants import Grants
-from worker.link.settings import WorkerSettings
+from worker.link.gateways.connection import GatewayConnection
+from worker.link.gateways.grants import Grants
+from worker.link.gateways.settings import WorkerSettings
 
 DEFAULT_HEARTBEAT_S = 1.0
 

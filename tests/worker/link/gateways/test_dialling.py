@@ -7,7 +7,7 @@ import zmq
 
 from protocol.curve import public_text, secret_text
 from protocol.errors import ConfigError
-from worker.link.network.dialling import CurveFiles, Dialling, dialling
+from worker.link.gateways.dialling import CurveFiles, Dialling, dialling
 
 
 def files(folder: Path, *gateways: str) -> CurveFiles:

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 
 from protocol.wire.messages import TaskKey
 from tests.examples import examples
-from worker.link.grants import Grants
+from worker.link.gateways.grants import Grants
 
 
 class Gateway:

@@ -12,8 +12,8 @@ from protocol.wire.messages import Failed, TaskKey, Terminal
 from protocol.wire.side_tasks import LoraListed, SetLora, SlotActed, SlotAction
 from tests.worker.engines import Rig
 from worker.engine.task import AbortAll
-from worker.link import slot_files
-from worker.link.side_tasks import MAX_PENDING, SideTasks
+from worker.link.tasks import slot_files
+from worker.link.tasks.side_tasks import MAX_PENDING, SideTasks
 
 PROMPT = "a prompt long enough to be worth keeping"
 ID = 1000

@@ -6,8 +6,8 @@ from functools import partial
 from protocol.wire import messages as m
 from protocol.wire import side_tasks as s
 from worker.embedding.inputs import MediaInput
-from worker.link.pending import ORDERS
-from worker.link.preparation import PreparationJob
+from worker.link.tasks.pending import ORDERS
+from worker.link.tasks.preparation import PreparationJob
 from worker.prompt.prompt import Prepared, PromptReader
 
 Outcome = m.Terminal | Prepared | MediaInput | Exception

@@ -22,8 +22,8 @@ from worker.engine.backend import Backend
 from worker.engine.engine import Engine
 from worker.engine.slot import Slot
 from worker.engine.task import EngineJob
-from worker.link import slot_files
-from worker.link.slot_files import NOT_A_STATE, Saved, Unfit
+from worker.link.tasks import slot_files
+from worker.link.tasks.slot_files import NOT_A_STATE, Saved, Unfit
 
 logger = logging.getLogger(__name__)
 

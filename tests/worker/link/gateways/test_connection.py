@@ -9,7 +9,7 @@ import zmq
 from protocol.errors import ErrorCode
 from protocol.wire import messages as m
 from tests.worker.router import Gateway
-from worker.link.connection import GatewayConnection
+from worker.link.gateways.connection import GatewayConnection
 
 
 @pytest.fixture

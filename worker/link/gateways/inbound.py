@@ -1,0 +1,208 @@
+"""What gateways say to a worker, and how they come and go."""
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from protocol import WIRE_VERSION
+from protocol.errors import ErrorCode, TaskError
+from protocol.wire import messages as m
+from protocol.wire.codec import ProtocolError
+from protocol.wire.messages import Envelope, FrameItem
+from protocol.wire.sharing import Demand, Returned, Stay, Successor
+from worker.engine.task import failed
+from worker.link.gateways.sessions import GatewaySession, Sessions
+from worker.link.tasks.tasks import Tasks
+
+logger = logging.getLogger(__name__)
+
+_HEARING_S = 0.05
+"""Maximum time that a turn reads frames of a gateway; the rest is read in the next turn."""
+_RECALL_LIMIT_S = 10.0
+"""A gateway that has not answered a recall after this time is taken for stuck."""
+
+
+class Speaker(Protocol):
+    """What answers: the link."""
+
+    def say(self, items: Sequence[FrameItem]) -> None:
+        """Send messages of which some may end tasks."""
+
+    def drain(self) -> None:
+        """Take nothing new."""
+
+    def welcomed(self) -> None:
+        """Tell a gateway that has just come what the worker has."""
+
+
+class Inbound:
+    """Hears the gateways, and dials those that are gone."""
+
+    def __init__(self, link: Speaker, sessions: Sessions, tasks: Tasks, hello: m.Hello) -> None:
+        self._link = link
+        self._sessions = sessions
+        self._tasks = tasks
+        self._hello = hello
+        self.refused = ""
+        """Why a gateway refused this worker; empty if none did."""
+
+    def __repr__(self) -> str:
+        return f"<Inbound {self._hello.worker} {self._sessions!r}>"
+
+    def look_after(self, now: float) -> None:
+        """Dial the gateways whose time has come."""
+        if now >= self._sessions.redial_at:
+            for session in self._sessions.due():
+                self.dial(session)
+
+    def lose_stuck(self) -> None:
+        """Give up the gateways that have not answered a recall."""
+        for number in self._sessions.grants.overdue(time.monotonic(), _RECALL_LIMIT_S):
+            if (session := self._sessions.get(number)) is not None:
+                self.lose(session, f"no answer to a recall for {_RECALL_LIMIT_S:g} s")
+
+    def hear(self, session: GatewaySession) -> None:
+        """Take what a gateway says; begin a new connection where that makes no sense."""
+        until = time.monotonic() + _HEARING_S
+        try:
+            while (items := session.connection.receive()) is not None:
+                for item in items:
+                    self._obey(session, item)
+                    if not session.connection.is_dialled:
+                        return
+                self._link.say(self._tasks.flush())
+                if time.monotonic() > until:
+                    break  # the rest makes the next poll return at once
+        except ProtocolError as error:
+            self.lose(session, str(error))
+        self._sessions.tell()
+
+    def _obey(self, session: GatewaySession, item: FrameItem) -> None:
+        if isinstance(item, Envelope):
+            self._take(session, item)
+            return
+        match item:
+            case m.Welcome():
+                self._welcome(session, item)
+            case m.Opened():
+                session.is_open = True
+            case m.Refused():
+                self.refused = item.reason
+            case m.Drain():
+                self._link.drain()
+            case m.Ping():
+                pass
+            case _:
+                self._share(session, item)
+
+    def _share(self, session: GatewaySession, message: m.Message) -> None:
+        """Take what a gateway says of credits, or of the process that succeeds it."""
+        match message:
+            case Returned(n=n):
+                self._sessions.grants.give_back(session.number, n)
+            case Demand(waiting=waiting, oldest_s=oldest_s):
+                # What is no age makes the gateway the last.
+                age_s = oldest_s if 0 <= oldest_s < math.inf else 0.0
+                self._sessions.grants.want(session.number, waiting, time.monotonic() - age_s)
+            case Successor():
+                self._succeed(session)
+            case Stay():
+                self._stay(session)
+            case _:
+                logger.warning(
+                    "unexpected message",
+                    extra={"kind": type(message).__name__, "action": "it is ignored"},
+                )
+
+    def _take(self, session: GatewaySession, item: Envelope) -> None:
+        """Take what belongs to a task, under a key that no other gateway's task has."""
+        if session.number:
+            item = item._replace(task=item.task._replace(connection=session.number))
+        key, payload, _ = item
+        match payload:
+            case m.Cancel():
+                self._link.say(self._tasks.cancel(key))
+            case m.Malformed(reason=reason):
+                error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
+                self._link.say([failed(key, error)])
+            case m.Generate():
+                self._sessions.grants.take(key)
+                self._link.say(self._tasks.take(item))
+            case _:
+                self._link.say(self._tasks.take(self._sessions.settings.take(item)))
+
+    def dial(self, session: GatewaySession) -> None:
+        """Connect to a gateway and introduce this worker."""
+        self._sessions.dial(session)
+        session.connection.send([replace(self._hello, connection=session.number)])
+
+    def _welcome(self, session: GatewaySession, message: m.Welcome) -> None:
+        if message.wire_version != WIRE_VERSION:
+            raise ProtocolError(
+                f"the gateway speaks version {message.wire_version}, this worker {WIRE_VERSION}"
+            )
+        twin = self._sessions.twin(session, message.gateway)
+        if twin is not None:
+            logger.info("gateway known", extra={"action": "its second connection is closed"})
+            self._stay(twin)
+            if session in self._sessions:
+                self._forget(session)
+            return
+        session.is_welcome, session.gateway = True, message.gateway
+        session.heartbeat_s = message.heartbeat_s
+        session.connection.welcomed()
+        self._sessions.join(session)
+        self._link.welcomed()
+
+    def _succeed(self, session: GatewaySession) -> None:
+        """Dial the process that takes the endpoint of a gateway over."""
+        if not session.is_retired:
+            self.dial(self._sessions.add_successor(session))
+            self._sessions.grants.retire(session.number)
+
+    def _stay(self, session: GatewaySession) -> None:
+        """Go on with a gateway as if it had named no successor."""
+        successor = self._sessions.successor(session)
+        if session.is_retired and successor is not None:
+            self._forget(successor)
+        session.is_retired = False
+        self._sessions.grants.retire(session.number, is_retired=False)
+
+    def lose(self, session: GatewaySession, reason: str) -> None:
+        """Start over with a gateway: what ran for its old connection has nobody to go to."""
+        counts = self._tasks.counts(session.number)
+        if session.is_retired and not any(counts):
+            logger.info("replaced gateway gone", extra={"cause": reason})
+        elif not any(counts):  # as when all is stopped, the gateway first
+            logger.info("waiting for a gateway", extra={"cause": reason})
+        else:
+            logger.warning(
+                "gateway lost",
+                extra={
+                    "cause": reason,
+                    "n_pending": counts[0],
+                    "n_preparing": counts[1],
+                    "n_running": counts[2],
+                    "action": "these tasks are dropped; the worker connects again",
+                },
+            )
+        if session.is_retired:
+            self._forget(session)
+            return
+        self._sessions.hang_up(session)
+        self._clear(session)
+        if session.redial_at <= time.monotonic():
+            self.dial(session)
+
+    def _forget(self, session: GatewaySession) -> None:
+        """End a session for good."""
+        self._sessions.remove(session)
+        self._clear(session)
+
+    def _clear(self, session: GatewaySession) -> None:
+        """Drop what a gateway had here; its credits are for the others."""
+        self._tasks.clear(session.number)
+        self._sessions.leave(session)
