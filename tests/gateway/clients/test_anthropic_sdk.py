@@ -101,7 +101,7 @@ async def test_the_key_comes_in_anthropics_header(tmp_path: Path) -> None:
 
 
 async def test_a_lost_worker_raises_in_the_stream(tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path, queue_timeout_s=0.2) as gateway:
         worker = await gateway.add_worker(FakeOptions(free_running=False))
         async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key="none") as client:
             asking = asyncio.create_task(

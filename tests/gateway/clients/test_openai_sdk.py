@@ -153,7 +153,7 @@ async def test_unsupported_is_not_retried(sdk: openai.AsyncOpenAI, gateway: Runn
 
 
 async def test_a_lost_worker_raises_in_the_stream(tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path, queue_timeout_s=0.2) as gateway:
         worker = await gateway.add_worker(FakeOptions(free_running=False))
         async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
             asking = asyncio.create_task(

@@ -91,7 +91,7 @@ async def test_a_stored_response_cannot_be_gone_on_with(sdk: openai.AsyncOpenAI)
 
 
 async def test_a_lost_worker_fails_the_response_and_raises(tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path, queue_timeout_s=0.2) as gateway:
         worker = await gateway.add_worker(FakeOptions(free_running=False))
         async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
             asking = asyncio.create_task(

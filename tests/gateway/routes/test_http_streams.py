@@ -68,13 +68,15 @@ async def test_leaving_while_queued_leaves_the_queue(stepped: Running) -> None:
     running_.cancel()
 
 
-async def test_a_lost_worker_is_an_event_and_a_broken_body(stepped: Running) -> None:
-    response = await _started(stepped, LONG)
-    await stepped.workers[0].die()
-    text = ""
-    with pytest.raises(httpx.RemoteProtocolError):
-        async for part in response.aiter_text():
-            text += part
+async def test_a_lost_worker_is_an_event_and_a_broken_body(tmp_path: Path) -> None:
+    async with running(tmp_path, queue_timeout_s=0.2) as gateway:
+        await gateway.add_worker(SLOW)
+        response = await _started(gateway, LONG)
+        await gateway.workers[0].die()
+        text = ""
+        with pytest.raises(httpx.RemoteProtocolError):
+            async for part in response.aiter_text():
+                text += part
     last = json.loads(text.strip().split("\n")[-1].removeprefix("data: "))
     assert last["error"]["code"] == 503
     assert last["error"]["type"] == "unavailable_error"
