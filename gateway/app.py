@@ -17,6 +17,8 @@ from gateway.api.llamacpp import completion, infill
 from gateway.api.openai import chat, completions
 from gateway.api.openai.responses import plan as responses
 from gateway.api.openapi.document import document
+from gateway.feed.endpoint import PoolEventStream
+from gateway.feed.feed import PoolFeed
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.access import AccessMiddleware
 from gateway.http.api_prefix import PrefixMiddleware, read_prefix
@@ -72,19 +74,18 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     supervisor: SupervisorLink | None = None,
     *,
     siblings: Siblings | None = None,
+    feed: PoolFeed | None = None,
 ) -> ASGIApp:
     """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read.
 
-    Without `supervisor`, orders that only one could carry out are refused.
+    Without `supervisor` orders to it are refused; without `feed` there is no live feed.
     """
     service = Service(config=config, pool=pool, metrics=metrics, router=router)
     service = replace(service, media=MediaLoader(config), siblings=siblings or Siblings(""))
     ring = _key_ring(config)
     pages = open_pages(config)
     supervisor = supervisor or SupervisorLink("", ask=pool.complete)
-    routes = [*_routes(service), *_fleet(service, supervisor), *unsupported_routes()]
-    routes += _added(service, routes)
-    routes.append(_description(routes, config))
+    routes = _endpoints(service, supervisor, feed)
     proxies = TrustedProxies(config.trusted_proxies, config.trusted_proxy_header)
     rules = Rules(
         isolation=config.cache_isolation,
@@ -104,6 +105,17 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     app = Starlette(routes=every, middleware=middleware, exception_handlers=dict(HANDLERS))
     app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect
     return DirectWriteMiddleware(app)
+
+
+def _endpoints(service: Service, supervisor: SupervisorLink, feed: PoolFeed | None) -> list[Route]:
+    """Return all routes but those of pages; raises `ConfigError` if an added path is taken."""
+    routes = [*_routes(service), *_fleet(service, supervisor), *unsupported_routes()]
+    if feed is not None:
+        stream = PoolEventStream(feed, service.config)
+        routes.append(Route("/pool/events", stream, methods=["GET"]))
+    routes += _added(service, routes)
+    routes.append(_description(routes, service.config))
+    return routes
 
 
 def _key_ring(config: GatewayConfig) -> KeyRing:

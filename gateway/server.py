@@ -15,8 +15,11 @@ from functools import partial
 from typing import Any
 
 import uvloop
+from starlette.types import ASGIApp
 
 from gateway.app import build_app
+from gateway.feed.feed import PoolFeed
+from gateway.feed.sources import Sources
 from gateway.fleet.admin_listener import AdminListener
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.connections import Connections, ServerConfig
@@ -61,16 +64,20 @@ class GatewayParts:
     pool: Pool
     router: ModelManager | None
     supervisor: SupervisorLink
+    feed: PoolFeed
+    siblings: Siblings
 
     async def start(self) -> None:
         """Start all parts; raises `ConfigError`."""
         await self.pool.start()
+        self.feed.open()
         self.supervisor.open()
         if self.router is not None:
             await self.router.start()
 
     def retire(self) -> None:
         """End the streams that would never end, because another gateway serves them now."""
+        self.feed.end()
         if self.router is not None:
             self.router.events.end()
 
@@ -82,6 +89,7 @@ class GatewayParts:
 
     async def close(self) -> None:
         """End everything at once."""
+        self.feed.close()
         if self.router is not None:
             self.router.close()
         self.supervisor.close()
@@ -100,17 +108,31 @@ def parts_of(
         retired=pool.forget_worker,
         timeout_s=config.timeout_s,
     )
+    router = _router(config, pool)
+    siblings = Siblings(config.siblings)
+    sources = Sources(
+        pool=pool,
+        metrics=metrics,
+        supervisor=supervisor,
+        router=router,
+        siblings=siblings,
+        has_keys=config.has_keys,
+    )
+    return GatewayParts(pool, router, supervisor, PoolFeed(sources), siblings)
+
+
+def _router(config: GatewayConfig, pool: Pool) -> ModelManager | None:
+    """Make the manager of models that are loaded on demand, if any are; raises `ConfigError`."""
     if not (config.models_dir or config.models_preset):
-        return GatewayParts(pool, None, supervisor)
+        return None
     if not config.control:
         raise ConfigError("models_dir, models_preset: only `llamapool serve` can start models")
-    router = ModelManager(
+    return ModelManager(
         config.control,
         models_max=config.models_max,
         timeout_s=config.timeout_s,
         facts=LoadedModels(pool),
     )
-    return GatewayParts(pool, router, supervisor)
 
 
 def run(config: GatewayConfig, notifier: Notifier, expected: Sequence[ExpectedWorker] = ()) -> int:
@@ -154,9 +176,9 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     metrics = Metrics()
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics, expected)
-    siblings = Siblings(config.siblings)
+    siblings = parts.siblings
     counted = HostMetrics(metrics, parts.pool, siblings)
-    app = build_app(config, parts.pool, metrics, parts.router, parts.supervisor, siblings=siblings)
+    app = _app_of(config, parts, metrics)
     admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
     gc.freeze()  # a collection over these objects would stop all streams for 40 ms
@@ -183,6 +205,18 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         await parts.close()
         await admin.close()
         await server.close(grace_s=0 if signals.leave.is_set() else _FLUSH_S)
+
+
+def _app_of(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASGIApp:
+    return build_app(
+        config,
+        parts.pool,
+        metrics,
+        parts.router,
+        parts.supervisor,
+        siblings=parts.siblings,
+        feed=parts.feed,
+    )
 
 
 async def _begin(parts: GatewayParts, signals: Signals, notifier: Notifier) -> bool:

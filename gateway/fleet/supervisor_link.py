@@ -47,6 +47,7 @@ class SupervisorLink:
         self._ask = ask
         self._retired = retired
         self._timeout_s = timeout_s
+        self._watch: Callable[[FleetReport, FleetReport], None] = lambda *_: None
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._asking: set[asyncio.Task[None]] = set()
@@ -74,6 +75,10 @@ class SupervisorLink:
                 future.set_exception(_unreachable())
         for task in self._asking:
             task.cancel()
+
+    def watch(self, changed: Callable[[FleetReport, FleetReport], None]) -> None:
+        """Call this with the last report and the new one at each report."""
+        self._watch = changed
 
     async def order(self, make: Callable[[int], AdminOrder]) -> None:
         """Give an order and wait until it is accepted.
@@ -107,7 +112,8 @@ class SupervisorLink:
         match line:
             case FleetReport():
                 self._compare(line)
-                self.report = line
+                before, self.report = self.report, line
+                self._watch(before, line)
             case Reply():
                 future = self._waiting.get(line.id)
                 if future is not None and not future.done():

@@ -26,6 +26,7 @@ from gateway.pool.status import Health, ModelState
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from gateway.pool.task_transport import TaskTransport
+from gateway.pool.watch.activity import Activity, activity
 from gateway.pool.worker_calls import WorkerCalls
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
@@ -62,6 +63,7 @@ class Pool:
             config,
             gateway,
         )
+        self.events = self._transport.events
         # Not from 0: workers may still send messages for tasks of an earlier gateway process.
         self._ids = itertools.count(time.time_ns() // 1_000_000 % _ID_CYCLE)
         self._calls = WorkerCalls(
@@ -223,6 +225,10 @@ class Pool:
     ) -> tuple[tuple[facts.SlotReport, facts.ModelCard], ...]:
         """Return what every slot does, ordered by its id; `model` None means all models."""
         return await self._calls.slots(model)
+
+    def activity(self) -> Activity:
+        """Return what the tasks of this gateway do; asks no worker."""
+        return activity(self._dispatcher)
 
     def tenant_of(self, task_id: int) -> str | None:
         """Return the tenant of a running task; None if it has ended."""

@@ -17,6 +17,7 @@ from gateway.pool.network.connections import WorkerConnections
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from gateway.pool.task_streams import TaskStreams
+from gateway.pool.watch.events import PoolEvents
 from gateway.pool.worker_inbox import WorkerInbox
 from protocol.config.config import GatewayConfig
 from protocol.errors import ErrorCode
@@ -56,6 +57,11 @@ class TaskTransport:
     def connections(self) -> WorkerConnections:
         """The connections of all workers."""
         return self._peers
+
+    @property
+    def events(self) -> PoolEvents:
+        """What has happened to the workers."""
+        return self._inbox.events
 
     def close(self) -> None:
         """Fail the remaining tasks and drop every connection."""

@@ -13,6 +13,7 @@ from gateway.pool.model_settings import ORDER_ID, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.task_streams import TaskStreams
+from gateway.pool.watch.events import EventKind, PoolEvents
 from protocol.errors import TaskError
 from protocol.wire import messages as m
 from protocol.wire.cached import Cached
@@ -54,6 +55,8 @@ class WorkerInbox:
         self._dispatcher = dispatcher
         self._settings = settings
         self._metrics = metrics
+        self.events = PoolEvents()
+        """What has happened to the workers, for whoever looks."""
 
     def __repr__(self) -> str:
         return f"<WorkerInbox {self._dispatcher!r}>"
@@ -75,6 +78,9 @@ class WorkerInbox:
     def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
         """Move or fail the tasks of a connection that is lost."""
         self._settings.left(peer.key)
+        n_tasks = len(self._dispatcher.workers[peer.key].tasks)
+        kind = EventKind.LOST if died else EventKind.LEFT
+        self.events.note(kind, name=peer.name, model=peer.model, why=reason, n_tasks=n_tasks)
         actions = self._dispatcher.worker_lost(peer.key, self._now(), died=died)
         if died:
             self._metrics.worker_lost(peer.name, peer.model)
@@ -175,9 +181,11 @@ class WorkerInbox:
                 self._dispatcher.cached(peer.key, message)
             case m.Admitted():
                 logger.info("worker admitted", extra={"worker": peer.name, "model": peer.model})
+                self.events.note(EventKind.READY, name=peer.name, model=peer.model)
                 self._performer.perform(self._dispatcher.worker_admitted(peer.key, self._now()))
             case m.Draining():
                 logger.info("worker draining", extra={"worker": peer.name, "model": peer.model})
+                self.events.note(EventKind.DRAINING, name=peer.name, model=peer.model)
                 self._performer.perform(self._dispatcher.worker_leaves(peer.key, self._now()))
             case Recall(n=n):
                 n_unused = self._dispatcher.workers[peer.key].give_back(n)
@@ -201,6 +209,8 @@ class WorkerInbox:
             peer.key, card, now, is_held=ready.is_held, granted=ready.granted
         )
         self._performer.perform(opened)
+        if not ready.is_held:
+            self.events.note(EventKind.READY, name=peer.name, model=card.name)
         logger.info(
             "worker ready",
             extra={"worker": peer.name, "model": card.name, "n_slots": card.n_slots},

@@ -63,6 +63,8 @@ class ModelCard:
     eos_token: str = ""
     build: str = ""
     """`b<number>-<commit>` of llama.cpp; `system_fingerprint` in OpenAI's answers."""
+    device: str = ""
+    """What computes it, in words: the CPU or the GPUs, as llama.cpp describes them."""
     defaults: SamplingParams = SamplingParams()
     """What a request field takes that the client leaves out."""
     saves_slots: bool = False

@@ -10,11 +10,13 @@ from typing import Any
 import httpx
 
 from gateway.app import build_app
+from gateway.feed.feed import PoolFeed
 from gateway.http.http_server import HttpServer
 from gateway.metrics.metrics import Metrics
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
 from gateway.server import parts_of, server_config
+from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
 from protocol.process.listening import listen, url_of
 from tests.fakes.echo import FakeOptions
@@ -33,6 +35,8 @@ class Running:
     endpoint: str
     client: httpx.AsyncClient
     server: HttpServer
+    feed: PoolFeed
+    siblings: Siblings
     router: ModelManager | None = None
     workers: list[FakeWorker] = field(default_factory=list)
 
@@ -80,7 +84,15 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
     metrics = Metrics()
     parts = parts_of(config, metrics)
     pool = parts.pool
-    app: Any = build_app(config, pool, metrics, parts.router, parts.supervisor)
+    app: Any = build_app(
+        config,
+        pool,
+        metrics,
+        parts.router,
+        parts.supervisor,
+        siblings=parts.siblings,
+        feed=parts.feed,
+    )
     await parts.start()
     server = HttpServer(app, server_config(config, metrics.connections), socks)
     await server.start()
@@ -93,6 +105,8 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
             client=client,
             router=parts.router,
             server=server,
+            feed=parts.feed,
+            siblings=parts.siblings,
         )
         try:
             yield one

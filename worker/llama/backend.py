@@ -21,6 +21,7 @@ from worker.engine.media import Media, MediaPiece
 from worker.llama import library
 from worker.llama.batch import Batch
 from worker.llama.embedding.context import open_embedder
+from worker.llama.hardware.devices import in_words
 from worker.llama.hardware.threads import prioritize
 from worker.llama.media import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load
@@ -280,6 +281,7 @@ class LlamaBackend:
             bos_token=vocab.token_text(vocab.bos()),
             eos_token=vocab.token_text(vocab.eos()),
             build=library.build(),
+            device=in_words(config.device, is_gpu=self.is_gpu),
             defaults=config.sampling,
             saves_slots=bool(config.slot_save_path) and bool(self._memory),
             n_lora=len(config.lora),

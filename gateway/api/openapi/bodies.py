@@ -68,6 +68,7 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointText] = {
     **_reading("/slots", "List the slots"),
     **_reading("/metrics", "Figures for Prometheus", kinds=("text/plain",)),
     **_reading("/openapi.json", "This document"),
+    **_reading("/pool/events", "Stream the state of the pool", kinds=("text/event-stream",)),
     **_reading("/admin/status", "Return the state of the pool, for `llamapool status`"),
     **_reading("/admin/workers", "List the workers"),
     **_reading("/admin/quarantine", "List the prompts under which workers died"),

@@ -53,6 +53,10 @@ class TaskQueue:
         """Count the waiting tasks of every known model."""
         return {model: len(queue) for model, queue in self._queues.items()}
 
+    def shares(self) -> dict[str, dict[str, int]]:
+        """Count the waiting tasks of each tenant that has any, by model."""
+        return {model: dict(queue.shares()) for model, queue in self._queues.items() if len(queue)}
+
     def depth(self, model: str) -> int:
         """Count the waiting tasks of one model."""
         return len(self._queues[model])

@@ -152,6 +152,7 @@ class FakeBackend:
             bos_token=special[BOS].decode(),
             eos_token=special[EOS].decode(),
             build="b0-fake",
+            device="fake",
             defaults=config.sampling,
             saves_slots=bool(config.slot_save_path),
             n_lora=len(config.lora),

@@ -1,6 +1,7 @@
 """The devices that llama.cpp can compute on, by the names that --device takes."""
 
 import ctypes
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -66,6 +67,16 @@ def all_devices() -> list[ComputeDevice]:
 def devices() -> list[ComputeDevice]:
     """List the devices that layers can be offloaded to."""
     return [one for one in all_devices() if one.kind != _CPU]
+
+
+def in_words(names: Sequence[str], *, is_gpu: bool) -> str:
+    """Say what computes a model: the GPUs of these names (none is all), or the CPU."""
+    if is_gpu:
+        found = [one.description for one in devices() if not names or one.name in names]
+    else:
+        found = [one.description for one in all_devices() if one.kind == _CPU]
+    counts = Counter(text.strip() for text in found)
+    return ", ".join(f"{n} x {text}" if n > 1 else text for text, n in counts.items())
 
 
 def _described(handle: int) -> ComputeDevice:

@@ -1,0 +1,110 @@
+"""The live feed: the newest state of the pool, for as many readers as look.
+
+It owns the newest state and the clock by which it is renewed; while nobody looks, nothing is
+computed but the sample a second of the history. A reader holds the state that it was sent last, and
+gets the difference to the newest one when it can take it: there is no queue.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from gateway.feed.changes import settled
+from gateway.feed.feed_state import FeedState
+from gateway.feed.siblings import SiblingParts
+from gateway.feed.sources import Sources
+from protocol.errors import ErrorCode, TaskError
+
+INTERVAL_S = 0.25
+MAX_READERS = 64
+_SHARE = 20
+"""A state is made anew after so many times the time that the last one took, at the earliest."""
+
+
+class PoolFeed:
+    """All readers of the feed of one gateway."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._siblings = SiblingParts(sources)
+        self._current: FeedState | None = None
+        self._news = asyncio.Event()
+        self._n_readers = 0
+        self._n_states = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<PoolFeed readers={self._n_readers} {self._current!r}>"
+
+    def open(self) -> None:
+        """Begin with the history; call this on the loop."""
+        self._sources.sampler.open()
+
+    def end(self) -> None:
+        """End the stream of every reader, and of those to come; idempotent."""
+        self._is_over = True
+        self._rest()
+        self._news.set()
+
+    def close(self) -> None:
+        """End everything; idempotent."""
+        self.end()
+        self._sources.sampler.close()
+
+    @property
+    def n_readers(self) -> int:
+        """Count those who look."""
+        return self._n_readers
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep the state fresh as long as this lasts; raises `TaskError` if too many look."""
+        if self._n_readers >= MAX_READERS:
+            message = f"{MAX_READERS} readers look at the pool already"
+            raise TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": 10})
+        self._n_readers += 1
+        try:
+            if self._timer is None and not self._is_over:
+                self._siblings.open()
+                self._renew()
+            yield
+        finally:
+            self._n_readers -= 1
+            if not self._n_readers:
+                self._rest()
+
+    async def after(self, seen: FeedState | None) -> FeedState | None:
+        """Return the newest state once it is not the one that was seen; None at the end."""
+        while not self._is_over and (self._current is None or self._current is seen):
+            await self._news.wait()
+        return None if self._is_over else self._current
+
+    def _rest(self) -> None:
+        """Stop to look, because nobody does."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._siblings.close()
+        self._current = None
+
+    def _renew(self) -> None:
+        """Make the state anew, and tell the readers if it is another one."""
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        # Scheduled first: a fault in one state must not stop the clock.
+        self._timer = loop.call_later(INTERVAL_S, self._renew)
+        before = self._current
+        others = self._siblings
+        state = self._sources.state(others.parts, others.seconds, others.silent)
+        if before is not None:
+            state = settled(before.state, state)
+            is_same = all(state[name] is before.state.get(name) for name in state)
+        if before is None or not is_same:
+            self._n_states += 1
+            self._current = FeedState(self._n_states, state)
+            news, self._news = self._news, asyncio.Event()
+            news.set()
+        if (pause_s := _SHARE * (loop.time() - began_at)) > INTERVAL_S:
+            self._timer.cancel()
+            self._timer = loop.call_later(pause_s, self._renew)

@@ -1,0 +1,65 @@
+"""What one gateway alone knows of the pool: it tells its siblings, and is told by them. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gateway.feed.history import OwnSecond, read_seconds
+from gateway.pool.watch.activity import SlotUse
+from gateway.pool.watch.events import EventKind, PoolEvent
+
+Row = Mapping[str, Any]
+
+_ITS_OWN = frozenset({EventKind.EJECTED, EventKind.LET_IN, EventKind.REFUSED})
+"""What one gateway decides; of all else every gateway hears."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayPart:
+    """Slots, queue, events and requests of one gateway; JSON on the way to another one."""
+
+    name: str
+    """Unique among the gateways of a host, those that have ended included."""
+    pid: int
+    slots: Mapping[str, Sequence[SlotUse]] = field(default_factory=dict)
+    queue: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Waiting tasks by model and key."""
+    events: Mapping[str, Row] = field(default_factory=dict)
+    requests: Mapping[str, Row] = field(default_factory=dict)
+    n_waiting: Mapping[str, int] = field(default_factory=dict)
+    """Tasks by model that have no slot, those that were sent ahead too."""
+    n_moved: int = 0
+    """Tasks that went on at another worker, since its start."""
+    n_refused: int = 0
+    """Requests that it refuses because workers died with them."""
+
+    def told(self) -> dict[str, Any]:
+        """Write it for another gateway."""
+        own = {key: row for key, row in self.events.items() if row["kind"] in _ITS_OWN}
+        return {**asdict(self), "events": own}
+
+
+def read_part(answer: Mapping[str, Any]) -> tuple[GatewayPart, dict[int, OwnSecond]]:
+    """Read what another gateway told: its part and its seconds.
+
+    Raises KeyError, TypeError or ValueError for that of another release.
+    """
+    fields = dict(answer)
+    seconds = read_seconds(fields.pop("seconds"))
+    return GatewayPart(**fields), seconds
+
+
+def event_rows(gateway: str, events: Sequence[PoolEvent]) -> dict[str, Row]:
+    """Show events, each under an id that no other gateway gives."""
+    return {f"{gateway}.{one.number}": _shown(one) for one in events}
+
+
+def _shown(event: PoolEvent) -> Row:
+    row = {"time": round(event.time, 1), "kind": str(event.kind)}
+    more = {
+        "name": event.name,
+        "model": event.model,
+        "why": event.why,
+        "n_tasks": event.n_tasks,
+    }
+    return row | {key: value for key, value in more.items() if value}

@@ -1,0 +1,103 @@
+"""Takes a sample of the pool each second, and notes what only a comparison shows.
+
+It runs whether anybody looks or not, so that who comes later sees the last minutes: at 256 workers
+a sample takes half a millisecond.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+from gateway.feed.history import RecentMinutes, Totals
+from gateway.metrics.counters import ModelLatencies
+from gateway.metrics.metrics import Metrics
+from gateway.metrics.view import WorkerView
+from gateway.pool.pool import Pool
+from gateway.pool.watch.events import EventKind
+
+_ASLEEP = "sleeping"
+
+_BOUNDS_S = tuple(float(label) for label, _ in ModelLatencies().ttft.buckets())
+
+
+class PoolSampler:
+    """Owns the history."""
+
+    def __init__(self, pool: Pool, metrics: Metrics) -> None:
+        self.history = RecentMinutes(_BOUNDS_S)
+        self._pool = pool
+        self._metrics = metrics
+        self._counted: dict[tuple[str, str], tuple[float, float, float]] = {}
+        """What was counted of each worker and model in the last sample."""
+        self._sums = [0.0, 0.0, 0.0]
+        self._workers: dict[str, WorkerView] = {}
+        self._refused: frozenset[str] = frozenset()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<PoolSampler {self.history!r}>"
+
+    def open(self) -> None:
+        """Begin; call this on the loop."""
+        loop = asyncio.get_running_loop()
+        # Scheduled first: a fault in a sample must not stop the clock.
+        self._timer = loop.call_later(1.0 - time.time() % 1.0 + 0.01, self.open)
+        self.take(int(time.time()))
+
+    def close(self) -> None:
+        """Stop; idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def take(self, second: int) -> None:
+        """Take one sample."""
+        views = self._pool.workers()
+        self._compare(views)
+        self._count()
+        latencies = [one.ttft.parts()[:-1] for one in self._metrics.latencies.values()]
+        self.history.add(
+            second,
+            Totals(
+                n_predicted=self._sums[0],
+                n_prompt=self._sums[1],
+                n_cached=self._sums[2],
+                n_busy=sum(one.n_busy for one in views),
+                n_slots=sum(one.n_slots for one in views),
+            ),
+            n_waiting=sum(self._pool.queue_depths().values()),
+            n_moved=sum(self._metrics.moves.values()),
+            ttft=[sum(column) for column in zip(*latencies, strict=True)],
+        )
+
+    def _count(self) -> None:
+        """Add up what the workers have counted since the last sample.
+
+        Of a worker that is new here its first report says what it has done since its own start.
+        """
+        for key, row in self._metrics.stats.rows().items():
+            sums = row.sums
+            now = (sums["n_predicted"], sums["n_prompt"], sums["n_cached"])
+            before = self._counted.get(key, now)
+            self._counted[key] = now
+            for i, (new, old) in enumerate(zip(now, before, strict=True)):
+                self._sums[i] += new - old
+
+    def _compare(self, views: Iterable[WorkerView]) -> None:
+        events = self._pool.events
+        workers = {one.name: one for one in views}
+        for name, one in workers.items():
+            old = self._workers.get(name, one)
+            if one.is_ejected != old.is_ejected:
+                kind = EventKind.EJECTED if one.is_ejected else EventKind.LET_IN
+                events.note(kind, name=name, model=one.model)
+            if (one.state == _ASLEEP) != (old.state == _ASLEEP):
+                kind = EventKind.ASLEEP if one.state == _ASLEEP else EventKind.AWAKE
+                events.note(kind, name=name, model=one.model)
+        self._workers = workers
+        refused = {one.fingerprint: one for one in self._pool.quarantined()}
+        for fingerprint in refused.keys() - self._refused:
+            n_deaths = refused[fingerprint].n_deaths
+            why = f"{n_deaths} workers died with it; refused for an hour"
+            events.note(EventKind.REFUSED, name=fingerprint[:12], why=why)
+        self._refused = frozenset(refused)

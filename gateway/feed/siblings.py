@@ -1,0 +1,62 @@
+"""What the other gateways of the host know: asked once a second while somebody looks."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.feed.history import OwnSecond
+from gateway.feed.part import GatewayPart, read_part
+from gateway.feed.sources import Sources
+
+_QUESTION = "pool feed"
+_INTERVAL_S = 1.0
+
+
+class SiblingParts:
+    """The parts of the others as they told them last."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.parts: list[GatewayPart] = []
+        self.seconds: list[Mapping[int, OwnSecond]] = []
+        self.silent: list[str] = []
+        """Gateways that are there but do not answer, or answer what cannot be read."""
+        self._sources = sources
+        self._siblings = sources.siblings
+        self._task: asyncio.Task[None] | None = None
+        self._siblings.respond(_QUESTION, self._answer)
+
+    def __repr__(self) -> str:
+        return f"<SiblingParts {len(self.parts)} silent={len(self.silent)}>"
+
+    def open(self) -> None:
+        """Begin to ask; without a folder there are no others."""
+        if self._task is None and self._siblings.folder is not None:
+            self._task = asyncio.create_task(self._ask())
+
+    def close(self) -> None:
+        """Ask no more, and forget what was told; idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self.parts, self.seconds, self.silent = [], [], []
+
+    async def _ask(self) -> None:
+        while True:
+            self._take(await self._siblings.ask(_QUESTION))
+            await asyncio.sleep(_INTERVAL_S)
+
+    def _take(self, answers: Mapping[str, Mapping[str, Any] | None]) -> None:
+        self.parts, self.seconds, self.silent = [], [], []
+        for name, answer in answers.items():
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                if answer is not None:
+                    part, seconds = read_part(answer)
+                    self.parts.append(part)
+                    self.seconds.append(seconds)
+                    continue
+            self.silent.append(name)
+
+    async def _answer(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
+        rows = self._sources.sampler.history.own_rows()
+        return {**self._sources.part().told(), "seconds": rows}

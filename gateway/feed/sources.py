@@ -1,0 +1,186 @@
+"""Reads the parts of the gateway that the feed shows; changes none of them."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.feed.changes import State
+from gateway.feed.history import N_SECONDS, OwnSecond
+from gateway.feed.part import GatewayPart, Row, event_rows
+from gateway.feed.processes import happenings
+from gateway.feed.sampler import PoolSampler
+from gateway.feed.state import N_REQUESTS, state_of, worker_sections
+from gateway.fleet.supervisor_link import SupervisorLink
+from gateway.fleet.views import gateway_rows, rollout_view, worker_rows
+from gateway.metrics.metrics import Metrics
+from gateway.models.manager import ModelManager
+from gateway.models.model import ManagedModel
+from gateway.models.views import state_of as model_state
+from gateway.pool.pool import Pool
+from gateway.pool.status import ModelState
+from gateway.pool.watch.activity import Activity
+from gateway.siblings.siblings import Siblings
+from protocol.process.control import FleetReport
+from protocol.version import version
+
+NO_KEY = ""
+"""Stands for all clients of a server without keys: their addresses are nobody's business."""
+MAX_WHY = 200
+"""Characters."""
+SETTLED_S = 15
+"""A sample that is older does not change: no quantile of a newer second has it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sources:
+    """Pool, counters, processes and models of one gateway."""
+
+    pool: Pool
+    metrics: Metrics
+    supervisor: SupervisorLink
+    router: ModelManager | None = None
+    siblings: Siblings = field(default_factory=lambda: Siblings(""))
+    has_keys: bool = False
+    requests: Callable[[int], Sequence[Mapping[str, Any]]] = lambda _: ()
+    """Returns the requests that ended last, oldest first."""
+    sampler: PoolSampler = field(init=False)
+    _about: Mapping[str, Any] = field(init=False)
+    _samples: dict[str, Any] = field(default_factory=dict)
+    _n_others: int = 0
+    """Gateways whose seconds are in the samples."""
+
+    def __post_init__(self) -> None:
+        self.sampler = PoolSampler(self.pool, self.metrics)
+        self.supervisor.watch(self._reported)
+        self._about = {
+            "version": version(),
+            "host": os.uname().nodename,
+            "started_at": round(time.time()),
+            "pid": os.getpid(),
+            "has_keys": self.has_keys,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Sources {self.pool!r}>"
+
+    def _reported(self, before: FleetReport, after: FleetReport) -> None:
+        for one in happenings(before, after):
+            self.pool.events.note(one.kind, name=one.name, model=one.model, why=one.why)
+
+    def part(self) -> GatewayPart:
+        """Return what this gateway alone knows."""
+        return self._part(self.pool.activity())
+
+    def _part(self, activity: Activity) -> GatewayPart:
+        pool, name = self.pool, self.siblings.name
+        return GatewayPart(
+            name=name,
+            pid=self._about["pid"],
+            slots=activity.slots,
+            queue={model: self._by_key(tenants) for model, tenants in activity.queue.items()},
+            events=event_rows(name, pool.events.latest()),
+            requests={f"{name}.{row['number']}": row for row in self.requests(N_REQUESTS)},
+            n_waiting=dict(pool.queue_depths()),
+            n_moved=sum(self.metrics.moves.values()),
+            n_refused=pool.n_quarantined(),
+        )
+
+    def _by_key(self, tenants: Mapping[str, int]) -> dict[str, int]:
+        return dict(tenants) if self.has_keys else {NO_KEY: sum(tenants.values())}
+
+    def state(
+        self,
+        others: Sequence[GatewayPart],
+        seconds: Sequence[Mapping[int, OwnSecond]],
+        silent: Sequence[str],
+    ) -> State:
+        """Return the state of the whole pool, with what other gateways have told."""
+        activity = self.pool.activity()
+        parts = [self._part(activity), *others]
+        views, stats = self.pool.workers(), self.metrics.stats
+        rates, now = self.metrics.rates, time.monotonic()
+        rows = worker_rows(
+            views,
+            self.supervisor.report,
+            {one.name: rates.rate(one.name, now) for one in views},
+            self._about["host"],
+        )
+        latest = {one.name: stats.latest(one.name) for one in views}
+        workers, load = worker_sections(rows, activity.cards, latest, parts)
+        sections = {
+            "pool": self._facts(parts, silent),
+            "models": self._models(parts),
+            "workers": workers,
+            "load": load,
+            "samples": self._sampled(seconds),
+        }
+        return state_of(sections, parts)
+
+    def _facts(self, parts: Sequence[GatewayPart], silent: Sequence[str]) -> dict[str, Any]:
+        """Return the rows about the pool as a whole."""
+        health, report = self.pool.health(), self.supervisor.report
+        is_well = self.router is not None and not health.n_workers
+        status = "draining" if health.draining else "ok" if is_well else health.status
+        return {
+            "about": self._about,
+            "has_supervisor": self.supervisor.is_open,
+            "status": status,
+            "gateways": gateway_rows(report, self._about["pid"]),
+            "seen": sorted(part.pid for part in parts),
+            "silent": list(silent),
+            "rollout": rollout_view(report.rollout),
+            "n_moved": sum(part.n_moved for part in parts),
+            "n_refused": sum(part.n_refused for part in parts),
+        }
+
+    def _models(self, parts: Sequence[GatewayPart]) -> dict[str, Row]:
+        pool = self.pool
+        cards = {card.name: card for card in pool.cards()}
+        waiting: Counter[str] = Counter()
+        for part in parts:
+            waiting.update(part.n_waiting)
+        rows = {
+            name: {
+                "state": str(pool.state(card)),
+                "n_waiting": waiting[name],
+                "limit": pool.queue_limit(card),
+                "is_managed": False,
+            }
+            for name, card in cards.items()
+        }
+        for name in waiting.keys() - rows.keys():  # the first worker of a model loads it
+            rows[name] = {"state": "loading", "n_waiting": waiting[name], "is_managed": False}
+        if self.router is not None:
+            for name, model in self.router.states.models.items():
+                known = rows.get(name, {"n_waiting": 0})
+                sleeps = known.get("state") == ModelState.SLEEPING
+                rows[name] = {**known, **_managed(model, sleeps=sleeps)}
+        return dict(sorted(rows.items()))
+
+    def _sampled(self, others: Sequence[Mapping[int, OwnSecond]]) -> dict[str, Any]:
+        """Return the samples; only the newest ones are made anew."""
+        history = self.sampler.history
+        newest = next(reversed(self._samples), "0")
+        if len(others) != self._n_others or history.newest < int(newest):
+            self._samples = {}
+        if str(history.newest) != newest or others:
+            since = int(newest) - SETTLED_S if self._samples else 0
+            fresh = self._samples | history.rows(others, since)
+            oldest = history.newest - N_SECONDS
+            self._samples = {key: row for key, row in fresh.items() if int(key) > oldest}
+        self._n_others = len(others)
+        return self._samples
+
+
+def _managed(model: ManagedModel, *, sleeps: bool) -> Row:
+    """Show what only a model that can be loaded and unloaded has."""
+    return {
+        "state": str(model_state(model, sleeps=sleeps)),
+        "is_managed": True,
+        "is_stopping": model.is_stopping,
+        "progress": round(model.progress, 2),
+        "why": model.why[:MAX_WHY],
+    }

@@ -1,0 +1,51 @@
+"""What the slots do and what waits, as this gateway knows it without asking a worker. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gateway.pool.dispatch.dispatcher import Dispatcher
+from gateway.pool.task import Task, TaskState
+from protocol.wire.facts import ModelCard
+
+READS, WRITES, ENDS = "r", "w", "e"
+"""What a slot does: it reads a prompt, writes an answer, or ends a task that was cancelled."""
+
+SlotUse = tuple[int, str, int]
+"""The worker's own number of a slot, what it does, and the tokens of its task in the context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What the tasks of this gateway do."""
+
+    slots: Mapping[str, list[SlotUse]]
+    """By worker; slots without a task of this gateway are left out."""
+    queue: Mapping[str, Mapping[str, int]]
+    """Waiting tasks by model and tenant."""
+    cards: Mapping[str, ModelCard]
+    """What each worker serves, as far as it has told."""
+
+
+def activity(dispatcher: Dispatcher) -> Activity:
+    """Look at all tasks of the pool."""
+    workers = dispatcher.workers.values()
+    return Activity(
+        slots={one.name: uses for one in workers if (uses := slot_uses(one.tasks.values()))},
+        queue=dispatcher.queue.shares(),
+        cards={one.name: one.card for one in workers if one.card is not None},
+    )
+
+
+def slot_uses(tasks: Iterable[Task]) -> list[SlotUse]:
+    """Return what the slots of one worker do, as far as its tasks have begun."""
+    return [
+        (task.slot, _phase(task), task.n_prompt + task.answer.n_predicted)
+        for task in tasks
+        if task.has_started and task.slot >= 0 and task.spec.takes_credit
+    ]
+
+
+def _phase(task: Task) -> str:
+    if task.state is TaskState.CANCELLED:
+        return ENDS
+    return WRITES if task.n_deltas else READS
