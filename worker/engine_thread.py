@@ -120,7 +120,7 @@ def _go_on(engine: Engine, card: ModelCard, kept: Kept) -> None:
     engine.scales = kept.scales
     for one in fields(Counters):
         setattr(engine.counters, one.name, getattr(kept.counters, one.name))
-    engine.counters.n_kv_used = 0
+    engine.counters.n_kv_used = engine.counters.n_kv_busy = 0
 
 
 def open_backend(config: WorkerConfig, on_load: Progress) -> Backend:

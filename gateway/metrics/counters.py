@@ -1,29 +1,30 @@
-"""The numbers behind the metrics: histograms, and sums over workers that come and go.
+"""The numbers behind the metrics of requests: histograms, and one set of them for each model.
 
-Plain counting without a metrics library; `metrics.py` gives the numbers their names.
+Plain counting without a metrics library; the families in `gateway/metrics/families/` name them.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import zip_longest
-
-from protocol.wire.facts import Stats
-
-_LATEST = ("n_kv_used", "n_kv", "n_branches", "n_host_bytes", "link_lag_s")
-_LARGEST, _LISTED = "n_tokens_max", "accepted_at"
-SUMMED = tuple(f.name for f in fields(Stats) if f.name not in (*_LATEST, _LARGEST, _LISTED))
-"""Fields of `Stats` that only grow during a run of a worker, and are added up over all runs."""
-
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 # vLLM's buckets, so that its dashboards fit; three finer ones for the inter-token latency.
 _TTFT_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
     *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
-_ITL_S = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
-    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+VLLM_ITL_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0),
+)
+_ITL_S = (0.001, 0.0025, 0.005, *VLLM_ITL_S)
+_REQUEST_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_TOKENS = tuple(float(digit * 10**n) for n in range(7) for digit in (1, 2, 5))
+_DECISION_S = (
+    *(0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
+    *(0.1, 0.2, 0.5, 1.0),
 )
 
 
@@ -38,47 +39,73 @@ class ConnectionCounts:
 
 
 class Histogram:
-    """Counts durations by upper bound. `observe` takes 0.2 us; it is called for every token."""
+    """Counts values by upper bound. `observe` takes 0.2 us; it is called for every token."""
 
-    __slots__ = ("_bounds", "_counts", "total_s")
+    __slots__ = ("_bounds", "_counts", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self.total_s = 0.0
+        self.total = 0.0
 
     def __repr__(self) -> str:
-        return f"<Histogram n={sum(self._counts)} total_s={self.total_s:.3f}>"
+        return f"<Histogram n={self.n} total={self.total:.3f}>"
 
-    def observe(self, seconds: float, n: int = 1) -> None:
-        """Count n events of this duration."""
-        self._counts[bisect_left(self._bounds, seconds)] += n
-        self.total_s += seconds * n
+    @property
+    def n(self) -> int:
+        """Return how many values were counted."""
+        return sum(self._counts)
+
+    def observe(self, value: float, n: int = 1) -> None:
+        """Count n events of this value."""
+        self._counts[bisect_left(self._bounds, value)] += n
+        self.total += value * n
 
     def parts(self) -> list[float]:
-        """Return the counts of each bucket, then the total in seconds."""
-        return [*self._counts, self.total_s]
+        """Return the counts of each bucket, then the total."""
+        return [*self._counts, self.total]
 
     def add(self, parts: Sequence[float]) -> None:
         """Add the parts of another histogram; those of one with other bounds do not count."""
         if len(parts) == len(self._counts) + 1:
             self._counts = [a + int(b) for a, b in zip(self._counts, parts[:-1], strict=True)]
-            self.total_s += parts[-1]
+            self.total += parts[-1]
 
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return the cumulative counts under their `le` labels."""
-        rows: list[tuple[str, float]] = []
+    def cumulative(self) -> list[tuple[float, int]]:
+        """Return each bound with how many values are at most that; the last bound is infinite."""
+        rows: list[tuple[float, int]] = []
         n = 0
-        for bound, count in zip((*self._bounds, None), self._counts, strict=True):
+        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             n += count
-            rows.append(("+Inf" if bound is None else f"{bound:g}", n))
+            rows.append((bound, n))
         return rows
+
+
+BOUNDS = {
+    "ttft": _TTFT_S,
+    "itl": _ITL_S,
+    "queue": _TTFT_S,
+    "gap": _TTFT_S,
+    "cancel": _TTFT_S,
+    "decision": _DECISION_S,
+    "e2e": _REQUEST_S,
+    "waiting": _REQUEST_S,
+    "prefill": _REQUEST_S,
+    "decode": _REQUEST_S,
+    "inference": _REQUEST_S,
+    "tpot": VLLM_ITL_S,
+    "n_prompt": _TOKENS,
+    "n_cached": _TOKENS,
+    "n_predicted": _TOKENS,
+    "n_most": _TOKENS,
+}
+"""The histograms of each model, and their bounds in seconds or tokens."""
 
 
 class ModelLatencies:
     """The histograms of one model; the pool keeps a reference, so no label is looked up."""
 
-    __slots__ = ("gap", "itl", "queue", "ttft")
+    __slots__ = tuple(BOUNDS)
 
     def __init__(self) -> None:
         self.ttft = Histogram(_TTFT_S)
@@ -86,60 +113,26 @@ class ModelLatencies:
         self.queue = Histogram(_TTFT_S)
         self.gap = Histogram(_TTFT_S)
         """Pauses of streams that went on at another worker."""
+        self.cancel = Histogram(_TTFT_S)
+        """From the order to give a task up to the worker's word that it has."""
+        self.decision = Histogram(_DECISION_S)
+        """Time in which the dispatcher takes a task: assigns it, or lets it wait."""
+        self.e2e = Histogram(_REQUEST_S)
+        """From the submission of a task to its end; this and the next ones by vLLM's names."""
+        self.waiting = Histogram(_REQUEST_S)
+        self.prefill = Histogram(_REQUEST_S)
+        self.decode = Histogram(_REQUEST_S)
+        self.inference = Histogram(_REQUEST_S)
+        self.tpot = Histogram(VLLM_ITL_S)
+        """Mean time of a token after the first, one value a task."""
+        self.n_prompt = Histogram(_TOKENS)
+        self.n_cached = Histogram(_TOKENS)
+        self.n_predicted = Histogram(_TOKENS)
+        self.n_most = Histogram(_TOKENS)
+        """Bound of the answer that the request names, if it names one."""
 
-
-@dataclass(slots=True)
-class WorkerSums:
-    """Sums of one worker name for one model, over all its runs."""
-
-    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMMED, 0))
-    n_tokens_max: int = 0
-    accepted_at: list[int] = field(default_factory=list)
-
-
-class StatsBook:
-    """Adds up the workers' `Stats`, which begin at zero with each process."""
-
-    def __init__(self) -> None:
-        self._sums: dict[tuple[str, str], WorkerSums] = {}
-        self._last: dict[str, tuple[int, Stats]] = {}
-
-    def __repr__(self) -> str:
-        totals = self.totals()
-        return f"<StatsBook n_prompt={totals['n_prompt']} n_predicted={totals['n_predicted']}>"
-
-    def beat(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
-        """Store the newest counters of a worker; a new epoch begins at zero."""
-        last_epoch, last = self._last.get(worker, (epoch, Stats()))
-        if last_epoch != epoch:
-            last = Stats()
-        self._last[worker] = (epoch, stats)
-        row = self._sums.setdefault((worker, model), WorkerSums())
-        for name in SUMMED:
-            row.sums[name] += max(0, getattr(stats, name) - getattr(last, name))
-        row.n_tokens_max = max(row.n_tokens_max, stats.n_tokens_max)
-        new = [
-            max(0, n - before)
-            for n, before in zip_longest(stats.accepted_at, last.accepted_at, fillvalue=0)
-        ]
-        row.accepted_at = [sum(pair) for pair in zip_longest(row.accepted_at, new, fillvalue=0)]
-
-    def latest(self, worker: str) -> Stats:
-        """Return the counters of a worker's current run."""
-        return self._last.get(worker, (0, Stats()))[1]
-
-    def rows(self) -> Mapping[tuple[str, str], WorkerSums]:
-        """Return the sums by worker and model."""
-        return self._sums
-
-    def accepted_at(self) -> list[int]:
-        """Return the accepted draft tokens of all workers, by position in the draft."""
-        lists = [row.accepted_at for row in self._sums.values()]
-        return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
-
-    def totals(self) -> dict[str, float]:
-        """Return the sums over all workers."""
-        rows = self._sums.values()
-        totals = {name: sum(row.sums[name] for row in rows) for name in SUMMED}
-        totals[_LARGEST] = max((row.n_tokens_max for row in rows), default=0)
-        return totals
+    def began(self, ttft_s: float, n_prompt: int, n_cached: int) -> None:
+        """Count the first token of a task, whose prompt is read now."""
+        self.ttft.observe(ttft_s)
+        self.n_prompt.observe(n_prompt)
+        self.n_cached.observe(min(n_cached, n_prompt))

@@ -4,9 +4,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
-from gateway.metrics.counters import ConnectionCounts, Histogram, ModelLatencies, StatsBook
+from gateway.metrics.counters import ConnectionCounts, Histogram, ModelLatencies
+from gateway.metrics.ended_task import EndedTask
+from gateway.metrics.keys import KeyCounts
 from gateway.metrics.loop_lag import LoopLag
+from gateway.metrics.process_usage import ProcessUsage
 from gateway.metrics.rates import TokenRates
+from gateway.metrics.stats_book import StatsBook
 from protocol.wire.facts import Stats
 
 _HTTP_S = (
@@ -24,6 +28,9 @@ class Metrics:
         self.stats = StatsBook()
         self.rates = TokenRates()
         self.tasks: Counter[tuple[str, str]] = Counter()
+        self.refusals: Counter[tuple[str, str]] = Counter()
+        """Tasks that were not taken, by model and `ErrorCode`."""
+        self.keys = KeyCounts()
         self.losses: Counter[tuple[str, str]] = Counter()
         self.moves: Counter[tuple[str, str, str]] = Counter()
         """By model, cause, and whether a part of the answer was there (`begun`, else `none`)."""
@@ -32,6 +39,7 @@ class Metrics:
         self.expected: Counter[tuple[str]] = Counter()
         self.found: Counter[tuple[str]] = Counter()
         self.loop_lag = LoopLag()
+        self.process = ProcessUsage()
         self.faults: Counter[tuple[str]] = Counter()
         self.handshakes: Counter[tuple[str]] = Counter()
         self.n_late = 0
@@ -50,9 +58,22 @@ class Metrics:
         """Return the histograms of a model."""
         return self.latencies.setdefault(model, ModelLatencies())
 
-    def task_ended(self, model: str, finish: str) -> None:
-        """Count a task by the way it ended."""
-        self.tasks[model, finish] += 1
+    def ended(self, task: EndedTask) -> None:
+        """Count a task that has ended, by how, and how long each part of it took."""
+        self.tasks[task.model, task.finish] += 1
+        task.observe(self.of_model(task.model))
+        self.keys.ended(
+            task.key,
+            n_prompt=task.n_prompt,
+            n_cached=task.n_cached,
+            n_predicted=task.n_predicted,
+            queue_s=task.queue_s,
+        )
+
+    def refused(self, model: str, key: str, code: str) -> None:
+        """Count a task that was not taken."""
+        self.refusals[model, code] += 1
+        self.keys.refused(key)
 
     def routed(self, model: str, branch: str) -> None:
         """Count an assignment by its reason."""

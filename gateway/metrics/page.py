@@ -1,19 +1,18 @@
-"""The text of `GET /metrics`: llama-server's lines unchanged, and the pool's own.
+"""The text of `GET /metrics`: llama-server's lines unchanged, the pool's own, and vLLM's.
 
-Current values (workers, slots, queue) are read from the pool at each scrape.
+Current values (workers, slots, queue) are read from the pool at each scrape. The text comes in
+pieces of a few milliseconds at most, so that streams go on between them.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from collections.abc import Iterator
 
 from gateway.metrics.families.http_connections import of_connections
+from gateway.metrics.families.keys import of_keys
 from gateway.metrics.families.latencies import of_latencies, of_loop
 from gateway.metrics.families.recovery import of_recovery
 from gateway.metrics.families.tasks import of_routes, of_tasks
+from gateway.metrics.families.vllm import of_vllm
 from gateway.metrics.families.workers import of_places, of_workers
 from gateway.metrics.llama_server import Snapshot, legacy_text
 from gateway.metrics.metrics import Metrics
@@ -23,14 +22,33 @@ logger = logging.getLogger(__name__)
 
 _PARTS = (
     *(of_latencies, of_connections, of_routes, of_places, of_loop),
-    *(of_workers, of_tasks, of_recovery),
+    *(of_workers, of_tasks, of_recovery, of_keys, of_vllm),
 )
 
 
 def render(metrics: Metrics, view: PoolView) -> bytes:
-    """Write the whole text; the throughput gauges cover the time since the last call."""
-    registry = CollectorRegistry()
-    registry.register(_Families(metrics, view))
+    """Write the whole text at once."""
+    return "".join(pieces(metrics, view)).encode()
+
+
+def pieces(metrics: Metrics, view: PoolView) -> Iterator[str]:
+    """Write the text family by family; one part that raises is left out, logged and counted.
+
+    The throughput gauges cover the time since the last call.
+    """
+    yield _of_llama_server(metrics, view)
+    for part in _PARTS:
+        try:
+            yield from part(metrics, view)
+        except Exception:
+            logger.exception(
+                "metrics incomplete",
+                extra={"place": part.__name__, "action": "the page leaves this part out"},
+            )
+            metrics.fault("metrics")
+
+
+def _of_llama_server(metrics: Metrics, view: PoolView) -> str:
     totals = metrics.stats.totals()
     now = Snapshot(
         totals=totals,
@@ -40,28 +58,4 @@ def render(metrics: Metrics, view: PoolView) -> bytes:
         n_deferred=sum(view.queue_depths().values()),
         accepted_at=metrics.stats.accepted_at(),
     )
-    return legacy_text(now).encode() + generate_latest(registry)
-
-
-class _Families(Collector):
-    """The pool's own metric families at one scrape."""
-
-    def __init__(self, metrics: Metrics, view: PoolView) -> None:
-        self._metrics = metrics
-        self._view = view
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing, so that the registry does not collect at registration."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """Write every part; one that raises is left out, logged and counted."""
-        for part in _PARTS:
-            try:
-                yield from part(self._metrics, self._view)
-            except Exception:
-                logger.exception(
-                    "metrics incomplete",
-                    extra={"place": part.__name__, "action": "the page leaves this part out"},
-                )
-                self._metrics.fault("metrics")
+    return legacy_text(now)

@@ -1,57 +1,85 @@
 """Adds up the counters of all gateways of a host, so that one scrape gives the host's figures.
 
-What workers report is not added: every gateway hears all of it. What an ended gateway has counted
-stays in the sums; otherwise a counter would fall, which a scraper takes for a restart from zero.
+What workers report is not added: every gateway hears all of it, and whoever has heard more is
+believed. What an ended gateway has counted stays in the sums; otherwise a counter would fall, which
+a scraper takes for a restart from zero.
 """
 
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateway.metrics.counters import ConnectionCounts, Histogram, ModelLatencies
+from gateway.metrics.counters import BOUNDS, ConnectionCounts, Histogram, ModelLatencies
+from gateway.metrics.keys import KeyCounts, crowded_out
 from gateway.metrics.metrics import Metrics
+from gateway.metrics.process_usage import ProcessUsage
+from gateway.metrics.stats_book import StatsBook
 from gateway.metrics.view import PoolView, WorkerView
 
 Counted = Mapping[str, Any]
 """Counters of one gateway as JSON: rows of [name, labels, value]; histograms as their parts."""
 
 _COUNTERS = (
-    *("tasks", "losses", "routes", "expected", "found", "faults"),
+    *("tasks", "losses", "routes", "expected", "found", "faults", "refusals", "handshakes"),
     *("event_streams", "http_statuses", "moves", "reread"),
 )
-_LATENCIES = ("ttft", "itl", "queue", "gap")
+_KEYS, _CPU = "keys", "cpu_s"
 
 
-def snapshot(metrics: Metrics, depths: Mapping[str, int]) -> dict[str, Any]:
+def snapshot(metrics: Metrics, view: PoolView) -> dict[str, Any]:
     """Write the counters of this gateway."""
+    metrics.process = ProcessUsage.now()
     histograms = [["http", label, one.parts()] for label, one in metrics.http.items()]
     for model, latencies in metrics.latencies.items():
-        histograms += [[name, model, getattr(latencies, name).parts()] for name in _LATENCIES]
+        histograms += [[name, model, getattr(latencies, name).parts()] for name in BOUNDS]
     histograms.append(["loop", "", metrics.loop_lag.histogram.parts()])
-    connections = metrics.connections
     return {
-        "counters": [
-            *(
-                [name, list(labels), n]
-                for name in _COUNTERS
-                for labels, n in getattr(metrics, name).items()
-            ),
-            ["n_late", [], metrics.n_late],
-            ["n_closed_idle", [], connections.n_closed_idle],
-            ["n_refused", [], connections.n_refused],
-        ],
+        "counters": _counters(metrics),
         "histograms": histograms,
-        "n_open": connections.n_open,
+        "workers": metrics.stats.told(),
+        "n_open": metrics.connections.n_open,
         "lag_max_s": metrics.loop_lag.longest_s,
-        "depths": dict(depths),
+        "resident_bytes": metrics.process.resident_bytes,
+        "depths": dict(view.queue_depths()),
+        "n_quarantined": view.n_quarantined(),
+        "tasks_of_keys": {
+            metrics.keys.label(key): list(both) for key, both in view.tasks_of_keys().items()
+        },
     }
 
 
+def _counters(metrics: Metrics) -> list[list[Any]]:
+    connections = metrics.connections
+    return [
+        *(
+            [name, list(labels), n]
+            for name in _COUNTERS
+            for labels, n in getattr(metrics, name).items()
+        ),
+        *([_KEYS, list(labels), n] for labels, n in metrics.keys.rows.items()),
+        ["n_late", [], metrics.n_late],
+        ["n_closed_idle", [], connections.n_closed_idle],
+        ["n_refused", [], connections.n_refused],
+        [_CPU, [], metrics.process.cpu_s],
+    ]
+
+
+def settled(snapshots: Iterable[Counted]) -> dict[str, Any]:
+    """Add the counters of gateways that have ended, as one gateway would tell them."""
+    total, book = added(snapshots), StatsBook()
+    book.take_over(total["workers"])
+    rows = {tuple(labels): n for name, labels, n in total["counters"] if name == _KEYS}
+    others = [row for row in total["counters"] if row[0] != _KEYS]
+    keys = [[_KEYS, list(labels), n] for labels, n in crowded_out(rows).items()]
+    return total | {"workers": book.told(), "counters": others + keys}
+
+
 def added(snapshots: Iterable[Counted]) -> dict[str, Any]:
-    """Add the counters of ended gateways; what was only true while they ran is left out."""
+    """Add counters; what is only true while a gateway runs is left out."""
     counters: Counter[tuple[str, tuple[str, ...]]] = Counter()
     histograms: dict[tuple[str, str], list[float]] = {}
+    workers: list[Any] = []
     for one in snapshots:
         for name, labels, n in one.get("counters", ()):
             counters[name, tuple(labels)] += n
@@ -59,9 +87,11 @@ def added(snapshots: Iterable[Counted]) -> dict[str, Any]:
             before = histograms.setdefault((name, label), [0] * len(parts))
             if len(before) == len(parts):  # else of another release
                 histograms[name, label] = [a + b for a, b in zip(before, parts, strict=True)]
+        workers += one.get("workers", ())
     return {
         "counters": [[name, list(labels), n] for (name, labels), n in counters.items()],
         "histograms": [[name, label, parts] for (name, label), parts in histograms.items()],
+        "workers": workers,
     }
 
 
@@ -70,22 +100,37 @@ def with_others(metrics: Metrics, others: Iterable[Counted]) -> Metrics:
     others = list(others)
     result = copy.copy(metrics)
     total = added(others)
-    counts: dict[str, Counter[tuple[str, ...]]] = {}
+    metrics.stats.take_over(total["workers"])
+    counts: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
     for name, labels, n in total["counters"]:
-        counts.setdefault(name, Counter())[tuple(labels)] = n
+        counts[name][tuple(labels)] = n
     for name in _COUNTERS:
-        setattr(result, name, getattr(metrics, name) + counts.get(name, Counter()))
-    result.n_late = metrics.n_late + counts.get("n_late", Counter())[()]
+        setattr(result, name, getattr(metrics, name) + counts[name])
+    result.n_late = metrics.n_late + counts["n_late"][()]
     own = metrics.connections
     result.connections = ConnectionCounts(
         n_open=own.n_open + sum(one.get("n_open", 0) for one in others),
-        n_closed_idle=own.n_closed_idle + counts.get("n_closed_idle", Counter())[()],
-        n_refused=own.n_refused + counts.get("n_refused", Counter())[()],
+        n_closed_idle=own.n_closed_idle + counts["n_closed_idle"][()],
+        n_refused=own.n_refused + counts["n_refused"][()],
+    )
+    result.keys = _keys(metrics.keys, counts[_KEYS])
+    result.process = ProcessUsage(
+        metrics.process.cpu_s + counts[_CPU][()],
+        metrics.process.resident_bytes + sum(one.get("resident_bytes", 0) for one in others),
     )
     result.loop_lag = copy.copy(metrics.loop_lag)
     lags = (one.get("lag_max_s", 0.0) for one in others)
     result.loop_lag.longest_s = max(metrics.loop_lag.longest_s, *lags, 0.0)
     _add_histograms(result, metrics, total["histograms"])
+    return result
+
+
+def _keys(own: KeyCounts, others: Mapping[Any, float]) -> KeyCounts:
+    """Add the rows of keys; each gateway has at most so many, and `other`."""
+    result = copy.copy(own)
+    result.rows = own.rows.copy()
+    for (key, what), n in others.items():
+        result.rows[key, what] += n
     return result
 
 
@@ -98,7 +143,7 @@ def _add_histograms(result: Metrics, own: Metrics, rows: Iterable[tuple[str, str
             result.loop_lag.histogram.add(parts)
         elif name == "http":
             result.http.setdefault(label, Metrics.http_histogram()).add(parts)
-        else:
+        elif name in BOUNDS:  # else of another release
             found: Histogram = getattr(result.latencies.setdefault(label, ModelLatencies()), name)
             found.add(parts)
 
@@ -122,5 +167,15 @@ class HostView:
         return depths
 
     def n_quarantined(self) -> int:
-        """Count the requests that this gateway refuses because workers died with them."""
-        return self._pool.n_quarantined()
+        """Count the requests that a gateway refuses because workers died with them."""
+        others = (int(one.get("n_quarantined", 0)) for one in self._others)
+        return max(self._pool.n_quarantined(), *others, 0)
+
+    def tasks_of_keys(self) -> Mapping[str, tuple[int, int]]:
+        """Count the waiting and the running tasks of each API key."""
+        totals = dict(self._pool.tasks_of_keys())
+        for one in self._others:
+            for key, (n_waiting, n_running) in one.get("tasks_of_keys", {}).items():
+                before = totals.get(key, (0, 0))
+                totals[key] = before[0] + n_waiting, before[1] + n_running
+        return totals

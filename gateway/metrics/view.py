@@ -31,3 +31,6 @@ class PoolView(Protocol):
 
     def n_quarantined(self) -> int:
         """Count the requests that are refused because workers died with them."""
+
+    def tasks_of_keys(self) -> Mapping[str, tuple[int, int]]:
+        """Count the waiting and the running tasks of each API key."""

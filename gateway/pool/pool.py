@@ -130,6 +130,7 @@ class Pool:
                 task_id=next(self._ids),
                 model=model,
                 tenant=origin.tenant,
+                key=origin.key,
                 n_tokens=guess_tokens(task),
                 takes_credit=isinstance(task, m.Generate),
                 worker=name,
@@ -211,6 +212,10 @@ class Pool:
     def queue_depths(self) -> Mapping[str, int]:
         """Count the tasks of each model that have no slot yet, for the metrics."""
         return status.deferred(self._dispatcher)
+
+    def tasks_of_keys(self) -> Mapping[str, tuple[int, int]]:
+        """Count the waiting and the running tasks of each API key, for the metrics."""
+        return status.tasks_of_keys(self._dispatcher)
 
     def n_quarantined(self) -> int:
         """Count the requests that are refused because workers died with them, for the metrics."""

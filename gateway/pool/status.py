@@ -55,6 +55,19 @@ def deferred(dispatcher: Dispatcher) -> dict[str, int]:
     return depths
 
 
+def tasks_of_keys(dispatcher: Dispatcher) -> dict[str, tuple[int, int]]:
+    """Count the waiting and the running tasks of each API key."""
+    counts: dict[str, tuple[int, int]] = {}
+    for task in dispatcher.tasks.values():
+        n_waiting, n_running = counts.get(task.spec.key, (0, 0))
+        if task.state is TaskState.WAITING:
+            n_waiting += 1
+        elif task.spec.takes_credit:
+            n_running += 1
+        counts[task.spec.key] = n_waiting, n_running
+    return counts
+
+
 def tenant_of(dispatcher: Dispatcher, task_id: int) -> str | None:
     """Return whose task it is; None if it has ended or was cancelled."""
     task = dispatcher.tasks.get(task_id)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gateway.metrics.counters import ModelLatencies
+from gateway.metrics.ended_task import EndedTask
 from gateway.pool.task import Task
 from protocol.errors import TaskError
 from protocol.wire.facts import TokenProb
@@ -170,7 +171,8 @@ class TaskStream:
         if gap_s:
             self.latencies.gap.observe(gap_s)
         else:
-            self.latencies.ttft.observe(now - self.task.submitted_at)
+            ttft_s = now - self.task.submitted_at
+            self.latencies.began(ttft_s, self.answer.n_prompt, self.answer.n_cached)
 
     def push(self, message: TaskMessage) -> None:
         """Add a message that is no delta; a terminal one ends the stream."""
@@ -193,6 +195,25 @@ class TaskStream:
             self._error = error
             self._ended = True
             self._wake()
+
+    def ended(self, finish: str, now: float) -> EndedTask:
+        """Return what is counted of the task, which has ended so."""
+        task, answer, request = self.task, self.answer, self.request
+        return EndedTask(
+            model=task.spec.model,
+            finish=finish,
+            key=task.spec.key,
+            submitted_at=task.submitted_at,
+            started_at=answer.first_at - answer.prompt_s,
+            first_at=answer.first_at,
+            last_at=answer.latest_at,
+            ended_at=now,
+            queue_s=task.waited_s,
+            n_prompt=answer.n_prompt,
+            n_cached=min(answer.n_cached, answer.n_prompt),
+            n_predicted=answer.n_predicted,
+            n_most=request.params.n_predict if isinstance(request, Generate) else 0,
+        )
 
     def log_end(self, finish: str, slot: int) -> None:
         """Log how the task has ended, and the pool's id of its slot."""

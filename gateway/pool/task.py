@@ -54,6 +54,8 @@ class TaskSpec:
     """Grows with every submission."""
     model: str
     tenant: str = ""
+    key: str = ""
+    """Name of the API key; empty without one."""
     n_tokens: int = 1
     """Guessed length of the prompt, until a worker has counted it."""
     takes_credit: bool = True
@@ -123,6 +125,7 @@ class Task:
         *("attempt", "worker", "worker_name", "slot", "route", "assigned_at", "started_at"),
         *("n_prompt", "n_cached", "n_expected", "n_indexed", "n_unread", "n_begun"),
         *("expected_s", "is_read", "n_deltas", "answer", "is_shown"),
+        *("waited_s", "cancelled_at"),
         *("n_faults", "tried", "suspect", "n_proven", "n_losses", "cause", "charged"),
         *("can_be_reserved", "reserved_for", "reserved_until"),
         *("best_cached_worker", "deferred_until"),
@@ -133,6 +136,10 @@ class Task:
         self.task_id = spec.task_id
         self.state = TaskState.WAITING
         self.submitted_at = self.waits_since = now
+        self.waited_s = 0.0
+        """Time in the queue, before each worker that it had."""
+        self.cancelled_at = 0.0
+        """When its worker was told to give it up; 0 unless it was."""
         self.attempt = 0
         self.worker_name = ""
         """Of the worker that has it, or had it last."""
@@ -231,6 +238,7 @@ class Task:
     def assign(self, worker: str, name: str, route: RouteReason, now: float) -> None:
         """Give it to the worker of this key and name."""
         self._become(TaskState.ASSIGNED)
+        self.waited_s += max(0.0, now - self.waits_since)
         self.worker, self.worker_name, self.slot = worker, name, self.spec.slot
         self.route, self.assigned_at = route, now
         self.n_begun = len(self.answer.tokens)
@@ -265,9 +273,10 @@ class Task:
         # A stream that stands still does not wait for the best place.
         self.can_be_reserved, self.deferred_until = False, -math.inf
 
-    def cancel(self) -> None:
+    def cancel(self, now: float) -> None:
         """Give it up while its worker has it."""
         self._become(TaskState.CANCELLED)
+        self.cancelled_at = now
 
     def end(self) -> None:
         """Make it final."""

@@ -33,7 +33,8 @@ class TaskStreams:
             self._idle.set()
         if not isinstance(stream.request, Generate):
             return
-        self._metrics.task_ended(task.spec.model, finish)
+        now = asyncio.get_running_loop().time()
+        self._metrics.ended(stream.ended(finish, now))
         stream.log_end(finish, self._slots.global_id(task.worker_name, task.slot))
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ What comes back from the workers is taken in by `worker_inbox.py`.
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Sequence
 
 from gateway.http.errors import BROKEN
@@ -20,7 +21,7 @@ from gateway.pool.task_streams import TaskStreams
 from gateway.pool.watch.events import PoolEvents
 from gateway.pool.worker_inbox import WorkerInbox
 from protocol.config.config import GatewayConfig
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
 
@@ -92,11 +93,18 @@ class TaskTransport:
 
     def submit(self, request: m.TaskMessage, spec: TaskSpec) -> TaskStream:
         """Open the stream of a task; raises `TaskError` if the dispatcher refuses it."""
-        actions = self._dispatcher.submit(spec, self._now())
+        started = time.perf_counter()
+        try:
+            actions = self._dispatcher.submit(spec, self._now())
+        except TaskError as error:
+            self._metrics.refused(spec.model, spec.key, error.code)
+            raise
+        latencies = self._metrics.of_model(spec.model)
+        latencies.decision.observe(time.perf_counter() - started)
         stream = TaskStream(
             self._dispatcher.tasks[spec.task_id],
             request,
-            latencies=self._metrics.of_model(spec.model),
+            latencies=latencies,
             on_close=self._abandon,
         )
         self.streams.add(stream)
@@ -104,7 +112,7 @@ class TaskTransport:
         return stream
 
     def _abandon(self, stream: TaskStream) -> None:
-        self.perform(self._dispatcher.cancel(stream.task_id))
+        self.perform(self._dispatcher.cancel(stream.task_id, self._now()))
         self.streams.end(stream, "cancelled")
 
     def perform(self, actions: Sequence[Action]) -> None:
@@ -152,7 +160,7 @@ class TaskTransport:
         stream = self.streams.by_id.get(task_id)
         if stream is not None:
             stream.fail(BROKEN)
-            cancels = self._dispatcher.cancel(task_id)
+            cancels = self._dispatcher.cancel(task_id, self._now())
             self.streams.end(stream, ErrorCode.INTERNAL)
             self.perform(cancels)
 

@@ -162,8 +162,12 @@ class WorkerInbox:
                         "setting not applied", extra={"worker": peer.name, "cause": end.message}
                     )
             case Envelope(lease, m.Terminal()):
-                if self._dispatcher.book.find(peer.key, lease) is None:
+                task = self._dispatcher.book.find(peer.key, lease)
+                if task is None:
                     self._drop(peer.key, lease)
+                elif task.cancelled_at:
+                    cancel = self._metrics.of_model(task.spec.model).cancel
+                    cancel.observe(now - task.cancelled_at)
                 self._performer.perform(self._dispatcher.ended(peer.key, item, now))
             case Envelope(lease, m.Malformed() as malformed):
                 self._unreadable(peer, lease.id, malformed)

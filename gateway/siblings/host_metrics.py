@@ -2,23 +2,32 @@
 
 Each gateway writes its counters to a file when it is asked and when it ends. The file outlives it:
 whoever is scraped next moves the counters of an ended gateway into the file of all ended ones.
+Files are read and written in a thread, and the text is written in short turns.
 """
 
+import asyncio
 import fcntl
-import json
+import itertools
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from gateway.metrics.metrics import Metrics
-from gateway.metrics.page import render
-from gateway.metrics.sums import HostView, added, snapshot, with_others
+from gateway.metrics.page import pieces
+from gateway.metrics.process_usage import ProcessUsage
+from gateway.metrics.sums import HostView, settled, snapshot, with_others
 from gateway.metrics.view import PoolView
-from gateway.siblings.siblings import Siblings
+from gateway.siblings.siblings import Answer, Siblings
 
 _QUESTION = "metrics"
 _ENDED = "ended"
 """Stem of the file with the counters of gateways that have ended."""
+_TURN_S = 0.001
+"""After so long the text lets streams go on before its next family."""
+_numbers = itertools.count()
 
 
 class HostMetrics:
@@ -32,52 +41,71 @@ class HostMetrics:
 
     async def render(self) -> bytes:
         """Write the whole text."""
-        folder = self._siblings.folder
+        folder, name = self._siblings.folder, self._siblings.name
         if folder is None:
-            return render(self._metrics, self._pool)
-        self.keep()
+            self._metrics.process = ProcessUsage.now()
+            return await _written(self._metrics, self._pool)
+        await asyncio.to_thread(_write, folder, name, snapshot(self._metrics, self._pool))
         answers = await self._siblings.ask(_QUESTION)
-        # Of one that is there but does not answer, its last counters count.
-        others = [answer or _read(folder, name) for name, answer in answers.items()]
-        others.append(self._fold(folder, answers))
+        others = await asyncio.to_thread(_collect, folder, name, answers)
         view = HostView(self._pool, others)
-        return render(with_others(self._metrics, others), view)
+        return await _written(with_others(self._metrics, others), view)
 
-    def keep(self) -> dict[str, Any]:
-        """Write the counters of this gateway to its file, and return them."""
-        now = snapshot(self._metrics, self._pool.queue_depths())
+    def keep(self) -> None:
+        """Write the counters of this gateway to its file, at its end."""
         if self._siblings.folder is not None:
+            now = snapshot(self._metrics, self._pool)
             _write(self._siblings.folder, self._siblings.name, now)
+
+    async def _answer(self, _: Mapping[str, Any]) -> Answer:
+        now = snapshot(self._metrics, self._pool)
+        if self._siblings.folder is not None:
+            await asyncio.to_thread(_write, self._siblings.folder, self._siblings.name, now)
         return now
 
-    async def _answer(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self.keep()
 
-    def _fold(self, folder: Path, living: Collection[str]) -> Mapping[str, Any]:
-        """Move the counters of gateways that have ended into one file, and return them."""
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # held for milliseconds, by gateways that are scraped
-            total = _read(folder, _ENDED)
-            kept = {_ENDED, self._siblings.name, *living}
-            gone = [path for path in folder.glob("*.json") if path.stem not in kept]
-            if gone:
-                total = added([total, *(_read(folder, path.stem) for path in gone)])
-                _write(folder, _ENDED, total)
-            for path in gone:
-                path.unlink()
-                path.with_suffix(".sock").unlink(missing_ok=True)
-        return total
+async def _written(metrics: Metrics, view: PoolView) -> bytes:
+    """Write the text; between two families the loop may turn."""
+    texts: list[str] = []
+    since = time.perf_counter()
+    for text in pieces(metrics, view):
+        texts.append(text)
+        if time.perf_counter() - since > _TURN_S:
+            await asyncio.sleep(0)
+            since = time.perf_counter()
+    return "".join(texts).encode()
+
+
+def _collect(folder: Path, own: str, answers: Mapping[str, Answer | None]) -> list[Answer]:
+    """Return what all others have counted: of one that does not answer, what it told last."""
+    others = [answer or _read(folder, name) for name, answer in answers.items()]
+    return [*others, _fold(folder, {own, *answers})]
+
+
+def _fold(folder: Path, living: Collection[str]) -> Mapping[str, Any]:
+    """Move the counters of gateways that have ended into one file, and return them."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # held for milliseconds, by gateways that are scraped
+        total = _read(folder, _ENDED)
+        gone = [path for path in folder.glob("*.json") if path.stem not in {_ENDED, *living}]
+        if gone:
+            total = settled([total, *(_read(folder, path.stem) for path in gone)])
+            _write(folder, _ENDED, total)
+        for path in gone:
+            path.unlink()
+            path.with_suffix(".sock").unlink(missing_ok=True)
+    return total
 
 
 def _read(folder: Path, stem: str) -> Mapping[str, Any]:
     try:
-        found = json.loads((folder / f"{stem}.json").read_text())
+        found = orjson.loads((folder / f"{stem}.json").read_bytes())
     except (OSError, ValueError):  # it was never asked
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _write(folder: Path, stem: str, counters: Mapping[str, Any]) -> None:
-    path = folder / f"{stem}.new"
-    path.write_text(json.dumps(counters))
+    path = folder / f"{stem}.{next(_numbers)}.new"
+    path.write_bytes(orjson.dumps(counters, option=orjson.OPT_NON_STR_KEYS))
     path.rename(folder / f"{stem}.json")

@@ -6,7 +6,6 @@ connections; no list of them is kept.
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -14,6 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Siblings:
         if self.folder is None:
             return {}
         names = [path.stem for path in self.folder.glob("*.sock") if path.stem != self.name]
-        line = json.dumps({"question": question, **fields}).encode() + b"\n"
+        line = orjson.dumps({"question": question, **fields}) + b"\n"
         answers = await asyncio.gather(*(self._ask(name, line) for name in names))
         return {
             name: answer
@@ -88,7 +89,7 @@ class Siblings:
                 )
                 try:
                     writer.write(line)
-                    return True, json.loads(await reader.readline())
+                    return True, orjson.loads(await reader.readline())
                 finally:
                     writer.close()
         except (ConnectionRefusedError, FileNotFoundError):
@@ -102,9 +103,9 @@ class Siblings:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             try:
-                question = json.loads(await reader.readline())
+                question = orjson.loads(await reader.readline())
                 answer = await self._responders[question.pop("question")](question)
-                writer.write(json.dumps(answer).encode() + b"\n")
+                writer.write(orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS) + b"\n")
                 await writer.drain()
             except (ValueError, KeyError, AttributeError):
                 logger.exception("question not answered", extra={"action": "the asker goes on"})

@@ -102,6 +102,8 @@ class Stats:
     """Busy slots summed over `n_decode` decode calls."""
     n_tokens_max: int = 0
     n_kv_used: int = 0
+    n_kv_busy: int = 0
+    """Of these, cells that running tasks hold; some that idle texts share count as well."""
     n_kv: int = 0
     decode_s: float = 0.0
     sample_s: float = 0.0

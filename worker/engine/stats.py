@@ -67,6 +67,7 @@ class Counters:
     n_busy: int = 0
     n_tokens_max: int = 0
     n_kv_used: int = 0
+    n_kv_busy: int = 0
     n_kv: int = 0
     decode_s: float = 0.0
     sample_s: float = 0.0

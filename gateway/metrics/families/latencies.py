@@ -1,67 +1,84 @@
-"""Histograms of times that clients wait."""
+"""Histograms of times that clients wait, and what the gateway's process takes."""
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-
-from gateway.metrics.families.rows import histograms
+from gateway.metrics.families.rows import counter, gauge, histograms
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
 
-
-def of_latencies(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
-    """Write the times of tasks, requests and workers."""
-    models = metrics.latencies
-    yield histograms(
+_OF_MODELS = (
+    (
         "llamapool_time_to_first_token_seconds",
         "From the submission of a task to its first token.",
-        "model",
-        {name: one.ttft for name, one in models.items()},
-    )
-    yield histograms(
+        "ttft",
+    ),
+    (
         "llamapool_inter_token_latency_seconds",
         "Between two tokens of a task, as they reach the gateway.",
-        "model",
-        {name: one.itl for name, one in models.items()},
-    )
-    yield histograms(
-        "llamapool_queue_seconds",
-        "From the submission of a task to its assignment.",
-        "model",
-        {name: one.queue for name, one in models.items()},
-    )
-    yield histograms(
+        "itl",
+    ),
+    ("llamapool_queue_seconds", "From the submission of a task to its assignment.", "queue"),
+    (
         "llamapool_continued_gap_seconds",
         "Between two tokens of a task that went on at another worker in between.",
-        "model",
-        {name: one.gap for name, one in models.items()},
-    )
+        "gap",
+    ),
+    (
+        "llamapool_cancel_seconds",
+        "From the order to give a task up to the word of its worker that its slot is free.",
+        "cancel",
+    ),
+    (
+        "llamapool_decision_seconds",
+        "Time in which a task is assigned to a worker or put into the queue.",
+        "decision",
+    ),
+)
+
+
+def of_latencies(metrics: Metrics, view: PoolView) -> Iterator[str]:
+    """Write the times of tasks, requests and workers."""
+    for name, text, source in _OF_MODELS:
+        rows = [((model,), getattr(one, source)) for model, one in metrics.latencies.items()]
+        yield histograms(name, text, ("model",), rows)
     yield histograms(
         "llamapool_http_request_seconds",
         "From the head of a request to the end of its answer.",
-        "route",
-        metrics.http,
+        ("route",),
+        [((route,), one) for route, one in metrics.http.items()],
     )
     yield histograms(
         "llamapool_link_loop_lag_seconds",
         "The longest wait for a worker's main thread in each heartbeat.",
-        "worker",
-        metrics.link_lag,
+        ("worker",),
+        [((worker,), one) for worker, one in metrics.link_lag.items()],
     )
 
 
-def of_loop(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
-    """Write by how much timers of the gateway's loop are late."""
-    lag = metrics.loop_lag
-    yield HistogramMetricFamily(
+def of_loop(metrics: Metrics, view: PoolView) -> Iterator[str]:
+    """Write by how much timers of the gateway's loop are late, and what its process takes."""
+    lag, process = metrics.loop_lag, metrics.process
+    yield histograms(
         "llamapool_gateway_loop_lag_seconds",
         "By how much timers of the gateway's loop are late.",
-        buckets=lag.histogram.buckets(),
-        sum_value=lag.histogram.total_s,
+        (),
+        [((), lag.histogram)],
     )
-    yield GaugeMetricFamily(
+    yield gauge(
         "llamapool_gateway_loop_lag_max_seconds",
         "The longest of them since the start.",
-        value=lag.longest_s,
+        (),
+        [((), lag.longest_s)],
+    )
+    yield counter(
+        "llamapool_gateway_cpu_seconds_total",
+        "CPU time of the gateway's process.",
+        (),
+        [((), process.cpu_s)],
+    )
+    yield gauge(
+        "llamapool_gateway_resident_bytes",
+        "Memory of the gateway's process that is in RAM.",
+        (),
+        [((), process.resident_bytes)],
     )

@@ -1,27 +1,82 @@
-"""Counts and histograms as the families of prometheus-client."""
+"""Counts and histograms as lines of Prometheus' text format.
 
-from collections.abc import Iterable, Mapping, Sequence
+prometheus-client takes 10 us a line: 70 ms with 256 workers, in which no stream would go on. These
+lines are those of its format 0.0.4 and take 0.5 us each; its parser reads them in the tests.
+"""
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from prometheus_client.utils import floatToGoString
 
 from gateway.metrics.counters import Histogram
 
+Rows = Iterable[tuple[Sequence[str], float]]
+"""Values of the labels, and the value."""
 
-def labelled(
-    family: CounterMetricFamily | GaugeMetricFamily, rows: Iterable[tuple[Sequence[str], float]]
-) -> Metric:
-    """Fill a family with its rows."""
-    for labels, value in rows:
-        family.add_metric(labels, value)
-    return family
+
+def counter(name: str, text: str, labels: Sequence[str], rows: Rows) -> str:
+    """Write a family of counters; the name ends with `_total`."""
+    return _family(name, text, "counter", labels, rows)
+
+
+def gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> str:
+    """Write a family of gauges."""
+    return _family(name, text, "gauge", labels, rows)
 
 
 def histograms(
-    name: str, text: str, label: str, rows: Mapping[str, Histogram]
-) -> HistogramMetricFamily:
-    """Make a family of histograms, one for each value of a label."""
-    family = HistogramMetricFamily(name, text, labels=(label,))
-    for value, histogram in rows.items():
-        family.add_metric((value,), buckets=histogram.buckets(), sum_value=histogram.total_s)
-    return family
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    rows: Iterable[tuple[Sequence[str], Histogram]],
+    bounds: Sequence[float] = (),
+) -> str:
+    """Write a family of histograms; with `bounds` those of its own that are among these."""
+    wanted = {*bounds, float("inf")} if bounds else None
+    lines = [_head(name, text, "histogram")]
+    for values, histogram in rows:
+        pairs = _pairs(labels, values)
+        prefix = f"{name}_bucket{{{pairs}{',' if pairs else ''}le="
+        n = 0
+        for bound, n in histogram.cumulative():
+            if wanted is None or bound in wanted:
+                lines.append(f'{prefix}"{_le(bound)}"}} {n}.0\n')
+        suffix = f"{{{pairs}}}" if pairs else ""
+        lines.append(f"{name}_sum{suffix} {_number(histogram.total)}\n{name}_count{suffix} {n}.0\n")
+    return "".join(lines)
+
+
+def _family(name: str, text: str, kind: str, labels: Sequence[str], rows: Rows) -> str:
+    lines = [_head(name, text, kind)]
+    for values, value in rows:
+        pairs = _pairs(labels, values)
+        where = f"{{{pairs}}}" if pairs else ""
+        lines.append(f"{name}{where} {_number(value)}\n")
+    return "".join(lines)
+
+
+def _head(name: str, text: str, kind: str) -> str:
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+
+
+def _pairs(labels: Sequence[str], values: Sequence[str]) -> str:
+    return ",".join([f'{a}="{_escaped(b)}"' for a, b in zip(labels, values, strict=True)])
+
+
+def _escaped(value: str) -> str:
+    if "\\" in value or '"' in value or "\n" in value:
+        return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return value
+
+
+def _number(value: float) -> str:
+    return f"{value}.0" if isinstance(value, int) else _text(value)
+
+
+def _text(value: float) -> str:
+    """Write a number as Prometheus' own libraries do: it tells `1.0` from `1` as a label."""
+    return str(floatToGoString(value))  # type: ignore[no-untyped-call]  # the library's
+
+
+_le = cache(_text)

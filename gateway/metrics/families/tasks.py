@@ -1,64 +1,80 @@
 """What was counted: ends of tasks, requests, faults, routes."""
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.metrics_core import Metric
-
-from gateway.metrics.families.rows import labelled
+from gateway.metrics.families.rows import counter
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
 
+T = TypeVar("T", bound=tuple[str, ...])
 
-def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
+_PLACES = ("action", "frame", "loop", "message", "metrics", "send", "sweep", "tick")
+"""Where a fault may be caught. Shown from the start: who reads a counter sees only its growth."""
+
+
+def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write how tasks and requests ended, and what broke."""
-    yield labelled(
-        CounterMetricFamily(
-            "llamapool_tasks", "Tasks by the way they ended.", labels=("model", "finish")
-        ),
+    yield counter(
+        "llamapool_tasks_total",
+        "Tasks by the way they ended.",
+        ("model", "finish"),
         metrics.tasks.items(),
     )
-    yield labelled(
-        CounterMetricFamily(
-            "llamapool_worker_losses",
-            "Connections of workers that broke.",
-            labels=("worker", "model"),
-        ),
-        metrics.losses.items(),
+    yield counter(
+        "llamapool_refused_tasks_total",
+        "Tasks that were not taken, by the code of the error.",
+        ("model", "code"),
+        metrics.refusals.items(),
     )
-    yield labelled(
-        CounterMetricFamily(
-            "llamapool_http_requests",
-            "Requests by route and class of status.",
-            labels=("route", "status"),
-        ),
+    yield counter(
+        "llamapool_worker_losses_total",
+        "Connections of workers that broke.",
+        ("worker", "model"),
+        _from_zero([(one.name, one.model) for one in view.workers()], metrics.losses),
+    )
+    yield counter(
+        "llamapool_http_requests_total",
+        "Requests by route and class of status.",
+        ("route", "status"),
         metrics.http_statuses.items(),
     )
-    yield labelled(
-        CounterMetricFamily(
-            "llamapool_gateway_faults",
-            "Exceptions that ended one task or request and nothing else.",
-            labels=("place",),
-        ),
-        metrics.faults.items(),
+    yield counter(
+        "llamapool_gateway_faults_total",
+        "Exceptions that ended one task or request and nothing else.",
+        ("place",),
+        _from_zero([(place,) for place in _PLACES], metrics.faults),
     )
-    yield CounterMetricFamily(
-        "llamapool_late_messages",
+    yield counter(
+        "llamapool_late_messages_total",
         "Messages of attempts or workers that had been given up.",
-        value=metrics.n_late,
+        (),
+        [((), metrics.n_late)],
     )
 
 
-def of_routes(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
+def _from_zero(known: Iterable[T], counted: Mapping[T, int]) -> Iterable[tuple[T, int]]:
+    """Return what was counted, and nothing for what is known and was not."""
+    return {**dict.fromkeys(known, 0), **counted}.items()
+
+
+def of_routes(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write what decided the assignments, and what of prompts was cached."""
-    rows: tuple[tuple[str, str, str, Counter[Any]], ...] = (
-        ("routed_tasks", "Assignments by what decided them.", "branch", metrics.routes),
-        ("route_expected_cached_tokens", "Tokens expected in a cache.", "", metrics.expected),
-        ("route_cached_tokens", "Tokens found there, of the same tasks.", "", metrics.found),
+    yield counter(
+        "llamapool_routed_tasks_total",
+        "Assignments by what decided them.",
+        ("model", "branch"),
+        metrics.routes.items(),
     )
-    for name, text, label, counts in rows:
-        labels = ("model", label) if label else ("model",)
-        family = CounterMetricFamily(f"llamapool_{name}", text, labels=labels)
-        yield labelled(family, counts.items())
+    yield counter(
+        "llamapool_route_expected_cached_tokens_total",
+        "Tokens expected in a cache.",
+        ("model",),
+        metrics.expected.items(),
+    )
+    yield counter(
+        "llamapool_route_cached_tokens_total",
+        "Tokens found there, of the same tasks.",
+        ("model",),
+        metrics.found.items(),
+    )

@@ -3,67 +3,63 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-
-from gateway.metrics.families.rows import labelled
+from gateway.metrics.families.rows import counter, gauge
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
 
 _PER_WORKER = (
-    ("llamapool_engine_step_seconds", "Time in engine steps.", "step_s"),
-    ("llamapool_engine_decode_seconds", "Time in llama_decode.", "decode_s"),
-    ("llamapool_engine_sample_seconds", "Time in sampling.", "sample_s"),
-    ("llamapool_engine_gap_seconds", "Time between the decode calls of steps.", "gap_s"),
-    ("llamapool_prompt_tokens", "Prompt tokens processed, cached ones excluded.", "n_prompt"),
-    ("llamapool_cached_tokens", "Prompt tokens reused from the cache.", "n_cached"),
-    ("llamapool_predicted_tokens", "Tokens generated.", "n_predicted"),
-    ("llamapool_evicted_prompts", "Texts that left the prefix cache.", "n_evicted"),
-    ("llamapool_restored_tokens", "Prompt tokens brought back from the host's RAM.", "n_restored"),
-    ("llamapool_preempted_tasks", "Tasks that gave their cells up for a while.", "n_preempted"),
-    ("llamapool_worker_faults", "Tasks that ended by a fault of their worker.", "n_faults"),
+    ("llamapool_engine_step_seconds_total", "Time in engine steps.", "step_s"),
+    ("llamapool_engine_decode_seconds_total", "Time in llama_decode.", "decode_s"),
+    ("llamapool_engine_sample_seconds_total", "Time in sampling.", "sample_s"),
+    ("llamapool_engine_gap_seconds_total", "Time between the decode calls of steps.", "gap_s"),
+    ("llamapool_prompt_tokens_total", "Prompt tokens processed, cached ones excluded.", "n_prompt"),
+    ("llamapool_cached_tokens_total", "Prompt tokens reused from the cache.", "n_cached"),
+    ("llamapool_predicted_tokens_total", "Tokens generated.", "n_predicted"),
+    ("llamapool_evicted_prompts_total", "Texts that left the prefix cache.", "n_evicted"),
+    (
+        "llamapool_restored_tokens_total",
+        "Prompt tokens brought back from the host's RAM.",
+        "n_restored",
+    ),
+    (
+        "llamapool_preempted_tasks_total",
+        "Tasks that gave their cells up for a while.",
+        "n_preempted",
+    ),
+    ("llamapool_worker_faults_total", "Tasks that ended by a fault of their worker.", "n_faults"),
 )
 
 _LATEST = (
     ("llamapool_cache_used_cells", "Cells of the context in use.", "n_kv_used"),
+    ("llamapool_cache_busy_cells", "Of these, cells that running tasks hold.", "n_kv_busy"),
     ("llamapool_cache_cells", "Cells of the context.", "n_kv"),
     ("llamapool_cache_branches", "Prompts kept beside those of the slots.", "n_branches"),
     ("llamapool_cache_host_bytes", "Size of the prompts in the host's RAM.", "n_host_bytes"),
 )
 
 
-def of_workers(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
+def of_workers(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write the counters and the newest values of the workers' heartbeats."""
+    labels, sums = ("worker", "model"), metrics.stats.sums()
     for name, text, source in _PER_WORKER:
-        family = CounterMetricFamily(name, text, labels=("worker", "model"))
-        for key, row in metrics.stats.rows().items():
-            family.add_metric(key, row.sums[source])
-        yield family
+        yield counter(name, text, labels, [(key, row[source]) for key, row in sums.items()])
+    latest = [((one.name, one.model), metrics.stats.latest(one.name)) for one in view.workers()]
     for name, text, source in _LATEST:
-        gauge = GaugeMetricFamily(name, text, labels=("worker", "model"))
-        for worker in view.workers():
-            latest = metrics.stats.latest(worker.name)
-            gauge.add_metric((worker.name, worker.model), getattr(latest, source))
-        yield gauge
+        yield gauge(name, text, labels, [(key, getattr(one, source)) for key, one in latest])
 
 
-def of_places(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
+def of_places(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write how many workers and slots there are, and how many tasks wait."""
-    workers: Counter[tuple[str, ...]] = Counter()
+    depths = view.queue_depths()
+    # A model whose workers are all gone has none that are ready: that is not nothing to say.
+    workers: Counter[tuple[str, ...]] = Counter({(model, "ready"): 0 for model in depths})
     slots: Counter[tuple[str, ...]] = Counter()
     for worker in view.workers():
         workers[worker.model, worker.state] += 1
         slots[worker.model, "processing"] += worker.n_busy
         slots[worker.model, "idle"] += worker.n_slots - worker.n_busy
-    depths = {(model,): n for model, n in view.queue_depths().items()}
-    yield labelled(
-        GaugeMetricFamily("llamapool_workers", "Connected workers.", labels=("model", "state")),
-        workers.items(),
-    )
-    yield labelled(
-        GaugeMetricFamily("llamapool_slots", "Slots.", labels=("model", "state")), slots.items()
-    )
-    yield labelled(
-        GaugeMetricFamily("llamapool_queue_tasks", "Tasks that wait.", labels=("model",)),
-        depths.items(),
-    )
+    labels = ("model", "state")
+    yield gauge("llamapool_workers", "Connected workers.", labels, workers.items())
+    yield gauge("llamapool_slots", "Slots.", labels, slots.items())
+    rows = [((model,), n) for model, n in depths.items()]
+    yield gauge("llamapool_queue_tasks", "Tasks that wait.", ("model",), rows)

@@ -93,7 +93,7 @@ class Dispatcher:
         self.book.add(task)
         return actions + self._assignment.pump(spec.model, now)
 
-    def cancel(self, task_id: int) -> list[Action]:
+    def cancel(self, task_id: int, now: float = 0.0) -> list[Action]:
         """Give a task up; its terminal message returns its credit and says what it has cost."""
         task = self.tasks.get(task_id)
         if task is None or task.state is TaskState.CANCELLED:
@@ -102,7 +102,7 @@ class Dispatcher:
             self.queue.remove(task)
             self.book.end(task)
             return []
-        task.cancel()
+        task.cancel(now)
         return [CancelTask(task.worker, task_id, task.attempt)]
 
     def expire(self, now: float) -> list[Action]:

@@ -55,10 +55,14 @@ class Answer:
         return bool(self.tokens) or self.is_echoed
 
     @property
+    def latest_at(self) -> float:
+        """When the latest delta came, also while another worker is to go on; 0 before the first."""
+        return self.last_at or self._broken_at
+
+    @property
     def itl_s(self) -> float:
         """Mean seconds between two tokens so far."""
-        last_at = self.last_at or self._broken_at
-        return (last_at - self.first_at) / max(1, self.n_predicted - 1)
+        return (self.latest_at - self.first_at) / max(1, self.n_predicted - 1)
 
     def start(self, message: Started) -> None:
         """Note what the first worker says of the prompt; what later ones say is not told."""

@@ -29,6 +29,8 @@ class Origin:
     """Tenant, cache namespace and session of a request."""
 
     tenant: str = ""
+    key: str = ""
+    """Name of the API key; empty without one."""
     salt: str = ""
     """Namespace of the cache."""
     session: str = ""
@@ -58,6 +60,7 @@ def read_origin(scope: Scope, body: Mapping[str, Any]) -> Origin:
     """Read the origin from headers and body; raises `InvalidRequest` naming the field."""
     return Origin(
         tenant=scope["tenant"],
+        key=scope.get("key", ""),
         salt=_salt(scope.get("namespace", ""), _read_salt(body)),
         session=_read_session(scope, body),
         label=_read_label(body),

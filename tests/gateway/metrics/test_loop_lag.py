@@ -38,7 +38,7 @@ async def test_a_closed_one_measures_no_more() -> None:
     lag.close()
     lag.close()
     await asyncio.sleep(0.15)
-    assert repr(lag) == "<LoopLag longest=0ms <Histogram n=0 total_s=0.000>>"
+    assert repr(lag) == "<LoopLag longest=0ms <Histogram n=0 total=0.000>>"
 
 
 async def test_no_body_keeps_the_loop_from_turning(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics.counters import Histogram, StatsBook
+from gateway.metrics.counters import Histogram
+from gateway.metrics.ended_task import EndedTask
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.page import render
+from gateway.metrics.stats_book import StatsBook
 from gateway.metrics.view import WorkerView
 from protocol.wire.facts import Stats
 
@@ -87,6 +89,9 @@ class Pool:
 
     def n_quarantined(self) -> int:
         return 0
+
+    def tasks_of_keys(self) -> Mapping[str, tuple[int, int]]:
+        return {}
 
 
 def metrics() -> Metrics:
@@ -173,7 +178,7 @@ def test_positions_are_not_shown_until_somebody_guessed() -> None:
 
 def test_own_metrics_are_labelled_by_model_and_worker() -> None:
     one = metrics()
-    one.task_ended("m", "eos")
+    one.ended(EndedTask(model="m", finish="eos"))
     one.worker_lost("a", "m")
     one.dropped(2)
     one.of_model("m").ttft.observe(0.03)
@@ -215,6 +220,7 @@ def test_every_counter_of_an_engine_is_shown_for_its_worker() -> None:
         "llamapool_preempted_tasks_total": {"n_preempted": 10},
         "llamapool_worker_faults_total": {"n_faults": 10.5},
         "llamapool_cache_used_cells": {"n_kv_used": 11},
+        "llamapool_cache_busy_cells": {"n_kv_busy": 10},
         "llamapool_cache_cells": {"n_kv": 12},
         "llamapool_cache_branches": {"n_branches": 13},
         "llamapool_cache_host_bytes": {"n_host_bytes": 14},
@@ -249,15 +255,15 @@ def test_the_longest_waits_for_the_main_thread_of_a_worker_are_counted() -> None
 
 def test_two_gateways_in_one_process_share_nothing() -> None:
     one, other = Metrics(), Metrics()
-    one.task_ended("m", "eos")
+    one.ended(EndedTask(model="m", finish="eos"))
     assert ("llamapool_tasks_total", ("eos", "m")) not in samples(other)
 
 
-@pytest.mark.parametrize(("seconds", "bucket"), [(0.5, "1"), (1.0, "1"), (1.5, "2"), (9.0, "+Inf")])
+@pytest.mark.parametrize(("seconds", "bucket"), [(0.5, "1"), (1.0, "1"), (1.5, "2"), (9.0, "inf")])
 def test_a_duration_falls_into_the_bucket_that_holds_it(seconds: float, bucket: str) -> None:
     histogram = Histogram((1.0, 2.0))
     histogram.observe(seconds, 3)
-    counts = dict(histogram.buckets())
+    counts = {f"{bound:g}": n for bound, n in histogram.cumulative()}
     names = list(counts)
     assert counts[bucket] == 3
     assert all(counts[name] == 0 for name in names[: names.index(bucket)])
@@ -265,11 +271,11 @@ def test_a_duration_falls_into_the_bucket_that_holds_it(seconds: float, bucket: 
 
 def test_every_metric_is_on_its_page() -> None:
     metrics = Metrics()
-    metrics.beat("w", "m", 1, Stats(accepted_at=(1,)))
+    metrics.beat("w", "m", 1, Stats(accepted_at=(1,), n_drafts=1))
     page = (ROOT / "docs" / "running" / "metrics.md").read_text(encoding="utf-8")
     text = render(metrics, _NoWorkers()).decode()
     families = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
-    named = set(re.findall(r"^\| `((?:llamapool_|llamacpp:)\w+)`", page, re.MULTILINE))
+    named = set(re.findall(r"^\| `((?:llamapool_|llamacpp:|vllm:)\w+)`", page, re.MULTILINE))
     assert named == families
 
 
@@ -284,3 +290,6 @@ class _NoWorkers:
 
     def n_quarantined(self) -> int:
         return 0
+
+    def tasks_of_keys(self) -> Mapping[str, tuple[int, int]]:
+        return {}

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.metrics.ended_task import EndedTask
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import WorkerView
 from gateway.siblings.host_metrics import HostMetrics
 from gateway.siblings.siblings import Siblings
+from protocol.wire.facts import Stats
 
 
 class View:
@@ -27,6 +29,9 @@ class View:
 
     def n_quarantined(self) -> int:
         return 0
+
+    def tasks_of_keys(self) -> dict[str, tuple[int, int]]:
+        return {"ann": (1, 2)}
 
 
 class OneGateway:
@@ -43,7 +48,9 @@ class OneGateway:
 
     def work(self, n: int) -> None:
         for _ in range(n):
-            self.metrics.task_ended("m", "limit")
+            self.metrics.ended(
+                EndedTask(model="m", finish="limit", key="ann", n_prompt=10, n_predicted=5)
+            )
             self.metrics.of_model("m").ttft.observe(0.5)
             self.metrics.connections.n_open += 1
 
@@ -138,3 +145,46 @@ async def test_an_unknown_question_harms_nobody(folder: str) -> None:
     writer.close()
     one.siblings.close()
     assert await Siblings("").ask("metrics") == {}
+
+
+async def test_the_sums_of_keys_workers_and_processes_are_those_of_all(folder: str) -> None:
+    first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
+    for one in (first, second):
+        one.work(2)
+        one.metrics.handshake_failed("blocked")
+        one.metrics.refused("m", "ann", "rate_limit")
+        one.metrics.beat("w", "m", 2, Stats(n_predicted=10))
+    first.metrics.beat("w", "m", 1, Stats(n_predicted=100))  # a run that only the first one heard
+    for one in (first, second):
+        found = await one.figures()
+        assert found["llamapool_key_tasks_total"] == 4
+        assert found["llamapool_key_waiting_tasks"] == 2
+        assert found["llamapool_key_running_tasks"] == 4
+        assert found["llamapool_failed_handshakes_total"] == 2
+        assert found["llamapool_refused_tasks_total"] == 2
+        assert found["llamapool_predicted_tokens_total"] == 110, "both hear the same worker"
+        assert found["llamapool_gateway_resident_bytes"] > 2 * 1024 * 1024
+    second.host.keep()
+    second.siblings.close()
+    found = await first.figures()
+    assert found["llamapool_key_predicted_tokens_total"] == 20
+    assert found["llamapool_key_running_tasks"] == 2, "those of the ended one are gone"
+    first.siblings.close()
+
+
+async def test_no_counter_falls_when_a_gateway_takes_the_place_of_another(folder: str) -> None:
+    old = await OneGateway(folder).open()
+    old.work(3)
+    old.metrics.beat("w", "m", 1, Stats(n_predicted=100))
+    old.metrics.beat("w", "m", 2, Stats(n_predicted=5))
+    before = await old.figures()
+    new = await OneGateway(folder).open()
+    new.metrics.beat("w", "m", 2, Stats(n_predicted=6))
+    old.host.keep()
+    old.siblings.close()
+    for _ in range(2):
+        after = await new.figures()
+        fallen = [n for n, v in before.items() if n.endswith("_total") and after[n] < v]
+        assert not fallen
+        assert after["llamapool_predicted_tokens_total"] == 106
+    new.siblings.close()

@@ -181,7 +181,7 @@ def test_times_are_measured_from_the_submission() -> None:
     one.push_delta(delta("b", 2), 11.25)
     one.push_delta(delta("c", 3), 11.5)
     assert (task.queued_s, task.ttft_s, one.answer.itl_s) == (0.5, 1.0, 0.25)
-    assert repr(one.latencies.itl) == "<Histogram n=2 total_s=0.500>"
+    assert repr(one.latencies.itl) == "<Histogram n=2 total=0.500>"
 
 
 class Frames:

@@ -109,6 +109,11 @@ class PrefixCache:
         return n_known + sum(unknown)
 
     @property
+    def n_held(self) -> int:
+        """Tokens that running tasks hold; cells that they share count for each of them."""
+        return sum(len(one.tokens) for one in self.slots if one.state is not SlotState.IDLE)
+
+    @property
     def n_evictable(self) -> int:
         """Cells that evicting would free; a lower bound where idle sequences share some."""
         idle = [slot.id for slot in self.slots if slot.state is SlotState.IDLE]

@@ -1,0 +1,88 @@
+"""Counters by API key, under a bounded number of names.
+
+The busiest keys have rows of their own, all others share the row `other`. What a row has counted
+stays there: a key that gets a row begins at zero in it, and one that loses its row leaves what it
+had to `other`. So no counter falls but that of a key that comes back, and the rows add up.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+MOST_KEYS = 50
+OTHER, NO_KEY = "other", "none"
+_LEAD = 2.0
+"""A key takes the row of another when it has used so many times its tokens since."""
+
+KEY_COUNTS = ("tasks", "refused", "prompt", "cached", "predicted", "queue_s")
+
+
+class KeyCounts:
+    """What each key has used."""
+
+    def __init__(self) -> None:
+        self.rows: defaultdict[tuple[str, str], float] = defaultdict(float)
+        """By key and what is counted, one of `KEY_COUNTS`."""
+        self._shown: dict[str, float] = {}
+        """Keys with a row of their own, and the tokens that they used since they have it."""
+        self._hidden: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<KeyCounts shown={len(self._shown)} hidden={len(self._hidden)}>"
+
+    def label(self, key: str) -> str:
+        """Return the name under which a key is shown: its own if it has a row."""
+        has_row = (key, "tasks") in self.rows or (key, "refused") in self.rows
+        return (key if has_row else OTHER) if key else NO_KEY
+
+    def refused(self, key: str) -> None:
+        """Count a task that was not taken."""
+        self.rows[self._place(key, 0), "refused"] += 1
+
+    def ended(
+        self, key: str, *, n_prompt: int, n_cached: int, n_predicted: int, queue_s: float
+    ) -> None:
+        """Count a task that has ended."""
+        rows, label = self.rows, self._place(key, n_prompt - n_cached + n_predicted)
+        rows[label, "tasks"] += 1
+        rows[label, "prompt"] += n_prompt
+        rows[label, "cached"] += n_cached
+        rows[label, "predicted"] += n_predicted
+        rows[label, "queue_s"] += queue_s
+
+    def _place(self, key: str, n_tokens: float) -> str:
+        """Note what a key uses and return its row."""
+        if not key:
+            return NO_KEY
+        if key in self._shown:
+            self._shown[key] += n_tokens
+            return key
+        if len(self._shown) < MOST_KEYS:
+            self._shown[key] = n_tokens
+            return key
+        used = self._hidden[key] = self._hidden.get(key, 0) + n_tokens
+        least = min(self._shown, key=lambda one: self._shown[one])
+        if used <= _LEAD * self._shown[least]:
+            return OTHER
+        self._replace(least, key)
+        return key
+
+    def _replace(self, old: str, new: str) -> None:
+        for what in KEY_COUNTS:
+            self.rows[OTHER, what] += self.rows.pop((old, what), 0)
+        del self._shown[old]
+        self._shown[new] = self._hidden.pop(new)
+        # All begin anew, so that who was busy a month ago does not keep the row for ever.
+        self._shown = dict.fromkeys(self._shown, 0.0) | {new: self._shown[new]}
+        self._hidden.clear()
+
+
+def crowded_out(rows: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """Return rows of at most so many keys: what the least busy ones have goes to `other`."""
+    used: defaultdict[str, float] = defaultdict(float)
+    for (key, what), n in rows.items():
+        used[key] += n if what in ("prompt", "predicted") else 0
+    kept = {*sorted(used, key=lambda key: -used[key])[:MOST_KEYS], NO_KEY}
+    result: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for (key, what), n in rows.items():
+        result[key if key in kept else OTHER, what] += n
+    return dict(result)

@@ -1,0 +1,141 @@
+"""The workers' counters, added up over workers that come and go, and over gateways.
+
+A worker counts from zero in each run. Every gateway hears the same numbers; one that starts later
+takes over from the others what it has not heard, so that no sum falls when a gateway is replaced.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from protocol.wire.facts import Stats
+
+_LATEST = ("n_kv_used", "n_kv_busy", "n_kv", "n_branches", "n_host_bytes", "link_lag_s")
+_LARGEST, _LISTED = "n_tokens_max", "accepted_at"
+SUMMED = tuple(f.name for f in fields(Stats) if f.name not in (*_LATEST, _LARGEST, _LISTED))
+"""Fields of `Stats` that only grow during a run of a worker, and are added up over all runs."""
+_values = attrgetter(*SUMMED)
+_told_values = itemgetter(*SUMMED)
+_MOST_RUNS = 16
+"""Runs of a worker that are told apart; the sums of older ones are kept in one row."""
+
+
+@dataclass(slots=True)
+class WorkerSums:
+    """Counters of one worker name for one model, by run."""
+
+    runs: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    """By epoch, in the order of `SUMMED`."""
+    accepted: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By epoch: accepted draft tokens by their position."""
+    n_tokens_max: int = 0
+
+    @property
+    def sums(self) -> dict[str, float]:
+        """Return the sums over all runs."""
+        return _total(self.runs.values())
+
+    def note(self, epoch: int, values: tuple[float, ...], accepted: Iterable[int]) -> None:
+        """Take in the counters of a run; none of them goes back."""
+        before = self.runs.get(epoch)
+        self.runs[epoch] = tuple(map(max, before, values)) if before else values
+        pairs = zip_longest(self.accepted.get(epoch, ()), accepted, fillvalue=0)
+        self.accepted[epoch] = tuple(map(max, pairs))
+        if len(self.runs) > _MOST_RUNS:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Add the oldest run to the one after it, under the epoch of that one."""
+        first, second = sorted(self.runs)[:2]
+        one, other = self.runs.pop(first), self.runs.pop(second)
+        self.runs[second] = tuple(a + b for a, b in zip(one, other, strict=True))
+        pairs = zip_longest(self.accepted.pop(first), self.accepted.pop(second), fillvalue=0)
+        self.accepted[second] = tuple(map(sum, pairs))
+
+    def take_over(self, told: Mapping[str, Any]) -> None:
+        """Take over what another gateway has heard of the same worker, as `rows_of` writes it."""
+        self.n_tokens_max = max(self.n_tokens_max, int(told["n_tokens_max"]))
+        theirs = {int(epoch): one for epoch, one in told["runs"].items()}
+        first = min(theirs, default=0)
+        # Its oldest row holds all runs before it: those are not to be counted twice.
+        if len(theirs) >= _MOST_RUNS:
+            for epoch in [one for one in self.runs if one < first]:
+                del self.runs[epoch], self.accepted[epoch]
+        for epoch, one in sorted(theirs.items()):
+            if len(self.runs) >= _MOST_RUNS and epoch < min(self.runs):
+                continue  # it is in the own oldest row
+            try:
+                values = _told_values(one)
+            except KeyError:  # of another release
+                values = tuple(one.get(name, 0) for name in SUMMED)
+            if values != self.runs.get(epoch):
+                self.note(epoch, values, one.get(_LISTED, ()))
+
+
+class StatsBook:
+    """Adds up the workers' `Stats`, which begin at zero with each process."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], WorkerSums] = {}
+        self._latest: dict[str, Stats] = {}
+
+    def __repr__(self) -> str:
+        totals = self.totals()
+        return f"<StatsBook n_prompt={totals['n_prompt']} n_predicted={totals['n_predicted']}>"
+
+    def beat(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
+        """Store the newest counters of a worker; a new epoch begins at zero."""
+        self._latest[worker] = stats
+        row = self._rows.get((worker, model))
+        if row is None:
+            row = self._rows[worker, model] = WorkerSums()
+        row.note(epoch, _values(stats), stats.accepted_at)
+        row.n_tokens_max = max(row.n_tokens_max, stats.n_tokens_max)
+
+    def latest(self, worker: str) -> Stats:
+        """Return the counters of a worker's current run."""
+        return self._latest.get(worker) or Stats()
+
+    def sums(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
+        """Return the sums by worker and model."""
+        return {key: row.sums for key, row in self._rows.items()}
+
+    def accepted_at(self) -> list[int]:
+        """Return the accepted draft tokens of all workers, by position in the draft."""
+        lists = [one for row in self._rows.values() for one in row.accepted.values()]
+        return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
+
+    def totals(self) -> dict[str, float]:
+        """Return the sums over all workers."""
+        totals = _total(values for row in self._rows.values() for values in row.runs.values())
+        totals[_LARGEST] = max((row.n_tokens_max for row in self._rows.values()), default=0)
+        return totals
+
+    def told(self) -> list[dict[str, Any]]:
+        """Write all rows for other gateways; names instead of places, for other releases."""
+        return [
+            {
+                "worker": worker,
+                "model": model,
+                "n_tokens_max": row.n_tokens_max,
+                "runs": {
+                    epoch: dict(zip(SUMMED, values, strict=True))
+                    | {_LISTED: list(row.accepted[epoch])}
+                    for epoch, values in row.runs.items()
+                },
+            }
+            for (worker, model), row in self._rows.items()
+        ]
+
+    def take_over(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take over what another gateway has heard of the workers."""
+        for told in rows:
+            key = str(told["worker"]), str(told["model"])
+            self._rows.setdefault(key, WorkerSums()).take_over(told)
+
+
+def _total(runs: Iterable[tuple[float, ...]]) -> dict[str, float]:
+    columns = list(zip(*runs, strict=True)) or [()] * len(SUMMED)
+    return dict(zip(SUMMED, map(sum, columns), strict=True))
