@@ -17,7 +17,7 @@ from gateway.pool.watch.events import EventKind
 
 _ASLEEP = "sleeping"
 
-_BOUNDS_S = tuple(float(label) for label, _ in ModelLatencies().ttft.buckets())
+_BOUNDS_S = tuple(bound for bound, _ in ModelLatencies().ttft.cumulative())
 
 
 class PoolSampler:
@@ -54,7 +54,7 @@ class PoolSampler:
         """Take one sample."""
         views = self._pool.workers()
         self._compare(views)
-        self._count()
+        self._count(views)
         latencies = [one.ttft.parts()[:-1] for one in self._metrics.latencies.values()]
         self.history.add(
             second,
@@ -70,18 +70,18 @@ class PoolSampler:
             ttft=[sum(column) for column in zip(*latencies, strict=True)],
         )
 
-    def _count(self) -> None:
+    def _count(self, views: Iterable[WorkerView]) -> None:
         """Add up what the workers have counted since the last sample.
 
         Of a worker that is new here its first report says what it has done since its own start.
         """
-        for key, row in self._metrics.stats.rows().items():
-            sums = row.sums
-            now = (sums["n_predicted"], sums["n_prompt"], sums["n_cached"])
+        for one in views:
+            key, stats = (one.name, one.model), self._metrics.stats.latest(one.name)
+            now = (stats.n_predicted, stats.n_prompt, stats.n_cached)
             before = self._counted.get(key, now)
             self._counted[key] = now
             for i, (new, old) in enumerate(zip(now, before, strict=True)):
-                self._sums[i] += new - old
+                self._sums[i] += new - old if new >= old else new  # else it was started anew
 
     def _compare(self, views: Iterable[WorkerView]) -> None:
         events = self._pool.events
