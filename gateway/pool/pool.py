@@ -217,6 +217,10 @@ class Pool:
         """Count the waiting and the running tasks of each API key, for the metrics."""
         return status.tasks_of_keys(self._dispatcher)
 
+    def in_hand(self) -> tuple[int, int]:
+        """Count the tasks of this gateway that run in workers, and those that wait."""
+        return status.in_hand(self._dispatcher)
+
     def n_quarantined(self) -> int:
         """Count the requests that are refused because workers died with them, for the metrics."""
         return len(self.quarantined())

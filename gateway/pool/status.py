@@ -68,6 +68,17 @@ def tasks_of_keys(dispatcher: Dispatcher) -> dict[str, tuple[int, int]]:
     return counts
 
 
+def in_hand(dispatcher: Dispatcher) -> tuple[int, int]:
+    """Count this gateway's tasks that have a slot, and those that wait for one.
+
+    What was sent ahead to a worker that several gateways share counts as this gateway's.
+    """
+    n_sent = sum(worker.n_leases for worker in dispatcher.workers.values())
+    ahead = (min(worker.n_ahead, worker.n_leases) for worker in dispatcher.workers.values())
+    n_ahead = sum(ahead)
+    return n_sent - n_ahead, n_ahead + sum(dispatcher.models.values())
+
+
 def tenant_of(dispatcher: Dispatcher, task_id: int) -> str | None:
     """Return whose task it is; None if it has ended or was cancelled."""
     task = dispatcher.tasks.get(task_id)

@@ -64,7 +64,7 @@ class Notifier:
 
     def reloading(self) -> None:
         """Report that the configuration is being read anew; `ready` follows in any case."""
-        self.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000, STATUS="reloading")
+        self.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
 
     def stopping(self) -> None:
         """Report that the process is ending."""

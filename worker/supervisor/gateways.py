@@ -37,6 +37,7 @@ class GatewayReload:
         self._handover: Handover | None = None
         self._waiting: list[Launch] = []
         self._is_asked = False
+        self._has_failed = False
 
     def __repr__(self) -> str:
         return f"<GatewayReload {self._handover!r} waiting={len(self._waiting)}>"
@@ -44,6 +45,13 @@ class GatewayReload:
     def ask(self) -> None:
         """Replace all gateways, with the configuration as it is then."""
         self._is_asked = True
+
+    @property
+    def note(self) -> str:
+        """What the state of the service says of it; empty if there is nothing to say."""
+        if self._handover is not None or self._waiting:
+            return "replacing the gateway"
+        return "the last reload failed, see the log" if self._has_failed else ""
 
     def deadlines(self) -> Iterator[float]:
         """Yield the times at which `turn` must be called."""
@@ -72,15 +80,17 @@ class GatewayReload:
 
     def _begin(self) -> None:
         self._notifier.reloading()
+        self._has_failed = False
         try:
             self._waiting = list(self._reread() if self._reread is not None else ())
         except ConfigError as error:
+            self._has_failed = True
             logger.error(
                 "configuration not reloaded",
                 extra={"cause": error, "action": "everything stays as it was"},
             )
         if not self._waiting:
-            self._notifier.ready()
+            self._notifier.send(READY=1)
 
     def _replace(self, launch: Launch, now: float) -> None:
         """Begin the next hand-over; a gateway that does not run gets the configuration only."""
@@ -97,9 +107,10 @@ class GatewayReload:
     def _finish(self, handover: Handover) -> None:
         self._handover = None
         if handover.has_failed:
+            self._has_failed = True
             self._waiting.clear()
         self._end()
 
     def _end(self) -> None:
         if not self._waiting:
-            self._notifier.ready()
+            self._notifier.send(READY=1)

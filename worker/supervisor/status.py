@@ -35,6 +35,7 @@ class SupervisorStatus:
         self._has_welcomed = False
         self._started_at = 0.0
         self._beat_at = 0.0
+        self._told = ""
 
     def begin(self, now: float) -> None:
         """Take the time of the start."""
@@ -46,13 +47,14 @@ class SupervisorStatus:
         interval_s = self._notifier.watchdog_interval_s
         return None if interval_s is None else self._beat_at + interval_s
 
-    def tell(self, phase: str, now: float) -> None:
-        """Tell what has changed."""
+    def tell(self, phase: str, note: str, now: float) -> None:
+        """Tell what has changed; `note` is one thing more to know, or empty."""
         workers = self._children.workers
         starting = [w.child for w in workers if w.child.state is ChildState.STARTING]
         self._console.bars(Bar(child.launch.name, child.progress) for child in starting)
         n_ready = sum(map(_is_ready, workers))
-        status = f"{phase}, {n_ready} of {len(workers)} workers ready"
+        status = f"{phase}, {n_ready} of {len(workers)} workers ready{self._in_hand()}"
+        status += f"; {note}" if note else ""
         if not self._has_served and self._is_serving():
             self._has_served = True
             self._notifier.ready(status)
@@ -64,7 +66,18 @@ class SupervisorStatus:
             # Stuck children were killed before, so reaching this line is progress.
             self._beat_at = now
             self._notifier.watchdog()
+        if status != self._told:
+            self._told = status
             self._notifier.status(status)
+
+    def _in_hand(self) -> str:
+        """Add up what the gateways have in hand; nothing before the first has told."""
+        told = [w.child.told for w in self._children.gateways if w.child.is_alive]
+        counts = [(one["X_RUNNING"], one["X_WAITING"]) for one in told if "X_WAITING" in one]
+        if not counts:
+            return ""
+        n_running, n_waiting = (sum(map(int, column)) for column in zip(*counts, strict=True))
+        return f", {n_running} requests running, {n_waiting} waiting"
 
     def _is_serving(self) -> bool:
         """Whether all gateways are ready, and a worker of each model."""

@@ -160,7 +160,7 @@ class Supervisor:
             self._keep_deadline(now)
         if self._orders:
             children.guarded(partial(self._orders.tell, now))
-        children.guarded(partial(self._status.tell, self._phase.value, now))
+        children.guarded(partial(self._status.tell, self._phase.value, self._reload.note, now))
 
     def _timeout_s(self, now: float) -> float | None:
         times = [self._phase_ends_at]

@@ -1,0 +1,1 @@
+"""What installs and runs llamapool on hosts and clusters."""

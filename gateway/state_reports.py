@@ -1,0 +1,40 @@
+"""What the gateway reports to whoever started it: that its loop runs, and what it has in hand.
+
+The supervisor adds up the counts of its gateways; systemd shows the sentence in
+`systemctl status`.
+"""
+
+import asyncio
+
+from gateway.pool.pool import Pool
+from protocol.process.notify import Notifier
+
+REPORT_S = 1.0
+"""Time between two looks at the pool; only what has changed is sent."""
+
+
+async def beat(notifier: Notifier) -> None:
+    """Send a heartbeat as long as the loop runs; return at once if nobody asks for it."""
+    if notifier.watchdog_interval_s is None:
+        return
+    while True:
+        notifier.watchdog()
+        await asyncio.sleep(notifier.watchdog_interval_s)
+
+
+async def report(pool: Pool, notifier: Notifier) -> None:
+    """Report workers, running and waiting tasks as they change; return at once if nobody hears."""
+    told: dict[str, object] = {}
+    while notifier.is_heard:
+        if (state := state_of(pool)) != told:
+            told = state
+            notifier.send(**state)
+        await asyncio.sleep(REPORT_S)
+
+
+def state_of(pool: Pool) -> dict[str, object]:
+    """Return the fields that say what the pool does."""
+    health, (n_running, n_waiting) = pool.health(), pool.in_hand()
+    phase = "draining" if health.draining else "serving"
+    text = f"{health.n_workers} workers ready, {n_running} requests running, {n_waiting} waiting"
+    return {"STATUS": f"{phase}, {text}", "X_RUNNING": n_running, "X_WAITING": n_waiting}
