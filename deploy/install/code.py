@@ -127,7 +127,7 @@ def _files(environment: Path) -> Iterator[tuple[Path, str]]:
 def _unpack_own(environment: Path, packages: Path) -> None:
     """Build our wheel and unpack it: our packages, and the metadata that names the sub-commands."""
     with tempfile.TemporaryDirectory() as folder:
-        argv = [environment / "bin" / "python", "-m", "hatchling", "build", "-t", "wheel"]
+        argv = [str(environment / "bin" / "python"), "-m", "hatchling", "build", "-t", "wheel"]
         built = subprocess.run(
             [*argv, "-d", folder], cwd=ROOT, capture_output=True, text=True, check=False
         )
@@ -140,7 +140,7 @@ def _unpack_own(environment: Path, packages: Path) -> None:
 def run_version(folder: Path, destdir: Path) -> str:
     """Return what the installed command says of its version; raises `CannotInstall`."""
     target = destdir / folder.relative_to("/")
-    argv = [target / "bin" / "python3", "-P", target / "bin" / "llamapool", "--version"]
+    argv = [str(target / "bin" / "python3"), "-P", str(target / "bin" / "llamapool"), "--version"]
     result = subprocess.run(argv, capture_output=True, text=True, check=False, cwd="/")
     if result.returncode:
         raise CannotInstall(f"the installed command does not run: {result.stderr.strip()}")

@@ -37,7 +37,14 @@ def build(environment: Path, out: Path, *, compression: str) -> Path:
         install(Layout(tree, Path("/usr")), environment, systemd=0)
         _write_control(tree, environment, project)
         path = out / f"llamapool_{project['version']}_{_architecture()}.deb"
-        argv = ["dpkg-deb", f"-Z{compression}", "--root-owner-group", "--build", tree, path]
+        argv = [
+            "dpkg-deb",
+            f"-Z{compression}",
+            "--root-owner-group",
+            "--build",
+            str(tree),
+            str(path),
+        ]
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
     return path
 
