@@ -28,15 +28,15 @@ from gateway.http.origin.auth import (
     PUBLIC_PATHS,
     AdminOnly,
     AuthMiddleware,
-    KeyRing,
     Rules,
-    key_ring,
     require_operator,
 )
 from gateway.http.origin.client_address import TrustedProxies
 from gateway.http.origin.cors import CorsMiddleware
+from gateway.http.origin.rate_limits import RateLimitMiddleware
 from gateway.http.origin.sites import HostMiddleware
 from gateway.http.pages.pages import Pages, open_pages
+from gateway.keys.ring import KeyRing, open_ring
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
 from gateway.models.leases import ModelLeaseMiddleware
@@ -82,25 +82,10 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     """
     service = Service(config=config, pool=pool, metrics=metrics, router=router)
     service = replace(service, media=MediaLoader(config), siblings=siblings or Siblings(""))
-    ring = _key_ring(config)
     pages = open_pages(config)
     supervisor = supervisor or SupervisorLink("", ask=pool.complete)
     routes = _endpoints(service, supervisor, feed)
-    proxies = TrustedProxies(config.trusted_proxies, config.trusted_proxy_header)
-    rules = Rules(
-        isolation=config.cache_isolation,
-        origins=config.cors_origins,
-        public=PUBLIC_PATHS | {config.health_route},
-        is_page=_public_page(pages, routes),
-    )
-    middleware = [
-        Middleware(AccessMiddleware, metrics, config.limits, proxies),
-        Middleware(HostMiddleware, config, is_open=ring.is_open),
-        Middleware(CorsMiddleware, config),
-        Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),
-        Middleware(AuthMiddleware, ring, rules),
-        Middleware(ModelLeaseMiddleware),
-    ]
+    middleware = _middleware(service, _public_page(pages, routes))
     every = [*routes, *pages.routes()]
     app = Starlette(routes=every, middleware=middleware, exception_handlers=dict(HANDLERS))
     app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect
@@ -118,9 +103,31 @@ def _endpoints(service: Service, supervisor: SupervisorLink, feed: PoolFeed | No
     return routes
 
 
+def _middleware(service: Service, is_page: Callable[[str], bool]) -> list[Middleware]:
+    """Return the layers around the endpoints, the outermost first; raises `ConfigError`."""
+    config = service.config
+    ring = _key_ring(config)
+    proxies = TrustedProxies(config.trusted_proxies, config.trusted_proxy_header)
+    rules = Rules(
+        isolation=config.cache_isolation,
+        origins=config.cors_origins,
+        public=PUBLIC_PATHS | {config.health_route},
+        is_page=is_page,
+    )
+    return [
+        Middleware(AccessMiddleware, service.metrics, config.limits, proxies),
+        Middleware(HostMiddleware, config, is_open=ring.is_open),
+        Middleware(CorsMiddleware, config),
+        Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),
+        Middleware(AuthMiddleware, ring, rules),
+        Middleware(RateLimitMiddleware, service.pool.allowances),
+        Middleware(ModelLeaseMiddleware),
+    ]
+
+
 def _key_ring(config: GatewayConfig) -> KeyRing:
     """Read all keys; raises `ConfigError`. Warns if none of them is an admin's."""
-    ring = key_ring(config.api_key, config.api_key_file, config.api_key_admin)
+    ring = open_ring(config.api_key, config.api_key_file, config.api_key_admin)
     if not ring.has_admin:
         logger.warning(
             "no key is an admin's",

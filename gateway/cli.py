@@ -42,7 +42,7 @@ _VERBOSE = 10
 @click.option("--gateway-curve-key", "curve_key_file", help="Own secret key, for tcp.")
 @click.option("--worker-keys", help="Folder of the public keys of workers, for tcp.")
 @click.option("--api-key", multiple=True, help="Key that may use the API; may be repeated.")
-@click.option("--api-key-file", multiple=True, help="File with one key a line; may be repeated.")
+@click.option("--api-key-file", multiple=True, help="Key file; may be repeated.")
 @click.option("--api-key-admin", multiple=True, help="Key that may change it; may be repeated.")
 @click.option("--metrics/--no-metrics", default=None, help="Serve GET /metrics.")
 @click.option("--slots/--no-slots", default=None, help="Serve GET /slots.")

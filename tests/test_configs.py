@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.keys.parse import parse_keys
 from protocol.config.config import load
 from tests.worker.hosts import flat
 from worker.settings.resolve import resolve
@@ -23,6 +24,11 @@ def test_example_is_short_and_explained(path: Path) -> None:
     assert len(lines) <= 40
     assert lines[0].startswith("# ")
     assert any(f"--config configs/{path.name}" in line for line in lines)
+
+
+def test_the_example_of_a_key_file_is_one() -> None:
+    path = Path(__file__).parent.parent / "configs" / "keys" / "team.toml"
+    assert [one.name for one in parse_keys(path.read_text())][:2] == ["ops", "prometheus"]
 
 
 def test_all_examples_are_here() -> None:

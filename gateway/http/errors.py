@@ -40,6 +40,9 @@ ANSWERS: Mapping[ErrorCode, ErrorAnswer] = {
     ErrorCode.NOT_SUPPORTED: ErrorAnswer(501, "not_supported_error"),
     # A full pool is healthy: a 5xx would make proxies eject it (nginx max_fails, Envoy outliers).
     ErrorCode.OVERLOADED: ErrorAnswer(429, "rate_limit_error", is_transient=True),
+    ErrorCode.RATE_LIMITED: ErrorAnswer(429, "rate_limit_error", is_transient=True),
+    ErrorCode.QUOTA_EXCEEDED: ErrorAnswer(429, "rate_limit_error"),
+    ErrorCode.DEADLINE: ErrorAnswer(504, "timeout_error"),
     ErrorCode.UNAVAILABLE: ErrorAnswer(503, "unavailable_error", is_transient=True),
     ErrorCode.LOST: ErrorAnswer(503, "unavailable_error"),
     ErrorCode.QUARANTINED: ErrorAnswer(422, "invalid_request_error"),
@@ -66,6 +69,7 @@ class RequestRefused(Exception):
 
 
 FILE_NOT_FOUND = RequestRefused(404, "File Not Found", "not_found_error")
+OLD_KEY = RequestRefused(401, "This API key has expired", "authentication_error")
 BAD_KEY = RequestRefused(401, "Invalid API Key", "authentication_error")
 BROKEN = TaskError(ErrorCode.INTERNAL, "internal error")
 
@@ -90,10 +94,16 @@ def task_error_body(error: TaskError) -> dict[str, Any]:
 
 def retry_headers(error: TaskError) -> Headers:
     """Return the headers that tell the client whether and when to retry."""
+    detail = error.detail
     if not ANSWERS[error.code].is_transient:
-        return {"x-should-retry": "false"}
-    wait_s = error.detail.get("retry_after_s", _RETRY_AFTER_S)
-    return {"Retry-After": str(min(max(wait_s, 1), _LONGEST_RETRY_AFTER_S))}
+        later = {"Retry-After": str(detail["retry_after_s"])} if "retry_after_s" in detail else {}
+        return {"x-should-retry": "false", **later}
+    wait_s = detail.get("retry_after_s", _RETRY_AFTER_S)
+    headers = {"Retry-After": str(min(max(wait_s, 1), _LONGEST_RETRY_AFTER_S))}
+    if "queue_position" in detail:
+        headers["x-llamapool-queue-position"] = str(detail["queue_position"])
+        headers["x-llamapool-queue-wait-s"] = f"{detail['queue_wait_ms'] / 1000:.1f}"
+    return headers
 
 
 def task_error_response(error: TaskError, path: str = "") -> Response:

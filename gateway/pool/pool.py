@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 
+from gateway.keys.api_key import NO_LIMITS
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import WorkerView
 from gateway.pool import status
@@ -26,6 +27,7 @@ from gateway.pool.status import Health, ModelState
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskSpec
 from gateway.pool.task_transport import TaskTransport
+from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.watch.activity import Activity, activity
 from gateway.pool.worker_calls import WorkerCalls
 from protocol.config.config import GatewayConfig
@@ -33,7 +35,7 @@ from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m
 from protocol.wire.sharing import Stay, Successor
-from protocol.wire.side_tasks import SlotAction
+from protocol.wire.side_tasks import Embed, Rerank, SlotAction
 
 __all__ = ["Health", "ModelState", "Pool"]
 
@@ -41,6 +43,8 @@ _NO_WORKER_S = 30.0
 """A pool without any worker is `loading model` for so long, then `error`."""
 _MAX_TICK_S = 0.5
 _ID_CYCLE = 1_000_000_000
+_LIMITED = (m.Generate, Embed, Rerank)
+"""Tasks that count against the limits of a key: those that compute something."""
 
 
 class Pool:
@@ -117,32 +121,40 @@ class Pool:
 
         With `is_whole` the client sees nothing of the answer before all of it is there.
         """
+        spec = self._spec(task, model, origin or Origin(tenant=tenant), is_whole=is_whole)
+        if isinstance(task, m.Generate):
+            task = dataclasses.replace(task, chain=spec.prefix.chain)
+        return self._transport.submit(task, spec)
+
+    def _spec(self, task: m.TaskMessage, model: str, origin: Origin, *, is_whole: bool) -> TaskSpec:
         name, slot, prefix = "", -1, Prefix()
-        origin = origin or Origin(tenant=tenant)
         if isinstance(task, m.Generate):
             prefix = origin.prefix(task, model)
-            task = dataclasses.replace(task, chain=prefix.chain)
             if task.params.id_slot >= 0:
                 name, slot = self._dispatcher.slots.locate(model, task.params.id_slot)
-        return self._transport.submit(
-            task,
-            TaskSpec(
-                task_id=next(self._ids),
-                model=model,
-                tenant=origin.tenant,
-                key=origin.key,
-                n_tokens=guess_tokens(task),
-                takes_credit=isinstance(task, m.Generate),
-                worker=name,
-                slot=slot,
-                prefix=prefix,
-                session=origin.session_key(model),
-                label=origin.label_key(model),
-                is_whole=is_whole,
-                continues=self._config.continues,
-                fingerprint=Fingerprint(task),
-            ),
+        return TaskSpec(
+            task_id=next(self._ids),
+            model=model,
+            tenant=origin.tenant,
+            key=origin.key,
+            limits=origin.limits if isinstance(task, _LIMITED) else NO_LIMITS,
+            n_answer=_answer_limit(task),
+            n_tokens=guess_tokens(task),
+            takes_credit=isinstance(task, m.Generate),
+            worker=name,
+            slot=slot,
+            prefix=prefix,
+            session=origin.session_key(model),
+            label=origin.label_key(model),
+            is_whole=is_whole,
+            continues=self._config.continues,
+            fingerprint=Fingerprint(task),
         )
+
+    @property
+    def allowances(self) -> Allowances:
+        """What keys have used of their limits."""
+        return self._dispatcher.allowances
 
     def model_of_slot(self, slot_id: int) -> str:
         """Return the model of a slot; empty if there is no such slot."""
@@ -301,3 +313,10 @@ class Pool:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _answer_limit(task: m.TaskMessage) -> int | None:
+    """Return the most tokens of a task's answer; None if the request does not say."""
+    if not isinstance(task, m.Generate):
+        return 0
+    return task.params.n_predict if task.params.n_predict >= 0 else None

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gateway.keys.api_key import NO_LIMITS, KeyLimits
 from gateway.pool.recovery.answer import Answer
 from gateway.pool.recovery.suspect import Fingerprint, Suspect
 from gateway.pool.routing.block_hashes import Prefix
@@ -55,9 +56,12 @@ class TaskSpec:
     model: str
     tenant: str = ""
     key: str = ""
-    """Name of the API key; empty without one."""
+    """Name of the API key; empty without keys, and for tasks of the gateway's own."""
+    limits: KeyLimits = NO_LIMITS
     n_tokens: int = 1
     """Guessed length of the prompt, until a worker has counted it."""
+    n_answer: int | None = 0
+    """Most tokens of its answer; None if the request does not say."""
     takes_credit: bool = True
     """Whether it needs a slot."""
     worker: str = ""

@@ -23,7 +23,7 @@ from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import Headers, json_response
 from gateway.http.origin.auth import require_admin
 from gateway.pool.status import Health, ModelState
-from gateway.routes.service import Service
+from gateway.routes.service import Service, may_use
 from gateway.siblings.host_metrics import HostMetrics
 from protocol.errors import ErrorCode, TaskError
 
@@ -117,6 +117,8 @@ class Admin:
         pool = self._service.pool
         shown = []
         for report, card in await pool.slots(model):
+            if not may_use(scope, card.name, *card.aliases):
+                continue
             tenant = None if report.is_foreign else pool.tenant_of(report.task_id)
             is_own = bool(scope["key"]) and tenant == scope["tenant"]
             is_told = scope["is_admin"] or is_own
@@ -129,7 +131,7 @@ class Admin:
         if router is not None and request.query_params.get("reload"):
             require_admin(request.scope)
             await guarded(router.reload(), disconnected(request.receive))
-        listing = self._listing()
+        listing = self._listing(request.scope)
         if VERSION_HEADER in request.headers:
             listing = page(listing["data"], request.query_params)
         return json_response(listing)
@@ -137,16 +139,20 @@ class Admin:
     async def model(self, request: Request) -> Response:
         """Return one entry of the list, by name or alias."""
         name = request.path_params["id"]
-        for listed in self._listing()["data"]:
+        for listed in self._listing(request.scope)["data"]:
             if name == listed["id"] or name in listed["aliases"]:
                 is_anthropic = VERSION_HEADER in request.headers
                 return json_response(claude_model(listed) if is_anthropic else listed)
         raise TaskError(ErrorCode.NOT_FOUND, f"model '{name}' not found", param="model")
 
-    def _listing(self) -> dict[str, Any]:
+    def _listing(self, scope: Scope) -> dict[str, Any]:
+        """List the models that the key of a request may use."""
         if self._service.router is not None:
-            return self._service.router.listing()
+            listing = self._service.router.listing()
+            data = [one for one in listing["data"] if may_use(scope, one["id"], *one["aliases"])]
+            return listing | {"data": data}
         cards, pool = self._service.ready_cards(), self._service.pool
+        cards = tuple(one for one in cards if may_use(scope, one.name, *one.aliases))
         states = {card.name: pool.state(card) for card in cards}
         return models(cards, self._service.created, states)
 

@@ -5,6 +5,7 @@ from starlette.responses import Response
 
 from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
+from gateway.pool.routing.origin import plain_origin
 from gateway.routes.generate import Planner, with_media
 from gateway.routes.service import Service
 from protocol.errors import InvalidRequest
@@ -46,6 +47,6 @@ class PromptEndpoints:
         if task.chat is None:
             raise InvalidRequest("'messages' is required", param="messages")
         render = Render(chat=task.chat, media=task.media if counts else ())
-        pool, tenant = self._service.pool, scope["tenant"]
-        stream = pool.submit(render, model=asked.card.name, tenant=tenant)
+        pool, origin = self._service.pool, plain_origin(scope)
+        stream = pool.submit(render, model=asked.card.name, origin=origin)
         return await answered(stream, receive, Rendered)

@@ -11,6 +11,8 @@ from starlette.types import Receive, Scope
 from gateway.api.fields.bounds import bounds_of, check_body
 from gateway.http.body import HELD, LARGE, MIB, BodyLimits, in_thread, read_json, read_list
 from gateway.http.disconnect import disconnected, guarded
+from gateway.http.errors import RequestRefused
+from gateway.keys.api_key import key_of, limits_of
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
 from gateway.models.leases import USES
@@ -72,6 +74,7 @@ class Service:
 
         Checks every field against its bound. Raises `TaskError`, `RequestRefused`, `ClientGone`.
         """
+        self.pool.allowances.request(scope["tenant"], limits_of(scope))
         if kind == "Adapters":
             body: Any = await read_list(scope, receive, self.body_limits)
             model = Request(scope).query_params.get("model")
@@ -100,7 +103,11 @@ class Service:
             message = f"Field 'model': type must be string, but is {json_type(model)}"
             raise InvalidRequest(message, param="model")
         if self.router is None:
-            return self.pool.card(model)
+            card = self.pool.card(model)
+            check_allowed(scope, card.name, *card.aliases)
+            return card
+        info = self.router.states.find(model).info
+        check_allowed(scope, info.name, *info.aliases)
         asked = Request(scope).query_params.get("autoload", "")
         autoload = asked in ("true", "1") if asked else self.config.models_autoload
         touches = scope["method"] == "POST"
@@ -123,6 +130,19 @@ class Service:
         if not cards and self.router is None:
             raise loading()
         return cards
+
+
+def may_use(scope: Scope, *names: str) -> bool:
+    """Tell whether the key of a request may use the model of these names."""
+    key = key_of(scope)
+    return key is None or key.allows(*names)
+
+
+def check_allowed(scope: Scope, *names: str) -> None:
+    """Raise `RequestRefused` unless the key of a request may use the model of these names."""
+    if not may_use(scope, *names):
+        message = f"The key '{scope['key']}' may not use the model '{names[0]}'"
+        raise RequestRefused(403, message, "permission_error")
 
 
 async def _wait(router: ModelManager, model: ManagedModel, scope: Scope) -> None:

@@ -7,6 +7,7 @@ from gateway.api.llamacpp.tokens import detokenize_task, tokenize_task, tokenize
 from gateway.http.body import in_thread
 from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
+from gateway.pool.routing.origin import plain_origin
 from gateway.routes.service import Service
 from protocol.wire.messages import Detokenized, Tokenized
 
@@ -24,8 +25,8 @@ class TokenEndpoints:
         """Answer with the tokens of a text."""
         asked = await self._service.read(request.scope, request.receive, "Tokenize")
         task = await asked.in_thread(tokenize_task, asked.body, asked.card.n_vocab)
-        pool, tenant = self._service.pool, request.scope["tenant"]
-        stream = pool.submit(task, model=asked.card.name, tenant=tenant)
+        pool, origin = self._service.pool, plain_origin(request.scope)
+        stream = pool.submit(task, model=asked.card.name, origin=origin)
         result = await answered(stream, request.receive, Tokenized)
         is_long = len(result.tokens) > _LONG
         return await in_thread(is_long, _tokenized, result, task.with_pieces)
@@ -34,8 +35,8 @@ class TokenEndpoints:
         """Answer with the text of tokens."""
         asked = await self._service.read(request.scope, request.receive, "Detokenize")
         task = await asked.in_thread(detokenize_task, asked.body, asked.card.n_vocab)
-        pool, tenant = self._service.pool, request.scope["tenant"]
-        stream = pool.submit(task, model=asked.card.name, tenant=tenant)
+        pool, origin = self._service.pool, plain_origin(request.scope)
+        stream = pool.submit(task, model=asked.card.name, origin=origin)
         result = await answered(stream, request.receive, Detokenized)
         return json_response({"content": result.content})
 

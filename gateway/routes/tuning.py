@@ -6,6 +6,7 @@ from starlette.responses import Response
 from gateway.api.llamacpp.lora import listed, read_scales
 from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
+from gateway.pool.routing.origin import plain_origin
 from gateway.routes.service import Service
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.side_tasks import LoraListed, SetLora
@@ -24,7 +25,7 @@ class TuningEndpoints:
         scope, receive = request.scope, request.receive
         card = await self._service.card(request.query_params.get("model"), scope, receive)
         task = SetLora()
-        stream = self._service.pool.submit(task, model=card.name, tenant=scope["tenant"])
+        stream = self._service.pool.submit(task, model=card.name, origin=plain_origin(scope))
         answer = await answered(stream, receive, LoraListed)
         return json_response(listed(answer.adapters))
 

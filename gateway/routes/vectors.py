@@ -14,6 +14,7 @@ from gateway.api.openai.embeddings import embeddings_answer
 from gateway.http.body import in_thread
 from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
+from gateway.pool.routing.origin import plain_origin
 from gateway.routes.service import Service
 from protocol.wire.facts import ModelCard
 from protocol.wire.side_tasks import Embedded, Reranked
@@ -50,8 +51,8 @@ class VectorEndpoints:
 
         asked = await self._service.read(request.scope, request.receive, "Embedding")
         plan = await asked.in_thread(read, asked.body, asked.card)
-        pool, tenant = self._service.pool, request.scope["tenant"]
-        stream = pool.submit(plan.task, model=asked.card.name, tenant=tenant)
+        pool, origin = self._service.pool, plain_origin(request.scope)
+        stream = pool.submit(plan.task, model=asked.card.name, origin=origin)
         result = await answered(stream, request.receive, Embedded)
         is_long = sum(map(len, result.vectors)) >= _LARGE
         return await in_thread(is_long, _embedded, write, plan, result)
@@ -60,8 +61,8 @@ class VectorEndpoints:
         """Answer with documents, the best for a query first."""
         asked = await self._service.read(request.scope, request.receive, "Rerank")
         plan = await asked.in_thread(plan_rerank, asked.body, asked.card)
-        pool, tenant = self._service.pool, request.scope["tenant"]
-        stream = pool.submit(plan.task, model=asked.card.name, tenant=tenant)
+        pool, origin = self._service.pool, plain_origin(request.scope)
+        stream = pool.submit(plan.task, model=asked.card.name, origin=origin)
         result = await answered(stream, request.receive, Reranked)
         return await asked.in_thread(_ranked, plan, result)
 

@@ -6,6 +6,7 @@ from gateway.api.fields.options import read_flag
 from gateway.api.llamacpp import wrapper
 from gateway.api.reply import RequestPlan
 from gateway.http.disconnect import answered
+from gateway.pool.routing.origin import plain_origin
 from gateway.routes.generate import Exchange, GenerationEndpoint
 from gateway.routes.service import ReadRequest
 from protocol.wire.facts import ModelCard
@@ -32,12 +33,12 @@ class WrappedGeneration(GenerationEndpoint):
     ) -> tuple[int, ...]:
         """Tokenize the prompt as /tokenize does: without BOS."""
         (task,) = plan.tasks
-        pool, tenant = self._service.pool, exchange.scope["tenant"]
+        pool, origin = self._service.pool, plain_origin(exchange.scope)
         content = task.prompt or ""
         if task.chat is not None:
             render = Render(chat=task.chat)
-            stream = pool.submit(render, model=card.name, tenant=tenant)
+            stream = pool.submit(render, model=card.name, origin=origin)
             content = (await answered(stream, exchange.receive, Rendered)).prompt
         tokenize = Tokenize(content=content)
-        stream = pool.submit(tokenize, model=card.name, tenant=tenant)
+        stream = pool.submit(tokenize, model=card.name, origin=origin)
         return (await answered(stream, exchange.receive, Tokenized)).tokens

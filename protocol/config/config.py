@@ -95,7 +95,10 @@ class GatewayConfig:
         "file: no key is needed.",
     )
     api_key_file: tuple[str, ...] = param(
-        (), "File of API keys, one a line; `KEY admin` marks an admin's key, `#` starts a comment."
+        (),
+        "Key file: TOML with a `[[key]]` table for each key, as `llamapool key` writes it, or one "
+        "key a line, where `KEY admin` marks an admin's key and `#` starts a comment. It is read "
+        "again when it changes. `$CREDENTIALS_DIRECTORY/NAME` is a credential of systemd.",
     )
     api_key_admin: tuple[str, ...] = param(
         (),

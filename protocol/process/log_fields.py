@@ -58,7 +58,7 @@ LOG_FIELDS = {
     # sizes and counts
     "size_bytes": "Size of a file.",
     "n_workers": "Workers.",
-    "n_keys": "Authorised public keys of workers.",
+    "n_keys": "Keys: authorised public keys of workers, or API keys.",
     "n_before": "Failed handshakes of the same address that were not logged.",
     "n_slots": "Slots of a worker.",
     "n_ctx": "Size of the context in tokens, over all slots.",

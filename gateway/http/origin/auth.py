@@ -1,30 +1,23 @@
-"""API keys: who may use the API, and who is an admin. Keys are kept as digests; key files are read
-again when they change.
+"""Who sends a request, by its API key, and what that key may do.
 
 If any key is configured, every path needs one, except the public paths. The tenant of the fair
-queue is a short digest of the key, or without keys the client's address. Requests that change the
-server for all clients need an admin: the only key, a key that is marked as admin, or without keys
-everybody except web pages of other sites.
+queue is the name of the key, or without keys the client's address. A key opens what its scopes say;
+without keys everything is open, but web pages of other sites cannot change the server.
 """
 
-import hashlib
-import hmac
-import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.http.errors import BAD_KEY, RequestRefused, refused_response
+from gateway.http.errors import BAD_KEY, OLD_KEY, RequestRefused, refused_response
 from gateway.http.origin.client_address import tenant_of
 from gateway.http.origin.sites import is_foreign_page
+from gateway.keys.api_key import EVERY_SCOPE, KEY, KeyScope
+from gateway.keys.ring import KeyRing
 from gateway.pool.routing.origin import namespace
-from protocol.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/livez", "/readyz"})
 
@@ -32,131 +25,13 @@ OPERATOR = "llamapool.operator"
 """Set in a scope by the listener of the admin socket; nothing that a client sends sets it."""
 ADMIN_PREFIX = "/admin/"
 
-_TENANT_CHARS = 12
-_ADMIN_MARK = "admin"
+_SCOPE_OF_PATH = {"/metrics": KeyScope.METRICS, "/pool/events": KeyScope.METRICS}
 _NEEDS_ADMIN = "This changes the server for all of its clients: it needs an admin key"
 _NEEDS_SOCKET = (
     "This server has no keys, so the admin API answers on its host only, over the socket "
     "admin.sock in the runtime directory: `llamapool status` there finds it"
 )
 _NEEDS_OWN_PAGE = "A page of another site may not do this: name its origin with --cors-origins"
-
-
-class Holder(NamedTuple):
-    """Owner of a key."""
-
-    tenant: str
-    is_admin: bool
-
-
-@dataclass(slots=True)
-class KeyFile:
-    """One key file with its keys as last read.
-
-    Each line is a key; `admin` after it, separated by a space, marks an admin's key.
-    """
-
-    path: Path
-    stamp: tuple[int, int] = (0, 0)
-    digests: frozenset[bytes] = frozenset()
-    admins: frozenset[bytes] = frozenset()
-
-    def refresh(self) -> None:
-        """Read the file again if it has changed; raises OSError or UnicodeDecodeError."""
-        status = self.path.stat()
-        stamp = (status.st_mtime_ns, status.st_size)
-        if stamp != self.stamp:
-            lines = [line.strip() for line in self.path.read_text().splitlines()]
-            keys = [_marked(line) for line in lines if line and not line.startswith("#")]
-            self.digests = frozenset(digest(key) for key, _ in keys)
-            self.admins = frozenset(digest(key) for key, is_admin in keys if is_admin)
-            self.stamp = stamp
-
-
-@dataclass(slots=True)
-class KeyRing:
-    """All valid keys; without any configured key everybody has access."""
-
-    keys: frozenset[bytes] = frozenset()
-    admins: frozenset[bytes] = frozenset()
-    """Digests of the options' admin keys; the files mark further ones."""
-    files: list[KeyFile] = field(default_factory=list)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether no key is configured; with an empty key file this is False: nobody has access."""
-        return not self.keys and not self.files
-
-    @property
-    def n_keys(self) -> int:
-        """Count the keys."""
-        return len(self._digests())
-
-    @property
-    def has_admin(self) -> bool:
-        """Whether any key is an admin's."""
-        return self.is_open or self.n_keys == 1 or bool(self._admins())
-
-    def holder(self, key: str) -> Holder | None:
-        """Return the owner of a key, or None if the key is unknown."""
-        self._refresh()
-        wanted, known = digest(key), self._digests()
-        # All digests are compared, in constant time: the duration reveals nothing about the keys.
-        matches = [hmac.compare_digest(wanted, one) for one in known]
-        if not any(matches):
-            return None
-        return Holder(wanted.hex()[:_TENANT_CHARS], len(known) == 1 or wanted in self._admins())
-
-    def _digests(self) -> frozenset[bytes]:
-        return self.keys.union(*(file.digests for file in self.files))
-
-    def _admins(self) -> frozenset[bytes]:
-        return self.admins.union(*(file.admins for file in self.files))
-
-    def _refresh(self) -> None:
-        for file in self.files:
-            try:
-                file.refresh()
-            except (OSError, UnicodeDecodeError) as error:
-                # Editors may delete a file before they write it anew: the last good keys stay.
-                logger.warning(
-                    "key file unreadable",
-                    extra={
-                        "file": file.path,
-                        "cause": error,
-                        "action": "the keys that were read last stay valid",
-                    },
-                )
-
-
-def _marked(line: str) -> tuple[str, bool]:
-    """Split a line of a key file into its key and whether it is marked as admin."""
-    words = line.rsplit(maxsplit=1)
-    is_admin = len(words) == 2 and words[1] == _ADMIN_MARK
-    return (words[0], True) if is_admin else (line, False)
-
-
-def digest(key: str) -> bytes:
-    """Return the digest of a key."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-
-
-def key_ring(keys: Iterable[str], paths: Iterable[str], admins: Iterable[str] = ()) -> KeyRing:
-    """Build the ring; raises `ConfigError` that names an unreadable file."""
-    files = [KeyFile(Path(path)) for path in paths]
-    for file in files:
-        try:
-            file.refresh()
-        except OSError as error:
-            raise ConfigError(f"cannot read key file {file.path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"key file {file.path} is not text: {error}") from error
-    marked = _listed(admins)
-    return KeyRing(_listed(keys) | marked, marked, files)
-
-
-def _listed(items: Iterable[str]) -> frozenset[bytes]:
-    return frozenset(digest(key) for item in items for key in item.split(",") if key)
 
 
 class Rules(NamedTuple):
@@ -174,11 +49,12 @@ _NO_RULES = Rules()
 
 
 class AuthMiddleware:
-    """Answers 401, or identifies the client for the layers below.
+    """Answers 401 or 403, or identifies the client for the layers below.
 
     Sets `scope["tenant"]`; `scope["namespace"]` of its cache; `scope["key"]`, the name of its key,
-    empty without keys; `scope["is_admin"]`, whether it may change the server for all;
-    `scope["is_operator"]`, whether it came over the admin socket, which no key opens.
+    empty without keys; `scope["scopes"]`, what it may do; `scope["is_admin"]`, whether it may
+    change the server for all; `scope["is_operator"]`, whether it came over the admin socket, which
+    no key opens.
     """
 
     def __init__(self, app: ASGIApp, ring: KeyRing, rules: Rules = _NO_RULES) -> None:
@@ -192,30 +68,35 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
             return
         scope["is_operator"] = bool(scope.get(OPERATOR))
-        if not self._admit(scope):
-            await refused_response(BAD_KEY, scope["path"])(scope, receive, send)
+        if not self._ring.is_open:
+            await self._ring.refresh()
+        refusal = self._identify(scope)
+        if refusal is not None:
+            await refused_response(refusal, scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _admit(self, scope: Scope) -> bool:
-        """Identify the client in the scope; returns False if its key is missing or unknown."""
+    def _identify(self, scope: Scope) -> RequestRefused | None:
+        """Identify the client in the scope; returns what it is refused with."""
         ring, rules = self._ring, self._rules
-        if scope["is_operator"] and scope["path"].startswith(ADMIN_PREFIX):
-            scope.update(_anybody(scope), is_admin=True)
-            return True
+        path = scope["path"]
+        if scope["is_operator"] and path.startswith(ADMIN_PREFIX):
+            scope.update(_anybody(scope, EVERY_SCOPE))
+            return None
         if ring.is_open:
             is_own = not is_foreign_page(scope["headers"], rules.origins)
-            scope.update(_anybody(scope), is_admin=is_own)
-            return True
-        key = presented_key(scope["headers"])
-        holder = ring.holder(key) if key else None
-        if holder is None:
-            scope.update(_anybody(scope))
-            return self._is_public(scope)
-        scope["tenant"] = scope["key"] = holder.tenant
-        scope["namespace"] = namespace(rules.isolation, holder.tenant, ring.n_keys)
-        scope["is_admin"] = holder.is_admin
-        return True
+            scope.update(_anybody(scope, EVERY_SCOPE if is_own else _OPEN_SCOPES))
+            return None
+        presented = presented_key(scope["headers"])
+        key = ring.find(presented) if presented else None
+        if key is None or key.expires_at <= time.time():
+            scope.update(_anybody(scope, frozenset()))
+            return None if self._is_public(scope) else (OLD_KEY if key else BAD_KEY)
+        scope["tenant"] = scope["key"] = key.name
+        scope["namespace"] = namespace(rules.isolation, key.name, ring.n_keys)
+        scope["scopes"], scope[KEY] = key.scopes, key
+        scope["is_admin"] = KeyScope.ADMIN in key.scopes
+        return None if self._is_public(scope) else _lacking(scope, _needed(path))
 
     def _is_public(self, scope: Scope) -> bool:
         if scope["path"] in self._rules.public:
@@ -223,10 +104,41 @@ class AuthMiddleware:
         return scope["method"] in ("GET", "HEAD") and self._rules.is_page(scope["path"])
 
 
-def _anybody(scope: Scope) -> dict[str, Any]:
-    """Return the owner for a client without a key."""
+_OPEN_SCOPES = EVERY_SCOPE - {KeyScope.ADMIN}
+
+
+def _anybody(scope: Scope, scopes: frozenset[str]) -> dict[str, Any]:
+    """Return what is known of a client without a key."""
+    is_admin = KeyScope.ADMIN in scopes
     tenant = tenant_of(scope.get("address", ""))
-    return {"tenant": tenant, "namespace": "", "key": "", "is_admin": False}
+    known = {"tenant": tenant, "namespace": "", "key": "", "scopes": scopes, KEY: None}
+    return {**known, "is_admin": is_admin}
+
+
+def _needed(path: str) -> str:
+    if path.startswith(ADMIN_PREFIX):
+        return KeyScope.ADMIN
+    return _SCOPE_OF_PATH.get(path, KeyScope.INFER)
+
+
+def has_scope(scope: Scope, name: str) -> bool:
+    """Tell whether the client may do what this scope of keys opens."""
+    return name in scope["scopes"] or scope["is_admin"]
+
+
+def _lacking(scope: Scope, name: str) -> RequestRefused | None:
+    if has_scope(scope, name):
+        return None
+    message = f"The key '{scope['key']}' lacks the scope '{name}'"
+    message = _NEEDS_ADMIN if name == KeyScope.ADMIN else message
+    return RequestRefused(403, message, "permission_error")
+
+
+def require_scope(scope: Scope, name: str) -> None:
+    """Raise `RequestRefused` unless the client has a scope."""
+    refusal = _lacking(scope, name)
+    if refusal is not None:
+        raise refusal
 
 
 def require_admin(scope: Scope) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.http.origin.rate_limits import LIMIT_HEADERS
 from gateway.http.origin.sites import LOCAL_NAMES, host_name, page_host
 from gateway.http.route_headers import ROUTE_HEADERS
 from protocol.config.config import GatewayConfig
@@ -12,7 +13,7 @@ Headers = list[tuple[bytes, bytes]]
 
 _EXPOSED = (
     b"access-control-expose-headers",
-    ", ".join(("x-request-id", "retry-after", *ROUTE_HEADERS)).encode(),
+    ", ".join(("x-request-id", "retry-after", *ROUTE_HEADERS, *LIMIT_HEADERS)).encode(),
 )
 
 

@@ -18,6 +18,7 @@ from gateway.pool.routing.demand import DemandNotes
 from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.task import MAX_FAULTS, MoveCause, Task, TaskSpec, TaskState
+from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.tenants.charges import Charges
 from gateway.pool.tenants.queue_limits import QueueLimits
 from gateway.pool.tenants.task_queue import TaskQueue
@@ -55,7 +56,9 @@ class Dispatcher:
         self.limits = QueueLimits(
             self.queue, self.slots, self.workers, self.router, queue_size=queue_size
         )
-        self.book = TaskBook(self.queue, Charges(self.queue), self.placement.deferral)
+        self.allowances = Allowances()
+        charges = Charges(self.queue)
+        self.book = TaskBook(self.queue, charges, self.placement.deferral, self.allowances)
         self.tasks = self.book.tasks
         self._assignment = Assignment(self.book, self.placement, self.router, self.outliers)
 
@@ -84,14 +87,23 @@ class Dispatcher:
             raise TaskError(ErrorCode.NOT_FOUND, f"model '{spec.model}' not found", param="model")
         task = Task(spec, now)
         self.quarantine.admit(task, now)
-        actions: list[Action] = []
-        if self.limits.is_full(spec.model):
-            if self.placement.find(task, now) is not None:
-                task.can_be_reserved = False  # it goes at once, or not at all
-            else:
-                actions = self._make_room(task)
+        self.allowances.reserve(spec, self.router.answer_tokens(spec.model))
+        try:
+            actions = self._find_place(task, now)
+        except TaskError:
+            self.allowances.settle(spec.tenant, spec.task_id, 0)
+            raise
         self.book.add(task)
         return actions + self._assignment.pump(spec.model, now)
+
+    def _find_place(self, task: Task, now: float) -> list[Action]:
+        """Make room in a full queue; raises `TaskError` if there is no place for a task."""
+        if not self.limits.is_full(task.spec.model):
+            return []
+        if self.placement.find(task, now) is None:
+            return [self.book.turn_away(*self.limits.displaced_by(task))]
+        task.can_be_reserved = False  # it goes at once, or not at all
+        return []
 
     def cancel(self, task_id: int, now: float = 0.0) -> list[Action]:
         """Give a task up; its terminal message returns its credit and says what it has cost."""
@@ -108,6 +120,7 @@ class Dispatcher:
     def expire(self, now: float) -> list[Action]:
         """Fail the tasks that waited too long; end what holds others back."""
         self.router.tidy()
+        self.allowances.tidy()
         actions: list[Action] = []
         models = {worker.model for worker in self.outliers.due(now)}
         if self.quarantine.convict(now):
@@ -279,7 +292,3 @@ class Dispatcher:
         if isinstance(message, Failed) and is_fault and task.n_faults >= MAX_FAULTS:
             return [Fail(task.task_id, task.verdict(message.message))]
         return [Deliver(envelope)]
-
-    def _make_room(self, task: Task) -> list[Action]:
-        """Take a place in a full queue from another task; raises `TaskError`."""
-        return [self.book.turn_away(*self.limits.displaced_by(task))]

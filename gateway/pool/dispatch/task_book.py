@@ -4,6 +4,7 @@ from gateway.pool.dispatch.actions import Fail
 from gateway.pool.recovery.quarantine import refusal
 from gateway.pool.routing.deferral import DeferralPolicy
 from gateway.pool.task import MoveCause, Task, TaskState
+from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.tenants.charges import Charges
 from gateway.pool.tenants.task_queue import TaskQueue
 from protocol.errors import TaskError
@@ -13,12 +14,19 @@ from protocol.wire.messages import TaskKey
 class TaskBook:
     """Takes tasks in, puts them back into the queue, and ends them."""
 
-    def __init__(self, queue: TaskQueue, charges: Charges, deferral: DeferralPolicy) -> None:
+    def __init__(
+        self,
+        queue: TaskQueue,
+        charges: Charges,
+        deferral: DeferralPolicy,
+        allowances: Allowances,
+    ) -> None:
         self.tasks: dict[int, Task] = {}
         """Every task that has not ended, those that were cancelled included."""
         self.queue = queue
         self.charges = charges
         self._deferral = deferral
+        self._allowances = allowances
 
     def __repr__(self) -> str:
         return f"<TaskBook tasks={len(self.tasks)} waiting={len(self.queue)}>"
@@ -66,4 +74,5 @@ class TaskBook:
         """Forget a task that no worker and no queue has any more."""
         task.end()
         del self.tasks[task.task_id]
+        self._allowances.settle(task.spec.tenant, task.task_id, self.charges.total(task))
         self._deferral.forget(task)

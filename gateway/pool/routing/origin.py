@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.types import Scope
 
+from gateway.keys.api_key import NO_LIMITS, KeyLimits, limits_of
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Generate
@@ -30,7 +31,8 @@ class Origin:
 
     tenant: str = ""
     key: str = ""
-    """Name of the API key; empty without one."""
+    """Name of the API key; empty without keys."""
+    limits: KeyLimits = NO_LIMITS
     salt: str = ""
     """Namespace of the cache."""
     session: str = ""
@@ -61,10 +63,17 @@ def read_origin(scope: Scope, body: Mapping[str, Any]) -> Origin:
     return Origin(
         tenant=scope["tenant"],
         key=scope.get("key", ""),
+        limits=limits_of(scope),
         salt=_salt(scope.get("namespace", ""), _read_salt(body)),
         session=_read_session(scope, body),
         label=_read_label(body),
     )
+
+
+def plain_origin(scope: Scope) -> Origin:
+    """Return whose request it is, where prompts are not reused."""
+    limits = limits_of(scope)
+    return Origin(tenant=scope["tenant"], key=scope.get("key", ""), limits=limits)
 
 
 def namespace(isolation: str, tenant: str, n_keys: int) -> str:

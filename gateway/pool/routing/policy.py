@@ -101,6 +101,10 @@ class RoutingPolicy:
         """Return how long a task of a model has its slot, as a mean of recent ones."""
         return self._of_models.get(model, self._unknown).service_s.value
 
+    def answer_tokens(self, model: str) -> int:
+        """Return how long an answer of a model is, as a mean of recent ones."""
+        return round(self._of_models.get(model, self._unknown).answer_tokens.value)
+
     def choose(
         self, spec: TaskSpec, now: float, barred: Collection[str] = ()
     ) -> RouteChoice | None:

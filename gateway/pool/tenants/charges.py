@@ -42,6 +42,18 @@ class Charges:
         """Give everything back: the task begins anew, or never began."""
         self._add(task, -task.charged)
 
+    def total(self, task: Task) -> float:
+        """Return what a task that ends now has cost, also where no worker has said so at its end.
+
+        A worker that was lost brings no count: what has come of the answer is counted.
+        """
+        answer = task.answer
+        if not answer.n_prompt:
+            return task.charged
+        n_cached = min(answer.n_cached, answer.n_prompt)
+        seen = answer.n_prompt - (1 - CACHED_COST) * n_cached + answer.n_predicted
+        return max(task.charged, seen)
+
     def _add(self, task: Task, tokens: float) -> None:
         task.charged += tokens
         self._queue.charge(task, tokens)

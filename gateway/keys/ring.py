@@ -1,0 +1,174 @@
+"""All valid keys. Files that change are read again, in a thread; a broken one changes nothing."""
+
+import asyncio
+import hmac
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.keys.api_key import ApiKey, KeyScope, digest, plain_key
+from gateway.keys.parse import KeyFileError, by_digest, parse_keys
+from protocol.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_MAX_BYTES = 32 * 1024 * 1024
+"""Of a key file: a hundred thousand keys with all their fields."""
+_NOBODY = bytes(32)
+
+
+class _FileVersion(NamedTuple):
+    """Tells two versions of a file apart; a file that is not there has the empty stamp."""
+
+    mtime_ns: int = 0
+    size: int = 0
+    inode: int = 0
+
+
+class KeyFile:
+    """One key file with its keys as last read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.keys: tuple[ApiKey, ...] = ()
+        self._stamp = _FileVersion()
+
+    def __repr__(self) -> str:
+        return f"<KeyFile {self.path} keys={len(self.keys)}>"
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether it is another one than at the last attempt to read it."""
+        return self._look() != self._stamp
+
+    def read(self) -> tuple[ApiKey, ...]:
+        """Read it; raises `ConfigError`. Whatever comes of it, this version is not read again."""
+        self._stamp = self._look()
+        try:
+            with self.path.open("rb") as file:
+                data = file.read(_MAX_BYTES + 1)
+        except OSError as error:
+            raise ConfigError(f"cannot read key file {self.path}: {error.strerror}") from error
+        if len(data) > _MAX_BYTES:
+            raise ConfigError(f"key file {self.path} has more than {_MAX_BYTES >> 20} MiB")
+        try:
+            return parse_keys(data.decode())
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"key file {self.path} is not text: {error}") from error
+        except KeyFileError as error:
+            raise ConfigError(f"key file {self.path}: {error}") from error
+
+    def _look(self) -> _FileVersion:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return _FileVersion()
+        return _FileVersion(found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+class KeyRing:
+    """The keys of the options and of the files; without any the server is open to everybody."""
+
+    def __init__(self, given: Sequence[ApiKey] = (), files: Sequence[KeyFile] = ()) -> None:
+        """Take the keys; raises `ConfigError` if two of them contradict each other."""
+        self._given = tuple(given)
+        self._files = tuple(files)
+        self._reading = asyncio.Lock()
+        self._keys = self._joined({})
+
+    def __repr__(self) -> str:
+        return f"<KeyRing keys={len(self._keys)} files={len(self._files)}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no key is configured; with an empty key file this is False: nobody has access."""
+        return not self._given and not self._files
+
+    @property
+    def n_keys(self) -> int:
+        """Count the keys."""
+        return len(self._keys)
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether any key is an admin's."""
+        keys = self._keys.values()
+        return self.is_open or any(KeyScope.ADMIN in one.scopes for one in keys)
+
+    def find(self, key: str) -> ApiKey | None:
+        """Return the record of a key, also if it has expired; None if the key is unknown.
+
+        The time that a look-up takes depends on the digest, of which a caller who does not know the
+        key controls nothing; the digest that was found is compared in constant time.
+        """
+        wanted = digest(key)
+        found = self._keys.get(wanted)
+        known = next((one for one in found.digests if one == wanted), _NOBODY) if found else _NOBODY
+        return found if hmac.compare_digest(known, wanted) else None
+
+    async def refresh(self) -> None:
+        """Read the files again that have changed; a broken one leaves all keys as they were."""
+        if not any(file.has_changed for file in self._files):
+            return
+        async with self._reading:
+            for file in self._files:
+                if file.has_changed:
+                    await self._read_again(file)
+
+    async def _read_again(self, file: KeyFile) -> None:
+        try:
+            keys = await asyncio.to_thread(file.read)
+            self._keys = self._joined({file: keys})
+        except ConfigError as error:
+            logger.error(
+                "key file refused",
+                extra={
+                    "file": file.path,
+                    "cause": error,
+                    "action": "the keys that were read last stay valid",
+                },
+            )
+            return
+        file.keys = keys
+        logger.info("key file read", extra={"file": file.path, "n_keys": len(keys)})
+
+    def _joined(self, fresh: dict[KeyFile, tuple[ApiKey, ...]]) -> dict[bytes, ApiKey]:
+        keys = list(self._given)
+        for file in self._files:
+            keys += fresh.get(file, file.keys)
+        found = by_digest(keys)
+        if len(found) == 1:
+            ((each, only),) = found.items()
+            if only.is_plain:  # nobody else could be the admin
+                found[each] = plain_key(each, is_admin=True)
+        return found
+
+
+def open_ring(keys: Iterable[str], paths: Iterable[str], admins: Iterable[str] = ()) -> KeyRing:
+    """Build the ring of the options; raises `ConfigError` that names an unreadable file."""
+    files = [KeyFile(_located(path)) for path in paths]
+    for file in files:
+        file.keys = file.read()
+    given = [plain_key(one) for one in _listed(keys)]
+    given += [plain_key(one, is_admin=True) for one in _listed(admins)]
+    return KeyRing(given, files)
+
+
+_CREDENTIALS = "$CREDENTIALS_DIRECTORY"
+
+
+def _located(path: str) -> Path:
+    """Put in the folder of credentials (systemd's `LoadCredential=`), where a path names it."""
+    _, named, rest = path.partition(_CREDENTIALS)
+    if not named:
+        return Path(path)
+    folder = os.environ.get(_CREDENTIALS[1:])
+    if not folder:
+        raise ConfigError(f"api_key_file {named}{rest}: systemd has set no {_CREDENTIALS[1:]}")
+    return Path(folder + rest)
+
+
+def _listed(items: Iterable[str]) -> list[bytes]:
+    return [digest(key) for item in items for key in item.split(",") if key]

@@ -1,0 +1,207 @@
+"""What each tenant has used of its limits: requests and tokens of a minute, tokens of a day.
+
+Pure bookkeeping with injected clocks. Tokens are reserved when a task is submitted and settled by
+what it has cost when it has ended, in the currency of the fair queue (`charges.py`). A task that
+was admitted is never cut off for a limit.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gateway.keys.api_key import KeyLimits
+from gateway.pool.task import TaskSpec
+from gateway.pool.tenants.moving_window import WINDOW_S, MovingWindow
+from protocol.errors import ErrorCode, TaskError
+
+DAY_S = 86_400
+
+
+class Spent(NamedTuple):
+    """An amount that one tenant has used."""
+
+    tenant: str
+    requests: int
+    tokens: int
+
+
+class UsageHistory(NamedTuple):
+    """What is known of one tenant."""
+
+    requests: Sequence[tuple[float, int]] = ()
+    """Of the last minute, as `(age in seconds, number)`, the oldest first."""
+    tokens: Sequence[tuple[float, int]] = ()
+    today: int = 0
+    """Tokens of the day."""
+
+
+class Remaining(NamedTuple):
+    """One limit, what is left of it, and in how many seconds all of it is there again."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+@dataclass(slots=True)
+class _Account:
+    """One tenant's use."""
+
+    requests: MovingWindow = field(default_factory=MovingWindow)
+    tokens: MovingWindow = field(default_factory=MovingWindow)
+    day: int = 0
+    today: int = 0
+    """Tokens of that day."""
+    reserved: dict[int, int] = field(default_factory=dict)
+    """Tokens by task."""
+
+    def is_idle(self, now: float, day: int) -> bool:
+        """Whether nothing is known of it that would still count."""
+        used = self.requests.total(now) or self.tokens.total(now) or self.reserved
+        return not used and (self.day != day or not self.today)
+
+
+class Allowances:
+    """The accounts of all tenants that have limits."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._wall = wall
+        self._accounts: dict[str, _Account] = {}
+        self.on_spent: Callable[[Spent], None] = lambda _: None
+        """Told of everything that is used here, and given back."""
+
+    def __repr__(self) -> str:
+        return f"<Allowances accounts={len(self._accounts)}>"
+
+    def request(self, tenant: str, limits: KeyLimits) -> None:
+        """Count a request; raises `TaskError` if the minute is full."""
+        limit = limits.requests_per_minute
+        if not limit:
+            return
+        wait_s = self._account(tenant).requests.wait_s(1, limit, self._clock())
+        if wait_s:
+            raise _too_many(f"{limit} requests a minute", wait_s)
+        self._count(Spent(tenant, 1, 0))
+
+    def reserve(self, spec: TaskSpec, usual_answer: int) -> None:
+        """Reserve the tokens of a task: its prompt and its answer, the usual one if none is given.
+
+        A task that would need more than the whole limit gets all of it, if its prompt fits. Raises
+        `TaskError` if the tokens are not there.
+        """
+        limits, least = spec.limits, spec.n_tokens
+        if not limits.counts_tokens:
+            return
+        account = self._account(spec.tenant)
+        minute, day = limits.tokens_per_minute, limits.tokens_per_day
+        for limit, name in ((minute, "minute"), (day, "day")):
+            if limit and least > limit:
+                text = f"This prompt of about {least} tokens is larger than the limit of the key"
+                raise TaskError(ErrorCode.QUOTA_EXCEEDED, f"{text}: {limit} tokens a {name}")
+        most = least + (usual_answer if spec.n_answer is None else spec.n_answer)
+        most = min(most, minute or most, day or most)
+        if minute and (wait_s := account.tokens.wait_s(most, minute, self._clock())):
+            raise _too_many(f"{minute} tokens a minute", wait_s)
+        if day and self._today(account) + most > day:
+            raise self._day_is_over(day)
+        account.reserved[spec.task_id] = most
+        self._count(Spent(spec.tenant, 0, most))
+
+    def settle(self, tenant: str, task_id: int, cost: float) -> None:
+        """Replace what was reserved for a task by what it has cost."""
+        account = self._accounts.get(tenant)
+        reserved = account.reserved.pop(task_id, None) if account is not None else None
+        if reserved is not None:
+            self._count(Spent(tenant, 0, math.ceil(cost) - reserved))
+
+    def learn(self, spent: Spent) -> None:
+        """Count what a tenant has used just now, here or at another gateway."""
+        now, account = self._clock(), self._account(spent.tenant)
+        account.requests.add(spent.requests, now)
+        account.tokens.add(spent.tokens, now)
+        self._add_today(account, spent.tokens)
+
+    def restore(self, tenant: str, history: UsageHistory) -> None:
+        """Take in what another gateway knows of a tenant, before this one has counted anything."""
+        now, account = self._clock(), self._account(tenant)
+        for age_s, n in history.requests:
+            account.requests.add(n, now - age_s)
+        for age_s, n in history.tokens:
+            account.tokens.add(n, now - age_s)
+        self._add_today(account, history.today)
+
+    def histories(self) -> Iterator[tuple[str, UsageHistory]]:
+        """Yield what is known of each tenant."""
+        now = self._clock()
+        for tenant, one in self._accounts.items():
+            history = UsageHistory(one.requests.parts(now), one.tokens.parts(now), self._today(one))
+            yield tenant, history
+
+    def remaining(self, tenant: str, limits: KeyLimits) -> Mapping[str, Remaining]:
+        """Return what is left of each limit: `requests`, `tokens` and `tokens-day`."""
+        now, account = self._clock(), self._account(tenant)
+        found: dict[str, Remaining] = {}
+        for name, limit, window in (
+            ("requests", limits.requests_per_minute, account.requests),
+            ("tokens", limits.tokens_per_minute, account.tokens),
+        ):
+            if limit:
+                left = max(0, limit - window.total(now))
+                found[name] = Remaining(
+                    limit, left, min(WINDOW_S, window.wait_s(limit, limit, now))
+                )
+        if limits.tokens_per_day:
+            left = max(0, limits.tokens_per_day - self._today(account))
+            found["tokens-day"] = Remaining(limits.tokens_per_day, left, self._until_midnight_s())
+        return found
+
+    def tidy(self) -> None:
+        """Forget tenants that have used nothing that still counts."""
+        now, day = self._clock(), self._day()
+        idle = [name for name, one in self._accounts.items() if one.is_idle(now, day)]
+        for name in idle:
+            del self._accounts[name]
+
+    def _count(self, spent: Spent) -> None:
+        self.learn(spent)
+        self.on_spent(spent)
+
+    def _account(self, tenant: str) -> _Account:
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = _Account(day=self._day())
+        return account
+
+    def _today(self, account: _Account) -> int:
+        if account.day != self._day():
+            account.day, account.today = self._day(), 0
+        return account.today
+
+    def _add_today(self, account: _Account, tokens: int) -> None:
+        account.today = max(0, self._today(account) + tokens)
+
+    def _day(self) -> int:
+        return int(self._wall() // DAY_S)
+
+    def _until_midnight_s(self) -> float:
+        return DAY_S - self._wall() % DAY_S
+
+    def _day_is_over(self, limit: int) -> TaskError:
+        wait_s = math.ceil(self._until_midnight_s())
+        message = (
+            f"The key has reached its limit of {limit} tokens a day; the day ends at 00:00 UTC"
+        )
+        return TaskError(ErrorCode.QUOTA_EXCEEDED, message, detail={"retry_after_s": wait_s})
+
+
+def _too_many(what: str, wait_s: float) -> TaskError:
+    message = f"The key has reached its limit of {what}; try again in {wait_s:.1f} s"
+    detail = {"retry_after_s": max(1, math.ceil(wait_s))}
+    return TaskError(ErrorCode.RATE_LIMITED, message, detail=detail)

@@ -1,0 +1,99 @@
+"""`llamapool key`: the key is shown once, the file stays private and keeps its comments."""
+
+import json
+import stat
+import threading
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from gateway.keys.cli import key
+from gateway.keys.parse import parse_keys
+from gateway.keys.ring import open_ring
+
+
+def run(path: Path, *args: str) -> Result:
+    return CliRunner().invoke(key, [*args, "--file", str(path)])
+
+
+def test_a_new_key_is_printed_once_and_stored_as_its_digest(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    made = run(
+        *(path, "add", "alice", "--scope", "infer", "--scope", "admin", "--model", 'sm"all'),
+        *("--priority", "low", "--concurrent", "2", "--requests-per-minute", "3"),
+        *("--tokens-per-minute", "4", "--tokens-per-day", "5", "--expires", "2027-01-31"),
+    )
+    assert made.exit_code == 0, made.output
+    secret = made.stdout.strip()
+    assert secret.startswith("sk-")
+    assert len(secret) > 40
+    assert secret not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == ["keys.toml"]
+    found = open_ring([], [str(path)]).find(secret)
+    assert found is not None
+    assert (found.name, found.models) == ("alice", ('sm"all',))
+    assert found.scopes == {"infer", "admin"}
+    limits = found.limits
+    assert (limits.concurrent, limits.requests_per_minute) == (2, 3)
+    assert (limits.tokens_per_minute, limits.tokens_per_day) == (4, 5)
+    listed = run(path, "list")
+    assert "alice" in listed.stdout
+    assert "2027-01-31" in listed.stdout
+    (row,) = json.loads(run(path, "list", "--json").stdout)
+    assert row["state"] == "valid"
+    assert secret not in str(row)
+
+
+def test_a_revoked_key_goes_with_its_lines_and_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text("# the team\n\n")
+    for name in ("a", "b", "c"):
+        assert run(path, "add", name).exit_code == 0
+    text = path.read_text().replace('[[key]]\nname = "c"', '# for the robot\n[[key]]\nname = "c"')
+    path.write_text(text)
+    path.chmod(0o640)
+    assert run(path, "revoke", "b").exit_code == 0
+    left = path.read_text()
+    assert left.startswith("# the team\n")
+    assert '# for the robot\n[[key]]\nname = "c"' in left
+    assert [one.name for one in parse_keys(left)] == ["a", "c"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert run(path, "revoke", "c").exit_code == 0
+    assert run(path, "revoke", "a").exit_code == 0
+    assert parse_keys(path.read_text()) == ()
+
+
+def test_what_cannot_be_done_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    run(path, "add", "a")
+    before = path.read_text()
+    assert "there is a key 'a' already" in run(path, "add", "a").output
+    assert "no key 'x'" in run(path, "revoke", "x").output
+    assert run(path, "add", "a b").exit_code == 2
+    assert run(path, "add", "c", "--expires", "soon").exit_code == 2
+    assert path.read_text() == before
+    old = tmp_path / "old"
+    old.write_text("one\n")
+    assert "one key a line" in run(old, "add", "a").output
+    assert old.read_text() == "one\n"
+    inline = tmp_path / "inline"
+    inline.write_text('# [[key]]\n[[key]]\nname = "a"\nkey = """\n[[key]]"""\n')
+    assert "line" in run(inline, "revoke", "a").output
+    assert run(tmp_path / "none" / "keys", "add", "a").exit_code == 1
+    assert run(tmp_path / "nothing", "list").exit_code == 1
+
+
+def test_two_commands_at_once_lose_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    names = [f"k{i}" for i in range(12)]
+    threads = [threading.Thread(target=_add, args=(path, name)) for name in names]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sorted(one.name for one in parse_keys(path.read_text())) == sorted(names)
+
+
+def _add(path: Path, name: str) -> None:
+    key.main(["add", name, "--file", str(path)], standalone_mode=False)
