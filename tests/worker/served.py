@@ -1,6 +1,7 @@
 """An engine on its own thread over a real backend, asked like a client would."""
 
 import itertools
+import math
 import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,6 +63,10 @@ class Served:
         self._emitted: queue.SimpleQueue[Sequence[FrameItem]] = queue.SimpleQueue()
         config = EngineConfig(n_slots=backend.card.n_slots, n_ctx=backend.card.n_ctx, spec_slots=2)
         self.engine = Engine(backend, config, self._emitted.put, drafter)
+        # Steps without a limit of time: where a prompt is cut decides how its logits are rounded,
+        # and the speed of the machine must not decide the texts that tests compare.
+        budget = self.engine._step._budget
+        budget.target_s = budget.idle_target_s = math.inf
         self._ids = itertools.count(1)
 
     def ask(self, prompt: str | list[int], **params: Any) -> Answer:
