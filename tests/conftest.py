@@ -9,11 +9,14 @@ from protocol.process.logs import event_text
 
 # A loaded machine makes generation slow; that says nothing about the code under test.
 _CALM = [HealthCheck.too_slow]
-# A merge must not depend on luck; `--hypothesis-profile=explore` looks for what is new.
-settings.register_profile("shared", deadline=None, derandomize=True, suppress_health_check=_CALM)
+# Hypothesis's own number of examples; `make test ARGS=--hypothesis-profile=thorough`.
+settings.register_profile("thorough", deadline=None, derandomize=True, suppress_health_check=_CALM)
+# Looks for what is new, so that it may find something at any time.
 settings.register_profile("explore", deadline=None, suppress_health_check=_CALM)
-# `make quick`: every property is tried, with a tenth of the examples (see tests/examples.py).
-settings.register_profile("quick", settings.get_profile("shared"), max_examples=10)
+# `make test`: a merge must not depend on luck, nor wait for long. See tests/examples.py.
+settings.register_profile("shared", settings.get_profile("thorough"), max_examples=40)
+# `make quick`: every property is tried.
+settings.register_profile("quick", settings.get_profile("thorough"), max_examples=10)
 settings.load_profile("shared")
 
 

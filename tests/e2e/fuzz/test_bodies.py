@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from gateway.api.fields.bounds import bounds_of
@@ -18,6 +18,7 @@ from protocol.wire.shapes import Number
 from protocol.wire.values import SAMPLER_NAMES
 from tests.e2e.process import python
 from tests.e2e.served import Served
+from tests.examples import examples
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -87,11 +88,8 @@ MESSAGES = VALUES | st.lists(
     | st.fixed_dictionaries({"role": st.just("user"), "content": VALUES}),
     max_size=3,
 )
-FUZZ = settings(
-    max_examples=80,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+FUZZ = examples(
+    80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

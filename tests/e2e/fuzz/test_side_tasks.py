@@ -15,7 +15,7 @@ from tests.e2e.served import Served
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
-FEW = settings(FUZZ, max_examples=60)
+FEW = settings(FUZZ, max_examples=FUZZ.max_examples * 3 // 4)
 REFUSED = 501
 """Documented: what this model or this start cannot do."""
 

@@ -5,7 +5,7 @@ import tracemalloc
 from array import array
 from collections.abc import Iterable, Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -240,7 +240,7 @@ IndexMachine.TestCase.settings = examples(120, stateful_step_count=50)
 TestIndex = IndexMachine.TestCase
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(seed=st.integers(0, 2**32), n=st.integers(1, 3000))
 def test_the_table_is_a_dictionary(seed: int, n: int) -> None:
     draw, table, model = random.Random(seed), BlockTable(), dict[int, int]()
