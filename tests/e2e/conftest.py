@@ -1,5 +1,6 @@
 """A served pool of real processes over the fake backend."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ def toml(table: dict[str, Any]) -> str:
     return "".join(f"{key} = {value}\n" for key, value in quoted.items())
 
 
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[Serve]:
     """Run `llamapool serve` with these workers; `gateway` holds keys of its table."""
     running: list[Served] = []
 
@@ -30,12 +31,27 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         text = "[gateway]\n" + toml({"port": 0, "heartbeat_s": 0.2, **(gateway or {})})
         for worker in workers or ({},):
             text += "[[worker]]\n" + toml({"backend": "fake", "n_slots": 4, **worker})
-        path = tmp_path / f"pool{len(running)}.toml"
+        path = folder / f"pool{len(running)}.toml"
         path.write_text(text)
         served = Served(python("-m", "worker.cli", "serve", "--config", str(path)))
+        served.config = path
         running.append(served)
         return served
 
     yield begin
     for served in running:
         served.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Start pools that live as long as the test."""
+    with serving(tmp_path) as begin:
+        yield begin
+
+
+@pytest.fixture(scope="module")
+def serve_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Start pools that live as long as the tests of the file: for those that leave them whole."""
+    with serving(tmp_path_factory.mktemp("pools")) as begin:
+        yield begin

@@ -17,6 +17,8 @@ from tests.cores import threads
 
 ROOT = Path(__file__).parents[2]
 MARK = "LLAMAPOOL_TEST_MARK"
+LIMIT_S = 40.0
+"""How long a test waits for what must come: others compute on the same cores."""
 _SEED = {"LLAMA_ARG_SEED": "1"}
 """A request without a seed gets the same answer in every run, not an empty one in one of fifty."""
 _SHARE = {"LLAMA_ARG_THREADS": str(threads())} if "PYTEST_XDIST_WORKER" in os.environ else {}
@@ -59,7 +61,7 @@ class Process:
             self._ended = True
             self._arrived.notify_all()
 
-    def wait_for(self, pattern: str, timeout_s: float = 20.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout_s: float = LIMIT_S) -> re.Match[str]:
         """Return the next line that matches; lines up to it are not looked at again."""
 
         def find() -> re.Match[str] | None:
@@ -71,7 +73,7 @@ class Process:
 
         return self._wait(find, pattern, timeout_s)
 
-    def wait_for_count(self, pattern: str, count: int, timeout_s: float = 20.0) -> None:
+    def wait_for_count(self, pattern: str, count: int, timeout_s: float = LIMIT_S) -> None:
         """Return once so many lines match, wherever they stand."""
         self._wait(
             lambda: sum(bool(re.search(pattern, line)) for line in self.lines) >= count,
@@ -98,13 +100,13 @@ class Process:
         """Send a signal to this process alone."""
         self.popen.send_signal(number)
 
-    def wait(self, timeout_s: float = 20.0) -> int:
+    def wait(self, timeout_s: float = LIMIT_S) -> int:
         """Return the exit code, once all output is read."""
         code = self.popen.wait(timeout_s)
         self._reader.join(timeout_s)
         return code
 
-    def survivors(self, within_s: float = 5.0) -> list[int]:
+    def survivors(self, within_s: float = LIMIT_S) -> list[int]:
         """Return the processes it started that still live after at most this long."""
         deadline = time.monotonic() + within_s
         while (alive := marked(self.mark)) and time.monotonic() < deadline:

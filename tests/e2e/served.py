@@ -5,25 +5,37 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.e2e.process import Process
+from tests.e2e.process import LIMIT_S, Process
+
+_LOOK_S = 0.02
+"""Pause before a test asks again: the processes under test need the core that asking takes."""
 
 
 class Served(Process):
     """A `Process` whose log tells where it listens and who its workers are."""
 
     url = ""
+    config = Path()
+    """File that it was started with, where a fixture wrote it."""
     _client: httpx.Client | None = None
 
     def wait_until_ready(self) -> "Served":
         """Return once it says that it is ready and the gateway has heard of every worker."""
         found = self.wait_for(r"supervisor ready url=(\S+) \S+ n_workers=(\d+)")
         self.url = found[1]
-        self._client = httpx.Client(base_url=self.url, timeout=20)
+        self.reconnect()
         return self
+
+    def reconnect(self) -> None:
+        """Let go of all connections; the next request makes a new one."""
+        if self._client is not None:
+            self._client.close()
+        self._client = httpx.Client(base_url=self.url, timeout=LIMIT_S)
 
     @property
     def client(self) -> httpx.Client:
@@ -70,9 +82,9 @@ def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
             yield json.loads(line.removeprefix("data: "))
 
 
-def eventually(is_so: Callable[[], bool], within_s: float = 10.0) -> bool:
-    """Ask again until it is so or the time is up; asking must take time of its own."""
+def eventually(is_so: Callable[[], bool], within_s: float = LIMIT_S) -> bool:
+    """Ask again until it is so or the time is up."""
     deadline = time.monotonic() + within_s
     while not (result := is_so()) and time.monotonic() < deadline:
-        pass
+        time.sleep(_LOOK_S)
     return result

@@ -257,7 +257,7 @@ def test_kill_9_of_one_of_two_workers_cuts_no_stream(pool: Served) -> None:
         os.kill(pool.pid_of(name), signal.SIGKILL)
         ends = [future.result() for future in running]
     assert ends == ["whole"] * 8
-    pool.wait_for(f"process ready child={name}", timeout_s=20)
+    pool.wait_for(f"process ready child={name}")
     assert eventually(pool.is_idle)
     assert pool.complete("again").status_code == 200
 

@@ -193,7 +193,7 @@ class FakeWorker:
             self._socket = None
         self._context.term()
 
-    async def until(self, condition: Callable[["FakeWorker"], bool], limit_s: float = 5.0) -> None:
+    async def until(self, condition: Callable[["FakeWorker"], bool], limit_s: float = 30.0) -> None:
         """Wait until the condition holds; it is looked at after every message and step."""
         async with asyncio.timeout(limit_s):
             while not condition(self):

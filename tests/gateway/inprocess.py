@@ -22,7 +22,7 @@ from protocol.process.listening import listen, url_of
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 
-LIMIT_S = 10.0
+LIMIT_S = 30.0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -182,7 +182,7 @@ async def test_a_drain_ends_running_streams_at_its_limit(
             took_s = asyncio.get_running_loop().time() - began_at
     assert code == 0
     assert '"type":"unavailable_error"' in text
-    assert drain_timeout_s * 0.9 <= took_s < drain_timeout_s + 3
+    assert drain_timeout_s * 0.9 <= took_s < drain_timeout_s + 15
 
 
 async def test_a_drain_lets_what_runs_finish(tmp_path: Path) -> None:

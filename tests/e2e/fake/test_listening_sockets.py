@@ -57,7 +57,7 @@ def test_a_killed_gateway_refuses_no_connection(serve: Serve) -> None:
     with ThreadPoolExecutor(4) as threads:
         asked = [threads.submit(connect_until_gone, n) for n in range(4)]
         os.kill(pid, signal.SIGKILL)
-        wait_for_exit(pid, 10)
+        wait_for_exit(pid, 40)
         gone.set()
         later = list(threads.map(ask, [served.url] * 50))
     during = [found for one in asked for found in one.result()]

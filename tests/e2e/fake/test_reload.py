@@ -40,7 +40,7 @@ def test_a_stream_goes_on_at_the_old_gateway_and_new_requests_go_to_the_new_one(
     assert events[-1]["stop"] and events[-1]["tokens_predicted"] == 150
     assert served.complete("again").status_code == 200  # on the connection of before
     served.client.close()
-    wait_for_exit(old, 10)
+    wait_for_exit(old, 40)
     served.signal(signal.SIGTERM)
     assert served.wait() == 0
     assert served.survivors() == []
@@ -48,7 +48,7 @@ def test_a_stream_goes_on_at_the_old_gateway_and_new_requests_go_to_the_new_one(
 
 @pytest.mark.parametrize("keeps_alive", [True, False])
 def test_reloads_under_load_fail_nothing(serve: Serve, *, keeps_alive: bool) -> None:
-    served = serve({"count": 2, "fake_step_ms": 1}).wait_until_ready()
+    served = serve({"count": 2, "fake_step_ms": 5}).wait_until_ready()
     over = threading.Event()
 
     def ask(_: int) -> list[int]:
@@ -73,15 +73,27 @@ def test_reloads_under_load_fail_nothing(serve: Serve, *, keeps_alive: bool) -> 
     assert "unexpected" not in served.text
 
 
-def test_the_command_reloads_the_pool_of_a_runtime_directory(serve: Serve, tmp_path: Path) -> None:
-    served = serve(SLOW).wait_until_ready()
-    (pid,) = gateways(served)
+@pytest.fixture(scope="module")
+def shared(serve_all: Serve) -> Served:
+    return serve_all(SLOW).wait_until_ready()
+
+
+@pytest.fixture
+def kept(shared: Served) -> Served:
+    """A pool for all tests that leave it with its configuration; earlier gateways have gone."""
+    shared.reconnect()
+    assert eventually(lambda: gateways(shared) == [shared.pid_of("gateway")])
+    return shared
+
+
+def test_the_command_reloads_the_pool_of_a_runtime_directory(kept: Served, tmp_path: Path) -> None:
+    (pid,) = gateways(kept)
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     folder = Path(words[words.index("--config") + 1]).parent
     command = python("-m", "worker.admin", "reload", "--runtime-dir")
     done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=True)
-    assert done.stdout == f"process {served.popen.pid} reads its configuration again\n"
-    served.wait_for("gateway replaced child=gateway")
+    assert done.stdout == f"process {kept.popen.pid} reads its configuration again\n"
+    kept.wait_for("gateway replaced child=gateway")
     gone = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
     assert gone.returncode == 69 and "no pool runs in" in gone.stderr
 
@@ -108,36 +120,33 @@ def test_the_new_gateway_has_the_new_keys(serve: Serve, tmp_path: Path) -> None:
     ],
 )
 def test_a_configuration_that_cannot_work_leaves_the_old_gateway(
-    serve: Serve, tmp_path: Path, change: tuple[str, str], line: str
+    kept: Served, change: tuple[str, str], line: str
 ) -> None:
-    served = serve(SLOW).wait_until_ready()
-    old = served.pid_of("gateway")
-    config = next(tmp_path.glob("pool*.toml"))
-    text = config.read_text()
-    config.write_text(text.replace(*change))
-    served.signal(signal.SIGHUP)
-    served.wait_for(line)
-    assert served.complete("Hello").status_code == 200
-    config.write_text(text)
-    reload(served)
-    assert served.pid_of("gateway") != old
-    assert served.complete("Hello").status_code == 200
+    old = kept.pid_of("gateway")
+    text = kept.config.read_text()
+    kept.config.write_text(text.replace(*change))
+    kept.signal(signal.SIGHUP)
+    kept.wait_for(line)
+    assert kept.complete("Hello").status_code == 200
+    kept.config.write_text(text)
+    reload(kept)
+    assert kept.pid_of("gateway") != old
+    assert kept.complete("Hello").status_code == 200
 
 
-def test_a_gateway_that_dies_while_it_takes_over_leaves_the_old_one(serve: Serve) -> None:
-    served = serve(SLOW).wait_until_ready()
-    with served.stream("a long one", n_predict=150) as stream:
+def test_a_gateway_that_dies_while_it_takes_over_leaves_the_old_one(kept: Served) -> None:
+    with kept.stream("a long one", n_predict=150) as stream:
         next(stream)
-        served.signal(signal.SIGHUP)
-        served.wait_for("replacing gateway")
-        assert eventually(lambda: len(gateways(served)) == 2)
-        (new,) = set(gateways(served)) - {served.pid_of("gateway")}
+        kept.signal(signal.SIGHUP)
+        kept.wait_for("replacing gateway")
+        assert eventually(lambda: len(gateways(kept)) == 2)
+        (new,) = set(gateways(kept)) - {kept.pid_of("gateway")}
         os.kill(new, signal.SIGKILL)
-        served.wait_for("gateway not replaced child=gateway")
-        assert served.complete("Hello").status_code == 200
+        kept.wait_for("gateway not replaced child=gateway")
+        assert kept.complete("Hello").status_code == 200
         assert [*stream][-1]["tokens_predicted"] == 150
-    reload(served)
-    assert served.complete("Hello").status_code == 200
+    reload(kept)
+    assert kept.complete("Hello").status_code == 200
 
 
 def gateways(served: Served) -> list[int]:

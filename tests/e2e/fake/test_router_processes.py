@@ -86,7 +86,7 @@ def test_a_busy_model_is_waited_for(route: Route) -> None:
 
     with ThreadPoolExecutor() as pool:
         first = pool.submit(busy)
-        assert begun.wait(10)
+        assert begun.wait(40)
         second = asked(served, "b")
         assert first.done()
         assert first.result() == 100

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,17 +41,15 @@ class Site:
 
     def __init__(self, folder: Path, number: int) -> None:
         self.endpoint = f"ipc://{folder}/gateway-{number}.sock"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        bound = ("--port", str(self.port), "--bind", self.endpoint)
+        bound = ("--port", "0", "--bind", self.endpoint)
         self._argv = python("-m", "gateway", "--config", str(folder / "pool.toml"), *bound)
         self.start()
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30)
 
     def start(self) -> None:
         """Run the process, also once more."""
         self.process = Process(self._argv)
+        url = self.process.wait_for(r"listening url=(\S+)")[1]
+        self.client = httpx.Client(base_url=url, timeout=30)
 
     def get(self, path: str) -> Any:
         """Ask for JSON; empty while nobody listens."""
@@ -78,23 +75,44 @@ class Site:
         self.process.close()
 
 
-@pytest.fixture
-def sites(tmp_path: Path) -> Iterator[tuple[Site, Site]]:
+@contextmanager
+def paired(folder: Path) -> Iterator[tuple[Site, Site]]:
     """Run two gateways and four workers that dial both."""
-    (tmp_path / "pool.toml").write_text(CONFIG)
+    config = folder / "pool.toml"
+    config.write_text(CONFIG)
     with ExitStack() as stack:
-        pair = Site(tmp_path, 0), Site(tmp_path, 1)
+        pair = Site(folder, 0), Site(folder, 1)
         for site in pair:
             stack.callback(site.close)
         dialled = [word for site in pair for word in ("--connect", site.endpoint)]
         for number in range(1, N_WORKERS + 1):
             named = ("--name", f"w-{number}", *dialled)
-            config = str(tmp_path / "pool.toml")
-            worker = Process(python("-m", "worker.cli", "worker", "--config", config, *named))
+            worker = Process(python("-m", "worker.cli", "worker", "--config", str(config), *named))
             stack.callback(worker.close)
         for site in pair:
             assert eventually(partial(has_all, site), 30), site.process.text
         yield pair
+
+
+@pytest.fixture
+def doomed(tmp_path: Path) -> Iterator[tuple[Site, Site]]:
+    """A pair of which the test kills one."""
+    with paired(tmp_path) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
+    """A pair that stays."""
+    with paired(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
+
+
+@pytest.fixture
+def sites(shared: tuple[Site, Site]) -> tuple[Site, Site]:
+    """The pair that stays, when nothing runs on it any more."""
+    assert eventually(lambda: all(map(has_all, shared)), 30)
+    return shared
 
 
 def has_all(site: Site) -> bool:
@@ -136,8 +154,8 @@ def test_both_serve_more_than_fits_and_nobody_starves(sites: tuple[Site, Site]) 
     assert eventually(lambda: all(map(has_all, sites)))
 
 
-def test_a_killed_gateway_leaves_its_credits_to_the_other(sites: tuple[Site, Site]) -> None:
-    one, other = sites
+def test_a_killed_gateway_leaves_its_credits_to_the_other(doomed: tuple[Site, Site]) -> None:
+    one, other = doomed
     with ThreadPoolExecutor(16) as pool:
         lost = [pool.submit(one.complete, n_predict=2000) for _ in range(8)]
         assert eventually(lambda: len(one.busy()) == 8)
@@ -152,24 +170,24 @@ def test_a_killed_gateway_leaves_its_credits_to_the_other(sites: tuple[Site, Sit
     assert len({answer["id_slot"] for answer in answers}) == 8
 
 
-def test_settings_are_the_same_at_all_gateways(sites: tuple[Site, Site]) -> None:
-    one, other = sites
+def test_settings_are_the_same_at_all_gateways(doomed: tuple[Site, Site]) -> None:
+    one, other = doomed
     one.complete(n_predict=1, system_prompt=system("Brief"))
-    assert eventually(lambda: name_at(other) == "Brief", 2.0)
+    assert eventually(lambda: name_at(other) == "Brief")
     with ThreadPoolExecutor(2) as pool:
         asked = [
             pool.submit(site.complete, n_predict=1, system_prompt=system(f"Gateway {n}"))
-            for n, site in enumerate(sites)
+            for n, site in enumerate(doomed)
         ]
         for answer in asked:
             answer.result(30)
-    assert eventually(lambda: name_at(one) == name_at(other) != "Brief", 2.0)
+    assert eventually(lambda: name_at(one) == name_at(other) != "Brief")
     settled = name_at(one)
     os.kill(one.process.popen.pid, signal.SIGKILL)
-    one.process.close()
+    one.close()
     one.start()
     assert eventually(lambda: has_all(one), 30)
-    assert eventually(lambda: name_at(one) == settled, 2.0), "it learns them from the workers"
+    assert eventually(lambda: name_at(one) == settled), "it learns them from the workers"
 
 
 def name_at(site: Site) -> str:

