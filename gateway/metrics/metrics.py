@@ -29,7 +29,7 @@ class Metrics:
         self.rates = TokenRates()
         self.tasks: Counter[tuple[str, str]] = Counter()
         self.refusals: Counter[tuple[str, str]] = Counter()
-        """Tasks that were not taken, by model and `ErrorCode`."""
+        """Tasks that were turned away, by model and `ErrorCode`."""
         self.keys = KeyCounts()
         self.losses: Counter[tuple[str, str]] = Counter()
         self.moves: Counter[tuple[str, str, str]] = Counter()
@@ -61,6 +61,8 @@ class Metrics:
     def ended(self, task: EndedTask) -> None:
         """Count a task that has ended, by how, and how long each part of it took."""
         self.tasks[task.model, task.finish] += 1
+        if task.was_refused:
+            self.refused(task.model, task.key, task.finish)
         task.observe(self.of_model(task.model))
         self.keys.ended(
             task.key,
@@ -71,7 +73,7 @@ class Metrics:
         )
 
     def refused(self, model: str, key: str, code: str) -> None:
-        """Count a task that was not taken."""
+        """Count a task that was turned away, at once or from the queue."""
         self.refusals[model, code] += 1
         self.keys.refused(key)
 

@@ -209,6 +209,7 @@ class TaskStream:
             last_at=answer.latest_at,
             ended_at=now,
             queue_s=task.waited_s,
+            was_refused=self._error is not None and not task.worker_name,
             n_prompt=answer.n_prompt,
             n_cached=min(answer.n_cached, answer.n_prompt),
             n_predicted=answer.n_predicted,

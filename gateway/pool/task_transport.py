@@ -93,14 +93,15 @@ class TaskTransport:
 
     def submit(self, request: m.TaskMessage, spec: TaskSpec) -> TaskStream:
         """Open the stream of a task; raises `TaskError` if the dispatcher refuses it."""
+        latencies = self._metrics.of_model(spec.model)
         started = time.perf_counter()
         try:
             actions = self._dispatcher.submit(spec, self._now())
         except TaskError as error:
             self._metrics.refused(spec.model, spec.key, error.code)
             raise
-        latencies = self._metrics.of_model(spec.model)
-        latencies.decision.observe(time.perf_counter() - started)
+        finally:
+            latencies.decision.observe(time.perf_counter() - started)
         stream = TaskStream(
             self._dispatcher.tasks[spec.task_id],
             request,

@@ -22,6 +22,6 @@ def test_dockerfile_copies_what_is_there_and_uses_known_names() -> None:
 
 
 def test_prometheus_scrapes_our_address() -> None:
-    text = (DEPLOY / "prometheus.yml").read_text()
+    text = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
     assert f'"{GatewayConfig().host}:{GatewayConfig().port}"' in text
     assert "metrics_path: /metrics" in text

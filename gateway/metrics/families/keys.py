@@ -9,7 +9,7 @@ from gateway.metrics.view import PoolView
 
 _COUNTERS = (
     ("llamapool_key_tasks_total", "Tasks that have ended.", "tasks"),
-    ("llamapool_key_refused_tasks_total", "Tasks that were not taken.", "refused"),
+    ("llamapool_key_refused_tasks_total", "Tasks that were turned away.", "refused"),
     ("llamapool_key_prompt_tokens_total", "Tokens of the prompts, cached ones too.", "prompt"),
     ("llamapool_key_cached_tokens_total", "Of these, tokens found in a cache.", "cached"),
     ("llamapool_key_predicted_tokens_total", "Tokens of the answers.", "predicted"),

@@ -9,8 +9,9 @@ from gateway.metrics.view import PoolView
 
 T = TypeVar("T", bound=tuple[str, ...])
 
+_FULL = ("overloaded", "unavailable")
 _PLACES = ("action", "frame", "loop", "message", "metrics", "send", "sweep", "tick")
-"""Where a fault may be caught. Shown from the start: who reads a counter sees only its growth."""
+"""Codes and places that are shown from the start: who reads a counter sees only its growth."""
 
 
 def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[str]:
@@ -23,9 +24,11 @@ def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[str]:
     )
     yield counter(
         "llamapool_refused_tasks_total",
-        "Tasks that were not taken, by the code of the error.",
+        "Tasks that were turned away, at once or from the queue, by the code of the error.",
         ("model", "code"),
-        metrics.refusals.items(),
+        _from_zero(
+            [(one, code) for one in view.queue_depths() for code in _FULL], metrics.refusals
+        ),
     )
     yield counter(
         "llamapool_worker_losses_total",
