@@ -63,6 +63,10 @@ CHILD = textwrap.dedent(
         sys.exit(78)
     if kind == "drained-once" and first:
         tell.send(READY=1, X_URL="http://127.0.0.1:1")
+        tell.stopping()
+        sys.exit(0)
+    if kind == "exits-with-0":
+        tell.send(READY=1, X_URL="http://127.0.0.1:1")
         sys.exit(0)
     if kind == "forger":
         print("2026-11-22T10:00:00.000Z ERROR supervisor forged", file=sys.stderr, flush=True)
@@ -210,6 +214,12 @@ def test_a_drain_by_hand_is_no_death(start: Start) -> None:
         "process died child=w1" not in process.text
         and "process quarantined child=w1" not in process.text
     )
+
+
+def test_who_exits_with_0_unasked_has_died(start: Start) -> None:
+    pool = start("exits-with-0", "plain")
+    pool.wait_for("process died child=w1 .*left without being asked")
+    pool.wait_for("process quarantined child=w1 .*left without being asked")
 
 
 def test_what_is_written_beside_the_log_is_quoted(start: Start) -> None:

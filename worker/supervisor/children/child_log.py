@@ -2,7 +2,7 @@
 
 import logging
 
-from worker.supervisor.children.restart_policy import EXIT_OK, Verdict
+from worker.supervisor.children.restart_policy import Verdict
 from worker.supervisor.children.watch import ChildWatch
 
 logger = logging.getLogger("supervisor")
@@ -22,7 +22,7 @@ def log_death(watch: ChildWatch, verdict: Verdict) -> None:
         logger.error(
             "process quarantined", extra={"child": child, "cause": cause, "retry_s": retry_s}
         )
-    elif watch.exit_code == EXIT_OK:
+    elif watch.was_drained:
         logger.info("process drained", extra={"child": child, "retry_s": retry_s})
     else:
         logger.error("process died", extra={"child": child, "cause": cause, "retry_s": retry_s})

@@ -16,7 +16,7 @@ from protocol.process.notify import Notifier
 from worker.supervisor.children.child_log import log_death, log_stderr
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState, ManagedChild, Output
-from worker.supervisor.children.restart_policy import EXIT_ERROR, Policy, judge
+from worker.supervisor.children.restart_policy import EXIT_ERROR, EXIT_OK, Policy, judge
 from worker.supervisor.children.watch import RESTING, ChildWatch, fraction
 from worker.supervisor.terminal import Console
 
@@ -176,7 +176,7 @@ class Children:
             watch.history,
             now=now,
             ready_s=now - watch.ready_at if watch.ready_at else 0.0,
-            exit_code=watch.exit_code,
+            exit_code=watch.exit_code or (EXIT_OK if watch.was_drained else EXIT_ERROR),
             policy=self._policy_of(watch),
         )
         watch.history = verdict.history

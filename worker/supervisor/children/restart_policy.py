@@ -1,6 +1,6 @@
 """Decides when a dead process starts again: back-off and quarantine. Pure.
 
-A process that was drained and ended with code 0 starts again, and does not count as a death.
+A process that was asked to leave and ended with code 0 starts again, and that is no death.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ EXIT_ERROR = 1
 EXIT_NO_WORKER = 69
 EXIT_RESTART = 75
 EXIT_CONFIG = 78
-"""Exit codes of sysexits.h; a restart does not mend `EXIT_CONFIG`, unless it worked before."""
+"""Exit codes of sysexits.h; `EXIT_OK` is for who was asked to leave. A restart does not mend
+`EXIT_CONFIG`, unless it worked before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from worker.supervisor.children.exit_reasons import explain
 from worker.supervisor.children.managed_child import ChildState, ManagedChild
-from worker.supervisor.children.restart_policy import History
+from worker.supervisor.children.restart_policy import EXIT_OK, History
 
 RESTING = (ChildState.WAITING, ChildState.QUARANTINED)
 """States of a child that does not run and starts at `due_at`."""
@@ -45,6 +45,11 @@ class ChildWatch:
     def n_restarts(self) -> int:
         """Count the starts after the first one."""
         return max(0, self.n_starts - 1)
+
+    @property
+    def was_drained(self) -> bool:
+        """Whether it ended in good order after it had said that it was asked to leave."""
+        return self.exit_code == EXIT_OK and "STOPPING" in self.child.told
 
     def leave(self) -> None:
         """Ask the process to leave; one that is not ready has nothing to finish and is killed."""
