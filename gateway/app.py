@@ -19,6 +19,7 @@ from gateway.api.openai.responses import plan as responses
 from gateway.api.openapi.document import document
 from gateway.feed.endpoint import PoolEventStream
 from gateway.feed.feed import PoolFeed
+from gateway.fleet.awaited import AwaitWorkersMiddleware
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.access import AccessMiddleware
 from gateway.http.api_prefix import PrefixMiddleware, read_prefix
@@ -85,7 +86,7 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     pages = open_pages(config)
     supervisor = supervisor or SupervisorLink("", ask=pool.complete)
     routes = _endpoints(service, supervisor, feed)
-    middleware = _middleware(service, _public_page(pages, routes))
+    middleware = _middleware(service, supervisor, _public_page(pages, routes))
     every = [*routes, *pages.routes()]
     app = Starlette(routes=every, middleware=middleware, exception_handlers=dict(HANDLERS))
     app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect
@@ -103,7 +104,9 @@ def _endpoints(service: Service, supervisor: SupervisorLink, feed: PoolFeed | No
     return routes
 
 
-def _middleware(service: Service, is_page: Callable[[str], bool]) -> list[Middleware]:
+def _middleware(
+    service: Service, supervisor: SupervisorLink, is_page: Callable[[str], bool]
+) -> list[Middleware]:
     """Return the layers around the endpoints, the outermost first; raises `ConfigError`."""
     config = service.config
     ring = _key_ring(config)
@@ -121,6 +124,7 @@ def _middleware(service: Service, is_page: Callable[[str], bool]) -> list[Middle
         Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),
         Middleware(AuthMiddleware, ring, rules),
         Middleware(RateLimitMiddleware, service.pool.allowances),
+        Middleware(AwaitWorkersMiddleware, supervisor, service.pool),
         Middleware(ModelLeaseMiddleware),
     ]
 

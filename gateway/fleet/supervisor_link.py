@@ -43,6 +43,8 @@ class SupervisorLink:
     ) -> None:
         self.report = FleetReport()
         """The supervisor's processes as it told them last; empty without a supervisor."""
+        self.serving_models: frozenset[str] = frozenset()
+        """Models of which a worker serves, by that report."""
         self._channel = Channel(path, self._on_line, first=Subscribe()) if path else None
         self._ask = ask
         self._retired = retired
@@ -113,6 +115,9 @@ class SupervisorLink:
             case FleetReport():
                 self._compare(line)
                 before, self.report = self.report, line
+                self.serving_models = frozenset(
+                    one.model for one in line.processes if one.model and one.state == "ready"
+                )
                 self._watch(before, line)
             case Reply():
                 future = self._waiting.get(line.id)

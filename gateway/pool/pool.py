@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 
 from gateway.keys.api_key import NO_LIMITS
 from gateway.metrics.metrics import Metrics
@@ -203,6 +203,11 @@ class Pool:
     def cards(self) -> tuple[facts.ModelCard, ...]:
         """List the models that are or were ready."""
         return tuple(self._dispatcher.cards.values())
+
+    @property
+    def known_models(self) -> KeysView[str]:
+        """Names of the models that are or were ready."""
+        return self._dispatcher.cards.keys()
 
     def health(self) -> Health:
         """Return the pool's health."""

@@ -291,7 +291,7 @@ CASES = [
         inject=gateway_killed,
         pool=PoolShape(gateway={"gateways": 2}),
         n_retries=1,
-        waits_for="a restarted gateway of two may say 503 until its workers have dialled again",
+        is_shared=True,
     ),
     FaultCase(
         name="A12 all",

@@ -1,0 +1,60 @@
+"""Requests that come before the workers have dialled this gateway wait for them.
+
+The supervisor tells which workers serve. Where several gateways share the workers, one of them may
+have just started: its workers are on their way, and to say `Loading model` would be wrong.
+"""
+
+import asyncio
+import logging
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.fleet.supervisor_link import SupervisorLink
+from gateway.http.origin.auth import ADMIN_PREFIX, PUBLIC_PATHS
+from gateway.pool.pool import Pool
+
+logger = logging.getLogger(__name__)
+
+_LIMIT_S = 10.0
+"""A worker that serves dials a gateway at least once a second; one that has not come by now cannot
+reach it."""
+_LOOK_S = 0.02
+
+
+class AwaitWorkersMiddleware:
+    """Holds requests while a model has workers that serve, but none here so far."""
+
+    def __init__(self, app: ASGIApp, supervisor: SupervisorLink, pool: Pool) -> None:
+        self._app = app
+        self._supervisor = supervisor
+        self._pool = pool
+        self._given_up: set[str] = set()
+        """Models that were awaited in vain: nobody waits for them again."""
+
+    def __repr__(self) -> str:
+        return f"<AwaitWorkersMiddleware missing={sorted(self._missing())}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request through, at once as a rule."""
+        if self._missing() and _is_held(scope):
+            await self._wait()
+        await self._app(scope, receive, send)
+
+    def _missing(self) -> frozenset[str]:
+        missing = self._supervisor.serving_models - self._pool.known_models
+        return missing - self._given_up if missing else missing
+
+    async def _wait(self) -> None:
+        until = asyncio.get_running_loop().time() + _LIMIT_S
+        while missing := self._missing():
+            if asyncio.get_running_loop().time() > until:
+                self._given_up |= missing
+                cause = f"its worker has not connected within {_LIMIT_S:g} s"
+                for model in sorted(missing):
+                    logger.warning("model not here", extra={"model": model, "cause": cause})
+            await asyncio.sleep(_LOOK_S)
+
+
+def _is_held(scope: Scope) -> bool:
+    path = scope["path"] if scope["type"] == "http" else "/health"
+    return path not in PUBLIC_PATHS and path != "/metrics" and not path.startswith(ADMIN_PREFIX)
