@@ -1,7 +1,9 @@
 """sd_notify: reports readiness, state and progress to the process that started this one.
 
-systemd and our supervisor both listen on a datagram socket that `NOTIFY_SOCKET` names. Without it
-calls do nothing. Calls never block and never raise: reports that cannot be sent are dropped.
+systemd and our supervisor both listen on a datagram socket that `NOTIFY_SOCKET` names. Where nobody
+listens, in a container, `LLAMAPOOL_STATE_FILE` names a file for probes: it holds `starting`,
+`ready` or `stopping`, and is touched with each sign of progress. Without either calls do nothing.
+Calls never block and never raise: reports that cannot be sent are dropped.
 """
 
 import contextlib
@@ -9,15 +11,27 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Self
+
+STATE_VARIABLE = "LLAMAPOOL_STATE_FILE"
+"""Environment variable that names the file for probes; it belongs to one process."""
 
 
 class Notifier:
     """The sending end; safe to use from several threads."""
 
-    def __init__(self, sock: socket.socket | None, address: str, watchdog_s: float | None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket | None,
+        address: str,
+        watchdog_s: float | None,
+        state: Path | None = None,
+    ) -> None:
         self._socket = sock
         self._address = address
+        self._state_file = state
+        self._state = "starting"
         self.watchdog_interval_s = None if watchdog_s is None else watchdog_s / 2
         """Interval of `watchdog`: half of the listener's limit; None without one."""
 
@@ -27,7 +41,12 @@ class Notifier:
         env = os.environ if environ is None else environ
         path = env.get("NOTIFY_SOCKET", "")
         if not path.startswith(("/", "@")):
-            return cls(None, "", None)
+            file = env.get(STATE_VARIABLE, "")
+            if not file:
+                return cls(None, "", None)
+            found = cls(None, "", _watchdog_s(env), Path(file))
+            found._write_state()
+            return found
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         sock.setblocking(False)
         address = "\0" + path[1:] if path.startswith("@") else path
@@ -40,11 +59,32 @@ class Notifier:
 
     def send(self, **fields: object) -> None:
         """Send fields as they are, e.g. `send(READY=1, X_URL=url)`."""
+        if self._state_file is not None:
+            self._note(fields)
         if self._socket is None:
             return
         lines = [f"{name}={' '.join(str(value).splitlines())}" for name, value in fields.items()]
         with contextlib.suppress(OSError):
             self._socket.sendto("\n".join(lines).encode(), self._address)
+
+    def _note(self, fields: Mapping[str, object]) -> None:
+        """Keep the file for probes true."""
+        assert self._state_file is not None
+        for name, state in (("READY", "ready"), ("STOPPING", "stopping")):
+            if name in fields:
+                self._state = state
+                self._write_state()
+        if "WATCHDOG" in fields:
+            with contextlib.suppress(OSError):
+                os.utime(self._state_file)
+
+    def _write_state(self) -> None:
+        """Replace the file in one step, so that no probe sees an empty one."""
+        assert self._state_file is not None
+        part = self._state_file.with_suffix(".part")
+        with contextlib.suppress(OSError):
+            part.write_text(f"{self._state}\n")
+            part.replace(self._state_file)
 
     def ready(self, status: str = "ready") -> None:
         """Report that start-up is complete."""

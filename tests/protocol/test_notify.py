@@ -77,3 +77,38 @@ def test_watchdog_is_due_at_half_the_listeners_patience(
     notifier = Notifier.from_environ({"NOTIFY_SOCKET": "/no/such/socket", **environ})
     assert notifier.watchdog_interval_s == interval_s
     notifier.close()
+
+
+def test_a_state_file_says_for_probes_what_the_process_is(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    environ = {"LLAMAPOOL_STATE_FILE": str(path), "WATCHDOG_USEC": "10000000"}
+    notifier = Notifier.from_environ(environ)
+    assert (path.read_text(), notifier.watchdog_interval_s) == ("starting\n", 5.0)
+    notifier.status("loading")
+    assert path.read_text() == "starting\n"
+    notifier.ready()
+    assert path.read_text() == "ready\n"
+    os.utime(path, (0, 0))
+    notifier.status("serving")
+    assert path.stat().st_mtime == 0
+    notifier.watchdog()
+    assert path.stat().st_mtime > 0
+    notifier.stopping()
+    assert path.read_text() == "stopping\n"
+
+
+def test_a_state_file_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    notifier = Notifier.from_environ({"LLAMAPOOL_STATE_FILE": str(tmp_path / "no" / "state")})
+    notifier.ready()
+    notifier.watchdog()
+
+
+def test_who_listens_gets_the_reports_and_no_file_is_written(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    environ = {"NOTIFY_SOCKET": listener.getsockname(), "LLAMAPOOL_STATE_FILE": str(tmp_path / "x")}
+    notifier = Notifier.from_environ(environ)
+    notifier.ready()
+    assert listener.recv(4096) == b"READY=1\nSTATUS=ready"
+    assert not (tmp_path / "x").exists()
+    notifier.close()

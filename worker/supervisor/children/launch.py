@@ -11,6 +11,7 @@ from protocol.config.config import PoolConfig, WorkerConfig, dump_keys
 from protocol.config.options.table import OPTIONS, UNUSED
 from protocol.process.inherited import LISTEN_VARIABLE
 from protocol.process.logs import is_journal
+from protocol.process.notify import STATE_VARIABLE
 from protocol.process.parent_death import PARENT_VARIABLE
 from worker.host import openmp
 
@@ -123,7 +124,7 @@ _DEFAULTS = {
 }
 _OURS = (
     *("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "JOURNAL_STREAM"),
-    *("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", LISTEN_VARIABLE),
+    *("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", LISTEN_VARIABLE, STATE_VARIABLE),
 )
 
 
