@@ -156,9 +156,9 @@ def test_selectors_choose_pods_that_are_there(manifests: list[Manifest]) -> None
         assert {point["port"] for point in one["spec"]["endpoints"]} <= {
             port["name"] for port in service["spec"]["ports"]
         }
-    names = {one["metadata"]["name"] for one in of_kind(manifests, "StatefulSet")}
+    sets = {one["metadata"]["name"] for one in of_kind(manifests, "StatefulSet")}
     for one in of_kind(manifests, "ScaledObject"):
-        assert one["spec"]["scaleTargetRef"]["name"] in names
+        assert one["spec"]["scaleTargetRef"]["name"] in sets
 
 
 def test_pods_are_shut_in_and_workers_see_no_keys_of_clients(manifests: list[Manifest]) -> None:
