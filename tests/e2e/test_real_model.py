@@ -18,6 +18,7 @@ from tests.e2e.served import Served, eventually
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
+STORY_TOKENS = 60
 QUESTION = [{"role": "user", "content": "Write one sentence about the sea."}]
 
 
@@ -277,10 +278,12 @@ def busy(pool: Served) -> int:
 def stream_story(pool: Served, number: int) -> str:
     """Stream a text that cannot end early; say how it ended."""
     try:
-        with pool.stream(f"Story {number}: once", n_predict=120, ignore_eos=True) as stream:
+        with pool.stream(
+            f"Story {number}: once", n_predict=STORY_TOKENS, ignore_eos=True
+        ) as stream:
             last: dict[str, Any] = {}
             for event in stream:
                 last = event
     except httpx.RemoteProtocolError:
         return "broken"
-    return "whole" if last.get("tokens_predicted") == 120 else "broken"
+    return "whole" if last.get("tokens_predicted") == STORY_TOKENS else "broken"

@@ -16,7 +16,7 @@ from tests.hostile.wire_frames import attack_wire
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
-SHARE = {"numbers": 5, "encodings": 3, "tokens": 2}
+SHARE = {"numbers": 10, "encodings": 6, "tokens": 4}
 """Of these groups every n-th case is sent; `python -m tests.hostile` sends them all."""
 LONGEST_GAP_S = 1.0
 WORST_LAG_S = 0.25
@@ -38,7 +38,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     pool = start_pool(tmp_path_factory.mktemp("attacked"))
     try:
         before = Footprint.of(pool)
-        with Neighbours(pool.url) as neighbours:
+        with Neighbours(pool.url, n_streams=1) as neighbours:
             yield Attacked(pool, target_of(pool), neighbours)
         assert leaks(pool, before) == []
         assert {name.split()[0] for name in loop_lag(pool)} == LOOPS

@@ -47,6 +47,9 @@ SCHEMA = (
     '{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}'
 )
 SEEDED: dict[str, Any] = {"temperature": 0.9, "seed": 7}
+N_PREDICT = 14
+N_CHOSEN = 20
+"""Tokens that a sampler chooses; it is taken over after each of them."""
 
 PLAIN: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
@@ -103,11 +106,11 @@ def asker(served: Served) -> Asker:
 
 
 def generate(prompt: str = STORY, **params: Any) -> Generate:
-    asked = {"n_predict": 20, "stream": True, "cache_prompt": False} | params
+    asked = {"n_predict": N_PREDICT, "stream": True, "cache_prompt": False} | params
     return Generate(prompt=prompt, params=read(SamplingParams(), asked))
 
 
-def require_same(served: Served, message: Generate, places: Sequence[int] = (1, 9)) -> Told:
+def require_same(served: Served, message: Generate, places: Sequence[int] = (1, 6)) -> Told:
     """Cut an answer in several places; each of them must come to the same."""
     ask = asker(served)
     whole, deltas = ask.whole(message)
@@ -163,12 +166,12 @@ def test_a_sampler_is_taken_over_after_any_token(model: LlamaBackend, case: str)
         return model.sample(0, sampler).token, sampler.state
 
     first = model.open_sampler(params, prompt, triggers)
-    told = [step(first, i) for i in range(30)]
+    told = [step(first, i) for i in range(N_CHOSEN)]
     tokens = [token for token, _ in told]
-    for n in range(1, 30):
+    for n in range(1, N_CHOSEN):
         again = model.open_sampler(replace(params, seed=first.seed), prompt, triggers)
         again.go_on(tokens[:n], told[n - 1][1])
-        assert [step(again, i) for i in range(n, 30)] == told[n:], n
+        assert [step(again, i) for i in range(n, N_CHOSEN)] == told[n:], n
         again.close()
     if case == "reasoning ended on request":
         assert told[5][1] == () and told[6][1][5:] == (6.0,)
@@ -201,7 +204,7 @@ def test_every_sampler_goes_on(single: Served, case: str) -> None:
 @exact
 def test_a_stop_string_across_the_cut(single: Served) -> None:
     text = asker(single).whole(generate(temperature=0))[0].text
-    stop = text[30:42]
+    stop = text[20:32]
     whole = require_same(single, generate(temperature=0, stop=[stop]), range(2, 16, 4))
     assert whole.text == text[: text.index(stop)]
 
@@ -230,7 +233,7 @@ def test_a_call_of_a_tool_goes_on(single: Served, choice: str) -> None:
     chat = Chat(messages=({"role": "user", "content": content},), tools=(TOOL,), tool_choice=choice)
     asked = {"n_predict": 32, "stream": True, "cache_prompt": False, "temperature": 0.3, "seed": 3}
     params = read(SamplingParams(), asked)
-    whole = require_same(single, Generate(chat=chat, params=params), (5, 20))
+    whole = require_same(single, Generate(chat=chat, params=params), (12,))
     assert bool(whole.calls) or choice == "auto"
 
 
@@ -238,7 +241,8 @@ def test_a_call_of_a_tool_goes_on(single: Served, choice: str) -> None:
 def test_reasoning_within_a_budget_goes_on(single: Served) -> None:
     marks = {"reasoning_budget_start_tag": "<think>", "reasoning_budget_end_tags": ["</think>"]}
     budget = {"reasoning_budget_tokens": 10, "reasoning_budget_message": " Enough of that now."}
-    message = generate("Q: 2+2? <think>", generation_prompt="<think>", **marks, **budget, **SEEDED)
+    asked: dict[str, Any] = {"n_predict": 20, "generation_prompt": "<think>"} | marks | budget
+    message = generate("Q: 2+2? <think>", **asked, **SEEDED)
     whole = require_same(single, message, range(3, 20, 5))
     assert " Enough of that now.</think>" in whole.text
 

@@ -59,7 +59,7 @@ def drafting(draft_model: str) -> Iterator[Served]:
 def test_a_text_with_lookup_is_the_text_without(
     single: Served, lookup: Served, params: dict[str, Any]
 ) -> None:
-    asked = {"n_predict": 64, "cache_prompt": False} | params
+    asked = {"n_predict": 40, "cache_prompt": False} | params
     plain, guessed = single.ask(REPEAT, **asked), lookup.ask(REPEAT, **asked)
     assert guessed.text == plain.text
     assert guessed.done.timings.draft_n_accepted > 5
@@ -70,7 +70,7 @@ def test_a_text_with_lookup_is_the_text_without(
 def test_a_seed_reproduces_its_text_with_a_draft_model(
     drafting: Served, params: dict[str, Any]
 ) -> None:
-    asked = {"n_predict": 32, "cache_prompt": False} | params
+    asked = {"n_predict": 20, "cache_prompt": False} | params
     first, second = drafting.ask(STORY, **asked), drafting.ask(STORY, **asked)
     assert first.text == second.text != ""
     assert 0 < first.done.timings.draft_n_accepted < first.done.timings.draft_n
@@ -136,7 +136,7 @@ def test_eight_tasks_with_one_long_beginning_read_it_once(single: Served, served
     beginning = " ".join(f"word{i}" for i in range(125))
     before = served.engine.heartbeat().stats
     prompts = [f"{beginning} and {i}" for i in range(8)]
-    answers = served.ask_all(prompts, n_predict=4)
+    answers = served.ask_all(prompts, n_predict=2)
     n_prompt = answers[0].done.n_prompt
     assert n_prompt > 380
     after = served.engine.heartbeat().stats

@@ -53,7 +53,7 @@ def four() -> Iterator[Served]:
 
 def both(served: Served, prompt: str, **params: Any) -> tuple[Any, Any]:
     """Ask with and without back-end sampling."""
-    asked = {"n_predict": 24, "cache_prompt": False} | params
+    asked = {"n_predict": 12, "cache_prompt": False} | params
     host, board = (served.ask(prompt, backend_sampling=on, **asked) for on in (False, True))
     assert not host.done.backend_sampling
     return host, board
@@ -110,7 +110,7 @@ def test_choices_of_one_prompt_draw_their_own_first_tokens(four: Served) -> None
 
 def test_a_slot_is_used_again_after_cancelled_and_finished_tasks(single: Served) -> None:
     host, _ = both(single, STORY, **SAMPLED)
-    for _ in range(3):
+    for _ in range(2):
         cancel_in_the_middle(single)
         assert not single.backend._device_sampling.attached
         for answer in both(single, STORY, **SAMPLED):
@@ -150,7 +150,7 @@ def cancel_in_the_middle(served: Served) -> None:
 def test_guesses_are_judged_by_tokens_from_the_device() -> None:
     with serving(1, spec_type=("ngram-simple",), spec_ngram_size_n=3, spec_ngram_size_m=8) as one:
         for params in ({"temperature": 0}, SAMPLED):
-            host, board = both(one, REPEAT, n_predict=64, **params)
+            host, board = both(one, REPEAT, n_predict=40, **params)
             assert board.done.backend_sampling
             assert board.tokens == host.tokens
             n_accepted = host.done.timings.draft_n_accepted
