@@ -76,6 +76,7 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     *,
     siblings: Siblings | None = None,
     feed: PoolFeed | None = None,
+    outermost: Sequence[Middleware] = (),
 ) -> ASGIApp:
     """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read.
 
@@ -86,7 +87,7 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     pages = open_pages(config)
     supervisor = supervisor or SupervisorLink("", ask=pool.complete)
     routes = _endpoints(service, supervisor, feed)
-    middleware = _middleware(service, supervisor, _public_page(pages, routes))
+    middleware = [*outermost, *_middleware(service, supervisor, _public_page(pages, routes))]
     every = [*routes, *pages.routes()]
     app = Starlette(routes=every, middleware=middleware, exception_handlers=dict(HANDLERS))
     app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
+from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from gateway.app import build_app
@@ -48,6 +49,9 @@ from protocol.process import inherited
 from protocol.process.listening import Listeners, check_tls, is_local, open_listeners
 from protocol.process.notify import Notifier
 
+if TYPE_CHECKING:
+    from gateway.tracing.tracing import Tracing
+
 logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
@@ -67,6 +71,8 @@ class GatewayParts:
     supervisor: SupervisorLink
     feed: PoolFeed
     siblings: Siblings
+    tracing: "Tracing | None" = None
+    """None unless traces are turned on: its library is imported only then."""
 
     async def start(self) -> None:
         """Start all parts; raises `ConfigError`."""
@@ -95,6 +101,13 @@ class GatewayParts:
             self.router.close()
         self.supervisor.close()
         await self.pool.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
+
+    @property
+    def outermost(self) -> Sequence[Middleware]:
+        """Return the layer that traces requests, if that is turned on."""
+        return [] if self.tracing is None else [self.tracing.middleware()]
 
 
 def parts_of(
@@ -119,7 +132,19 @@ def parts_of(
         siblings=siblings,
         has_keys=config.has_keys,
     )
-    return GatewayParts(pool, router, supervisor, PoolFeed(sources), siblings)
+    tracing = _tracing() if config.otel else None
+    return GatewayParts(pool, router, supervisor, PoolFeed(sources), siblings, tracing)
+
+
+def _tracing() -> "Tracing":
+    """Set up the traces; raises `ConfigError`, also if the extra `otel` is not installed."""
+    try:
+        from gateway.tracing.tracing import open_tracing
+    except ImportError as error:
+        raise ConfigError(
+            f"otel: {error.name} is missing: pip install 'llamapool[otel]'"
+        ) from error
+    return open_tracing()
 
 
 def _router(config: GatewayConfig, pool: Pool) -> ModelManager | None:
@@ -219,6 +244,7 @@ def _app_of(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASG
         parts.supervisor,
         siblings=parts.siblings,
         feed=parts.feed,
+        outermost=parts.outermost,
     )
 
 

@@ -48,6 +48,8 @@ RULES: dict[str, set[str]] = {
         *("protocol", "gateway", "starlette", "hypercorn", "zmq", "orjson"),
         *("prometheus_client", "click", "uvloop", "h11"),
     },
+    # Nothing else may import what only the extra `otel` brings.
+    "gateway/tracing": {"protocol", "gateway", "starlette", "opentelemetry"},
     "gateway/api/fields": {"protocol", "orjson", "gateway.api.fields"},
     "gateway/api/results": {"protocol", "orjson", "gateway.api.results", "gateway.api.reply"},
     **{f"gateway/api/{name}": DIALECT | {f"gateway.api.{name}"} for name in DIALECTS},

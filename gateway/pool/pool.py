@@ -137,6 +137,7 @@ class Pool:
             model=model,
             tenant=origin.tenant,
             key=origin.key,
+            trace=origin.trace,
             limits=origin.limits if isinstance(task, _LIMITED) else NO_LIMITS,
             n_answer=_answer_limit(task),
             n_tokens=guess_tokens(task),

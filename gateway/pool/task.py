@@ -12,6 +12,7 @@ from gateway.keys.api_key import NO_LIMITS, KeyLimits
 from gateway.pool.recovery.answer import Answer
 from gateway.pool.recovery.suspect import Fingerprint, Suspect
 from gateway.pool.routing.block_hashes import Prefix
+from gateway.pool.trace import TaskTrace
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Started
 
@@ -79,6 +80,8 @@ class TaskSpec:
     """Whether it acts on what its worker holds now, so that no other worker can take it over."""
     continues: bool = True
     """Whether another worker goes on with an answer that has begun."""
+    trace: TaskTrace | None = None
+    """The trace of its request; None while traces are off."""
     fingerprint: Fingerprint | None = None
     """Tells whether two requests ask for the same; None if that is of no interest."""
 

@@ -33,8 +33,10 @@ class TaskStreams:
             self._idle.set()
         if not isinstance(stream.request, Generate):
             return
-        now = asyncio.get_running_loop().time()
-        self._metrics.ended(stream.ended(finish, now))
+        ended = stream.ended(finish, asyncio.get_running_loop().time())
+        self._metrics.ended(ended)
+        if task.spec.trace is not None:
+            task.spec.trace.ended(task.task_id, stream.request, ended)
         stream.log_end(finish, self._slots.global_id(task.worker_name, task.slot))
 
     def close(self) -> None:

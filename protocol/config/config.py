@@ -180,6 +180,11 @@ class GatewayConfig:
     )
     heartbeat_s: float = param(1.0, "Seconds between two heartbeats of a worker.", low=0.05)
     metrics: bool = param(False, "Serve Prometheus metrics at GET /metrics.")
+    otel: bool = param(
+        False,
+        "Send OpenTelemetry traces of requests, as the OTEL_... variables say; needs "
+        "`pip install llamapool[otel]`.",
+    )
     slots: bool = param(True, "Serve the state of each slot at GET /slots.")
     props: bool = param(False, "Serve POST /props.")
     ssl_key_file: str = param("", "Private key for TLS (PEM file); empty: no TLS.")

@@ -14,6 +14,7 @@ from starlette.types import Scope
 
 from gateway.keys.api_key import NO_LIMITS, KeyLimits, limits_of
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
+from gateway.pool.trace import TRACE, TaskTrace
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Generate
 from protocol.wire.schema import json_type
@@ -37,6 +38,7 @@ class Origin:
     """Namespace of the cache."""
     session: str = ""
     """The client's name for a conversation, from a header or a field."""
+    trace: TaskTrace | None = None
     label: str = ""
     """The client's user, a weaker hint of the same kind."""
     _prefixes: dict[tuple[int, int], Prefix] = field(default_factory=dict, compare=False)
@@ -67,6 +69,7 @@ def read_origin(scope: Scope, body: Mapping[str, Any]) -> Origin:
         salt=_salt(scope.get("namespace", ""), _read_salt(body)),
         session=_read_session(scope, body),
         label=_read_label(body),
+        trace=scope.get(TRACE),
     )
 
 

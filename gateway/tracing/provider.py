@@ -1,0 +1,63 @@
+"""Where spans go: the tracer, set up by OpenTelemetry's own variables of the environment.
+
+Sampler, resource, batches, endpoint and headers are read by its SDK (`OTEL_...`); this module reads
+only which exporter is to be used. The extra `llamapool[otel]` brings SDK and OTLP over HTTP.
+"""
+
+import os
+from importlib import import_module
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    ConsoleSpanExporter,
+    SpanExporter,
+)
+
+from protocol.errors import ConfigError
+from protocol.version import version
+
+_NAME = "llamapool"
+_EXPORTER, _PROTOCOL = "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL"
+_TRACES_PROTOCOL = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+_OTLP = {
+    "http/protobuf": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
+}
+
+
+def tracer_provider() -> TracerProvider:
+    """Return the provider of this process; raises `ConfigError` that names the variable."""
+    told = Resource.create()
+    own = {}
+    if str(told.attributes["service.name"]).startswith("unknown_service"):
+        own["service.name"] = _NAME
+    if "service.version" not in told.attributes:
+        own["service.version"] = version()
+    provider = TracerProvider(resource=told.merge(Resource(own)))
+    exporter = _exporter()
+    if exporter is not None:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def _exporter() -> SpanExporter | None:
+    name = os.environ.get(_EXPORTER, "otlp").strip() or "otlp"
+    if name == "none":
+        return None
+    if name == "console":
+        return ConsoleSpanExporter()
+    if name != "otlp":
+        raise ConfigError(f"{_EXPORTER}: must be otlp, console or none, but is {name!r}")
+    variable = _TRACES_PROTOCOL if os.environ.get(_TRACES_PROTOCOL) else _PROTOCOL
+    protocol = os.environ.get(variable) or "http/protobuf"
+    if protocol not in _OTLP:
+        raise ConfigError(f"{variable}: must be {' or '.join(_OTLP)}, but is {protocol!r}")
+    try:
+        module = import_module(_OTLP[protocol])
+    except ImportError as error:
+        package = f"opentelemetry-exporter-otlp-proto-{protocol.partition('/')[0]}"
+        raise ConfigError(f"{variable}={protocol}: the package {package} is missing") from error
+    exporter: SpanExporter = module.OTLPSpanExporter()
+    return exporter

@@ -1,0 +1,1 @@
+"""Traces of requests, into the exporter in memory."""
