@@ -39,6 +39,7 @@ from gateway.succession import (
     Signals,
     await_workers,
     hand_over,
+    is_restarted,
     is_successor,
     obey,
     take_over,
@@ -74,9 +75,9 @@ class GatewayParts:
     tracing: "Tracing | None" = None
     """None unless traces are turned on: its library is imported only then."""
 
-    async def start(self) -> None:
-        """Start all parts; raises `ConfigError`."""
-        await self.pool.start()
+    async def start(self, *, joins: bool = False) -> None:
+        """Start all parts, with `joins` beside another gateway; raises `ConfigError`."""
+        await self.pool.start(joins=joins)
         self.feed.open()
         self.supervisor.open()
         if self.router is not None:
@@ -251,13 +252,13 @@ def _app_of(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASG
 async def _begin(parts: GatewayParts, signals: Signals, notifier: Notifier) -> bool:
     """Open the pool; a successor waits for its turns. False if this process is to end instead."""
     if not is_successor():
-        await parts.start()
+        await parts.start(joins=is_restarted())
         await await_workers(parts.pool)
         return True
     notifier.send(X_PREPARED=1)
     if not await signals.go():
         return False
-    await parts.start()
+    await parts.start(joins=True)
     return await take_over(parts.pool, signals, notifier)
 
 

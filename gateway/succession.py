@@ -65,6 +65,11 @@ def is_successor() -> bool:
     return bool(os.environ.pop(SUCCESSOR_VARIABLE, ""))
 
 
+def is_restarted() -> bool:
+    """Whether a gateway of this name ran before: one that it had replaced may still be there."""
+    return AWAITED_VARIABLE in os.environ
+
+
 async def take_over(pool: Pool, signals: Signals, notifier: Notifier) -> bool:
     """Wait for the workers of the old gateway; false if this process is to end instead."""
     notifier.send(X_BOUND=1)

@@ -34,7 +34,6 @@ from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m
-from protocol.wire.sharing import Stay, Successor
 from protocol.wire.side_tasks import Embed, Rerank, SlotAction
 
 __all__ = ["Health", "ModelState", "Pool"]
@@ -83,23 +82,25 @@ class Pool:
     def __repr__(self) -> str:
         return f"<Pool {self._dispatcher!r}>"
 
-    async def start(self) -> None:
-        """Open the endpoints for workers; raises `ConfigError` that names the one at fault."""
+    async def start(self, *, joins: bool = False) -> None:
+        """Open the endpoints for workers; raises `ConfigError` that names the one at fault.
+
+        With `joins` another gateway of this pool may be open there.
+        """
         if not self._config.bind:
             raise ConfigError("gateway.bind: no endpoint for workers")
-        self._transport.open(self._config.bind)
+        self._transport.open(self._config.bind, joins=joins)
         self._metrics.loop_lag.open()
         self._no_worker_since = self._now()
         self._tick()
 
     def step_aside(self) -> None:
         """Let the workers dial another process, which has bound the endpoints; and go on."""
-        self._transport.connections.post_all(Successor())
+        self._transport.connections.step_aside()
 
     def step_back(self) -> None:
         """Take the endpoints again; raises `ConfigError`."""
-        self._transport.connections.bind()
-        self._transport.connections.post_all(Stay())
+        self._transport.connections.step_back()
 
     async def close(self) -> None:
         """End everything at once."""

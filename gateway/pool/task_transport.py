@@ -50,9 +50,9 @@ class TaskTransport:
     def __repr__(self) -> str:
         return f"<TaskTransport {self.streams!r} {self._peers!r}>"
 
-    def open(self, endpoints: Sequence[str]) -> None:
+    def open(self, endpoints: Sequence[str], *, joins: bool = False) -> None:
         """Bind the endpoints for workers; raises `ConfigError`."""
-        self._peers.open(endpoints)
+        self._peers.open(endpoints, joins=joins)
 
     @property
     def connections(self) -> WorkerConnections:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -121,6 +122,18 @@ async def namesake(scene: Scene) -> None:
     scene.expect(scene.pool.count("worker lost", since=since) == 0, "the first one was lost")
 
 
+async def reloaded_twice(scene: Scene) -> None:
+    """Send SIGHUP and again, while the gateway that was replaced first finishes its streams."""
+    for _ in range(2):
+        since = len(scene.pool.lines)
+        old = scene.pool.pid_of(scene.pool.gateways[0])
+        scene.pool.process.send_signal(signal.SIGHUP)
+        await scene.pool.wait_for("gateway replaced", 30, since=since)
+        scene.expect(scene.pool.pid_of(scene.pool.gateways[0]) != old, "it is the same process")
+        await rejoined(scene, since)
+        await scene.load.answers(8)
+
+
 async def clock_jumps(scene: Scene) -> None:
     """Let the wall clock of every process jump by an hour, forth and then back."""
     since = len(scene.pool.lines)
@@ -148,6 +161,12 @@ CASES = [
     _case("B2", "the link is down for 1 s: nobody is given up", down_for_a_moment, is_shared=True),
     _case("B3", "the link is reset five times", resets),
     _case("B4", "100 ms of latency and slices of 16 bytes: no false death", bad_weather),
+    _case(
+        "A17 tcp",
+        "SIGHUP twice: new gateways take over tcp endpoints with CURVE from the old ones",
+        reloaded_twice,
+        pool=FAR_TCP,
+    ),
     _case(
         "B5",
         "bits flipped on the way: the connection ends, no wrong token",

@@ -22,6 +22,7 @@ from protocol.config.config import GatewayConfig
 from protocol.wire import codec
 from protocol.wire.frames import pack
 from protocol.wire.messages import Bye, FrameItem, Hello, Ping, Welcome
+from protocol.wire.sharing import Stay, Successor
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class WorkerConnections:
         self._second_look = SecondLook(self._ping)
         self._socket = RouterSocket(self._on_frame, self._second_look.ended, access)
         self._peers: dict[bytes, WorkerConnection] = {}
+        self._is_aside = False
         self._reception = Reception(self._socket, access, config.heartbeat_s)
         self._dirty: dict[bytes, WorkerConnection] = {}
         self._flush: asyncio.Handle | None = None
@@ -57,15 +59,22 @@ class WorkerConnections:
     def __repr__(self) -> str:
         return f"<WorkerConnections {' '.join(peer.key for peer in self._peers.values())}>"
 
-    def open(self, endpoints: Sequence[str]) -> None:
-        """Bind; raises `ConfigError`."""
-        self._socket.open(endpoints)
+    def open(self, endpoints: Sequence[str], *, joins: bool = False) -> None:
+        """Bind, with `joins` beside another gateway of the pool; raises `ConfigError`."""
+        self._socket.open(endpoints, joins=joins)
 
-    def bind(self) -> None:
-        """Let workers dial the endpoints again; raises `ConfigError`."""
-        self._socket.bind()
+    def step_aside(self) -> None:
+        """Let the workers dial another process; who dials this one is to try again."""
+        self._is_aside = True
+        self._post_all(Successor())
 
-    def post_all(self, message: FrameItem) -> None:
+    def step_back(self) -> None:
+        """Let workers dial this process again; raises `ConfigError`."""
+        self._is_aside = False
+        self._socket.take_back()
+        self._post_all(Stay())
+
+    def _post_all(self, message: FrameItem) -> None:
         """Send a message to every worker with this turn of the loop."""
         for peer in self._peers.values():
             self.post(peer.key, message)
@@ -206,7 +215,7 @@ class WorkerConnections:
             if not self._reception.is_refused(identity):
                 self._socket.send(identity, _RESET)
             return
-        if self._access.is_blocked(curve or hello.worker, self._now()):
+        if self._is_aside or self._access.is_blocked(curve or hello.worker, self._now()):
             self._cut(socket_of(part))
             return
         if self._reception.refuses(identity, hello, curve):

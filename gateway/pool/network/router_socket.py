@@ -13,6 +13,7 @@ import zmq
 
 from gateway.pool.network.access import PeerAccess
 from gateway.pool.network.newcomers import EVENTS, Newcomers
+from gateway.pool.network.shared_listener import can_share, listen
 from protocol.endpoint import Endpoint, bound
 from protocol.errors import ConfigError
 from protocol.wire.codec import MAX_FRAME_BYTES
@@ -47,8 +48,11 @@ class RouterSocket:
         self._monitor: zmq.Socket[bytes] | None = None
         self._again: asyncio.Handle | None = None
 
-    def open(self, endpoints: Sequence[str]) -> None:
-        """Bind to the endpoints; raises `ConfigError` with the one that cannot be had."""
+    def open(self, endpoints: Sequence[str], *, joins: bool = False) -> None:
+        """Bind to the endpoints; raises `ConfigError` with the one that cannot be had.
+
+        With `joins` another gateway of this pool may listen at the tcp endpoints too.
+        """
         parsed = bound(endpoints, has_keys=self._access.has_keys)
         self.has_tcp = any(endpoint.is_tcp for endpoint in parsed)
         if self.has_tcp:
@@ -68,7 +72,7 @@ class RouterSocket:
         self._polled = [(socket, zmq.POLLIN)]
         self._monitor = socket.get_monitor_socket(EVENTS)
         self._endpoints = parsed
-        self.bind()
+        self._bind_all(parsed, joins=joins)
         loop = asyncio.get_running_loop()
         loop.add_reader(_descriptor(socket), self.drain)
         loop.add_reader(_descriptor(self._monitor), self._read_monitor)
@@ -76,21 +80,31 @@ class RouterSocket:
         self._read_monitor()
         self._look_again()
 
-    def bind(self) -> None:
-        """Let workers dial the endpoints; raises `ConfigError` with the one that cannot be had.
+    def take_back(self) -> None:
+        """Let workers dial the paths again that another process took over; raises `ConfigError`.
+
+        A tcp endpoint was shared with that process, which has ended.
+        """
+        self._bind_all([one for one in self._endpoints if not one.is_tcp], joins=False)
+
+    def _bind_all(self, endpoints: Sequence[Endpoint], *, joins: bool) -> None:
+        """Listen at each endpoint.
 
         A path is taken over from a process that has bound it; its connections stay. (`unbind` would
         end them: to ZeroMQ they belong to the listener.)
         """
         assert self._socket is not None
-        for endpoint in self._endpoints:
-            self._bind(self._socket, endpoint)
+        for endpoint in endpoints:
+            self._bind(self._socket, endpoint, joins=joins)
 
-    def _bind(self, socket: "zmq.Socket[bytes]", endpoint: Endpoint) -> None:
+    def _bind(self, socket: "zmq.Socket[bytes]", endpoint: Endpoint, *, joins: bool) -> None:
         self._access.secure(socket, endpoint)
         try:
+            if can_share(endpoint):
+                socket.setsockopt(zmq.USE_FD, listen(endpoint, joins=joins).detach())
             socket.bind(endpoint.text)
-        except zmq.ZMQError as error:
+            socket.setsockopt(zmq.USE_FD, -1)
+        except (OSError, zmq.ZMQError) as error:
             hint = ": name an address of this host" if error.errno == errno.ENODEV else ""
             raise ConfigError(f"bind '{endpoint.text}': {error.strerror}{hint}") from error
         if endpoint.is_tcp:
