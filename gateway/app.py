@@ -110,7 +110,7 @@ def _middleware(
 ) -> list[Middleware]:
     """Return the layers around the endpoints, the outermost first; raises `ConfigError`."""
     config = service.config
-    ring = _key_ring(config)
+    ring, requests = _key_ring(config), service.pool.requests
     proxies = TrustedProxies(config.trusted_proxies, config.trusted_proxy_header)
     rules = Rules(
         isolation=config.cache_isolation,
@@ -119,7 +119,7 @@ def _middleware(
         is_page=is_page,
     )
     return [
-        Middleware(AccessMiddleware, service.metrics, config.limits, proxies),
+        Middleware(AccessMiddleware, service.metrics, config.limits, proxies, requests),
         Middleware(HostMiddleware, config, is_open=ring.is_open),
         Middleware(CorsMiddleware, config),
         Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),

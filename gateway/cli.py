@@ -60,7 +60,7 @@ def gateway(
             pool = replace(pool, log=replace(pool.log, verbosity=_VERBOSE))
         logs.configure(_process_name(pool.gateway, index), pool.log)
         if not pool.log.access:
-            logging.getLogger("gateway.http.access").setLevel(logging.WARNING)
+            logging.getLogger("gateway.requests.book").setLevel(logging.WARNING)
         if keys_on_stdin:
             pool = replace(pool, gateway=configs.load_keys(pool.gateway, _read_stdin()))
         config = of_index(configured(pool, flags), index)

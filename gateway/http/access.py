@@ -1,6 +1,6 @@
 """The outermost layer: request ids, access log, answer to unexpected exceptions, framing limits.
 
-One log line per request, when it has ended; requests of public paths are logged at DEBUG.
+`RequestBook` writes one log line a request, when it has ended.
 """
 
 import logging
@@ -18,6 +18,8 @@ from gateway.http.errors import BROKEN, RequestRefused, refused_response, task_e
 from gateway.http.origin.auth import PUBLIC_PATHS
 from gateway.http.origin.client_address import TrustedProxies
 from gateway.metrics.metrics import Metrics
+from gateway.requests.book import RequestBook
+from gateway.requests.record import REQUEST, RequestRecord
 from protocol.config.limits import LimitsConfig
 from protocol.errors import TaskError
 
@@ -25,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT = LimitsConfig()
 _NO_PROXIES = TrustedProxies()
-_SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+"""Visible ASCII: it goes into headers and log lines."""
 _CLIENT_GONE = 499
 """nginx's status for a client that left before the answer; used in log and metrics only."""
 
@@ -34,6 +37,7 @@ _CLIENT_GONE = 499
 class _AccessRecord:
     """State of one request and its answer."""
 
+    request: RequestRecord
     request_id: bytes
     send: Send
     started_at: float
@@ -69,16 +73,18 @@ class AccessMiddleware:
         metrics: Metrics,
         limits: LimitsConfig = _DEFAULT,
         proxies: TrustedProxies = _NO_PROXIES,
+        requests: RequestBook | None = None,
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._limits = limits
         self._proxies = proxies
+        self._requests = RequestBook() if requests is None else requests
         self._bounds = bounds_of(None, limits)
         self._budget = BodyBudget(limits.bodies_mib * MIB)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; sets `scope["address"]` to the address of the client."""
+        """Answer one request; sets `scope["address"]`, of the client, and `scope[REQUEST]`."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": ""})
             return
@@ -86,7 +92,10 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         scope["address"] = self._proxies.address(scope)
-        exchange = _AccessRecord(_request_id(scope), send, time.monotonic())
+        request_id, now = _request_id(scope), time.monotonic()
+        request = self._requests.begin(request_id.decode(), scope["method"], scope["path"], now)
+        scope[REQUEST] = request
+        exchange = _AccessRecord(request, request_id, send, now)
         held = scope[HELD] = self._budget.open()
         try:
             await self._answer(scope, receive, exchange)
@@ -98,18 +107,11 @@ class AccessMiddleware:
         status = exchange.status or _CLIENT_GONE
         seconds = time.monotonic() - exchange.started_at
         self._metrics.http_request(_route(scope), status, seconds)
-        logger.log(
-            logging.DEBUG if scope["path"] in PUBLIC_PATHS else logging.INFO,
-            "request",
-            extra={
-                "method": scope["method"],
-                "path": scope["path"][:200],
-                "status": status,
-                "duration_s": seconds,
-                "client": scope["address"] or None,
-                "request_id": exchange.request_id.decode(),
-            },
-        )
+        request = exchange.request
+        request.client = scope["address"]
+        request.key, request.tenant = scope.get("key", ""), scope.get("tenant", "")
+        request.is_quiet = scope["path"] in PUBLIC_PATHS
+        self._requests.over(request, status, seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: _AccessRecord) -> None:
         fault = framing_fault(scope, self._limits)
@@ -131,7 +133,7 @@ class AccessMiddleware:
                 "request failed",
                 extra={
                     "path": scope["path"][:200],
-                    "request_id": exchange.request_id.decode(),
+                    "request_id": exchange.request.request_id,
                     "action": "the client gets 500, or a cut answer if it had begun",
                 },
             )

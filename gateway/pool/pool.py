@@ -30,6 +30,8 @@ from gateway.pool.task_transport import TaskTransport
 from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.watch.activity import Activity, activity
 from gateway.pool.worker_calls import WorkerCalls
+from gateway.requests.book import RequestBook
+from gateway.requests.record import RequestRecord
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.wire import facts
@@ -52,10 +54,13 @@ class Pool:
     def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
         self._config = config
         self._metrics = metrics
+        self.requests = RequestBook()
+        """The HTTP requests whose tasks these are."""
         self._dispatcher = Dispatcher(
             queue_size=config.queue_size,
             queue_timeout_s=config.queue_timeout_s,
             settle_s=SETTLE_S,
+            on_settled=self.requests.settled,
         )
         gateway = secrets.token_hex(8)
         self._settings = ModelSettings(gateway)
@@ -108,6 +113,7 @@ class Pool:
         if self._timer is not None:
             self._timer.cancel()
         self._transport.close()
+        self.requests.close()
 
     def submit(
         self,
@@ -120,12 +126,14 @@ class Pool:
     ) -> TaskStream:
         """Give a task to a worker or to the queue; raises `TaskError` if neither takes it.
 
-        With `is_whole` the client sees nothing of the answer before all of it is there.
+        With `is_whole` the client sees nothing of the answer before all of it is there. The request
+        of `origin` pays for it; without one it is the gateway's own.
         """
-        spec = self._spec(task, model, origin or Origin(tenant=tenant), is_whole=is_whole)
+        origin = origin or Origin(tenant=tenant)
+        spec = self._spec(task, model, origin, is_whole=is_whole)
         if isinstance(task, m.Generate):
             task = dataclasses.replace(task, chain=spec.prefix.chain)
-        return self._transport.submit(task, spec)
+        return self._submit(task, spec, origin.record)
 
     def _spec(self, task: m.TaskMessage, model: str, origin: Origin, *, is_whole: bool) -> TaskSpec:
         name, slot, prefix = "", -1, Prefix()
@@ -153,6 +161,23 @@ class Pool:
             fingerprint=Fingerprint(task),
         )
 
+    def _submit(
+        self, task: m.TaskMessage, spec: TaskSpec, record: RequestRecord | None
+    ) -> TaskStream:
+        """Submit a task that a request pays for."""
+        if record is None:
+            return self._transport.submit(task, spec)
+        if isinstance(task, m.ClientTask):
+            task = dataclasses.replace(task, request_id=record.request_id)
+        self.requests.expect(record, spec.task_id)
+        try:
+            stream = self._transport.submit(task, spec)
+        except BaseException:
+            self.requests.refused(spec.task_id)
+            raise
+        self.requests.submitted(record, stream.task)
+        return stream
+
     @property
     def allowances(self) -> Allowances:
         """What keys have used of their limits."""
@@ -163,7 +188,9 @@ class Pool:
         owner = self._dispatcher.slots.owner(slot_id)
         return owner[1] if owner is not None else ""
 
-    def act_on_slot(self, task: SlotAction, slot_id: int, *, tenant: str) -> TaskStream:
+    def act_on_slot(
+        self, task: SlotAction, slot_id: int, *, tenant: str, record: RequestRecord | None = None
+    ) -> TaskStream:
         """Give an action to the worker that has the slot now; raises `TaskError`."""
         owner = self._dispatcher.slots.owner(slot_id)
         if owner is None:
@@ -180,7 +207,7 @@ class Pool:
             slot=slot,
             is_bound=True,
         )
-        return self._transport.submit(task, spec)
+        return self._submit(task, spec, record)
 
     async def end_reasoning(self, stream: TaskStream) -> bool:
         """End the reasoning of a running task; false if the task has just ended."""

@@ -216,28 +216,6 @@ class TaskStream:
             n_most=request.params.n_predict if isinstance(request, Generate) else 0,
         )
 
-    def log_end(self, finish: str, slot: int) -> None:
-        """Log how the task has ended, and the pool's id of its slot."""
-        task, answer = self.task, self.answer
-        logger.info(
-            "task ended",
-            extra={
-                "task": task.task_id,
-                "attempt": task.attempt,
-                "model": task.spec.model,
-                "worker": task.worker_name or None,
-                "slot": slot if slot >= 0 else None,
-                "route": task.route or None,
-                "n_cached": answer.n_cached,
-                "n_prompt": answer.n_prompt,
-                "n_predicted": answer.n_predicted,
-                "queue_s": task.queued_s,
-                "ttft_s": task.ttft_s,
-                "itl_s": answer.itl_s,
-                "finish": finish,
-            },
-        )
-
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():

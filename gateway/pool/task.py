@@ -13,8 +13,9 @@ from gateway.pool.recovery.answer import Answer
 from gateway.pool.recovery.suspect import Fingerprint, Suspect
 from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.trace import TaskTrace
+from gateway.requests.attempt import LOST, Attempt
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Started
+from protocol.wire.messages import Started, Terminal
 
 MAX_FAULTS = 2
 """Workers that may fail a task at one place of its answer; then the task is the cause."""
@@ -135,7 +136,7 @@ class Task:
         *("waited_s", "cancelled_at"),
         *("n_faults", "tried", "suspect", "n_proven", "n_losses", "cause", "charged"),
         *("can_be_reserved", "reserved_for", "reserved_until"),
-        *("best_cached_worker", "deferred_until"),
+        *("best_cached_worker", "deferred_until", "attempts", "n_open", "finish"),
     )
 
     def __init__(self, spec: TaskSpec, now: float) -> None:
@@ -166,8 +167,6 @@ class Task:
         """Deaths of workers in a row that had it."""
         self.cause: MoveCause | None = None
         """Why it left its last worker; None if it never did."""
-        self.charged = 0.0
-        """Tokens charged to its tenant so far."""
         self.can_be_reserved = True
         """Whether it may wait for a busy worker while another one is free."""
         self.reserved_for = ""
@@ -177,7 +176,18 @@ class Task:
         """Key of the worker with most of its prompt cached; empty is none, None not looked up."""
         self.deferred_until = math.inf
         """Until when later tasks of its tenant may go first; set when the first one does."""
+        self._open_account()
         self._reset()
+
+    def _open_account(self) -> None:
+        self.charged = 0.0
+        """Tokens charged to its tenant so far."""
+        self.attempts: list[Attempt] = []
+        """All of them, by their numbers."""
+        self.n_open = 0
+        """Those that a worker has still to end, moved ones too."""
+        self.finish = ""
+        """How it ended for who waited for it: a `Finish`, `ok`, or an error code."""
 
     def _reset(self) -> None:
         """Clear what belongs to one attempt."""
@@ -249,12 +259,15 @@ class Task:
         self.worker, self.worker_name, self.slot = worker, name, self.spec.slot
         self.route, self.assigned_at = route, now
         self.n_begun = len(self.answer.tokens)
+        self.attempts.append(Attempt(name, route, now, n_before=self.n_begun))
+        self.n_open += 1
 
     def start(self, message: Started, now: float) -> None:
         """Note that its worker has begun with it; a cancelled task stays cancelled."""
         if self.state is not TaskState.CANCELLED:
             self._become(TaskState.STARTED)
         self.started_at = now
+        self.attempts[-1].start(message, now)
         self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
         self.answer.start(message)
         if self.n_begun:
@@ -269,6 +282,8 @@ class Task:
     def requeue(self, cause: MoveCause, now: float) -> None:
         """Let another worker go on with it; without `continues` it begins anew."""
         self._become(TaskState.WAITING)
+        self.report()
+        self.attempts[-1].end = self.attempts[-1].end or cause
         self.waits_since = now
         self.cause = cause
         self.attempt += 1
@@ -279,6 +294,29 @@ class Task:
         self._reset()
         # A stream that stands still does not wait for the best place.
         self.can_be_reserved, self.deferred_until = False, -math.inf
+
+    def report(self) -> None:
+        """Note in the attempt what its deltas have brought."""
+        if self.attempts:
+            attempt = self.attempts[-1]
+            n_predicted = len(self.answer.tokens) - attempt.n_before
+            attempt.n_predicted = max(attempt.n_predicted, n_predicted)
+
+    def attempt_ended(self, number: int, message: Terminal | None, now: float) -> None:
+        """Note that a worker has ended an attempt, or with None is lost with it."""
+        attempt = self.attempts[number]
+        if number == self.attempt:
+            self.report()
+        if message is None:
+            attempt.close(LOST, now)
+        else:
+            attempt.finish(message, now)
+        self.n_open -= 1
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has ended, and what it has cost is known."""
+        return self.state is TaskState.ENDED and not self.n_open
 
     def cancel(self, now: float) -> None:
         """Give it up while its worker has it."""

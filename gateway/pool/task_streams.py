@@ -3,19 +3,17 @@
 import asyncio
 
 from gateway.metrics.metrics import Metrics
-from gateway.pool.dispatch.slot_map import SlotMap
 from gateway.pool.stream import TaskStream
 from protocol.errors import ErrorCode, shutting_down
 from protocol.wire.messages import Generate
 
 
 class TaskStreams:
-    """Keeps them until they end; counts and logs how each of them did."""
+    """Keeps them until they end; counts how each of them did."""
 
-    def __init__(self, metrics: Metrics, slots: SlotMap) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         self.by_id: dict[int, TaskStream] = {}
         self._metrics = metrics
-        self._slots = slots
         self._idle = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -28,6 +26,7 @@ class TaskStreams:
     def end(self, stream: TaskStream, finish: str) -> None:
         """Forget a stream that has ended."""
         task = stream.task
+        task.finish = str(finish)
         del self.by_id[task.task_id]
         if not self.by_id:
             self._idle.set()
@@ -37,7 +36,6 @@ class TaskStreams:
         self._metrics.ended(ended)
         if task.spec.trace is not None:
             task.spec.trace.ended(task.task_id, stream.request, ended)
-        stream.log_end(finish, self._slots.global_id(task.worker_name, task.slot))
 
     def close(self) -> None:
         """Fail those that are left."""

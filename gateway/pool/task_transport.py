@@ -43,7 +43,7 @@ class TaskTransport:
         self._dispatcher = dispatcher
         self._settings = settings
         self._metrics = metrics
-        self.streams = TaskStreams(metrics, dispatcher.slots)
+        self.streams = TaskStreams(metrics)
         self._inbox = WorkerInbox(self, self.streams, dispatcher, settings, metrics)
         self._peers = WorkerConnections(self._inbox, config, gateway, metrics.handshake_failed)
 

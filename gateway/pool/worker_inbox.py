@@ -171,7 +171,7 @@ class WorkerInbox:
                 self._performer.perform(self._dispatcher.ended(peer.key, item, now))
             case Envelope(lease, m.Malformed() as malformed):
                 self._unreadable(peer, lease.id, malformed)
-            case Envelope(_, m.Started() | m.Progress()):
+            case Envelope(_, m.Started() | m.Progress() | m.PromptRead()):
                 self._advance(peer, item, now)
             case m.Ready():
                 self._open(peer, item, now)
@@ -222,6 +222,9 @@ class WorkerInbox:
 
     def _advance(self, peer: WorkerConnection, envelope: Envelope, now: float) -> None:
         lease, message, _ = envelope
+        if isinstance(message, m.PromptRead):
+            self._dispatcher.paid(peer.key, lease, message)
+            return
         if isinstance(message, m.Started):
             is_wanted = self._dispatcher.started(peer.key, envelope, now)
         else:

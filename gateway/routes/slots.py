@@ -15,6 +15,7 @@ from gateway.api.llamacpp.slots import (
 from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
 from gateway.pool.routing.origin import read_origin
+from gateway.requests.record import REQUEST
 from gateway.routes.service import Service
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.side_tasks import SlotActed, SlotAction
@@ -43,7 +44,9 @@ class SlotEndpoints:
             await self._service.card(model, scope, receive)
         owner = scope.get("namespace", "")
         task = SlotAction(action=action, filename=filename, owner=owner, salt=origin.salt)
-        stream = self._service.pool.act_on_slot(task, slot_id, tenant=scope["tenant"])
+        stream = self._service.pool.act_on_slot(
+            task, slot_id, tenant=scope["tenant"], record=scope.get(REQUEST)
+        )
         acted = await answered(stream, receive, SlotActed)
         return json_response(slot_acted(action, slot_id, filename, acted))
 

@@ -18,7 +18,7 @@ from gateway.bench.client.connection import Client, Unanswered
 
 _MARK = "LLAMAPOOL_SOAK_MARK"
 _FAULTS = "LLAMAPOOL_FAKE_FAULTS"
-_ROUTINE = re.compile(" task ended | gateway.http.access ")
+_ROUTINE = re.compile(" request done ")
 _END = "(the log ends)"
 _SPARE_FDS = 4
 """Descriptors that a process may have more than before: sockets that are just being closed."""

@@ -7,7 +7,7 @@ Times are in seconds and end in `_s`, sizes in bytes and end in `_bytes`, counts
 
 LOG_FIELDS = {
     # who
-    "worker": "Name of a worker.",
+    "worker": "Name of a worker; in `request done` several if tasks of the request had several.",
     "workers": "Names of several workers.",
     "model": "Name of a model.",
     "models": "Names of several models.",
@@ -17,6 +17,7 @@ LOG_FIELDS = {
     "task": "Id of a task; the gateway and the workers use the same id.",
     "attempt": "How often the task was given to a worker, from 0.",
     "request_id": "Id of an HTTP request: the client's `X-Request-Id`, or a generated one.",
+    "key": "Name of the API key of a request.",
     "slot": "Id of a slot: the pool's id in the gateway's lines, the worker's own in a worker's.",
     "identity": "ZeroMQ identity of a connection that has not yet told its worker's name.",
     "epoch": "Start of a worker's process, as its `Hello` gives it.",
@@ -30,7 +31,7 @@ LOG_FIELDS = {
     "exit_code": "Exit code of a process.",
     "code": "Return code of llama.cpp.",
     "finish": "How a task ended: `eos`, `word` (a stop string), `limit`, or an error code.",
-    "route": "Why the worker was chosen.",
+    "route": "Why the worker was chosen: `prefix`, `session`, `spread`, `load`, `pinned`.",
     "order": "What the gateway asks of the supervisor: `load`, `unload` or `reload`.",
     "line": "One line of another program's output.",
     "text": "Text of a prompt, with `--verbose-prompt`.",
@@ -66,6 +67,9 @@ LOG_FIELDS = {
     "n_prompt": "Tokens of a prompt.",
     "n_cached": "Tokens of a prompt that were found in the cache.",
     "n_predicted": "Tokens that were generated.",
+    "n_tasks": "Tasks of one request, if it made several.",
+    "n_continued": "How often tasks of a request went on at another worker.",
+    "n_requests": "Requests.",
     "n_rows": "Rows of a batch.",
     "n_deaths": "Deaths of a process within the window of the restart policy.",
     "n_pending": "Tasks that a worker has received and not begun.",

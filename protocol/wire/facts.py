@@ -149,6 +149,21 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What one attempt at a task has cost its worker so far, in tokens.
+
+    Over all attempts the numbers add up to those of `Stats` with the same meaning.
+    """
+
+    n_read: int = 0
+    """Prompt tokens that were computed, and tokens that were computed again."""
+    n_cached: int = 0
+    """Tokens that were found in the cache instead."""
+    n_predicted: int = 0
+    """Tokens that were generated, without those of a worker before (`Begun`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenProb:
     """A chosen token with its likeliest rivals.
 

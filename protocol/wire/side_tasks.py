@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from protocol.wire.messages import Chat, TaskMessage, Terminal
+from protocol.wire.messages import Chat, ClientTask, TaskMessage, Terminal
 from protocol.wire.sharing import CONFIGURED, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Render(TaskMessage):
+class Render(ClientTask):
     """Write a conversation with the chat template, without running it."""
 
     chat: Chat
@@ -24,7 +24,7 @@ class Rendered(Terminal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embed(TaskMessage):
+class Embed(ClientTask):
     """Turn texts into vectors. `normalize`: -1 none, 0 max-abs int16, 2 Euclidean, p p-norm."""
 
     inputs: tuple[str | tuple[int | str, ...], ...]
@@ -46,7 +46,7 @@ class Embedded(Terminal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rerank(TaskMessage):
+class Rerank(ClientTask):
     """Judge how well each document answers a query."""
 
     query: str
@@ -78,7 +78,7 @@ class ReasoningEnded(Terminal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotAction(TaskMessage):
+class SlotAction(ClientTask):
     """Save, restore or erase the cache of the envelope's slot, once that is free."""
 
     action: str

@@ -29,6 +29,7 @@ TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
     "started": m.Started,
     "cached": Cached,
     "progress": m.Progress,
+    "prompt_read": m.PromptRead,
     "delta": m.Delta,
     "done": m.Done,
     "failed": m.Failed,

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, TaskError
+from protocol.wire.facts import Usage
 from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from worker.embedding.inputs import InputReader, MediaInput
@@ -97,7 +98,8 @@ class EmbeddingBatcher:
     # ---- the engine's thread ------------------------------------------------------------------
 
     def _call(self, job: EmbeddingJob) -> None:
-        self._engine.submit(EngineJob(job.key, lambda: self._work(job), is_heavy=True))
+        job_call = EngineJob(job.key, lambda: self._work(job), is_heavy=True, usage=job.usage)
+        self._engine.submit(job_call)
 
     def _work(self, job: EmbeddingJob) -> Terminal | None:
         """Compute one batch of any jobs; answer if this job is complete."""
@@ -135,6 +137,7 @@ class EmbeddingBatcher:
             n_embd=len(vectors) // (4 * n_vectors),
             n_tokens=(len(found.tokens),),
             is_pooled=is_pooled,
+            usage=Usage(n_read=len(found.tokens)),
         )
 
     def _forget_dropped(self) -> None:
@@ -162,6 +165,7 @@ class EmbeddingBatcher:
             return
         self._account(sum(len(piece.tokens) for piece in pieces), time.perf_counter() - start)
         for (reading, piece), answer in zip(batch, answers, strict=True):
+            reading.job.n_read += len(piece.tokens)
             if piece.is_last:
                 reading.job.store(reading.index, answer)
 

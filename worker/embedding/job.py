@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import InvalidRequest, TaskError
+from protocol.wire.facts import Usage
 from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
 from worker.engine.backend import MediaEmbedding
@@ -26,6 +27,8 @@ class EmbeddingJob:
     n_started: int = 0
     n_done: int = 0
     n_bytes: int = 0
+    n_read: int = 0
+    """Tokens that were computed."""
     vectors: list[bytes] = field(default_factory=list)
     n_tokens: list[int] = field(default_factory=list)
     error: TaskError | None = None
@@ -35,6 +38,10 @@ class EmbeddingJob:
     def __post_init__(self) -> None:
         self.vectors = [_NOTHING] * len(self.inputs)
         self.n_tokens = [0] * len(self.inputs)
+
+    def usage(self) -> Usage:
+        """Return what it has cost so far."""
+        return Usage(n_read=self.n_read)
 
     @property
     def is_over(self) -> bool:
@@ -84,6 +91,7 @@ def answer_of(job: EmbeddingJob, pooling: str) -> Terminal:
             # In a model with several classes the first value is the score.
             scores=tuple(struct.unpack_from("<f", vector)[0] for vector in vectors),
             n_tokens=sum(job.n_tokens),
+            usage=job.usage(),
         )
     is_pooled = pooling != "none"
     n_vectors = len(vectors) if is_pooled else sum(job.n_tokens)
@@ -92,4 +100,5 @@ def answer_of(job: EmbeddingJob, pooling: str) -> Terminal:
         n_embd=sum(map(len, vectors)) // (4 * max(1, n_vectors)),
         n_tokens=tuple(job.n_tokens),
         is_pooled=is_pooled,
+        usage=job.usage(),
     )

@@ -53,16 +53,18 @@ class EngineJobs:
         try:
             answer = call.work()
         except TaskError as error:
-            return [failed(call.key, error)]
+            return [failed(call.key, error, call.usage())]
         except Exception as error:
-            return [failed(call.key, self._counters.fault(call.key.id, error))]
+            fault = self._counters.fault(call.key.id, error)
+            return [failed(call.key, fault, call.usage())]
         return [] if answer is None else [Envelope(call.key, answer)]
 
-    def abort(self, key: TaskKey) -> bool:
-        """Drop the heavy job of an attempt; return whether there was one."""
-        n = len(self._heavy)
-        self._heavy = deque(call for call in self._heavy if call.key != key)
-        return len(self._heavy) < n
+    def abort(self, key: TaskKey) -> EngineJob | None:
+        """Drop the heavy job of an attempt and return it; None if there is none."""
+        found = next((call for call in self._heavy if call.key == key), None)
+        if found is not None:
+            self._heavy.remove(found)
+        return found
 
     def drop_of(self, connection: int) -> None:
         """Drop the jobs of a connection."""

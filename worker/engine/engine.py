@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import replace
 
 from protocol.errors import ErrorCode, TaskError
+from protocol.wire.facts import Usage
 from protocol.wire.messages import (
     Done,
     Envelope,
@@ -217,8 +218,10 @@ class Engine:
         waiting = [task for task in self._waiting if task.key == key]
         for task in waiting:
             self._waiting.remove(task)
-        if waiting or self._calls.abort(key):
-            self._outbox.append(Envelope(key, Done(finish=Finish.CANCELLED)))
+        job = self._calls.abort(key)
+        if waiting or job is not None:
+            usage = job.usage() if job is not None else Usage()
+            self._outbox.append(Envelope(key, Done(finish=Finish.CANCELLED, usage=usage)))
         for slot in self._busy():
             if slot.active.task.key == key:
                 self._outbox += self._results.finish(slot, Finish.CANCELLED)
@@ -253,11 +256,13 @@ class Engine:
         """End a task whose admission went wrong, however far it came."""
         if task in self._waiting:
             self._waiting.remove(task)
-        self._outbox.append(failed(task.key, error))
+        usage = Usage()
         for slot in self._busy():
             if slot.active.task is task:
+                usage = slot.active.usage
                 self.cache.cut(slot, 0)
                 self._release(slot)
+        self._outbox.append(failed(task.key, error, usage))
 
     def _start(self, task: EngineTask, slot: Slot) -> None:
         sampler = task.sampler or open_sampler(self._backend, task)
@@ -320,7 +325,7 @@ class Engine:
         if self.failure is None:
             self._outbox += [failed(key, error) for key in unbegun]
         for slot in self._busy():
-            self._outbox.append(failed(slot.active.task.key, error))
+            self._outbox.append(failed(slot.active.task.key, error, slot.active.usage))
             self._release(slot)
 
     def _inspected(self, connection: int) -> Inspected:

@@ -3,7 +3,7 @@
 import time
 
 from protocol.errors import TaskError
-from protocol.wire.messages import Delta, Done, Envelope, Finish, Progress
+from protocol.wire.messages import Delta, Done, Envelope, Finish, Progress, PromptRead
 from worker.engine.backend import Backend, BatchRow, DeadEnd, Sampled
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.prompt_logprobs import echo, is_probed, probe
@@ -24,7 +24,7 @@ class SampleProcessor:
     def take(self, slot: Slot, index: int, row: BatchRow) -> list[Envelope]:
         """Take one decoded row; return the messages of its task."""
         if slot.state is SlotState.PREFILL:
-            messages = self.progress(slot)
+            messages = [*self.progress(slot), self.read(slot)]
             if is_probed(slot):
                 probe(self._backend, slot, index, row)
             if not row.wants_logits:
@@ -39,7 +39,6 @@ class SampleProcessor:
         run = slot.active
         if run.is_resumed and slot.n_prompt_left == 0:
             slot.move(SlotState.DECODE)
-            self._counters.n_prompt += len(run.reading) - run.n_recovered
             run.go_on()
 
     def _verify(self, slot: Slot, index: int, row: BatchRow) -> list[Envelope]:
@@ -67,9 +66,8 @@ class SampleProcessor:
         return messages
 
     def _first(self, slot: Slot, index: int) -> list[Envelope]:
-        """Count the prompt, which is read now, and choose the first token unless none is wanted."""
+        """Choose the first token, unless none is wanted: the prompt is read now."""
         run = slot.active
-        self._counters.n_prompt += len(run.task.prompt) - run.n_cached
         if run.task.params.n_predict == 0:
             run.first_token_s = run.last_token_s = time.perf_counter()
             self._counters.prompt_s += run.first_token_s - run.started_s
@@ -106,8 +104,12 @@ class SampleProcessor:
 
     def _accept(self, slot: Slot, run: SlotTask, sampled: Sampled) -> list[Envelope]:
         vocabulary = self._backend.vocabulary
-        run.pending, run.last_token_s = sampled.token, time.perf_counter()
-        run.first_token_s = run.first_token_s or run.last_token_s
+        now_s = time.perf_counter()
+        if run.last_token_s:
+            self._counters.predicted_s += now_s - run.last_token_s
+        self._counters.n_predicted += 1
+        run.pending, run.last_token_s = sampled.token, now_s
+        run.first_token_s = run.first_token_s or now_s
         text = run.generation.accept(
             vocabulary.shown(sampled.token, run.task.shown),
             is_eog=vocabulary.is_eog[sampled.token],
@@ -160,6 +162,12 @@ class SampleProcessor:
         )
         return [Envelope(run.task.key, progress)]
 
+    @staticmethod
+    def read(slot: Slot) -> Envelope:
+        """Return what the prompt has cost so far, for whoever pays for it."""
+        run = slot.active
+        return Envelope(run.task.key, PromptRead(n_read=run.n_read, n_cached=run.n_reused))
+
     def _delta(
         self, slot: Slot, run: SlotTask, text: str, sampled: Sampled | None = None
     ) -> list[Envelope]:
@@ -193,8 +201,6 @@ class SampleProcessor:
         run, generation = slot.active, slot.active.generation
         assert generation.finish is not None
         timings = slot.timings()
-        self._counters.n_predicted += generation.n_predicted - run.task.n_begun
-        self._counters.predicted_s += (timings.predicted_ms - run.begun_ms) / 1e3
         n_longest = len(slot.tokens) + run.n_shifted
         self._counters.n_tokens_max = max(self._counters.n_tokens_max, n_longest)
         done = Done(
@@ -212,20 +218,28 @@ class SampleProcessor:
             biases=run.sampler.biases,
             stops=run.task.params.stop,
             backend_sampling=run.sampler.backend_sampling,
+            usage=run.usage,
         )
         return Envelope(run.task.key, done)
 
     def fail(self, slot: Slot, error: TaskError, messages: list[Envelope]) -> None:
         """End a task without a result and empty its slot, whose cells may be wrong."""
-        messages.append(failed(slot.active.task.key, error))
+        self._unread(slot.active)
+        messages.append(failed(slot.active.task.key, error, slot.active.usage))
         self._cache.cut(slot, 0)
         if slot not in self.finished:
             self.finished.append(slot)
+
+    def _unread(self, run: SlotTask) -> None:
+        """Count the time of a prompt that will not be read to its end."""
+        if not run.first_token_s:
+            self._counters.prompt_s += time.perf_counter() - run.started_s
 
     def finish(self, slot: Slot, finish: Finish) -> list[Envelope]:
         """End a slot's task: return the text that was held back and the terminal message."""
         run, generation = slot.active, slot.active.generation
         if generation.finish is not None:
             return [self._done(slot)]
+        self._unread(run)
         text = generation.end(finish)
         return [*self._delta(slot, run, text), *self._unsaid(run), self._done(slot)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from protocol.wire.facts import SlotReport, Timings, TokenProb
+from protocol.wire.facts import SlotReport, Timings, TokenProb, Usage
 from protocol.wire.messages import Envelope, Started
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
@@ -64,6 +64,10 @@ class SlotTask:
     reading: list[int] = field(default_factory=list)
     """Tokens that must be in the cache before the next token is chosen: the prompt, and what was
     generated before a preemption or by another worker."""
+    n_read: int = 0
+    """Tokens of `reading` that were computed, all that were computed twice included."""
+    n_reused: int = 0
+    """Tokens of `reading` that were found in the cache, at the beginning and later."""
     n_recovered: int = 0
     """Tokens of `reading` that a task which had begun found in the cache when it continued."""
     is_preempted: bool = False
@@ -84,6 +88,7 @@ class SlotTask:
         else:
             generation = task.begun.generation
         run = cls(task, sampler, generation, time.perf_counter(), n_cached, order=order)
+        run.n_reused = n_cached
         run.unsaid = ResponseBuffer() if task.is_held else None
         if task.begun is not None and task.begun.told.tokens:
             run.pending = task.begun.told.tokens[-1]
@@ -99,6 +104,15 @@ class SlotTask:
         self.first_token_s = self.last_token_s - begun.told.predicted_ms / 1e3
         self.started_s = self.first_token_s - begun.told.prompt_ms / 1e3
         self.begun_ms = begun.told.predicted_ms
+
+    @property
+    def usage(self) -> Usage:
+        """What it has cost so far."""
+        return Usage(
+            n_read=self.n_read,
+            n_cached=self.n_reused,
+            n_predicted=self.generation.n_predicted - self.task.n_begun,
+        )
 
     @property
     def told_cached(self) -> int:

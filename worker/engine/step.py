@@ -142,7 +142,7 @@ class Step:
             self._give_up([BatchRow(slot.id, start, (), False)], error, messages)
         else:
             slot.tokens += task.prompt[start : start + piece.n_pos]
-            self._cache.note(slot)
+            self._read(slot, piece.n_pos)
 
     # ---- the batch ----------------------------------------------------------------------------
 
@@ -166,9 +166,15 @@ class Step:
                 slot = self._slots[row.seq]
                 slot.tokens.extend(row.tokens)
                 if slot.state is SlotState.PREFILL:
-                    self._cache.note(slot)
+                    self._read(slot, len(row.tokens))
             return rows
         return []
+
+    def _read(self, slot: Slot, n: int) -> None:
+        """Count tokens of a prompt that were computed."""
+        slot.active.n_read += n
+        self._counters.n_prompt += n
+        self._cache.note(slot)
 
     def _give_up(
         self, rows: Sequence[BatchRow], error: DecodeFailed, messages: list[Envelope]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from protocol.errors import TaskError
 from protocol.wire.begun import Begun
+from protocol.wire.facts import Usage
 from protocol.wire.messages import Envelope, Failed, FrameItem, TaskKey, Terminal
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import Sampler
@@ -123,6 +124,8 @@ class EngineJob:
     """Slot that must be idle for it, or -1. It comes before the tasks that wait for the slot."""
     is_heavy: bool = False
     """It takes as long as a step: one such job is done between two steps."""
+    usage: Callable[[], Usage] = Usage
+    """Returns what the task has cost so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,13 @@ Emit = Callable[[Sequence[FrameItem]], None]
 """Takes the messages of a step; they leave at once."""
 
 
-def failed(key: TaskKey, error: TaskError) -> Envelope:
+def failed(key: TaskKey, error: TaskError, usage: Usage | None = None) -> Envelope:
     """Return the terminal message of an attempt that failed."""
-    code, message, detail = error.code, error.message, error.detail or None
-    return Envelope(key, Failed(code=code, message=message, param=error.param, detail=detail))
+    message = Failed(
+        code=error.code,
+        message=error.message,
+        param=error.param,
+        detail=error.detail or None,
+        usage=usage or Usage(),
+    )
+    return Envelope(key, message)

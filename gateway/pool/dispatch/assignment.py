@@ -67,6 +67,7 @@ class Assignment:
         worker = choice.worker
         self._placement.deferral.forget(task)
         task.assign(worker.key, worker.name, choice.reason, now)
+        choice.explain(task.attempts[-1])
         worker.take(task)
         self._n_assigned += 1
         worker.last_used = self._n_assigned

@@ -7,6 +7,8 @@ also long after the task was given up.
 Where else the state of a task is: docs/building/architecture.md.
 """
 
+from collections.abc import Callable
+
 from gateway.pool.dispatch.actions import Action, CancelTask, Deliver, Ejected, Fail
 from gateway.pool.dispatch.assignment import Assignment
 from gateway.pool.dispatch.connected_workers import ConnectedWorkers
@@ -25,7 +27,16 @@ from gateway.pool.tenants.task_queue import TaskQueue
 from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire.cached import Cached
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Done, Envelope, Failed, Heartbeat, Started, TaskKey, Terminal
+from protocol.wire.messages import (
+    Done,
+    Envelope,
+    Failed,
+    Heartbeat,
+    PromptRead,
+    Started,
+    TaskKey,
+    Terminal,
+)
 
 _WORKER_FAULTS = (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE)
 """Failures of the worker rather than of the request: another worker may well succeed."""
@@ -41,7 +52,9 @@ class Dispatcher:
         queue_timeout_s: float = 60.0,
         router: RoutingPolicy | None = None,
         settle_s: float = 0.0,
+        on_settled: Callable[[Task], None] = lambda _: None,
     ) -> None:
+        """`on_settled` is called once for each task that has ended, when its cost is known."""
         self.router = router or RoutingPolicy()
         self.draining = False
         self.queue = TaskQueue(timeout_s=queue_timeout_s)
@@ -57,8 +70,8 @@ class Dispatcher:
             self.queue, self.slots, self.workers, self.router, queue_size=queue_size
         )
         self.allowances = Allowances()
-        charges = Charges(self.queue)
-        self.book = TaskBook(self.queue, charges, self.placement.deferral, self.allowances)
+        charges, deferral = Charges(self.queue), self.placement.deferral
+        self.book = TaskBook(self.queue, charges, deferral, self.allowances, on_settled)
         self.tasks = self.book.tasks
         self._assignment = Assignment(self.book, self.placement, self.router, self.outliers)
 
@@ -181,8 +194,11 @@ class Dispatcher:
         self.outliers.gone(worker)
         if died:
             self.quarantine.died(worker.tasks, self.tasks, now)
+        for lease, moved in worker.forsaken.items():
+            self.book.attempt_ended(moved, lease.attempt, None, now)
         actions: list[Action] = []
         for task in worker.tasks.values():
+            self.book.attempt_ended(task, task.attempt, None, now)
             if task.state is TaskState.CANCELLED:
                 self.book.end(task)
             elif task.may_move:
@@ -238,6 +254,7 @@ class Dispatcher:
                 if self.outliers.read(task, now):
                     actions = self._eject(key, now)
             task.show()
+            task.attempts[-1].first_at = now
             task.n_faults = 0
         was_on_trial = task.is_on_trial
         task.n_deltas += 1
@@ -245,6 +262,14 @@ class Dispatcher:
         if task.is_read and was_on_trial:
             actions += self._assignment.pump(task.spec.model, now)
         return actions
+
+    def paid(self, key: str, lease: TaskKey, message: PromptRead) -> None:
+        """Note what a worker says that a prompt has cost so far, whoever still waits for it."""
+        task, worker = self.book.find(key, lease), self.workers.get(key)
+        if task is None and worker is not None:
+            task = worker.forsaken.get(TaskKey(lease.id, lease.attempt))
+        if task is not None:
+            task.attempts[lease.attempt].read(message)
 
     def cached(self, key: str, message: Cached) -> None:
         """Note what a worker says of its prefix cache."""
@@ -256,11 +281,15 @@ class Dispatcher:
         worker = self.workers.get(key)
         if worker is None:
             return []
-        if task is None:
-            was_forsaken = worker.relinquish(envelope.task)
-            return self._assignment.pump(worker.model, now) if was_forsaken else []
         assert isinstance(message, Terminal)
+        if task is None:
+            moved = worker.relinquish(envelope.task)
+            if moved is None:
+                return []
+            self.book.attempt_ended(moved, envelope.task.attempt, message, now)
+            return self._assignment.pump(worker.model, now)
         worker.release(task)
+        self.book.attempt_ended(task, task.attempt, message, now)
         if task.spec.takes_credit:
             self.router.ended(task, message, now)
         is_fault = isinstance(message, Failed) and message.code in _WORKER_FAULTS

@@ -1,5 +1,7 @@
 """The records of all tasks that have not ended. Pure; belongs to the dispatcher."""
 
+from collections.abc import Callable
+
 from gateway.pool.dispatch.actions import Fail
 from gateway.pool.recovery.quarantine import refusal
 from gateway.pool.routing.deferral import DeferralPolicy
@@ -8,7 +10,7 @@ from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.tenants.charges import Charges
 from gateway.pool.tenants.task_queue import TaskQueue
 from protocol.errors import TaskError
-from protocol.wire.messages import TaskKey
+from protocol.wire.messages import TaskKey, Terminal
 
 
 class TaskBook:
@@ -20,13 +22,16 @@ class TaskBook:
         charges: Charges,
         deferral: DeferralPolicy,
         allowances: Allowances,
+        on_settled: Callable[[Task], None],
     ) -> None:
+        """`on_settled` is called once for each task: it has ended, and so have all attempts."""
         self.tasks: dict[int, Task] = {}
         """Every task that has not ended, those that were cancelled included."""
         self.queue = queue
         self.charges = charges
         self._deferral = deferral
         self._allowances = allowances
+        self._on_settled = on_settled
 
     def __repr__(self) -> str:
         return f"<TaskBook tasks={len(self.tasks)} waiting={len(self.queue)}>"
@@ -56,6 +61,12 @@ class TaskBook:
         task.requeue(cause, now)
         self.queue.push(task)
 
+    def attempt_ended(self, task: Task, number: int, end: Terminal | None, now: float) -> None:
+        """Note that a worker has ended an attempt, or with None is lost with it."""
+        task.attempt_ended(number, end, now)
+        if task.is_settled:
+            self._on_settled(task)
+
     def turn_away(self, task: Task, error: TaskError) -> Fail:
         """End a task that waits."""
         self.queue.remove(task)
@@ -76,3 +87,5 @@ class TaskBook:
         del self.tasks[task.task_id]
         self._allowances.settle(task.spec.tenant, task.task_id, self.charges.total(task))
         self._deferral.forget(task)
+        if task.is_settled:
+            self._on_settled(task)

@@ -6,7 +6,7 @@ gateway counts it: taken when a task is assigned, returned by its terminal messa
 
 from enum import StrEnum
 
-from gateway.pool.task import Task, TaskSpec
+from gateway.pool.task import Task
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Heartbeat, TaskKey
 
@@ -61,7 +61,7 @@ class Worker:
         """Whether its model is unloaded: the next task loads it and waits."""
         self.tasks: dict[int, Task] = {}
         """What it has been sent and has not ended, in order of assignment."""
-        self.forsaken: dict[TaskKey, TaskSpec] = {}
+        self.forsaken: dict[TaskKey, Task] = {}
         """Attempts at tasks that went elsewhere and that it has not ended: they hold credits."""
         self.is_ejected = False
         """Whether it failed too often: it gets one task at a time, as a probe."""
@@ -207,16 +207,18 @@ class Worker:
     def forsake(self, task: Task) -> None:
         """Note that a task goes elsewhere; its credit comes back when the worker has ended it."""
         del self.tasks[task.task_id]
-        self.forsaken[TaskKey(task.task_id, task.attempt)] = task.spec
+        self.forsaken[TaskKey(task.task_id, task.attempt)] = task
 
-    def relinquish(self, key: TaskKey) -> bool:
-        """Return the credit of an attempt whose task went elsewhere; false if there is none."""
-        spec = self.forsaken.pop(TaskKey(key.id, key.attempt), None)
-        if spec is None:
-            return False
-        self.n_leases -= spec.takes_credit
-        self.n_asides -= spec.is_aside
-        return True
+    def relinquish(self, key: TaskKey) -> Task | None:
+        """Return the credit of an attempt whose task went elsewhere, and the task if there is one.
+
+        The task may have ended.
+        """
+        task = self.forsaken.pop(TaskKey(key.id, key.attempt), None)
+        if task is not None:
+            self.n_leases -= task.spec.takes_credit
+            self.n_asides -= task.spec.is_aside
+        return task
 
     def become(self, state: WorkerState) -> None:
         """Change the state; only the transitions of `_NEXT` are possible."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from protocol.wire import codec
-from protocol.wire.messages import Envelope, Generate, TaskKey, TaskMessage
+from protocol.wire.messages import ClientTask, Envelope, Generate, TaskKey, TaskMessage
 from protocol.wire.sampling import UNSET_SEED
 
 _BYTES = 12
@@ -36,6 +36,8 @@ class Fingerprint:
 
 
 def _plain(request: TaskMessage) -> TaskMessage:
+    if isinstance(request, ClientTask):
+        request = replace(request, request_id="")
     if not isinstance(request, Generate):
         return request
     params = replace(

@@ -15,6 +15,7 @@ from starlette.types import Scope
 from gateway.keys.api_key import NO_LIMITS, KeyLimits, limits_of
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
 from gateway.pool.trace import TRACE, TaskTrace
+from gateway.requests.record import REQUEST, RequestRecord
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Generate
 from protocol.wire.schema import json_type
@@ -41,6 +42,8 @@ class Origin:
     trace: TaskTrace | None = None
     label: str = ""
     """The client's user, a weaker hint of the same kind."""
+    record: RequestRecord | None = field(default=None, compare=False)
+    """The request, which pays for the tasks."""
     _prefixes: dict[tuple[int, int], Prefix] = field(default_factory=dict, compare=False)
 
     def prefix(self, task: Generate, model: str) -> Prefix:
@@ -70,13 +73,18 @@ def read_origin(scope: Scope, body: Mapping[str, Any]) -> Origin:
         session=_read_session(scope, body),
         label=_read_label(body),
         trace=scope.get(TRACE),
+        record=scope.get(REQUEST),
     )
 
 
 def plain_origin(scope: Scope) -> Origin:
     """Return whose request it is, where prompts are not reused."""
-    limits = limits_of(scope)
-    return Origin(tenant=scope["tenant"], key=scope.get("key", ""), limits=limits)
+    return Origin(
+        tenant=scope["tenant"],
+        key=scope.get("key", ""),
+        limits=limits_of(scope),
+        record=scope.get(REQUEST),
+    )
 
 
 def namespace(isolation: str, tenant: str, n_keys: int) -> str:

@@ -7,6 +7,8 @@ workers that are predicted to be about equally fast.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from operator import attrgetter
 
 from gateway.pool.dispatch.workers import Worker
 from gateway.pool.routing.index.prefix_index import Holders, PrefixIndex
@@ -16,10 +18,13 @@ from gateway.pool.routing.offers import Offer, make_offers
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
 from gateway.pool.task import RouteReason, Task, TaskSpec
+from gateway.requests.attempt import Attempt, Candidate
 from protocol.wire.cached import Cached
 from protocol.wire.messages import Done, Finish, Terminal
 
 _MAX_SESSIONS = 16384
+_MOST_TOLD = 4
+"""Compared workers of which a task keeps a note."""
 _FEW = 5
 """Workers that are looked at for each reason: what they hold, or how little they have to do."""
 _SMALL_POOL = 16
@@ -55,6 +60,17 @@ class RouteChoice:
     better: BetterWorker | None = None
     predicted_s: float = 0.0
     """Time to the first token; 0 is unknown."""
+    offers: Sequence[Offer] = ()
+    """All workers that were compared."""
+
+    def explain(self, attempt: Attempt) -> None:
+        """Write down why it was chosen, for whoever asks later."""
+        attempt.n_expected, attempt.predicted_s = self.n_cached, self.predicted_s
+        attempt.n_load = self.worker.n_load
+        attempt.rivals = [
+            Candidate(one.worker.name, one.cost_s, round(one.n_cached), one.worker.n_load)
+            for one in nsmallest(_MOST_TOLD, self.offers, key=attrgetter("cost_s"))
+        ]
 
 
 class RoutingPolicy:
@@ -135,7 +151,8 @@ class RoutingPolicy:
         best = self._best(spec, [one for one in found if rank_of(one.worker) == rank])
         better = _better(best, [offer for offer in found if not offer.worker.n_free])
         reason, n_cached = _reason(best, found), round(best.n_cached)
-        return RouteChoice(best.worker, reason, n_cached, best.n_blocks, better, best.cost_s)
+        choice = (best.worker, reason, n_cached, best.n_blocks, better, best.cost_s)
+        return RouteChoice(*choice, found)
 
     def _holding(self, workers: ModelWorkers, holders: Holders) -> list[str]:
         """Return a few of those that hold most of a prompt, of equal ones those with less load."""

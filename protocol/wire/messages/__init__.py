@@ -21,6 +21,7 @@ from protocol.wire.messages.answers import (
     Finish,
     Inspected,
     Progress,
+    PromptRead,
     Started,
     Tokenized,
     ToolCallDelta,
@@ -40,6 +41,7 @@ from protocol.wire.messages.connection import (
     Welcome,
 )
 from protocol.wire.messages.envelope import (
+    ClientTask,
     Envelope,
     FrameItem,
     Malformed,
@@ -63,6 +65,7 @@ __all__ = [
     "Bye",
     "Cancel",
     "Chat",
+    "ClientTask",
     "Delta",
     "Detokenize",
     "Detokenized",
@@ -85,6 +88,7 @@ __all__ = [
     "Opened",
     "Ping",
     "Progress",
+    "PromptRead",
     "Ready",
     "Refused",
     "Started",

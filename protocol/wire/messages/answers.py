@@ -48,6 +48,18 @@ class Progress(TaskMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRead(TaskMessage):
+    """What a prompt has cost so far; after each step that has read a part of it.
+
+    So that it is paid for if the worker dies; no client hears of it.
+    """
+
+    n_read: int
+    """As in `Usage`."""
+    n_cached: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallDelta:
     """A piece of a tool call: id and name come once, with its first piece."""
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from protocol.wire.facts import Usage
+
 
 class TaskKey(NamedTuple):
     """Names one attempt at one task."""
@@ -24,8 +26,19 @@ class TaskMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTask(TaskMessage):
+    """Base of what the request of a client asks for."""
+
+    request_id: str = ""
+    """`X-Request-Id` of the request, for log lines; empty if no client asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal(TaskMessage):
     """Base of the messages that end a task."""
+
+    usage: Usage = Usage()
+    """All that the attempt has cost, however it ended."""
 
 
 class Envelope(NamedTuple):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.wire.begun import Begun
-from protocol.wire.messages.envelope import TaskMessage
+from protocol.wire.messages.envelope import ClientTask, TaskMessage
 from protocol.wire.sampling import SamplingParams
 
 
@@ -43,7 +43,7 @@ class Infill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generate(TaskMessage):
+class Generate(ClientTask):
     """Continue a prompt. Exactly one of `prompt` and `chat` is set, unless there is a gap."""
 
     prompt: str | tuple[int | str, ...] | None = None
@@ -70,7 +70,7 @@ class Generate(TaskMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokenize(TaskMessage):
+class Tokenize(ClientTask):
     """Text (or texts and tokens mixed) to tokens; answered without a slot."""
 
     content: str | tuple[int | str, ...]
@@ -80,7 +80,7 @@ class Tokenize(TaskMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detokenize(TaskMessage):
+class Detokenize(ClientTask):
     """Tokens to text; answered without a slot."""
 
     tokens: tuple[int, ...]

@@ -37,7 +37,7 @@ def test_both_serve_and_either_tells_the_sums(serve: Serve) -> None:
     with ThreadPoolExecutor(8) as threads:
         assert set(threads.map(complete, [served] * 64)) == {200}
     assert {total(served, "llamapool_tasks_total") for _ in range(4)} == {64}
-    ended = [line for line in served.lines if "task ended" in line]
+    ended = [line for line in served.lines if "request done" in line]
     assert {line.split()[2] for line in ended} == {"gateway-0", "gateway-1"}
     served.signal(signal.SIGHUP)
     for name in ("gateway-0", "gateway-1"):

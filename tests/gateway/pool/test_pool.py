@@ -188,18 +188,6 @@ async def test_close_of_the_pool_fails_what_is_left(rig: Rig) -> None:
             await stream.receive()
 
 
-async def test_a_task_leaves_one_log_line(rig: Rig) -> None:
-    async with rig.workers(FakeOptions()):
-        await rig.generate("a b").result()
-    lines = [line for line in rig.waiter.lines if line.startswith("task ended ")]
-    assert len(lines) == 1
-    assert (
-        "model=fake worker=w0 slot=0 route=load n_cached=0 n_prompt=2 n_predicted=2 queue_s="
-        in (lines[0])
-    )
-    assert lines[0].endswith("finish=eos")
-
-
 @pytest.mark.parametrize(
     ("bind", "reason"),
     [

@@ -1,0 +1,138 @@
+"""One try at a task on one worker: where, why there, how long, and what it has cost. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from protocol.wire.facts import Usage
+from protocol.wire.messages import Done, Failed, PromptRead, Started, Terminal
+from protocol.wire.side_tasks import Embedded, Reranked
+
+LOST = "lost"
+"""How an attempt ends whose worker did not end it."""
+
+
+class Candidate(NamedTuple):
+    """A worker that was compared, as the routing policy saw it."""
+
+    worker: str
+    cost_s: float
+    """Predicted time to the first token, and what the other streams cost."""
+    n_cached: int
+    """Tokens of the prompt that should be cached there."""
+    n_load: int
+    """Tasks that it had."""
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """Written by the dispatcher; small, because the latest requests keep theirs."""
+
+    worker: str
+    route: str
+    """Why it went there (`RouteReason`)."""
+    assigned_at: float
+    n_before: int = 0
+    """Tokens of the answer that it went on from."""
+    n_expected: int = 0
+    """Prompt tokens that should have been cached there."""
+    predicted_s: float = 0.0
+    """Predicted time to the first token; 0 is unknown."""
+    n_load: int = 0
+    """Tasks that the worker had, this one not counted."""
+    rivals: Sequence[Candidate] = ()
+    """Some of the workers that were compared, the fastest first."""
+    slot: int = -1
+    started_at: float = 0.0
+    """0 until its worker has begun; so with the times below."""
+    first_at: float = 0.0
+    ended_at: float = 0.0
+    end: str = ""
+    """How it ended: as the task did (`finish`), or why it went elsewhere."""
+    n_prompt: int = 0
+    n_cached: int = 0
+    """Tokens of the prompt that were cached, as its client is told."""
+    is_told: bool = False
+    """Whether the worker has told both at the end."""
+    n_read: int = 0
+    n_reused: int = 0
+    n_predicted: int = 0
+    """These three as in `Usage`, by the last report."""
+
+    def start(self, message: Started, now: float) -> None:
+        """Note that the worker has begun."""
+        self.started_at, self.slot = now, message.slot
+        self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
+
+    def read(self, message: PromptRead) -> None:
+        """Note what the prompt has cost so far."""
+        self.n_read, self.n_reused = message.n_read, message.n_cached
+
+    def finish(self, message: Terminal, now: float) -> None:
+        """Take the worker's own account; one that a gateway made for it has none."""
+        usage = message.usage
+        if usage != Usage():
+            self.n_read = max(self.n_read, usage.n_read)
+            self.n_reused = max(self.n_reused, usage.n_cached)
+            self.n_predicted = max(self.n_predicted, usage.n_predicted)
+        match message:
+            case Done():
+                end = str(message.finish)
+                if message.n_prompt:
+                    self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
+                    self.is_told = True
+            case Failed():
+                end = str(message.code)
+            case Embedded() | Reranked():
+                end = "ok"
+                n_tokens = message.n_tokens
+                self.n_prompt = n_tokens if isinstance(n_tokens, int) else sum(n_tokens)
+            case _:
+                end = "ok"
+        self.close(end, now)
+
+    def close(self, end: str, now: float) -> None:
+        """Note its end; the first one counts."""
+        self.end = self.end or end
+        self.ended_at = now
+
+    def view(self, number: int, base_s: float) -> dict[str, Any]:
+        """Return it as JSON; times in seconds since `base_s`."""
+        return {
+            "attempt": number,
+            "worker": self.worker,
+            "slot": self.slot if self.slot >= 0 else None,
+            "end": self.end or None,
+            "why": {
+                "route": self.route or None,
+                "n_expected_cached": self.n_expected,
+                "predicted_s": _seconds(self.predicted_s),
+                "n_load": self.n_load,
+                "compared": [
+                    {
+                        "worker": one.worker,
+                        "cost_s": round(one.cost_s, 4),
+                        "n_cached": one.n_cached,
+                        "n_load": one.n_load,
+                    }
+                    for one in self.rivals
+                ],
+            },
+            "assigned_s": _since(self.assigned_at, base_s),
+            "started_s": _since(self.started_at, base_s),
+            "first_token_s": _since(self.first_at, base_s),
+            "ended_s": _since(self.ended_at, base_s),
+            "n_prompt": self.n_prompt,
+            "n_cached": self.n_cached,
+            "n_read": self.n_read,
+            "n_reused": self.n_reused,
+            "n_predicted": self.n_predicted,
+        }
+
+
+def _since(at: float, base_s: float) -> float | None:
+    return round(max(0.0, at - base_s), 4) if at else None
+
+
+def _seconds(value: float) -> float | None:
+    return round(value, 4) if value else None

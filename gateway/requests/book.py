@@ -1,0 +1,167 @@
+"""All requests of one gateway: those that are being answered, and the latest that were. Pure.
+
+Each ends with one log line, when its answer has ended and its workers have said what it has cost.
+"""
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.pool.task import Task
+from gateway.requests.record import RequestRecord, cost_of, summary
+from gateway.requests.views import finished_tasks, running_view
+from gateway.usage.entry import Tokens, UsageEntry
+
+logger = logging.getLogger(__name__)
+
+MAX_LATEST = 1000
+"""Ended requests that are remembered, a few hundred bytes each."""
+
+
+@dataclass(slots=True)
+class EndedRequest:
+    """One request that has ended."""
+
+    number: int
+    request_id: str
+    row: dict[str, Any]
+    """As in the log line."""
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    """Where its tasks went, and why."""
+
+
+class RequestBook:
+    """Told of everything by the access layer and the pool; belongs to the event loop."""
+
+    def __init__(self, pay: Callable[[UsageEntry], None] = lambda _: None) -> None:
+        self.pay = pay
+        """Takes what a request has cost."""
+        self.open_ones: dict[int, RequestRecord] = {}
+        """Those that are not settled, by their numbers, oldest first."""
+        self._by_task: dict[int, RequestRecord] = {}
+        self._latest: deque[EndedRequest] = deque(maxlen=MAX_LATEST)
+        self._numbers = itertools.count(1)
+
+    def __repr__(self) -> str:
+        return f"<RequestBook open={len(self.open_ones)} latest={len(self._latest)}>"
+
+    def begin(self, request_id: str, method: str, path: str, now: float) -> RequestRecord:
+        """Take in a request, by its head."""
+        record = RequestRecord(next(self._numbers), request_id, method, path, now)
+        self.open_ones[record.number] = record
+        return record
+
+    def expect(self, record: RequestRecord, task_id: int) -> None:
+        """Let a task that is about to be submitted count for a request."""
+        self._by_task[task_id] = record
+        record.n_unsettled += 1
+
+    def refused(self, task_id: int) -> None:
+        """Forget a task that the pool did not take."""
+        record = self._by_task.pop(task_id, None)
+        if record is not None:
+            record.n_unsettled -= 1
+
+    def submitted(self, record: RequestRecord, task: Task) -> None:
+        """Note a task that the pool has taken; it may have ended already."""
+        record.tasks.append(task)
+        record.model = record.model or task.spec.model
+
+    def settled(self, task: Task) -> None:
+        """Note that a task has ended, and that its cost is known."""
+        record = self._by_task.pop(task.task_id, None)
+        if record is None:
+            self._pay_own(task)
+            return
+        record.n_unsettled -= 1
+        if record.is_settled:
+            self._end(record)
+
+    def over(self, record: RequestRecord, status: int, duration_s: float) -> None:
+        """Note that the answer to a request has ended, or that its client has left."""
+        record.status, record.duration_s, record.is_over = status, duration_s, True
+        if record.is_settled:
+            self._end(record)
+
+    def close(self) -> None:
+        """End what is left, by what is known now: the gateway ends."""
+        for record in list(self.open_ones.values()):
+            for task in record.tasks:
+                task.report()
+            self._end(record)
+        self._by_task.clear()
+
+    def latest(self, n: int = MAX_LATEST) -> list[dict[str, Any]]:
+        """Return the rows of the latest requests that asked for a model, oldest first."""
+        rows = itertools.islice(reversed(self._latest), n)
+        return [{"number": one.number, **one.row} for one in rows][::-1]
+
+    def running(self) -> Iterator[RequestRecord]:
+        """Go through those that ask for a model and have not ended, oldest first."""
+        return (one for one in list(self.open_ones.values()) if one.model)
+
+    def find(self, request_id: str, now: float) -> list[dict[str, Any]]:
+        """Return all that is known of the requests of an id, the newest first."""
+        running = [
+            {**summary(one), **running_view(one, now)}
+            for one in self.open_ones.values()
+            if one.request_id == request_id
+        ]
+        ended = [
+            {"state": "ended", **one.row, "tasks": one.tasks}
+            for one in self._latest
+            if one.request_id == request_id
+        ]
+        return running[::-1] + ended[::-1]
+
+    def _end(self, record: RequestRecord) -> None:
+        """Log a request, let it be paid for, and remember it."""
+        del self.open_ones[record.number]
+        row = summary(record)
+        _log(row, logging.DEBUG if record.is_quiet else logging.INFO)
+        if record.tasks:
+            self.pay(record.usage())
+        if record.model:
+            row["time"] = time.time()
+            tasks = finished_tasks(record)
+            self._latest.append(EndedRequest(record.number, record.request_id, row, tasks))
+
+    def _pay_own(self, task: Task) -> None:
+        """Account for what the gateway itself has asked, such as golden prompts."""
+        cost = cost_of([task])
+        if cost != Tokens(requests=1):
+            self.pay(UsageEntry(time=time.time(), model=task.spec.model, tokens=cost))
+
+
+def _log(row: Mapping[str, Any], level: int) -> None:
+    """Write the line of a request; what is None is left out."""
+    logger.log(
+        level,
+        "request done",
+        extra={
+            "request_id": row["request_id"],
+            "key": row["key"],
+            "method": row["method"],
+            "path": row["path"],
+            "status": row["status"],
+            "duration_s": row["duration_s"],
+            "client": row["client"],
+            "model": row["model"],
+            "worker": row["worker"],
+            "route": row["route"],
+            "task": row["task"],
+            "n_tasks": row["n_tasks"],
+            "n_prompt": row["n_prompt"],
+            "n_cached": row["n_cached"],
+            "n_predicted": row["n_predicted"],
+            "n_continued": row["n_continued"],
+            "queue_s": row["queue_s"],
+            "ttft_s": row["ttft_s"],
+            "itl_s": row["itl_s"],
+            "finish": row["finish"],
+        },
+    )

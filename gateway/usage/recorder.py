@@ -1,0 +1,232 @@
+"""Brings usage from the event loop to the disk, on a thread of its own.
+
+`put` appends to a queue and never waits. What cannot be written is kept in memory as sums by day,
+key and model, whose number is bounded, and is written as soon as that is possible again; no request
+fails for it.
+"""
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from pathlib import Path
+
+from gateway.usage.database import UsageDatabase
+from gateway.usage.entry import UsageEntry
+from gateway.usage.log_file import PATTERN, UsageLog
+from protocol.config.usage_config import UsageConfig
+from protocol.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+MAX_QUEUED = 50_000
+"""Entries that wait for the thread; beyond, they are added up at once."""
+MAX_SUMS = 10_000
+"""Sums that are kept while nothing can be written; what goes beyond is kept without its key."""
+
+_GATHER_S = 0.05
+"""Entries that come so soon after one another are written together."""
+_RETRY_S = 5.0
+"""Pause after a write that failed."""
+_CLOSE_S = 5.0
+"""How long the end of the process waits for the last write."""
+_DAY_S = 86_400
+_LOST = "(beyond the bound)"
+
+
+class UsageRecorder:
+    """Writes the log and the database of one folder. `put` and `flush` belong to the loop."""
+
+    def __init__(self, folder: Path, config: UsageConfig, name: str) -> None:
+        """`name` tells the files of this process from those of others, also of earlier ones."""
+        self.folder = folder
+        self._config = config
+        self._log = UsageLog(folder, name, max_bytes=config.max_mib << 20, fsync_s=config.fsync_s)
+        self._database = UsageDatabase(folder)
+        self._lock = threading.Condition()
+        self._queue: deque[UsageEntry] = deque()
+        self._kept: dict[tuple[str, ...], UsageEntry] = {}
+        """Sums of what could not be written."""
+        self._waiters: list[Future[None]] = []
+        self._is_closing = False
+        self._is_failing = False
+        self._is_behind = False
+        """Whether the database lacks lines of the log."""
+        self._swept_on = 0
+        self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
+
+    def __repr__(self) -> str:
+        state = "failing" if self._is_failing else "well"
+        return f"<UsageRecorder {state} queued={len(self._queue)} kept={len(self._kept)}>"
+
+    def open(self) -> None:
+        """Make the folder and the database, take in what others left; raises `ConfigError`.
+
+        Blocks as long as the disk does.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._database.open()
+            for path in sorted(self.folder.glob(PATTERN)):
+                self._database.take_in(path)
+            self._database.close()  # a connection belongs to its thread
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"usage.dir {self.folder}: {error}") from error
+        self._thread.start()
+
+    def put(self, entry: UsageEntry) -> None:
+        """Count a request. Never waits for the disk."""
+        with self._lock:
+            if len(self._queue) < MAX_QUEUED:
+                self._queue.append(entry)
+            else:
+                self._keep([entry])
+            self._lock.notify()
+
+    def flush(self) -> "Future[None]":
+        """Return what is done when all that was put before is written, or could not be."""
+        waiter: Future[None] = Future()
+        with self._lock:
+            if self._is_closing or not self._thread.is_alive():
+                waiter.set_result(None)
+            else:
+                self._waiters.append(waiter)
+                self._lock.notify()
+        return waiter
+
+    def unwritten(self) -> list[UsageEntry]:
+        """List what is not on the disk: entries, or sums of them."""
+        with self._lock:
+            return [*self._kept.values(), *self._queue]
+
+    def close(self) -> None:
+        """Write the rest and end the thread; blocks for that."""
+        with self._lock:
+            self._is_closing = True
+            self._lock.notify()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S)
+        if left := self.unwritten():
+            n = sum(one.tokens.requests for one in left)
+            logger.error("usage lost", extra={"n_requests": n, "cause": "it could not be written"})
+
+    # ---- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        is_closing = False
+        while not is_closing:
+            with self._lock:
+                if not (self._queue or self._waiters or self._is_closing):
+                    self._lock.wait(self._pause_s())
+                is_hurried = bool(self._waiters or self._is_closing)
+            if not is_hurried:
+                time.sleep(_GATHER_S)
+            with self._lock:
+                is_closing = self._is_closing
+                waiters, self._waiters = self._waiters, []
+            self._turn(is_closing=is_closing)
+            for waiter in waiters:
+                waiter.set_result(None)
+        self._end()
+
+    def _pause_s(self) -> float | None:
+        """Return how long to wait for entries: until a sync or another attempt is due."""
+        if self._is_failing or self._is_behind:
+            return _RETRY_S
+        return max(_GATHER_S, self._config.fsync_s) if self._log.wants_sync else None
+
+    def _turn(self, *, is_closing: bool) -> None:
+        """Write what there is; whatever goes wrong, the entries are kept."""
+        with self._lock:
+            entries = [*self._kept.values(), *self._queue]
+            self._kept = {}
+            self._queue.clear()
+        try:
+            if entries:
+                self._log.append(b"".join([entry.line() for entry in entries]))
+                entries = []
+                self._is_behind = True
+            self._log.sync(now=is_closing)
+        except Exception as error:
+            sums = _sums(entries)  # before the loop has to wait for the lock
+            with self._lock:
+                self._keep(sums)
+            self._fails(error)
+            return
+        try:
+            self._take_in()
+        except Exception as error:
+            self._database.close()
+            self._fails(error)
+            return
+        if self._is_failing:
+            self._is_failing = False
+            logger.info("usage written again", extra={"file": self._log.path})
+
+    def _take_in(self) -> None:
+        """Bring the database up to the log; once a day remove old files."""
+        if not self._database.is_open:
+            self._database.open()
+        if self._is_behind:
+            self._database.take_in(self._log.path)
+            self._is_behind = False
+        today = int(time.time()) // _DAY_S
+        if today != self._swept_on:
+            self._swept_on = today
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove files that are older than `keep_days`, once their lines count."""
+        if not self._config.keep_days:
+            return
+        limit = time.time() - self._config.keep_days * _DAY_S
+        for path in self.folder.glob(PATTERN):
+            if path != self._log.path and path.stat().st_mtime < limit:
+                self._database.take_in(path)
+                if self._database.is_taken_in(path):
+                    path.unlink()
+                    self._database.forget(path.name)
+
+    def _keep(self, entries: Iterable[UsageEntry]) -> None:
+        """Add entries to the sums; the lock is held."""
+        for entry in entries:
+            one = entry
+            if one.group not in self._kept and len(self._kept) >= MAX_SUMS:
+                one = UsageEntry(time=one.time, key=_LOST, tokens=one.tokens)
+            before = self._kept.get(one.group)
+            self._kept[one.group] = one.merged(before) if before is not None else one
+
+    def _fails(self, error: Exception) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            logger.error(
+                "usage not written",
+                extra={
+                    "file": self._log.path,
+                    "cause": error,
+                    "action": "it is kept in memory as sums; written as soon as that is possible",
+                    "hint": "is the disk full? may this user write there?",
+                },
+            )
+        with self._lock:
+            if not self._is_closing:
+                self._lock.wait(_RETRY_S if not self._waiters else 0)
+
+    def _end(self) -> None:
+        try:
+            self._log.close()
+        except OSError as error:
+            self._fails(error)
+        self._database.close()
+
+
+def _sums(entries: Iterable[UsageEntry]) -> list[UsageEntry]:
+    """Add entries up by their groups."""
+    sums: dict[tuple[str, ...], UsageEntry] = {}
+    for one in entries:
+        before = sums.get(one.group)
+        sums[one.group] = one.merged(before) if before is not None else one
+    return list(sums.values())
