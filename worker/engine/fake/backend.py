@@ -184,7 +184,8 @@ class FakeBackend:
         self._process_faults.strike()
         n_tokens = sum(len(row.tokens) for row in rows)
         assert 0 < n_tokens <= self.n_batch, f"batch of {n_tokens} tokens"
-        if self.n_used + n_tokens > self.n_cells:
+        n_at_most = sum(map(len, self._cells.values()))  # counting shared cells once takes long
+        if n_at_most + n_tokens > self.n_cells < self.n_used + n_tokens:
             raise CacheFull
         for row in rows:
             cells = self._cells.setdefault(row.seq, [])
@@ -324,8 +325,7 @@ class FakeBackend:
     def _next_token(self, seq: int, cells: Sequence[int], sampler: FakeSampler) -> int:
         params = sampler.params
         kind, argument = self._faults.get(seq, (b"", b""))
-        start = self._generated_from(cells)
-        n_generated = len(cells) - start
+        n_generated = len(cells) - self._generated_from(cells) if kind else 0
         if kind == b"eos" and n_generated >= int(argument or 0) and not params.ignore_eos:
             return EOS
         if kind == b"say":
