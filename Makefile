@@ -31,6 +31,10 @@ export PYTHONDONTWRITEBYTECODE :=
 # A file's tests run in one process, in which they share their fixtures.
 PYTEST := $(BIN)/python -m pytest -q
 PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile
+# Many tests wait for processes that start or end: one more than cores uses the pauses.
+MORE_JOBS = $(shell echo $$(( $$(nproc) + 1 )))
+# Files with tests that run with nothing beside them; to collect all others takes ten seconds.
+ALONE = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)
 # Folders that `quick` does not even import: served pools, and the clients' own libraries.
 NOT_QUICK := tests/e2e tests/hostile tests/parity tests/gateway/clients
 
@@ -45,8 +49,8 @@ quick: lint types  ## after each edit: lint, types, and the tests without proces
 	  $(addprefix --ignore=,$(NOT_QUICK)) $(ARGS)
 
 test: dev  ## before a merge: all tests; ARGS="tests/gateway -k sse" for some
-	$(PYTEST) $(PARALLEL) -m "not model and not alone" $(ARGS) || [ $$? = 5 ]
-	$(PYTEST) -m "model or alone" $(ARGS) || [ $$? = 5 ]  # 5: ARGS chose none of them
+	$(PYTEST) $(PARALLEL:auto=$(MORE_JOBS)) -m "not alone" $(ARGS) || [ $$? = 5 ]
+	$(PYTEST) -m alone $(or $(ARGS),$(ALONE)) || [ $$? = 5 ]  # 5: ARGS chose none of them
 
 faults: dev  ## the whole fault matrix, some minutes; ARGS="A2 B" for some, ARGS=--seed=7 for others
 	$(BIN)/python -m tests.faults $(ARGS)

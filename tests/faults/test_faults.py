@@ -9,7 +9,7 @@ from gateway.soak.scene import Rehearsal
 from tests.faults.case import FaultCase, run_case
 from tests.faults.matrix import MATRIX
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 SEED = 15
 REHEARSAL = Rehearsal(SEED)
