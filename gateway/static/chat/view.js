@@ -1,7 +1,78 @@
-// The chat.
+// The chat: conversations at the side, the open one, and where one writes.
 
-import { html } from '../shared/ui.js';
+import { html, signal, useEffect, useState } from '../shared/ui.js';
+import { IconButton } from '../shared/icons.js';
+import { fragment, go, view } from '../shared/route.js';
+import { stored } from '../shared/stored.js';
+import { Composer } from './compose/composer.js';
+import { props, serverTrouble, watchServer } from './run/server.js';
+import { SettingsDialog } from './settings/dialog.js';
+import { startWith } from './settings/initial.js';
+import { said } from './show/announcer.js';
+import { MessageList } from './show/list.js';
+import { Sidebar } from './sidebar/sidebar.js';
+import { isLoaded, load, open, openChat, path } from './store/chats.js';
+
+const isSidebarWide = stored('sidebar', true);
+const isDrawerOpen = signal(false);
+const isNarrow = matchMedia('(max-width: 48rem)');
+
+function toggleSidebar() {
+  if (isNarrow.matches) isDrawerOpen.value = !isDrawerOpen.value;
+  else isSidebarWide.value = !isSidebarWide.value;
+}
+
+// The address names the open conversation once it has a message, and the other way round.
+function useAddress() {
+  const named = fragment.value;
+  const { id, createdAt } = open.value;
+  useEffect(() => {
+    if (!isLoaded.value) return;
+    isDrawerOpen.value = false;
+    if (named !== id) openChat(named);
+  }, [named, isLoaded.value]);
+  useEffect(() => {
+    if (createdAt && view.peek() === 'chat' && fragment.peek() !== id) go('chat', id);
+  }, [createdAt ? id : '']);
+}
+
+function Welcome() {
+  return html`<div class="welcome">
+    <h1>What is on your mind?</h1>
+    <p class="muted">Chats stay in this browser.</p>
+  </div>`;
+}
 
 export default function Chat() {
-  return html`<main class="chat"></main>`;
+  const [hasSettings, showSettings] = useState(false);
+  useEffect(() => {
+    load();
+    return watchServer();
+  }, []);
+  useEffect(() => startWith(props.value), [props.value]);
+  useAddress();
+  const isEmpty = isLoaded.value && !path.value.length;
+  const onKeyDown = (event) => {
+    if (event.key === 'Escape') isDrawerOpen.value = false;
+  };
+  return html`<div
+    class="chat"
+    data-sidebar=${isSidebarWide.value ? 'wide' : 'gone'}
+    data-drawer=${isDrawerOpen.value ? 'open' : 'closed'}
+    onKeyDown=${onKeyDown}
+  >
+    <${Sidebar} />
+    <div class="drawer-shade" onClick=${toggleSidebar}></div>
+    <main class=${isEmpty ? 'is-empty' : ''}>
+      <div class="chat-bar">
+        <${IconButton} icon="menu" label="Chats" onClick=${toggleSidebar} />
+        <h1 class="title">${open.value.title}</h1>
+      </div>
+      ${isEmpty ? html`<${Welcome} />` : html`<${MessageList} />`}
+      ${serverTrouble.value && html`<p class="server-trouble" role="status">${serverTrouble.value}</p>`}
+      <${Composer} onSettings=${() => showSettings(true)} />
+      <p class="read-aloud" aria-live="polite">${said.value}</p>
+    </main>
+    ${hasSettings && html`<${SettingsDialog} onClose=${() => showSettings(false)} />`}
+  </div>`;
 }

@@ -17,10 +17,15 @@ export const fragment = signal(location.hash.slice(1));
 addEventListener('popstate', follow);
 addEventListener('hashchange', follow);
 
+// Where one was last in each view.
+const places = {};
+
 function follow() {
   view.value = viewOf(location.pathname);
   fragment.value = location.hash.slice(1);
+  places[view.value] = fragment.value;
 }
+follow();
 
 export const pathOf = (name) => new URL(name === 'chat' ? './' : name, ROOT).href;
 
@@ -30,9 +35,12 @@ export function go(name, place = '') {
   follow();
 }
 
+// Goes to where one was last in a view.
+export const goBack = (name) => go(name, places[name]);
+
 // For links: a plain click goes without loading the page; with a modifier the browser decides.
-export const goOnClick = (name) => (event) => {
+export const onPlainClick = (call) => (event) => {
   if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
-  go(name);
+  call();
 };

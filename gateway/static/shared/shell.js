@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from './ui.js';
 import { IconButton } from './icons.js';
 import { KeyDialog, isKeyDialogOpen } from './key.js';
-import { goOnClick, pathOf, view } from './route.js';
+import { goBack, onPlainClick, pathOf, view } from './route.js';
 import { isKeyNeeded } from './server.js';
 import { theme } from './stored.js';
 
@@ -22,7 +22,7 @@ function Header() {
     ([name, { title }]) => html`<a
       href=${pathOf(name)}
       aria-current=${view.value === name ? 'page' : null}
-      onClick=${goOnClick(name)}
+      onClick=${onPlainClick(() => view.value !== name && goBack(name))}
     >
       ${title}
     </a>`,
@@ -55,7 +55,10 @@ function View({ name }) {
     document.title = name === 'chat' ? 'llamapool' : `${VIEWS[name].title} – llamapool`;
     VIEWS[name].load().then(
       (module) => show({ name, component: module.default, error: '' }),
-      () => show({ name, component: null, error: 'This part could not be loaded.' }),
+      (error) => {
+        console.error(error);
+        show({ name, component: null, error: 'This part could not be loaded.' });
+      },
     );
   }, [name]);
   if (shown.name !== name) return null;

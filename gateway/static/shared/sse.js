@@ -1,13 +1,16 @@
 // Server-sent events read with fetch, which can send a key, where EventSource cannot.
 
+import { RequestError } from './server.js';
+
 // Yields `{ event, data, id }` for each event, and `{ comment }` for each comment line.
+// Throws `RequestError` if the connection is lost.
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
   let fields = fresh();
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch(lost);
       if (done) return;
       const lines = (rest + value).split(/\r\n|\n|\r(?!$)/);
       rest = lines.pop();
@@ -25,6 +28,11 @@ export async function* events(response) {
   } finally {
     reader.cancel().catch(() => {}); // frees the server's side if the caller has left early
   }
+}
+
+function lost(error) {
+  if (error?.name === 'AbortError') throw error;
+  throw new RequestError('The connection to the server was lost.');
 }
 
 const fresh = () => ({ event: 'message', data: [], id: null });

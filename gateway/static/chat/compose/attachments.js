@@ -1,0 +1,62 @@
+// Pictures and sounds that go with the next message, from a dialog, the clipboard or a drop.
+
+import { signal } from '../../shared/ui.js';
+import { props } from '../run/server.js';
+
+const MOST_BYTES = 20 * 1024 * 1024;
+const PICTURES = /^image\/(png|jpeg|gif|webp|bmp)$/;
+const SOUNDS = /^audio\/(wav|x-wav|wave|mpeg|mp3)$/;
+
+export const attachments = signal([]);
+export const attachmentTrouble = signal('');
+
+// Returns what the chosen model takes, as the `accept` of a file field.
+export function accepted() {
+  const { vision, audio } = props.value?.modalities ?? {};
+  return [vision && 'image/png,image/jpeg,image/gif,image/webp,image/bmp', audio && '.wav,.mp3']
+    .filter(Boolean)
+    .join(',');
+}
+
+function refusal({ type, size, name }) {
+  const { vision, audio } = props.peek()?.modalities ?? {};
+  if (!PICTURES.test(type) && !SOUNDS.test(type)) return `${name}: neither a picture nor a WAV or MP3 sound.`;
+  if (PICTURES.test(type) && !vision) return 'This model does not see pictures.';
+  if (SOUNDS.test(type) && !audio) return 'This model does not hear sounds.';
+  if (size > MOST_BYTES) return `${name}: larger than 20 MB.`;
+  return '';
+}
+
+const urlOf = (file) =>
+  new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+
+// Takes files; says which of them the model cannot take.
+export async function attach(files) {
+  attachmentTrouble.value = '';
+  for (const file of files) {
+    const why = refusal(file);
+    if (why) {
+      attachmentTrouble.value = why;
+      continue;
+    }
+    const kind = PICTURES.test(file.type) ? 'image' : 'audio';
+    const url = await urlOf(file);
+    attachments.value = [...attachments.value, { kind, name: file.name, url }];
+  }
+}
+
+export function detach(i) {
+  attachments.value = attachments.value.filter((_, j) => j !== i);
+}
+
+export function takeAttachments() {
+  const taken = attachments.value;
+  attachments.value = [];
+  attachmentTrouble.value = '';
+  return taken;
+}

@@ -1,0 +1,22 @@
+// What a model thought before it answered: folded, with the time it took.
+
+import { html } from '../../shared/ui.js';
+import { Markdown } from './text.js';
+
+const taken = (ms) => (ms < 1000 ? 'less than a second' : `${Math.round(ms / 1000)} s`);
+
+export function Reasoning({ message, run }) {
+  const isThinking = Boolean(run) && !message.content && !message.toolCalls?.length;
+  const label = isThinking ? 'Thinking' : 'Thought for';
+  return html`<div class="reasoning">
+    <details>
+      <summary>
+        ${isThinking && html`<span class="pulse" aria-hidden="true"></span>`}
+        ${label} ${message.reasoningMs ? taken(message.reasoningMs) : ''}
+      </summary>
+      <${Markdown} text=${message.reasoning} isWhole=${!isThinking} />
+    </details>
+    ${isThinking &&
+    html`<button type="button" class="quiet" onClick=${() => run.endThoughts()}>Answer now</button>`}
+  </div>`;
+}
