@@ -13,6 +13,8 @@ from tests.e2e.conftest import toml
 from tests.e2e.process import python
 from tests.e2e.served import Served
 
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "docs" / "using" / "samples"
 ARGS = [
     "--disable-gpu",
     "--disable-quic",
@@ -35,6 +37,19 @@ async def browser() -> AsyncIterator[Browser]:
         )
         yield running
         await running.close()
+
+
+@pytest.fixture(scope="session")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Two workers with the real model, and the documents' pages beside the built-in one."""
+    folder: Path = tmp_path_factory.mktemp("www")
+    for page in (SAMPLES / "page.html", Path(__file__).parent / "jokes.html"):
+        shutil.copy(page, folder)
+    config = str(ROOT / "configs" / "cpu-tiny.toml")
+    command = ("serve", "--config", config, "--port", "0", "--path", str(folder))
+    served = Served(python("-m", "worker.cli", *command))
+    yield served.wait_until_ready()
+    served.close()
 
 
 @pytest.fixture(scope="session")

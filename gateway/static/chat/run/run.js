@@ -5,6 +5,7 @@ import { signal } from '../../shared/ui.js';
 import { request, requestJson, streamError } from '../../shared/server.js';
 import { events } from '../../shared/sse.js';
 import * as chats from '../store/chats.js';
+import { keepForReload } from '../store/rescue.js';
 import { answerForRuns } from '../store/tabs.js';
 import { Announcer } from '../show/announcer.js';
 import { Draft } from './draft.js';
@@ -17,7 +18,7 @@ const SAVE_MS = 1000;
 // Message id to its run, while the answer comes.
 export const runs = signal(new Map());
 answerForRuns((id) => runs.peek().has(id));
-addEventListener('pagehide', () => runs.peek().forEach((run) => run.save()));
+addEventListener('pagehide', () => keepForReload([...runs.peek().values()].map((run) => run.draft.shown())));
 
 class Run {
   constructor(conversation, message) {

@@ -62,6 +62,7 @@ export class MarkdownView {
     this.n = 0; // characters in blocks that stay
     this.tail = []; // elements of the last block
     this.plain = null;
+    this.env = {}; // holds what links refer to
   }
 
   show(given, isWhole) {
@@ -75,7 +76,7 @@ export class MarkdownView {
       return;
     }
     const source = text.slice(this.n);
-    const starts = startsOf(source);
+    const starts = startsOf(source, this.env);
     this.tail.forEach((one) => one.remove());
     this.tail = [];
     const offset = starts.at(-1) ?? 0;
@@ -97,7 +98,7 @@ export class MarkdownView {
       if (isLast) this.plain = view;
       return;
     }
-    const made = sanitized(md.render(source));
+    const made = sanitized(md.render(source, this.env));
     dressCode(made, !isLast || this.isWhole);
     dressMaths(made, !isLast || this.isWhole);
     const elements = [...made.childNodes];
@@ -106,12 +107,12 @@ export class MarkdownView {
   }
 }
 
-// Returns where the blocks of a text start.
-function startsOf(source) {
+// Returns where the blocks of a text start; notes in `env` what links refer to.
+function startsOf(source, env) {
   const lines = [0];
   for (let at = source.indexOf('\n'); at >= 0; at = source.indexOf('\n', at + 1)) lines.push(at + 1);
   const tokens = [];
-  md.block.parse(source, md, {}, tokens); // without the texts inside of blocks
+  md.block.parse(source, md, env, tokens); // without the texts inside of blocks
   const first = tokens.filter(({ level, map, nesting }) => level === 0 && map && nesting >= 0);
   return first.map(({ map }) => lines[map[0]] ?? 0);
 }

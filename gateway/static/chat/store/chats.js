@@ -3,6 +3,7 @@
 import { batch, computed, signal } from '../../shared/ui.js';
 import { fragment, go } from '../../shared/route.js';
 import * as database from './database.js';
+import { takeRescued } from './rescue.js';
 import { isRunningElsewhere, onChange, tellChange } from './tabs.js';
 import { branchOf, childrenOf, leafBelow, pathTo } from './tree.js';
 
@@ -41,6 +42,8 @@ async function write(changes, conversation) {
 
 // Reads what is kept, and opens the conversation that the address names.
 export async function load() {
+  const rescued = takeRescued();
+  if (rescued.length) await write({ messages: rescued }, rescued[0].conversation);
   await reloadList();
   await openChat(fragment.value);
   isLoaded.value = true;
@@ -52,7 +55,8 @@ async function reloadList() {
 
 // Opens a conversation; with an unknown id, an empty one.
 export async function openChat(id) {
-  if (id && id === open.peek().id) return;
+  const { id: now, createdAt } = open.peek();
+  if (id ? id === now : !createdAt) return; // it is open, or an empty one is
   const found = conversations.value.find((one) => one.id === id);
   const listed = found ? await database.messagesOf(id) : [];
   const settled = await Promise.all(listed.map(settledLater));
