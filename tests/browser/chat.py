@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from playwright.async_api import Locator, Page, Route, expect
+from playwright.async_api import Locator, Page, Request, Route, expect
 
 ANSWERS = "**/v1/chat/completions"
 
@@ -52,9 +52,18 @@ def written(page: Page) -> Locator:
     return answers(page).last.locator(".markdown")
 
 
+def body_of(request: Request) -> dict[str, Any]:
+    """Return the JSON object of a request."""
+    body = request.post_data_json
+    assert isinstance(body, dict)
+    return body
+
+
 def stream(*deltas: Delta, finish: str = "stop", comments: Sequence[str] = ()) -> str:
     """Write the events of an answer."""
-    chunks = [{"choices": [{"index": 0, "delta": dict(delta)}]} for delta in deltas]
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": dict(delta)}]} for delta in deltas
+    ]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
     usage = {"completion_tokens": 7, "prompt_tokens": 12}
     chunks.append({"choices": [], "usage": usage, "timings": {"predicted_per_second": 42.0}})
@@ -68,7 +77,7 @@ async def answer_with(page: Page, *bodies: str, **headers: str) -> list[dict[str
     left = list(bodies)
 
     async def fulfil(route: Route) -> None:
-        asked.append(route.request.post_data_json)
+        asked.append(body_of(route.request))
         body = left.pop(0) if len(left) > 1 else left[0]
         shown = {name.replace("_", "-"): value for name, value in headers.items()}
         await route.fulfill(body=body, content_type="text/event-stream", headers=shown)

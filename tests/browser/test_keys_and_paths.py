@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
-from tests.browser.chat import answer_with, answered, answers, message_field, questions, say, stream
+from tests.browser.chat import (
+    answer_with,
+    answered,
+    answers,
+    body_of,
+    message_field,
+    questions,
+    say,
+    stream,
+)
 from tests.browser.watched import Watched
 from tests.e2e.conftest import toml
 from tests.e2e.process import python
@@ -49,7 +58,7 @@ async def test_the_key_is_asked_for_kept_and_sent(
     await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     async with page.expect_request("**/v1/chat/completions") as coming:
         await say(page, "[[say Good day.]]")
-    asked = (await coming.value).post_data_json
+    asked = body_of(await coming.value)
     assert asked["temperature"] == 0.3
     assert asked["messages"][0] == {"role": "system", "content": "Be kind."}
     await answered(page)
