@@ -1,6 +1,7 @@
 """The slot ids of the whole pool. Pure."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class SlotMap:
         self._ranges: dict[str, range] = {}
         """In the order of their names."""
         self._models: dict[str, str] = {}
-        self._n_slots: dict[str, int] = {}
+        self._by_model: dict[str, _ModelSlots] = {}
         self._expected: set[str] = set()
         """Names of workers that are configured and were not ready yet."""
 
@@ -37,7 +38,8 @@ class SlotMap:
 
     def n_slots(self, model: str) -> int:
         """Slots of all workers of a model that have ids."""
-        return self._n_slots.get(model, 0)
+        slots = self._by_model.get(model)
+        return slots.n if slots is not None else 0
 
     def expect(self, workers: Sequence[ExpectedWorker]) -> None:
         """Keep ranges for workers that are configured, as long as they are down."""
@@ -59,13 +61,14 @@ class SlotMap:
 
     def _arrange(self, sizes: Mapping[str, int]) -> None:
         self._ranges.clear()
+        self._by_model.clear()
         start = 0
         for one in sorted(sizes, key=_natural):
             self._ranges[one] = range(start, start + sizes[one])
+            if sizes[one]:
+                model = self._by_model.setdefault(self._models[one], _ModelSlots())
+                model.add(one, self._ranges[one])
             start += sizes[one]
-        self._n_slots.clear()
-        for one, size in sizes.items():
-            self._n_slots[self._models[one]] = self._n_slots.get(self._models[one], 0) + size
 
     def forget(self, name: str) -> None:
         """Free the range of a worker that will not come back."""
@@ -85,19 +88,47 @@ class SlotMap:
 
     def owner(self, slot_id: int) -> tuple[str, str, int] | None:
         """Find the worker of an id: its name, its model, and its own number of the slot."""
-        for name, ids in self._ranges.items():
-            if slot_id in ids:
-                return name, self._models[name], slot_id - ids.start
+        for model, slots in self._by_model.items():
+            if (found := slots.find(slot_id)) is not None:
+                return found[0], model, found[1]
         return None
 
     def locate(self, model: str, slot_id: int) -> tuple[str, int]:
         """Find the worker and its own slot number for an id; ids beyond the model's slots wrap."""
-        own = [(n, r) for n, r in self._ranges.items() if self._models[n] == model]
-        for name, ids in own:
-            if slot_id in ids:
-                return name, slot_id - ids.start
-        places = [(name, i) for name, ids in own for i in range(len(ids))]
-        return places[slot_id % len(places)] if places else ("", -1)
+        slots = self._by_model.get(model)
+        if slots is None:
+            return "", -1
+        return slots.find(slot_id) or slots.place(slot_id % slots.n)
+
+
+class _ModelSlots:
+    """The slots of one model: ranges of ids that grow, one for each worker."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._workers: list[tuple[str, range]] = []
+        self._starts: list[int] = []
+        """First id of each worker."""
+        self._sums: list[int] = []
+        """Slots of all workers before it."""
+
+    def add(self, name: str, ids: range) -> None:
+        """Add the worker that comes next in the order of names."""
+        self._workers.append((name, ids))
+        self._starts.append(ids.start)
+        self._sums.append(self.n)
+        self.n += len(ids)
+
+    def find(self, slot_id: int) -> tuple[str, int] | None:
+        """Return worker and own number of an id; None if it belongs to another model."""
+        i = bisect_right(self._starts, slot_id) - 1
+        name, ids = self._workers[max(0, i)]
+        return (name, slot_id - ids.start) if slot_id in ids else None
+
+    def place(self, n: int) -> tuple[str, int]:
+        """Return worker and own number of the model's slot number `n`."""
+        i = bisect_right(self._sums, n) - 1
+        return self._workers[i][0], n - self._sums[i]
 
 
 def _natural(name: str) -> tuple[list[tuple[int, str]], str]:

@@ -1,5 +1,8 @@
 """A gateway that shares workers with others: credits as granted, demand, settings."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gateway.pool.dispatch.slot_map import ExpectedWorker, SlotMap
 from gateway.pool.model_settings import ModelSettings
 from protocol.wire.facts import SystemPrompt
@@ -188,3 +191,20 @@ def test_a_worker_may_have_other_slots_than_were_expected() -> None:
     assert slots.base("b") == 5
     slots.expect([ExpectedWorker("a", "m", 2)])
     assert slots.base("b") == 5, "what a worker says counts"
+
+
+@given(st.lists(st.tuples(st.sampled_from("mn"), st.integers(0, 4)), min_size=1, max_size=9))
+def test_every_id_has_one_slot_and_ids_beyond_wrap(workers: list[tuple[str, int]]) -> None:
+    slots = SlotMap()
+    slots.expect([ExpectedWorker(f"w-{i}", *one) for i, one in enumerate(workers)])
+    places = [(f"w-{i}", model, k) for i, (model, n) in enumerate(workers) for k in range(n)]
+    assert [slots.owner(i) for i in range(len(places))] == places
+    assert slots.owner(len(places)) is None
+    for model in "mn":
+        own = [(name, k) for name, one, k in places if one == model]
+        assert slots.n_slots(model) == len(own)
+        for i in range(2 * len(places)):
+            is_own = i < len(places) and places[i][1] == model
+            wrapped = own[i % len(own)] if own else ("", -1)
+            want = (places[i][0], places[i][2]) if is_own else wrapped
+            assert slots.locate(model, i) == want

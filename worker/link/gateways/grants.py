@@ -20,6 +20,8 @@ from protocol.wire.messages import TaskKey
 
 _USE_S = 0.1
 """A gateway uses a credit that it waits for within this time, if it can use it at all."""
+_UNCREDITED = 16
+"""Golden prompts of a rolling change that a gateway may have here at once, beyond its credits."""
 
 
 @dataclass(slots=True)
@@ -108,10 +110,17 @@ class Grants:
         if number in self._shares:
             self._shares[number].is_retired = is_retired
 
-    def take(self, key: TaskKey) -> None:
-        """Note that a task came, with the credit that its gateway had for it."""
-        if (share := self._shares.get(key.connection)) is not None:
+    def take(self, key: TaskKey) -> bool:
+        """Note that a task came, with the credit that its gateway had; false if it had none.
+
+        A few more are let in: what a gateway asks for itself needs no credit.
+        """
+        share = self._shares.get(key.connection)
+        if share is not None and len(share.held) >= share.limit + _UNCREDITED:
+            return False
+        if share is not None:
             share.held.add(key)
+        return True
 
     def end(self, key: TaskKey, *, leaves_credit: bool = False) -> bool:
         """Take the credit of a task back, unless its gateway may keep it; false if it had none."""

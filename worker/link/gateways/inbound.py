@@ -23,6 +23,9 @@ _HEARING_S = 0.05
 """Maximum time that a turn reads frames of a gateway; the rest is read in the next turn."""
 _RECALL_LIMIT_S = 10.0
 """A gateway that has not answered a recall after this time is taken for stuck."""
+_NO_CREDIT = TaskError(
+    ErrorCode.UNAVAILABLE, "the gateway has sent this worker more tasks than it has credits for"
+)
 
 
 class Speaker(Protocol):
@@ -128,8 +131,9 @@ class Inbound:
             case m.Malformed(reason=reason):
                 error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
                 self._link.say([failed(key, error)])
+            case m.Generate() if not self._sessions.grants.take(key):
+                self._link.say([failed(key, _NO_CREDIT)])
             case m.Generate():
-                self._sessions.grants.take(key)
                 self._link.say(self._tasks.take(item))
             case _:
                 self._link.say(self._tasks.take(self._sessions.settings.take(item)))

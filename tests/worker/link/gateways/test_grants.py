@@ -96,7 +96,7 @@ class GrantsMachine(RuleBasedStateMachine):
         if kind == "task":
             assert isinstance(value, TaskKey)
             self.here[value] = None
-            self.grants.take(value)
+            assert self.grants.take(value)
         elif kind == "returned":
             assert isinstance(value, int)
             self.grants.give_back(gateway.number, value)
