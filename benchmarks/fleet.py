@@ -146,11 +146,11 @@ async def reload(args: argparse.Namespace) -> Tally:
 
 async def rollout(args: argparse.Namespace) -> Tally:
     """`llamapool rollout` of all workers under load, then one with a wrong golden prompt."""
-    shape = PoolShape(engine=args.engine, n_workers=3, more=_SHORT_PROBATION)
+    shape = PoolShape(engine=args.engine, n_workers=3, more=SHORT_PROBATION)
     async with staged(shape, Rehearsal(args.seed), seed=args.seed) as scene:
         tally = await _meanwhile(scene, args.requests, _roll)
         before = await _workers(scene)
-        told = await _admin(scene, "rollout", "--golden", "Hello", *_WRONG, "--wait")
+        told = await admin(scene, "rollout", "--golden", "Hello", *_WRONG, "--wait")
         after = await _workers(scene)
         is_back = told.code == 1 and after == before
         tally.notes.append(
@@ -159,15 +159,16 @@ async def rollout(args: argparse.Namespace) -> Tally:
         return tally
 
 
-_SHORT_PROBATION = "[rollout]\nprobation_s = 1.0\n"
+SHORT_PROBATION = "[rollout]\nprobation_s = 1.0\n"
+"""Configuration of a rolling change that goes on at once."""
 _WRONG = ("--golden-answer", "no model answers this")
 
 
 async def _roll(scene: Scene) -> None:
     """Replace all workers as an admin would, in both ways."""
     for surge in ("on", "off"):
-        told = await _admin(scene, "rollout", "--golden", "Hello", "--surge", surge, "--wait")
-        found = orjson.loads((await _admin(scene, "status", "--json")).text)["rollout"]
+        told = await admin(scene, "rollout", "--golden", "Hello", "--surge", surge, "--wait")
+        found = orjson.loads((await admin(scene, "status", "--json")).text)["rollout"]
         print(
             f"--surge {surge}: {found['n_done']} of {found['n_total']} workers replaced in "
             f"{found['seconds']:g} s, {found['least_serving']} of {found['n_before']} served at "
@@ -184,7 +185,8 @@ class Told(NamedTuple):
     text: str
 
 
-async def _admin(scene: Scene, *args: str) -> Told:
+async def admin(scene: Scene, *args: str) -> Told:
+    """Run `llamapool` as the admin of the pool."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "worker.admin", *args),
         *("--runtime-dir", str(scene.pool.folder / "run")),
@@ -197,7 +199,7 @@ async def _admin(scene: Scene, *args: str) -> Told:
 
 async def _workers(scene: Scene) -> dict[str, int]:
     """Return the processes of the workers by their names."""
-    rows = orjson.loads((await _admin(scene, "status", "--json")).text)["workers"]
+    rows = orjson.loads((await admin(scene, "status", "--json")).text)["workers"]
     return {row["name"]: row["pid"] for row in rows}
 
 
