@@ -60,6 +60,8 @@ class TaskSpec:
     key: str = ""
     """Name of the API key; empty without keys, and for tasks of the gateway's own."""
     limits: KeyLimits = NO_LIMITS
+    priority: int = 0
+    """Order among the tenant's own tasks, the lower the sooner."""
     n_tokens: int = 1
     """Guessed length of the prompt, until a worker has counted it."""
     n_answer: int | None = 0

@@ -66,6 +66,7 @@ class Assignment:
         """Take the credit of a task that has just left the queue."""
         worker = choice.worker
         self._placement.deferral.forget(task)
+        self._placement.shares.assigned(task, now)
         task.assign(worker.key, worker.name, choice.reason, now)
         choice.explain(task.attempts[-1])
         worker.take(task)

@@ -70,8 +70,8 @@ class Dispatcher:
             self.queue, self.slots, self.workers, self.router, queue_size=queue_size
         )
         self.allowances = Allowances()
-        charges, deferral = Charges(self.queue), self.placement.deferral
-        self.book = TaskBook(self.queue, charges, deferral, self.allowances, on_settled)
+        charges = Charges(self.queue)
+        self.book = TaskBook(self.queue, charges, self.placement, self.allowances, on_settled)
         self.tasks = self.book.tasks
         self._assignment = Assignment(self.book, self.placement, self.router, self.outliers)
 
@@ -113,7 +113,7 @@ class Dispatcher:
         """Make room in a full queue; raises `TaskError` if there is no place for a task."""
         if not self.limits.is_full(task.spec.model):
             return []
-        if self.placement.find(task, now) is None:
+        if not self.placement.goes_now(task, now):
             return [self.book.turn_away(*self.limits.displaced_by(task))]
         task.can_be_reserved = False  # it goes at once, or not at all
         return []
@@ -126,7 +126,7 @@ class Dispatcher:
         if task.state is TaskState.WAITING:
             self.queue.remove(task)
             self.book.end(task)
-            return []
+            return self._pump_admitted(now)
         task.cancel(now)
         return [CancelTask(task.worker, task_id, task.attempt)]
 
@@ -142,9 +142,17 @@ class Dispatcher:
         for task in self.queue.expired(now):
             self.book.end(task)
             actions.append(Fail(task.task_id, self.limits.too_late(task)))
-        models |= set(self.placement.deferral.released(now))
+        models |= set(self.placement.deferral.released(now)) | self.placement.shares.held_back
+        self.placement.shares.held_back.clear()
         for model in sorted(models):
             actions += self._assignment.pump(model, now)
+        return actions + self._pump_admitted(now)
+
+    def _pump_admitted(self, now: float) -> list[Action]:
+        """Assign the tasks that may compete since another one of their tenant has ended."""
+        actions: list[Action] = []
+        while self.queue.admitted:
+            actions += self._assignment.pump(self.queue.admitted.pop(), now)
         return actions
 
     def abandon(self, model: str) -> list[Action]:
@@ -208,7 +216,7 @@ class Dispatcher:
                 actions.append(Fail(task.task_id, task.verdict()))
         actions += [*self.book.refuse_suspects(), *self._assignment.pump(worker.model, now)]
         self.connected.close(worker.model)
-        return actions
+        return actions + self._pump_admitted(now)
 
     def _eject(self, key: str, now: float) -> list[Action]:
         moved = self._assignment.move(self.workers[key], MoveCause.EJECTED, now)
@@ -297,7 +305,7 @@ class Dispatcher:
         actions = self._conclude(task, envelope, now, is_fault=is_fault)
         if is_ejected:
             actions += self._eject(key, now)
-        return actions + self._assignment.pump(worker.model, now)
+        return [*actions, *self._assignment.pump(worker.model, now), *self._pump_admitted(now)]
 
     def _conclude(
         self, task: Task, envelope: Envelope, now: float, *, is_fault: bool

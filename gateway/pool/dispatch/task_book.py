@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from gateway.pool.dispatch.actions import Fail
 from gateway.pool.recovery.quarantine import refusal
-from gateway.pool.routing.deferral import DeferralPolicy
+from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.task import MoveCause, Task, TaskState
 from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.tenants.charges import Charges
@@ -20,7 +20,7 @@ class TaskBook:
         self,
         queue: TaskQueue,
         charges: Charges,
-        deferral: DeferralPolicy,
+        placement: TaskPlacement,
         allowances: Allowances,
         on_settled: Callable[[Task], None],
     ) -> None:
@@ -29,7 +29,7 @@ class TaskBook:
         """Every task that has not ended, those that were cancelled included."""
         self.queue = queue
         self.charges = charges
-        self._deferral = deferral
+        self._placement = placement
         self._allowances = allowances
         self._on_settled = on_settled
 
@@ -58,6 +58,7 @@ class TaskBook:
     def put_back(self, task: Task, cause: MoveCause, now: float) -> None:
         """Put a task back at its place in the queue: it goes on, or begins anew."""
         self.charges.refund(task)
+        self._placement.shares.returned(task)
         task.requeue(cause, now)
         self.queue.push(task)
 
@@ -86,6 +87,8 @@ class TaskBook:
         task.end()
         del self.tasks[task.task_id]
         self._allowances.settle(task.spec.tenant, task.task_id, self.charges.total(task))
-        self._deferral.forget(task)
+        self.queue.ended(task)
+        self._placement.shares.returned(task)
+        self._placement.deferral.forget(task)
         if task.is_settled:
             self._on_settled(task)

@@ -63,6 +63,9 @@ class ModelWorkers:
         """Mask of those that have a credit."""
         self._by_load = SortedWorkers()
         self._by_asides = SortedWorkers()
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self.n_slots = self.n_free = 0
+        """Slots of all of them, and those that are free."""
 
     def put(self, worker: Worker, bit: int, load: tuple[bool, float]) -> None:
         """LoadKey a worker; `load` is whether it reads prompts, and its cost (`place_of`)."""
@@ -70,6 +73,7 @@ class ModelWorkers:
         self.bits[key] = bit
         self.ready |= bit
         self.able = self.able & ~bit | (bit if rank < NO_CREDIT else 0)
+        self._resize(key, (worker.n_slots, worker.n_free))
         self._by_load.put(key, (rank, *load, -worker.n_free, worker.n_ahead, worker.last_used))
         aside = (not worker.takes_aside, worker.is_sleeping, len(worker.tasks), worker.last_used)
         self._by_asides.put(key, aside)
@@ -79,8 +83,16 @@ class ModelWorkers:
         bit = self.bits.pop(key, 0)
         self.ready &= ~bit
         self.able &= ~bit
+        self._resize(key, (0, 0))
+        del self._sizes[key]
         self._by_load.drop(key)
         self._by_asides.drop(key)
+
+    def _resize(self, key: str, size: tuple[int, int]) -> None:
+        n_slots, n_free = self._sizes.get(key, (0, 0))
+        self._sizes[key] = size
+        self.n_slots += size[0] - n_slots
+        self.n_free += size[1] - n_free
 
     def __len__(self) -> int:
         return len(self.bits)

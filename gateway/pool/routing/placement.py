@@ -7,6 +7,7 @@ from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.deferral import DeferralPolicy
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
 from gateway.pool.task import Task, TaskSpec
+from gateway.pool.tenants.slot_shares import SlotShares
 from gateway.pool.tenants.task_queue import TaskQueue
 
 _MAX_ASKED = 32
@@ -28,6 +29,9 @@ class TaskPlacement:
         self._queue = queue
         self._router = router
         self._quarantine = quarantine
+        self.shares = SlotShares()
+        self._held_back: dict[str, bool] = {}
+        """By tenant, during one look at the queue."""
 
     def __repr__(self) -> str:
         return f"<TaskPlacement {self._queue!r} {self.deferral!r}>"
@@ -43,13 +47,32 @@ class TaskPlacement:
             n_asked += 1
             return has_rivals and n_asked <= _MAX_ASKED and self.deferral.defers(task, now)
 
+        self._held_back.clear()
         for task in self._queue.candidates(model, has_credit=bool(workers.able), defers=defers):
+            if self._is_held_back(task, now):
+                continue
             if workers.has_free and self.deferral.keeps(task, self._workers, now):
                 continue
             choice = self.find(task, now)
             if choice is not None and not self.deferral.reserves(task, choice, self._workers, now):
                 return task, choice
         return None
+
+    def goes_now(self, task: Task, now: float) -> bool:
+        """Tell whether a new task could go to a worker at once."""
+        self._held_back.clear()
+        return not self._is_held_back(task, now) and self.find(task, now) is not None
+
+    def _is_held_back(self, task: Task, now: float) -> bool:
+        """Tell whether the tenant of a task has too much to get another slot now."""
+        tenant, model = task.spec.tenant, task.spec.model
+        if tenant not in self._held_back:
+            workers = self._router.order.of(model, now)
+            waiting = self._queue.tenants(model)
+            self._held_back[tenant] = self.shares.holds_back(
+                task, waiting, workers.n_slots, workers.n_free, now
+            )
+        return self._held_back[tenant]
 
     def find(self, task: Task, now: float) -> RouteChoice | None:
         """Find the worker that a task should go to now; None if it must wait for one."""

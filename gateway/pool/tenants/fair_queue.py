@@ -1,11 +1,13 @@
-"""The order in which waiting tasks are served: FIFO within a tenant, fair by tokens between them.
+"""The order in which waiting tasks are served: by class, fair by tokens between tenants.
 
 Pure bookkeeping over task ids, without workers or a clock. Each tenant has a counter of the tokens
-that it was served (virtual service, as in the Virtual Token Counter of Sheng et al., OSDI 2024);
-the waiting tenant with the least is next. A tenant that comes back after a pause starts at the
-level of those who waited, so idling saves up nothing.
+that it was served (virtual service, as in the Virtual Token Counter of Sheng et al., OSDI 2024); of
+the waiting tenants of the highest class the one with the least is next. A tenant that comes back
+after a pause starts at the level of those who waited, so idling saves up nothing. Within a tenant
+the order is that of the requests' own priorities, then that of arrival.
 """
 
+import math
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -17,13 +19,23 @@ MAX_IDLE = 4096
 _MAX_DEFERRED = 16
 """Tasks of a tenant that may let a later one go first."""
 
+_Entry = tuple[int, int]
+"""Priority of a task, the lower the sooner, and its id."""
+
 
 @dataclass(slots=True)
 class _Line:
     """The waiting tasks of one tenant, and the tokens it was served."""
 
     level: float
-    ids: list[int] = field(default_factory=list)
+    rank: int
+    """Number of its class, the lower the sooner."""
+    entries: list[_Entry] = field(default_factory=list)
+    held: list[_Entry] = field(default_factory=list)
+    """Tasks that must wait until the tenant has fewer others."""
+
+    def __len__(self) -> int:
+        return len(self.entries) + len(self.held)
 
 
 class FairQueue:
@@ -41,7 +53,7 @@ class FairQueue:
         return self._n_waiting
 
     def __repr__(self) -> str:
-        waiting = " ".join(f"{name or '-'}:{len(one.ids)}" for name, one in self._waiting.items())
+        waiting = " ".join(f"{name or '-'}:{len(one)}" for name, one in self._waiting.items())
         return f"<FairQueue {self._n_waiting} waiting {waiting}>".replace(" >", ">")
 
     @property
@@ -51,30 +63,54 @@ class FairQueue:
 
     def shares(self) -> Mapping[str, int]:
         """Count the waiting tasks of each tenant that has any."""
-        return {tenant: len(line.ids) for tenant, line in self._waiting.items()}
+        return {tenant: len(line) for tenant, line in self._waiting.items()}
+
+    def longest(self, rank: int) -> str | None:
+        """Return the tenant with most waiting tasks, of the lowest class that is at most `rank`."""
+        lines = {name: line for name, line in self._waiting.items() if line.rank >= rank}
+        return max(lines, key=lambda name: (lines[name].rank, len(lines[name])), default=None)
+
+    def rank(self, tenant: str) -> int:
+        """Return the class of a waiting tenant."""
+        return self._waiting[tenant].rank
 
     def newest(self, tenant: str) -> int:
-        """Return the task that a waiting tenant submitted last."""
-        return self._waiting[tenant].ids[-1]
+        """Return the task that a waiting tenant would be served last."""
+        line = self._waiting[tenant]
+        return (line.held or line.entries)[-1][1]
 
-    def push(self, tenant: str, task_id: int) -> None:
+    def push(
+        self, tenant: str, task_id: int, *, priority: int = 0, rank: int = 1, is_held: bool = False
+    ) -> None:
         """Add a task at its place in the tenant's order; one that comes back is first again."""
         line = self._waiting.get(tenant)
         if line is None:
             floor = min((one.level for one in self._waiting.values()), default=self._floor)
-            line = self._waiting[tenant] = _Line(max(self._idle.pop(tenant, 0.0), floor))
-        insort(line.ids, task_id)
+            line = _Line(max(self._idle.pop(tenant, 0.0), floor), rank)
+            self._waiting[tenant] = line
+        line.rank = rank
+        insort(line.held if is_held else line.entries, (priority, task_id))
         self._n_waiting += 1
 
+    def first_held(self, tenant: str) -> _Entry | None:
+        """Return the held task of a tenant that would be next."""
+        line = self._waiting.get(tenant)
+        return line.held[0] if line is not None and line.held else None
+
+    def admit(self, tenant: str) -> None:
+        """Let the first held task of a tenant compete."""
+        line = self._waiting[tenant]
+        insort(line.entries, line.held.pop(0))
+
     def candidates(self, defers: Callable[[int], bool]) -> Iterator[int]:
-        """Yield tasks in the order of service, the least served tenant's first.
+        """Yield tasks in the order of service.
 
         A task that defers comes after those of its own tenant that do not. The queue must not
         change between two of them.
         """
-        for _, line in sorted(self._waiting.items(), key=lambda item: item[1].level):
+        for line in sorted(self._waiting.values(), key=lambda line: (line.rank, line.level)):
             deferred: list[int] = []
-            for task_id in line.ids:
+            for _, task_id in line.entries:
                 if not defers(task_id):
                     yield task_id
                     continue
@@ -83,17 +119,34 @@ class FairQueue:
                     break
             yield from deferred
 
-    def serve(self, tenant: str, task_id: int) -> None:
+    def position(self, tenant: str, entry: _Entry, cost: float) -> int:
+        """Estimate how many tasks are served until it is this one's turn; 1 is next.
+
+        Every waiting task is taken to cost as many tokens as this one.
+        """
+        own = self._waiting[tenant]
+        n_own = sum(one < entry for one in own.entries) + sum(one < entry for one in own.held)
+        turn = own.level + n_own * cost
+        n_before = n_own
+        for name, line in self._waiting.items():
+            if name != tenant and line.rank < own.rank:
+                n_before += len(line.entries)
+            elif name != tenant and line.rank == own.rank:
+                n_sooner = math.ceil((turn - line.level) / max(cost, 1.0))
+                n_before += min(len(line.entries), max(0, n_sooner))
+        return n_before + 1
+
+    def serve(self, tenant: str, task_id: int, priority: int = 0) -> None:
         """Take out a task that goes to a worker."""
         self._floor = max(self._floor, self._waiting[tenant].level)
-        self.remove(tenant, task_id)
+        self.remove(tenant, task_id, priority)
 
-    def remove(self, tenant: str, task_id: int) -> None:
+    def remove(self, tenant: str, task_id: int, priority: int = 0) -> None:
         """Take out a task that waits no longer."""
-        line = self._waiting[tenant]
-        line.ids.remove(task_id)
+        line, entry = self._waiting[tenant], (priority, task_id)
+        (line.entries if entry in line.entries else line.held).remove(entry)
         self._n_waiting -= 1
-        if not line.ids:
+        if not len(line):
             del self._waiting[tenant]
             self._rest(tenant, line.level)
 

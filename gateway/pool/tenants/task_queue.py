@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from gateway.pool.task import Task
 from gateway.pool.tenants.fair_queue import FairQueue
+from gateway.pool.tenants.tenant_turns import TenantTurns
 
 
 class TaskQueue:
@@ -22,6 +23,9 @@ class TaskQueue:
         """Tasks that any worker with a credit may run, by model, in order of arrival."""
         self._bound: dict[str, dict[int, Task]] = {}
         """Tasks that need a credit of one worker, by its name."""
+        self.turns = TenantTurns()
+        self.admitted: set[str] = set()
+        """Models of tasks that were held and compete now: whoever assigns tasks empties it."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -57,6 +61,10 @@ class TaskQueue:
         """Count the waiting tasks of each tenant that has any, by model."""
         return {model: dict(queue.shares()) for model, queue in self._queues.items() if len(queue)}
 
+    def tenants(self, model: str) -> Collection[str]:
+        """Return the tenants of which a task of this model waits."""
+        return self._queues[model].shares().keys()
+
     def depth(self, model: str) -> int:
         """Count the waiting tasks of one model."""
         return len(self._queues[model])
@@ -64,16 +72,26 @@ class TaskQueue:
     def displaced_by(self, task: Task) -> Task | None:
         """Find the task that gives its place in a full queue to this one; None if none has to.
 
-        It is the newest of the tenant with most waiting tasks, if that tenant has at least two
-        more than this task's (longest queue drop): a tenant that waits alone may fill the queue,
-        and one that comes late still gets an equal share of it.
+        It is the last one of a tenant of a lower class, or of the tenant with most waiting tasks,
+        if that tenant has at least two more than this task's (longest queue drop): a tenant that
+        waits alone may fill the queue, and one that comes late still gets an equal share of it.
         """
-        queue = self._queues[task.spec.model]
+        queue, spec = self._queues[task.spec.model], task.spec
+        longest = queue.longest(spec.limits.priority)
+        if longest is None:
+            return None
         shares = queue.shares()
-        longest = max(shares, key=lambda tenant: shares[tenant], default=None)
-        if longest is None or shares[longest] < shares.get(task.spec.tenant, 0) + 2:
+        is_lower = queue.rank(longest) > spec.limits.priority
+        if not is_lower and shares[longest] < shares.get(spec.tenant, 0) + 2:
             return None
         return self._tasks[queue.newest(longest)]
+
+    def position(self, task: Task, usual_answer: int) -> int:
+        """Estimate how many tasks of its model are served until it is a waiting task's turn."""
+        spec = task.spec
+        answer = usual_answer if spec.n_answer is None else min(spec.n_answer, usual_answer)
+        cost = spec.n_tokens + answer
+        return self._queues[spec.model].position(spec.tenant, (spec.priority, task.task_id), cost)
 
     def open(self, model: str) -> None:
         """Make a model known: its tasks may wait from now on."""
@@ -86,21 +104,53 @@ class TaskQueue:
 
     def push(self, task: Task) -> None:
         """Add a task; one that comes back gets its old place among its tenant's."""
-        self._queues[task.spec.model].push(task.spec.tenant, task.task_id)
+        spec = task.spec
+        is_held = not self.turns.take(task)
+        self._queues[spec.model].push(
+            spec.tenant,
+            task.task_id,
+            priority=spec.priority,
+            rank=spec.limits.priority,
+            is_held=is_held,
+        )
         self._tasks[task.task_id] = task
-        self._n_special += task.spec.is_special
-        if (place := self._place(task)) is not None:
-            place[task.task_id] = task
+        self._n_special += spec.is_special
+        if not is_held:
+            self._compete(task)
 
     def remove(self, task: Task) -> None:
         """Take out a task that waits no longer."""
-        self._queues[task.spec.model].remove(task.spec.tenant, task.task_id)
+        spec = task.spec
+        self._queues[spec.model].remove(spec.tenant, task.task_id, spec.priority)
         self._drop(task)
 
     def serve(self, task: Task) -> None:
         """Take out a task because it is its tenant's turn."""
-        self._queues[task.spec.model].serve(task.spec.tenant, task.task_id)
+        spec = task.spec
+        self._queues[spec.model].serve(spec.tenant, task.task_id, spec.priority)
         self._drop(task)
+
+    def ended(self, task: Task) -> None:
+        """Note that a task has ended: another one of its tenant may compete for it."""
+        if self.turns.give_back(task):
+            self.admit(task.spec.tenant)
+
+    def admit(self, tenant: str) -> None:
+        """Let held tasks of a tenant compete as far as its limit allows."""
+        while (found := self._first_held(tenant)) is not None and self.turns.take(found):
+            self._queues[found.spec.model].admit(tenant)
+            self._compete(found)
+            self.admitted.add(found.spec.model)
+
+    def _first_held(self, tenant: str) -> Task | None:
+        """Find the held task of a tenant that is next, whatever its model."""
+        held = (queue.first_held(tenant) for queue in self._queues.values())
+        first = min((entry for entry in held if entry is not None), default=None)
+        return self._tasks[first[1]] if first is not None else None
+
+    def _compete(self, task: Task) -> None:
+        if (place := self._place(task)) is not None:
+            place[task.task_id] = task
 
     def candidates(
         self, model: str, *, has_credit: bool, defers: Callable[[Task], bool]
@@ -135,7 +185,7 @@ class TaskQueue:
         del self._tasks[task.task_id]
         self._n_special -= task.spec.is_special
         if (place := self._place(task)) is not None:
-            del place[task.task_id]
+            place.pop(task.task_id, None)
             if not place and task.spec.worker:
                 del self._bound[task.spec.worker]
 

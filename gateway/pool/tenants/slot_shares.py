@@ -1,0 +1,98 @@
+"""Keeps a few slots back from tenants that have more than their share, for those that have less.
+
+Pure bookkeeping. Without it one tenant that always waits takes every slot in the moment in which it
+becomes free, and whoever asks for one thing at a time waits each time until another task ends. What
+that costs: up to an eighth of the slots stays free, while tenants that asked within the last
+seconds have nothing in the queue and only tenants above their share wait.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection
+
+from gateway.pool.task import Task
+
+_RECENT_S = 5.0
+"""How long a tenant counts after its last task, so that its next one finds a slot."""
+_SLOTS_PER_RESERVE = 8
+_FEWEST_SLOTS = 4
+"""With fewer slots none is kept back: it would be a large part of the pool."""
+
+
+class _ModelShares:
+    """Who has the slots of one model."""
+
+    def __init__(self) -> None:
+        self.n_tasks: Counter[str] = Counter()
+        self.seen_at: OrderedDict[str, float] = OrderedDict()
+        """When each tenant's number of tasks changed last, the longest ago first."""
+
+    def note(self, tenant: str, n: int, now: float) -> None:
+        self.n_tasks[tenant] += n
+        if not self.n_tasks[tenant]:
+            del self.n_tasks[tenant]
+        self.seen_at[tenant] = now
+        self.seen_at.move_to_end(tenant)
+
+    def present(self, now: float) -> list[str]:
+        """List the tenants that have a slot, or had one a moment ago."""
+        while self.seen_at:
+            tenant, at = next(iter(self.seen_at.items()))
+            if at + _RECENT_S > now:
+                break
+            del self.seen_at[tenant]
+        return list(self.n_tasks.keys() | self.seen_at.keys())
+
+
+class SlotShares:
+    """The tasks of each tenant that have a slot, by model."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, _ModelShares] = {}
+        self._counted: set[int] = set()
+        self._now = 0.0
+        self.held_back: set[str] = set()
+        """Models of which a task was held back; they are looked at again with the clock."""
+
+    def __repr__(self) -> str:
+        told = " ".join(f"{model}:{dict(one.n_tasks)}" for model, one in self._models.items())
+        return f"<SlotShares {told}>"
+
+    def assigned(self, task: Task, now: float) -> None:
+        """Count a task that goes to a worker."""
+        self._now = now
+        if task.spec.takes_credit:
+            self._counted.add(task.task_id)
+            model = self._models.setdefault(task.spec.model, _ModelShares())
+            model.note(task.spec.tenant, 1, now)
+
+    def returned(self, task: Task) -> None:
+        """Forget a task that has ended, or that goes back to the queue."""
+        if task.task_id in self._counted:
+            self._counted.remove(task.task_id)
+            self._models[task.spec.model].note(task.spec.tenant, -1, self._now)
+
+    def holds_back(
+        self, task: Task, waiting: Collection[str], n_slots: int, n_free: int, now: float
+    ) -> bool:
+        """Tell whether a task must leave the free slots to others.
+
+        `waiting` are the tenants that have tasks in the queue of its model.
+        """
+        self._now = now
+        spec = task.spec
+        model = self._models.get(spec.model)
+        if model is None or not spec.takes_credit or n_slots < _FEWEST_SLOTS:
+            return False
+        n_own, reserve = model.n_tasks[spec.tenant], -(-n_slots // _SLOTS_PER_RESERVE)
+        if not n_own or n_free > reserve:
+            return False
+        present = model.present(now)
+        others = [name for name in present if name != spec.tenant]
+        if (n_own + 1) * (len(others) + 1) <= n_slots:
+            return False  # it stays within its share
+        n_light = sum(name not in waiting for name in others)
+        if n_free > min(reserve, n_light):
+            return False
+        if n_light:
+            self.held_back.add(spec.model)
+        return n_light > 0

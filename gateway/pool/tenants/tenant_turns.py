@@ -1,0 +1,62 @@
+"""How many tasks of a tenant run or compete for slots, where its key bounds their number. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gateway.pool.task import Task
+
+
+class TurnsElsewhere(NamedTuple):
+    """What the other gateways of the host have of one tenant."""
+
+    n_tasks: int
+    """Tasks that run or compete there."""
+    n_gateways: int
+    """Gateways that have any task of it, waiting ones included."""
+
+
+class TenantTurns:
+    """Counts the tasks of tenants whose limit is not 0."""
+
+    def __init__(self) -> None:
+        self._of_tasks: set[int] = set()
+        self._n_tasks: Counter[str] = Counter()
+        self.elsewhere: Mapping[str, TurnsElsewhere] = {}
+
+    def __repr__(self) -> str:
+        return f"<TenantTurns {dict(self._n_tasks)}>"
+
+    @property
+    def n_tasks(self) -> Mapping[str, int]:
+        """The tasks of each tenant that has any."""
+        return self._n_tasks
+
+    def take(self, task: Task) -> bool:
+        """Count a task, if its tenant may have one more; one that comes back is counted already."""
+        limit, tenant = task.spec.limits.concurrent, task.spec.tenant
+        if not limit or task.task_id in self._of_tasks:
+            return True
+        if self._n_tasks[tenant] >= self._allowed(tenant, limit):
+            return False
+        self._of_tasks.add(task.task_id)
+        self._n_tasks[tenant] += 1
+        return True
+
+    def give_back(self, task: Task) -> bool:
+        """Forget a task that has ended; false if it was not counted."""
+        if task.task_id not in self._of_tasks:
+            return False
+        tenant = task.spec.tenant
+        self._of_tasks.remove(task.task_id)
+        self._n_tasks[tenant] -= 1
+        if not self._n_tasks[tenant]:
+            del self._n_tasks[tenant]
+        return True
+
+    def _allowed(self, tenant: str, limit: int) -> int:
+        """Return what a limit leaves to this gateway: never less than its share."""
+        others = self.elsewhere.get(tenant)
+        if others is None:
+            return limit
+        return max(limit - others.n_tasks, limit // (1 + others.n_gateways), 1)
