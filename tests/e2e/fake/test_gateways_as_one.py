@@ -48,8 +48,13 @@ def test_both_serve_and_either_tells_the_sums(serve: Serve) -> None:
     assert served.survivors() == []
 
 
-def test_one_dies_and_the_other_goes_on(serve: Serve) -> None:
-    served = serve({"count": 2, "fake_step_ms": 5}, gateway=TWO).wait_until_ready()
+@pytest.fixture(scope="module")
+def served(serve_all: Serve) -> Served:
+    """A pool of two gateways for tests that leave two."""
+    return serve_all({"count": 2, "fake_step_ms": 10}, gateway=TWO).wait_until_ready()
+
+
+def test_one_dies_and_the_other_goes_on(served: Served) -> None:
     killed = served.pid_of("gateway-1")
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(complete, served) for _ in range(64)]
@@ -61,8 +66,7 @@ def test_one_dies_and_the_other_goes_on(serve: Serve) -> None:
     assert "process died child=gateway-0" not in served.text
 
 
-def test_an_answer_is_controlled_through_any_gateway(serve: Serve) -> None:
-    served = serve({"fake_step_ms": 20}, gateway=TWO).wait_until_ready()
+def test_an_answer_is_controlled_through_any_gateway(served: Served) -> None:
     body = {
         "messages": [{"role": "user", "content": "Hello"}],
         "max_tokens": 200,

@@ -278,16 +278,22 @@ def test_wrong_key_is_401(serve: Serve, tmp_path: Path) -> None:
         again.close()
 
 
-def test_client_that_leaves_its_stream_frees_the_slot(serve: Serve) -> None:
-    served = serve({"n_slots": 1, **SLOW}).wait_until_ready()
+@pytest.fixture(scope="module")
+def narrow(serve_all: Serve) -> Served:
+    """A pool of one slot, for tests that leave it free."""
+    return serve_all({"n_slots": 1, **SLOW}).wait_until_ready()
+
+
+def test_client_that_leaves_its_stream_frees_the_slot(narrow: Served) -> None:
+    served = narrow
     with served.stream("endless", n_predict=100_000) as stream:
         next(stream)
         assert not served.is_idle()
     assert eventually(served.is_idle)
 
 
-def test_client_that_leaves_while_it_waits_frees_the_slot(serve: Serve) -> None:
-    served = serve({"n_slots": 1, **SLOW}).wait_until_ready()
+def test_client_that_leaves_while_it_waits_frees_the_slot(narrow: Served) -> None:
+    served = narrow
     with pytest.raises(httpx.ReadTimeout):
         body = {"prompt": "endless", "n_predict": 100_000}
         httpx.post(f"{served.url}/completion", json=body, timeout=0.5)
