@@ -35,8 +35,9 @@ PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile
 MORE_JOBS = $(shell echo $$(( $$(nproc) + 1 )))
 # Files with tests that run with nothing beside them; to collect all others takes ten seconds.
 ALONE = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)
-# Folders that `quick` does not even import: served pools, and the clients' own libraries.
-NOT_QUICK := tests/e2e tests/hostile tests/parity tests/gateway/clients
+# Folders that `quick` does not even import: other programs, and the clients' own libraries.
+NOT_QUICK := tests/browser tests/deploy tests/e2e tests/hostile tests/monitoring tests/parity \
+  tests/gateway/clients
 
 .PHONY: help serve quick test faults check lint types format clean build dev install uninstall deb
 .DEFAULT_GOAL := serve

@@ -1,20 +1,25 @@
 """Clients as people use them, against a whole pool: two vendors' libraries, curl, Node's fetch."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from anthropic import Anthropic
-from openai import OpenAI
 
+from tests import vendors
 from tests.e2e.process import python
 from tests.e2e.served import Served
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic
+    from openai import OpenAI
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -43,14 +48,14 @@ def pool() -> Iterator[Served]:
 @pytest.fixture
 def openai(pool: Served) -> Iterator[OpenAI]:
     """OpenAI's client."""
-    with OpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0) as client:
+    with vendors.openai.OpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
 def anthropic(pool: Served) -> Iterator[Anthropic]:
     """Anthropic's client."""
-    with Anthropic(base_url=pool.url, api_key="none", max_retries=0) as client:
+    with vendors.anthropic.Anthropic(base_url=pool.url, api_key="none", max_retries=0) as client:
         yield client
 
 

@@ -1,20 +1,25 @@
 """The whole pool on the real default model, asked by the official OpenAI client."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, OpenAI, Stream
 from pydantic import BaseModel, Field
 
+from tests import vendors
 from tests.e2e.process import python
 from tests.e2e.served import Served, eventually
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -38,7 +43,7 @@ def pool() -> Iterator[Served]:
 @pytest.fixture
 def openai(pool: Served) -> Iterator[OpenAI]:
     """The official client."""
-    with OpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0) as client:
+    with vendors.openai.OpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -57,7 +62,7 @@ def test_chat_whole_and_streamed_are_the_same_text(openai: OpenAI) -> None:
     stream = ask(
         openai, max_tokens=24, extra_body=place, stream=True, stream_options={"include_usage": True}
     )
-    assert isinstance(stream, Stream)
+    assert isinstance(stream, vendors.openai.Stream)
     chunks = list(stream)
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
@@ -86,7 +91,9 @@ def test_embeddings_tell_near_from_far_while_a_chat_goes_on(openai: OpenAI) -> N
 
 
 async def test_async_client_runs_many_chats_at_once(pool: Served) -> None:
-    async with AsyncOpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0) as client:
+    async with vendors.openai.AsyncOpenAI(
+        base_url=f"{pool.url}/v1", api_key="none", max_retries=0
+    ) as client:
         answers = await asyncio.gather(
             *(
                 client.chat.completions.create(

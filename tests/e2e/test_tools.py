@@ -1,17 +1,22 @@
 """Tools and begun answers on the real model, asked by the official OpenAI client."""
 
+from __future__ import annotations
+
 import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from openai import BadRequestError, OpenAI
 
+from tests import vendors
 from tests.e2e.process import python
 from tests.e2e.served import Served
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -45,7 +50,9 @@ def serving(*arguments: str) -> Iterator[OpenAI]:
     serve = ("-m", "worker.cli", "serve", "-np", "1", "-c", "2048", "--port", "0")
     served = Served(python(*serve, *arguments))
     served.wait_until_ready()
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+    with vendors.openai.OpenAI(
+        base_url=f"{served.url}/v1", api_key="none", max_retries=0
+    ) as client:
         yield client
     served.signal(signal.SIGTERM)
     assert served.wait(30) == 0
@@ -70,7 +77,7 @@ def plain() -> Iterator[OpenAI]:
 def client(request: pytest.FixtureRequest) -> OpenAI:
     """Either of them."""
     found = request.getfixturevalue(request.param)
-    assert isinstance(found, OpenAI)
+    assert isinstance(found, vendors.openai.OpenAI)
     return found
 
 
@@ -129,7 +136,7 @@ def test_a_template_without_tools_answers_in_words_or_calls(plain: OpenAI) -> No
 
 def test_a_bad_schema_is_refused_and_the_worker_lives(client: OpenAI) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "hiccup"}}}
-    with pytest.raises(BadRequestError) as caught:
+    with pytest.raises(vendors.openai.BadRequestError) as caught:
         ask(client, tools=[tool])
     assert caught.value.param == "tools"
     assert ask(client, max_tokens=2).choices[0].message.content

@@ -1,17 +1,19 @@
 """Anthropic's client against /v1/messages: whole, streamed, tools, counts, failures."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import pytest
 
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.gateway.clients.test_responses_sdk import SCRIPT
 from tests.gateway.inprocess import Running, running
+from tests.vendors import anthropic
 
 MESSAGES: Any = [{"role": "user", "content": "one two three"}]
 

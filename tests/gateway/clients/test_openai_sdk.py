@@ -1,11 +1,12 @@
 """The official client against us: sync, async, streaming, errors."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from gateway.cli import configured
@@ -14,6 +15,7 @@ from protocol.config.options import table as options
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
+from tests.vendors import openai
 
 MESSAGES: Any = [{"role": "user", "content": "one two three"}]
 

@@ -1,16 +1,18 @@
 """OpenAI's client against /v1/responses: whole, streamed, accumulated, failed."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running
+from tests.vendors import openai
 
 SCRIPT = (
     m.Delta(reasoning="Hm"),

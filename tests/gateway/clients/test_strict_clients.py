@@ -1,11 +1,11 @@
 """The official clients in strict validation: every field of every answer has OpenAI's own type."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from protocol.wire import messages as m
@@ -13,6 +13,7 @@ from protocol.wire.facts import TokenProb
 from tests.fakes.echo import FakeOptions
 from tests.gateway.clients.test_responses_sdk import SCRIPT
 from tests.gateway.inprocess import Running, running
+from tests.vendors import anthropic, openai
 
 MESSAGES: Any = [{"role": "user", "content": "one two three"}]
 TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import openai
 import pytest
 
 from protocol.wire import messages as m
 from protocol.wire.side_tasks import Embed
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
+from tests.vendors import openai
 
 
 @pytest.fixture

@@ -57,6 +57,7 @@ def chat(say: str, *, stream: bool, template: str = HERMES, **params: Any) -> Ge
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_a_cut_after_any_delta_changes_nothing(case: str, stream: bool) -> None:

@@ -5,6 +5,7 @@ import tracemalloc
 from array import array
 from collections.abc import Iterable, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -86,6 +87,7 @@ def test_a_worker_that_is_lost_leaves_nothing_and_its_place_is_free() -> None:
     assert one.of("abcd") == {"a": 0, "b": 2, "c": 0}
 
 
+@pytest.mark.slow
 def test_the_blocks_of_a_lost_worker_go_little_by_little() -> None:
     one = Known("a", "b")
     draw = random.Random(3)
@@ -283,6 +285,7 @@ def opened(n: int) -> tuple[PrefixIndex, list[str]]:
     return index, names
 
 
+@pytest.mark.slow
 def test_a_block_that_nobody_shares_takes_few_bytes() -> None:
     for n_blocks in (1, 40):
         index, names = opened(8)
@@ -295,6 +298,7 @@ def test_a_block_that_nobody_shares_takes_few_bytes() -> None:
         assert bytes_each(index, fill) <= 30
 
 
+@pytest.mark.slow
 def test_conversations_under_shared_system_prompts_take_few_bytes() -> None:
     index, names = opened(32)
     draw = random.Random(2)
@@ -309,6 +313,7 @@ def test_conversations_under_shared_system_prompts_take_few_bytes() -> None:
     assert bytes_each(index, fill) <= 30
 
 
+@pytest.mark.slow
 def test_what_a_worker_says_beyond_the_bound_is_not_noted() -> None:
     index, _ = opened(2)
     draw = random.Random(1)
