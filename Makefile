@@ -22,7 +22,8 @@ endif
 export CMAKE_ARGS
 
 LLAMA_STAMP := $(VENV)/.llama-$(shell printf '%s' '$(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
-DEV := anthropic gguf httpx hypothesis kubernetes-validate mypy openai opentelemetry-exporter-otlp-proto-http opentelemetry-sdk \
+DEV := anthropic axe-playwright-python gguf httpx hypothesis kubernetes-validate mypy openai \
+       opentelemetry-exporter-otlp-proto-http opentelemetry-sdk \
        playwright pytest pytest-asyncio pytest-cov pytest-randomly pytest-timeout pytest-xdist PyYAML ruff
 
 # Without .pyc files each test process and each process under test compiles every module anew.

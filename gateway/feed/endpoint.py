@@ -12,8 +12,9 @@ from gateway.feed.feed import INTERVAL_S, PoolFeed
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import RequestRefused
 from gateway.http.event_stream import EventStream
-from gateway.http.origin.auth import require_admin, require_operator
+from gateway.http.origin.auth import require_admin, require_operator, require_scope
 from gateway.http.sse import named_event
+from gateway.keys.api_key import KeyScope
 from protocol.config.config import GatewayConfig
 
 _BYTES_PER_S = 128 * 1024
@@ -29,7 +30,10 @@ class PoolEventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream the state of the pool until the client or the gateway leaves."""
-        require_admin(scope)
+        if scope["key"]:
+            require_scope(scope, KeyScope.METRICS)
+        else:
+            require_admin(scope)  # without keys: everybody but pages of other sites
         config = self._config
         limit_s = min(config.limits.send_timeout_s, config.timeout_s)
         events = EventStream(send, config.ping_interval_s, limit_s)

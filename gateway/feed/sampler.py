@@ -75,10 +75,11 @@ class PoolSampler:
 
         Of a worker that is new here its first report says what it has done since its own start.
         """
+        known, self._counted = self._counted, {}
         for one in views:
             key, stats = (one.name, one.model), self._metrics.stats.latest(one.name)
             now = (stats.n_predicted, stats.n_prompt, stats.n_cached)
-            before = self._counted.get(key, now)
+            before = known.get(key, now)
             self._counted[key] = now
             for i, (new, old) in enumerate(zip(now, before, strict=True)):
                 self._sums[i] += new - old if new >= old else new  # else it was started anew

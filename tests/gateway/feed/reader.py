@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +11,19 @@ import orjson
 
 from gateway.feed.changes import applied
 from tests.gateway.inprocess import LIMIT_S
+
+
+def keys_of(folder: Path) -> dict[str, Any]:
+    """Return settings with the keys `user`, `watcher` and `boss`, each with the scope it needs."""
+    scopes = {"user": "infer", "watcher": "metrics", "boss": "admin"}
+    tables = (
+        f'[[key]]\nname = "{name}"\nkey = "{name}"\nscopes = ["{scope}"]\n'
+        for name, scope in scopes.items()
+    )
+    file = folder / "keys.toml"
+    file.write_text("\n".join(tables))
+    file.chmod(0o600)
+    return {"api_key_file": (str(file),)}
 
 
 class FeedReader:

@@ -18,7 +18,7 @@ from gateway.pool.watch.events import MAX_EVENTS, EventKind, PoolEvents
 from protocol.config.config import GatewayConfig
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
-from tests.gateway.feed.reader import reading
+from tests.gateway.feed.reader import keys_of, reading
 from tests.gateway.inprocess import Running, running, until
 
 SLOW = FakeOptions(free_running=False)
@@ -187,27 +187,53 @@ async def test_more_readers_than_the_bound_are_refused(gateway: Running) -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "headers", "status"),
+    ("has_keys", "headers", "status"),
     [
-        ({}, {"Origin": "https://elsewhere.example"}, 403),
-        ({"api_key": ("user", "other"), "api_key_admin": ("boss",)}, {}, 401),
-        ({"api_key": ("user", "other"), "api_key_admin": ("boss",)}, {"X-Api-Key": "user"}, 403),
+        (False, {"Origin": "https://elsewhere.example"}, 403),
+        (True, {}, 401),
+        (True, {"X-Api-Key": "user"}, 403),
     ],
 )
 async def test_who_may_not_read(
-    tmp_path: Path, settings: dict[str, object], headers: dict[str, str], status: int
+    tmp_path: Path, has_keys: bool, headers: dict[str, str], status: int
 ) -> None:
+    settings = keys_of(tmp_path) if has_keys else {}
     async with running(tmp_path, **settings) as gateway:
         answer = await gateway.client.get("/pool/events", headers=headers)
         assert answer.status_code == status, answer.text
 
 
-async def test_an_admin_reads_and_may_give_orders(tmp_path: Path) -> None:
-    keys = {"api_key": ("user",), "api_key_admin": ("boss",)}
+@pytest.mark.parametrize(("key", "may_order"), [("boss", True), ("watcher", False)])
+async def test_who_may_read_and_who_of_them_may_give_orders(
+    tmp_path: Path, key: str, may_order: bool
+) -> None:
+    headers = {"Authorization": f"Bearer {key}"}
+    async with (
+        running(tmp_path, **keys_of(tmp_path)) as gateway,
+        reading(gateway.client, headers) as reader,
+    ):
+        assert reader.rights["key"] == key
+        assert reader.rights["may_order"] == reader.rights["may_load"] == may_order
+        assert (reader.rights["why_not"] == "") == may_order
+
+
+async def test_what_waits_is_counted_by_the_names_of_keys(tmp_path: Path) -> None:
     boss = {"Authorization": "Bearer boss"}
-    async with running(tmp_path, **keys) as gateway, reading(gateway.client, boss) as reader:
-        assert reader.rights["may_order"]
-        assert reader.rights["why_not"] == ""
+    async with (
+        running(tmp_path, **keys_of(tmp_path)) as gateway,
+        reading(gateway.client, boss) as reader,
+    ):
+        await gateway.add_worker(FakeOptions(free_running=False, n_slots=1, n_prefetch=0))
+        asking = [
+            asyncio.create_task(
+                gateway.post("/v1/chat/completions", CHAT, headers={"X-Api-Key": key})
+            )
+            for key in ("boss", "user", "user")
+        ]
+        await reader.until(lambda s: sum(s["queue"].get("fake", {}).values()) == 2)
+        assert set(reader.state["queue"]["fake"]) <= {"user", "boss"}
+        for one in asking:
+            one.cancel()
 
 
 async def test_one_gateway_shows_what_the_others_know(tmp_path: Path) -> None:
