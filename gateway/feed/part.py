@@ -13,6 +13,14 @@ Row = Mapping[str, Any]
 _ITS_OWN = frozenset({EventKind.EJECTED, EventKind.LET_IN, EventKind.REFUSED})
 """What one gateway decides; of all else every gateway hears."""
 
+_OF_REQUEST = (
+    *("time", "request_id", "key", "model", "path", "status", "finish", "worker", "route"),
+    *("n_prompt", "n_cached", "n_predicted", "n_tasks", "n_continued"),
+    *("queue_s", "ttft_s", "itl_s", "duration_s"),
+)
+"""The fields of the log line of a request that are shown; `client`, its address, is not."""
+_MAX_TEXT = 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayPart:
@@ -52,6 +60,22 @@ def read_part(answer: Mapping[str, Any]) -> tuple[GatewayPart, dict[int, OwnSeco
 def event_rows(gateway: str, events: Sequence[PoolEvent]) -> dict[str, Row]:
     """Show events, each under an id that no other gateway gives."""
     return {f"{gateway}.{one.number}": _shown(one) for one in events}
+
+
+def request_rows(gateway: str, rows: Sequence[Row]) -> dict[str, Row]:
+    """Show requests that have ended: neither who asked from where, nor what."""
+    return {
+        f"{gateway}.{row['number']}": {
+            name: _short(row[name]) for name in _OF_REQUEST if row.get(name) is not None
+        }
+        for row in rows
+    }
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 3)
+    return value[:_MAX_TEXT] if isinstance(value, str) else value
 
 
 def _shown(event: PoolEvent) -> Row:

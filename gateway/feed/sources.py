@@ -3,13 +3,13 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.feed.changes import State
 from gateway.feed.history import N_SECONDS, OwnSecond
-from gateway.feed.part import GatewayPart, Row, event_rows
+from gateway.feed.part import GatewayPart, Row, event_rows, request_rows
 from gateway.feed.processes import happenings
 from gateway.feed.sampler import PoolSampler
 from gateway.feed.state import N_REQUESTS, state_of, worker_sections
@@ -44,8 +44,6 @@ class Sources:
     router: ModelManager | None = None
     siblings: Siblings = field(default_factory=lambda: Siblings(""))
     has_keys: bool = False
-    requests: Callable[[int], Sequence[Mapping[str, Any]]] = lambda _: ()
-    """Returns the requests that ended last, oldest first."""
     sampler: PoolSampler = field(init=False)
     _about: Mapping[str, Any] = field(init=False)
     _samples: dict[str, Any] = field(default_factory=dict)
@@ -82,7 +80,7 @@ class Sources:
             slots=activity.slots,
             queue={model: self._by_key(tenants) for model, tenants in activity.queue.items()},
             events=event_rows(name, pool.events.latest()),
-            requests={f"{name}.{row['number']}": row for row in self.requests(N_REQUESTS)},
+            requests=request_rows(name, pool.requests.latest(N_REQUESTS)),
             n_waiting=dict(pool.queue_depths()),
             n_moved=sum(self.metrics.moves.values()),
             n_refused=pool.n_quarantined(),

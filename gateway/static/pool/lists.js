@@ -164,7 +164,7 @@ export function Requests() {
   return html`<section class="requests" aria-labelledby="requests-title">
     <h2 id="requests-title">Last requests</h2>
     ${rows.length
-      ? html`<div class="scroller" tabindex="0" role="region" aria-labelledby="requests-title">
+      ? html`<div class="scroller" tabindex="0" role="group" aria-label="Table of the last requests">
           <table>
             <thead>
               <tr>

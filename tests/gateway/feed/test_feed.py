@@ -14,6 +14,8 @@ from starlette.types import Message
 from gateway.feed.endpoint import PoolEventStream
 from gateway.feed.feed import MAX_READERS
 from gateway.feed.feed_state import FeedState
+from gateway.feed.state import N_REQUESTS
+from gateway.pool.task import RouteReason
 from gateway.pool.watch.events import MAX_EVENTS, EventKind, PoolEvents
 from protocol.config.config import GatewayConfig
 from protocol.wire import messages as m
@@ -67,6 +69,22 @@ async def test_what_waits_is_counted_without_addresses(tmp_path: Path) -> None:
         for one in asking:
             one.cancel()
         await reader.until(lambda s: not s["queue"])
+
+
+async def test_the_last_requests_say_where_they_went_and_not_from_where(gateway: Running) -> None:
+    async with reading(gateway.client) as reader:
+        for i in range(N_REQUESTS + 2):
+            headers = {"X-Request-Id": f"ask-{i}"}
+            await gateway.post("/v1/chat/completions", {**CHAT, "max_tokens": 2}, headers=headers)
+        await reader.until(lambda s: f"ask-{N_REQUESTS + 1}" in str(s["requests"]))
+        rows = list(reader.state["requests"].values())
+        assert len(rows) == N_REQUESTS
+        assert [one["request_id"] for one in rows] == [f"ask-{i + 2}" for i in range(N_REQUESTS)]
+        last = rows[-1]
+        assert (last["model"], last["worker"], last["status"]) == ("fake", "w0", 200)
+        assert (last["n_predicted"], last["finish"]) == (2, "limit")
+        assert last["route"] in set(RouteReason)
+        assert "127.0.0.1" not in str(rows)
 
 
 async def test_a_worker_that_dies_and_comes_back_is_told(tmp_path: Path) -> None:

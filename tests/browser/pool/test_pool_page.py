@@ -102,6 +102,20 @@ async def test_cells_and_figures_are_live_while_chats_run(page: Page, tmp_path: 
         await expect(page.locator(".worker .cells i.w")).to_have_count(0)
 
 
+async def test_the_last_requests_say_why_they_went_where_they_went(
+    page: Page, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as gateway:
+        await gateway.add_worker(FakeOptions(name="h/w0"))
+        await page.goto(f"{gateway.url}/pool")
+        await expect(page.locator(".requests")).to_contain_text("No request has ended yet")
+        await gateway.post("/v1/chat/completions", {**CHAT, "max_tokens": 3})
+        row = page.locator(".requests tbody tr").first
+        await expect(row).to_contain_text("the fastest by load")
+        await expect(row).to_contain_text("h/w0")
+        await shot(page, "pool-requests")
+
+
 async def test_a_worker_that_dies_and_comes_back_is_told(page: Page, tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
         worker = await gateway.add_worker()
