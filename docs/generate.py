@@ -27,6 +27,7 @@ from protocol.config.options.speculation import SPECULATION_OPTIONS
 from protocol.config.options.unused import FOREIGN, IDLE, REFUSED
 from protocol.config.options.worker import WORKER_OPTIONS
 from protocol.config.rollout_config import GoldenConfig, RolloutConfig
+from protocol.config.usage_config import UsageConfig
 from protocol.process.log_fields import LOG_FIELDS
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import FieldRow, describe, shape_of
@@ -85,6 +86,7 @@ def configuration() -> str:
         ("Top level", PoolConfig),
         ("`[gateway]`", GatewayConfig),
         ("`[gateway.limits]`", LimitsConfig),
+        ("`[gateway.usage]`", UsageConfig),
         ("`[[worker]]`", WorkerConfig),
         ("`[log]`", LogConfig),
         ("`[rollout]`", RolloutConfig),

@@ -43,6 +43,7 @@ from gateway.metrics.metrics import Metrics
 from gateway.models.leases import ModelLeaseMiddleware
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
+from gateway.requests.endpoints import RequestEndpoints
 from gateway.routes.admin import Admin
 from gateway.routes.control import ChatControlEndpoint
 from gateway.routes.fleet import FleetEndpoints
@@ -58,6 +59,8 @@ from gateway.routes.unsupported import unsupported_routes
 from gateway.routes.vectors import VectorEndpoints
 from gateway.routes.wrapped import WrappedGeneration
 from gateway.siblings.siblings import Siblings
+from gateway.usage.endpoints import UsageEndpoints
+from gateway.usage.recorder import UsageRecorder
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.version import version
@@ -65,6 +68,7 @@ from protocol.version import version
 logger = logging.getLogger(__name__)
 
 _Endpoint = Callable[..., Any]
+_Table = Sequence[tuple[str, str, _Endpoint]]
 
 
 def build_app(  # noqa: PLR0913 - everything that the endpoints use comes together here
@@ -76,17 +80,19 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     *,
     siblings: Siblings | None = None,
     feed: PoolFeed | None = None,
+    usage: UsageRecorder | None = None,
     outermost: Sequence[Middleware] = (),
 ) -> ASGIApp:
     """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read.
 
-    Without `supervisor` orders to it are refused; without `feed` there is no live feed.
+    Without `supervisor` orders to it are refused; without `feed` there is no live feed, without
+    `usage` none is kept.
     """
     service = Service(config=config, pool=pool, metrics=metrics, router=router)
     service = replace(service, media=MediaLoader(config), siblings=siblings or Siblings(""))
     pages = open_pages(config)
     supervisor = supervisor or SupervisorLink("", ask=pool.complete)
-    routes = _endpoints(service, supervisor, feed)
+    routes = _endpoints(service, supervisor, feed, usage)
     middleware = [*outermost, *_middleware(service, supervisor, _public_page(pages, routes))]
     every = [*routes, *pages.routes()]
     app = Starlette(routes=every, middleware=middleware, exception_handlers=dict(HANDLERS))
@@ -94,9 +100,17 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     return DirectWriteMiddleware(app)
 
 
-def _endpoints(service: Service, supervisor: SupervisorLink, feed: PoolFeed | None) -> list[Route]:
+def _endpoints(
+    service: Service,
+    supervisor: SupervisorLink,
+    feed: PoolFeed | None,
+    usage: UsageRecorder | None,
+) -> list[Route]:
     """Return all routes but those of pages; raises `ConfigError` if an added path is taken."""
-    routes = [*_routes(service), *_fleet(service, supervisor), *unsupported_routes()]
+    used = UsageEndpoints(usage, service.siblings)
+    admins = (*_fleet(service, supervisor), *_watched(service, used))
+    routes = [*_routes(service), *admins, *unsupported_routes()]
+    routes.append(Route("/v1/usage", used.own, methods=["GET"]))
     if feed is not None:
         stream = PoolEventStream(feed, service.config)
         routes.append(Route("/pool/events", stream, methods=["GET"]))
@@ -238,7 +252,7 @@ def _side(service: Service) -> dict[str, _Endpoint]:
 def _fleet(service: Service, supervisor: SupervisorLink) -> list[Route]:
     """Return the admin API: nobody gets in without an admin's key or the admin socket."""
     fleet = FleetEndpoints(service, supervisor)
-    table: tuple[tuple[str, str, _Endpoint], ...] = (
+    table: _Table = (
         ("GET", "/admin/status", fleet.status),
         ("GET", "/admin/workers", fleet.workers),
         ("GET", "/admin/quarantine", fleet.quarantine),
@@ -248,6 +262,22 @@ def _fleet(service: Service, supervisor: SupervisorLink) -> list[Route]:
         ("POST", "/admin/drain", fleet.drain),
         ("POST", "/admin/undrain", fleet.undrain),
     )
+    return _for_operators(table)
+
+
+def _watched(service: Service, used: UsageEndpoints) -> list[Route]:
+    """Return what the admin API tells of requests and of their cost."""
+    requests = RequestEndpoints(service.pool.requests, service.pool.places, service.siblings)
+    return _for_operators(
+        (
+            ("GET", "/admin/requests", requests.running),
+            ("GET", "/admin/requests/{id:path}", requests.one),
+            ("GET", "/admin/usage", used.admin),
+        )
+    )
+
+
+def _for_operators(table: _Table) -> list[Route]:
     return [
         Route(path, AdminOnly(request_response(endpoint), require_operator), methods=[method])
         for method, path, endpoint in table

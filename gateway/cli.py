@@ -145,6 +145,7 @@ def _anchored(config: GatewayConfig, folder: Path) -> GatewayConfig:
         config,
         api_key_file=tuple(str(folder / name) for name in config.api_key_file),
         curve_key_file=config.curve_key_file and str(folder / config.curve_key_file),
+        usage_dir=config.usage_dir and str(folder / config.usage_dir),
         worker_keys=config.worker_keys and str(folder / config.worker_keys),
         ssl_key_file=config.ssl_key_file and str(folder / config.ssl_key_file),
         ssl_cert_file=config.ssl_cert_file and str(folder / config.ssl_cert_file),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -44,7 +45,9 @@ from gateway.succession import (
     obey,
     take_over,
 )
+from gateway.usage.recorder import UsageRecorder
 from protocol.config.config import GatewayConfig
+from protocol.config.usage_config import usage_folder
 from protocol.errors import ConfigError
 from protocol.process import inherited
 from protocol.process.listening import Listeners, check_tls, is_local, open_listeners
@@ -72,11 +75,15 @@ class GatewayParts:
     supervisor: SupervisorLink
     feed: PoolFeed
     siblings: Siblings
+    usage: UsageRecorder | None = None
+    """Writes what requests have cost; None unless there is a folder for it."""
     tracing: "Tracing | None" = None
     """None unless traces are turned on: its library is imported only then."""
 
     async def start(self, *, joins: bool = False) -> None:
         """Start all parts, with `joins` beside another gateway; raises `ConfigError`."""
+        if self.usage is not None:
+            await asyncio.to_thread(self.usage.open)
         await self.pool.start(joins=joins)
         self.feed.open()
         self.supervisor.open()
@@ -102,6 +109,8 @@ class GatewayParts:
             self.router.close()
         self.supervisor.close()
         await self.pool.close()
+        if self.usage is not None:
+            await asyncio.to_thread(self.usage.close)
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 
@@ -134,7 +143,16 @@ def parts_of(
         has_keys=config.has_keys,
     )
     tracing = _tracing() if config.otel else None
-    return GatewayParts(pool, router, supervisor, PoolFeed(sources), siblings, tracing)
+    usage = _usage(config, siblings)
+    if usage is not None:
+        pool.requests.pay = usage.put
+    return GatewayParts(pool, router, supervisor, PoolFeed(sources), siblings, usage, tracing)
+
+
+def _usage(config: GatewayConfig, siblings: Siblings) -> UsageRecorder | None:
+    """Make what writes the usage, if it has a folder."""
+    folder = usage_folder(config.usage_dir)
+    return UsageRecorder(Path(folder), config.usage, siblings.name) if folder else None
 
 
 def _tracing() -> "Tracing":
@@ -245,6 +263,7 @@ def _app_of(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASG
         parts.supervisor,
         siblings=parts.siblings,
         feed=parts.feed,
+        usage=parts.usage,
         outermost=parts.outermost,
     )
 

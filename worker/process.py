@@ -80,6 +80,7 @@ class WorkerProcess:
         ]
         self._link = Link(connections, self._outlet, hello)
         self._link.is_held = is_held
+        self._link.tasks.request_ids.install()
         self._n_signals = 0
         self._is_admitted = False
         self._is_announced = False

@@ -178,6 +178,10 @@ class Pool:
         self.requests.submitted(record, stream.task)
         return stream
 
+    def places(self) -> dict[int, int]:
+        """Return the places of tasks that wait, by their ids; 1 is next. Of many the first ones."""
+        return self._dispatcher.queue.places()
+
     @property
     def allowances(self) -> Allowances:
         """What keys have used of their limits."""

@@ -173,7 +173,11 @@ def ask(
     with contextlib.closing(_reader(folder)) as connection:
         rows = connection.execute(query, values).fetchall()
     n = len(by)
-    return {row[:n]: Tokens(**dict(zip(COUNTS, row[n:], strict=True))) for row in rows if row[n]}
+    return {
+        row[:n]: Tokens(**dict(zip(COUNTS, row[n:], strict=True)))
+        for row in rows
+        if row[n] is not None  # the sum of no rows
+    }
 
 
 def spent_on(folder: Path, day: str) -> dict[str, Tokens]:

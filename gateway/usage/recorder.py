@@ -211,9 +211,6 @@ class UsageRecorder:
                     "hint": "is the disk full? may this user write there?",
                 },
             )
-        with self._lock:
-            if not self._is_closing:
-                self._lock.wait(_RETRY_S if not self._waiters else 0)
 
     def _end(self) -> None:
         try:

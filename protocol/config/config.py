@@ -23,6 +23,7 @@ from typing import Any
 
 from protocol.config.limits import LimitsConfig
 from protocol.config.rollout_config import RolloutConfig
+from protocol.config.usage_config import UsageConfig
 from protocol.config.worker_config import WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.wire.schema import param, read, refuse_unknown
@@ -156,6 +157,12 @@ class GatewayConfig:
     )
     max_body_mib: int = param(64, "Largest request body, in MiB.", low=1, high=4096)
     limits: LimitsConfig = param(LimitsConfig(), "Bounds of a request.")
+    usage_dir: str = param(
+        "",
+        "Folder of the usage log and its database, on a local disk; empty: `usage` in systemd's "
+        "StateDirectory, and without one no usage is kept.",
+    )
+    usage: UsageConfig = param(UsageConfig(), "The usage log.")
     drain_timeout_s: float = param(
         600.0, "Seconds that running tasks have to finish at shutdown.", low=0
     )

@@ -1,4 +1,4 @@
-"""Where and how usage is written: `[gateway.usage]` of a configuration file."""
+"""How usage is written: `[gateway.usage]` of a configuration file."""
 
 import os
 from collections.abc import Mapping
@@ -12,13 +12,8 @@ STATE_VARIABLE = "STATE_DIRECTORY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageConfig:
-    """The usage log and its database."""
+    """The usage log. `gateway.usage_dir` says where it is."""
 
-    dir: str = param(
-        "",
-        "Folder of the usage log and its database, on a local disk; empty: `usage` in systemd's "
-        "StateDirectory, without one no usage is written.",
-    )
     max_mib: int = param(
         64, "Size at which a new file of the log is begun, in MiB.", low=1, high=1 << 20
     )
@@ -33,9 +28,9 @@ class UsageConfig:
     )
 
 
-def usage_folder(config: UsageConfig, environ: Mapping[str, str] = os.environ) -> str:
+def usage_folder(configured: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the folder that is used; empty is none."""
-    if config.dir:
-        return config.dir
+    if configured:
+        return configured
     first = environ.get(STATE_VARIABLE, "").split(":")[0]
     return f"{first}/usage" if first else ""

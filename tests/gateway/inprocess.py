@@ -92,6 +92,7 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
         parts.supervisor,
         siblings=parts.siblings,
         feed=parts.feed,
+        usage=parts.usage,
         outermost=parts.outermost,
     )
     await parts.start()

@@ -39,6 +39,7 @@ _SIBLINGS_NAME = "gateways"
 _GATEWAY_PATHS = (
     *("api_key_file", "ssl_key_file", "ssl_cert_file", "static_path", "media_path"),
     *("models_dir", "models_preset", "admin_socket", "curve_key_file", "worker_keys"),
+    *("usage_dir",),
 )
 _WORKER_PATHS = (
     "model",

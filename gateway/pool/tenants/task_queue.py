@@ -4,10 +4,14 @@ Pure. It keeps ids in their order and references to their records; who takes one
 """
 
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 
 from gateway.pool.task import Task
 from gateway.pool.tenants.fair_queue import FairQueue
 from gateway.pool.tenants.tenant_turns import TenantTurns
+
+_MOST_PLACES = 1000
+"""Waiting tasks of a model that are told their places: counting more takes the loop too long."""
 
 
 class TaskQueue:
@@ -165,6 +169,14 @@ class TaskQueue:
         for task_id in self._queues[model].candidates(lambda i: has_credit and defers(tasks[i])):
             if has_credit or tasks[task_id].spec.is_special:
                 yield tasks[task_id]
+
+    def places(self) -> dict[int, int]:
+        """Return the places of the first tasks of each model, by their ids; 1 is next."""
+        found: dict[int, int] = {}
+        for queue in self._queues.values():
+            first = islice(queue.candidates(lambda _: False), _MOST_PLACES)
+            found.update((task_id, place) for place, task_id in enumerate(first, 1))
+        return found
 
     def expired(self, now: float) -> list[Task]:
         """Take out the tasks whose deadline has passed."""

@@ -29,6 +29,7 @@ GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.ssl_key_file", "--ssl-key-file", env="SSL_KEY_FILE"),
     option("gateway.ssl_cert_file", "--ssl-cert-file", env="SSL_CERT_FILE"),
     option("gateway.metrics", "--metrics", "--no-metrics", env="ENDPOINT_METRICS"),
+    option("gateway.usage_dir", "--usage-dir"),
     option("gateway.otel", "--otel", "--no-otel"),
     option("gateway.props", "--props", env="ENDPOINT_PROPS"),
     option("gateway.slots", "--slots", "--no-slots --slots-endpoint-disable", env="ENDPOINT_SLOTS"),

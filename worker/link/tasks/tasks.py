@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.process.request_ids import RequestIds
 from protocol.wire import messages as m
 from protocol.wire import side_tasks as s
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
@@ -44,6 +45,7 @@ class Tasks:
         """What the engine has been given and not ended."""
         self._questions: set[TaskKey] = set()
         """Those of them that only ask what the slots do."""
+        self.request_ids = RequestIds()
         self.n_taken = 0
         """Tasks that ever came and use the model."""
         self.n_faults = 0
@@ -116,6 +118,10 @@ class Tasks:
         """Take a task in; return what is to be said at once. `flush` ends the frame."""
         is_question = isinstance(envelope.payload, m.Inspect)
         self.n_taken += not is_question
+        key, payload, _ = envelope
+        if isinstance(payload, m.ClientTask) and payload.request_id:
+            self.request_ids.note(key.id, payload.request_id)
+        logger.debug("task taken", extra={"task": key.id, "attempt": key.attempt})
         if self._engine is None and is_question:
             error = TaskError(ErrorCode.UNAVAILABLE, "the model is not loaded")
             return [failed(envelope.task, error)]

@@ -1,0 +1,119 @@
+"""GET /admin/requests and /admin/requests/{id}: what runs, what waits, and where it went."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.http.errors import json_response
+from gateway.requests.book import RequestBook
+from gateway.requests.record import RequestRecord, state_of
+from gateway.requests.views import running_view
+from gateway.siblings.siblings import Siblings
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+
+MOST_ROWS = 1000
+_ROWS = 100
+"""Rows of an answer that does not say how many."""
+_AT_ONCE = 50
+"""Requests that are looked at before streams have their turn: a fraction of a millisecond."""
+_FILTERS = ("state", "key", "model")
+_LIST, _FIND = "requests", "request"
+
+
+class RequestEndpoints:
+    """Answers for all gateways of this host."""
+
+    def __init__(
+        self,
+        book: RequestBook,
+        places: Callable[[], Mapping[int, int]],
+        siblings: Siblings,
+    ) -> None:
+        """`places` tells the tasks that wait their places in the queue; 1 is next."""
+        self._book = book
+        self._places = places
+        self._siblings = siblings
+        siblings.respond(_LIST, self._tell)
+        siblings.respond(_FIND, self._tell_one)
+
+    async def running(self, request: Request) -> Response:
+        """List what is being answered, the oldest first."""
+        asked = _read(request.query_params)
+        own = self._listed(asked)
+        told, answers = await asyncio.gather(own, self._siblings.ask(_LIST, asked=asked))
+        parts = [told, *(one for one in answers.values() if one)]
+        rows = sorted(
+            (row for part in parts for row in part["requests"]), key=lambda row: -row["age_s"]
+        )
+        return json_response(
+            {
+                "n_running": sum(part["n_running"] for part in parts),
+                "n_queued": sum(part["n_queued"] for part in parts),
+                "n_silent_gateways": sum(one is None for one in answers.values()),
+                "requests": rows[: asked["limit"]],
+            }
+        )
+
+    async def one(self, request: Request) -> Response:
+        """Return all requests of an id, the newest first, the latest ended ones included."""
+        request_id = request.path_params["id"]
+        answers = await self._siblings.ask(_FIND, id=request_id)
+        found = self._found(request_id)
+        found += [row for one in answers.values() if one for row in one["requests"]]
+        if not found:
+            raise TaskError(ErrorCode.NOT_FOUND, f"no request '{request_id}' is remembered")
+        return json_response({"requests": found})
+
+    async def _tell(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await self._listed(question["asked"])
+
+    async def _tell_one(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"requests": self._found(question["id"])}
+
+    def _found(self, request_id: str) -> list[dict[str, Any]]:
+        rows = self._book.find(request_id, time.monotonic())
+        return [{"gateway": os.getpid(), **row} for row in rows]
+
+    async def _listed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Look at all requests, some at a time: there may be thousands, and streams go on."""
+        n_running = n_queued = 0
+        rows: list[dict[str, Any]] = []
+        places, now = self._places(), time.monotonic()
+        records = iter(list(self._book.running()))
+        while some := list(islice(records, _AT_ONCE)):
+            for record in some:
+                states = {state_of(task) for task in record.tasks}
+                n_running += bool(states & {"reading", "generating", "sent"})
+                n_queued += "queued" in states
+                if len(rows) < asked["limit"] and _is_meant(record, states, asked):
+                    view = running_view(record, now, places)
+                    rows.append({"gateway": os.getpid(), **view})
+            await asyncio.sleep(0)
+        return {"n_running": n_running, "n_queued": n_queued, "requests": rows}
+
+
+def _is_meant(record: RequestRecord, states: set[str], asked: Mapping[str, Any]) -> bool:
+    return (
+        asked["state"] in ("", *states)
+        and asked["key"] in ("", record.key)
+        and asked["model"] in ("", record.model)
+    )
+
+
+def _read(params: Mapping[str, str]) -> dict[str, Any]:
+    """Read the parameters of a query; raises `InvalidRequest` that names the one at fault."""
+    for name in params:
+        if name not in ("limit", *_FILTERS):
+            raise InvalidRequest(f"Parameter '{name}' is unknown", param=name)
+    text = params.get("limit", str(_ROWS))
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MOST_ROWS))
+    if not is_number or not 1 <= int(text) <= MOST_ROWS:
+        message = f"Parameter 'limit': must be from 1 to {MOST_ROWS}"
+        raise InvalidRequest(message, param="limit")
+    return {"limit": int(text), **{name: params.get(name, "") for name in _FILTERS}}

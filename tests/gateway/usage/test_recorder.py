@@ -1,0 +1,223 @@
+"""Usage on the disk: every request counts once, whatever ends or fails meanwhile."""
+
+import errno
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.usage import recorder as recording
+from gateway.usage.database import DATABASE, UsageDatabase, ask, spent_on, unwritten
+from gateway.usage.entry import Tokens, UsageEntry, read_entry, usage_day
+from gateway.usage.log_file import PATTERN, UsageLog
+from gateway.usage.recorder import UsageRecorder
+from protocol.config.usage_config import UsageConfig
+from protocol.errors import ConfigError
+
+NOON = 1_795_348_800.0
+DAY = "2026-11-22"
+
+
+def entry(key: str = "alice", n: int = 1, model: str = "m", at: float = NOON) -> UsageEntry:
+    tokens = Tokens(requests=1, prompt=10 * n, completion=n, read=10 * n, generated=n)
+    return UsageEntry(time=at, request_id="id", key=key, tenant=key, model=model, tokens=tokens)
+
+
+def open_recorder(folder: Path, name: str = "a", **config: Any) -> UsageRecorder:
+    found = UsageRecorder(folder, UsageConfig(**config), name)
+    found.open()
+    return found
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[UsageRecorder]:
+    found = open_recorder(tmp_path)
+    yield found
+    found.close()
+
+
+def completions(folder: Path) -> dict[tuple[str, ...], int]:
+    return {group: one.completion for group, one in ask(folder, ("key",), {}).items()}
+
+
+def test_what_is_put_is_in_the_log_and_in_the_database(recorder: UsageRecorder) -> None:
+    for n in (1, 2, 3):
+        recorder.put(entry(n=n))
+    recorder.put(entry("bob", 7))
+    recorder.flush().result(5)
+    assert completions(recorder.folder) == {("alice",): 6, ("bob",): 7}
+    lines = [
+        line for path in recorder.folder.glob(PATTERN) for line in path.read_bytes().splitlines()
+    ]
+    assert sorted(read_entry(line).tokens.completion for line in lines) == [1, 2, 3, 7]
+    assert recorder.unwritten() == []
+    assert spent_on(recorder.folder, DAY)["bob"].read == 70
+
+
+def test_questions_are_bounded_by_days_keys_and_models(recorder: UsageRecorder) -> None:
+    recorder.put(entry())
+    recorder.put(entry(n=2, model="other"))
+    recorder.put(entry(n=4, at=NOON + 86_400))
+    recorder.flush().result(5)
+    folder = recorder.folder
+    assert {group: one.completion for group, one in ask(folder, ("day", "model"), {}).items()} == {
+        (DAY, "m"): 1,
+        (DAY, "other"): 2,
+        ("2026-11-23", "m"): 4,
+    }
+    assert ask(folder, (), {}, DAY, DAY)[()].completion == 3
+    assert ask(folder, (), {"model": "m"})[()].completion == 5
+    assert ask(folder, (), {"key": "nobody"}) == {}
+    assert ask(folder, ("key",), {"key": "x' OR '1'='1"}) == {}
+
+
+def test_a_crash_between_log_and_database_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    log = UsageLog(tmp_path, "dead", max_bytes=0, fsync_s=0)
+    log.append(entry(n=5).line() + entry(n=6).line())
+    log.append(entry(n=9).line()[:-4])  # a torn line: its process died
+    log.close()
+    for name in ("a", "b"):
+        open_recorder(tmp_path, name).close()
+    assert completions(tmp_path) == {("alice",): 11}
+    (tmp_path / DATABASE).unlink()
+    open_recorder(tmp_path, "c").close()
+    assert completions(tmp_path) == {("alice",): 11}, "made anew from the log"
+
+
+def test_several_processes_count_into_one_database(tmp_path: Path) -> None:
+    several = [open_recorder(tmp_path, name) for name in "abc"]
+
+    def put(one: UsageRecorder) -> None:
+        for _ in range(200):
+            one.put(entry())
+
+    threads = [threading.Thread(target=put, args=(one,)) for one in several]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in several:
+        one.close()
+    assert completions(tmp_path) == {("alice",): 600}
+
+
+def test_a_full_disk_loses_nothing_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_full = True
+    real = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        if is_full and b"completion" in data:
+            real(fd, data[:7])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data)
+
+    monkeypatch.setattr("gateway.usage.log_file.os.write", write)
+    one = open_recorder(tmp_path)
+    for n in (1, 2):
+        one.put(entry(n=n))
+        one.flush().result(5)
+    (kept,) = one.unwritten()
+    assert (kept.tokens.requests, kept.tokens.completion) == (2, 3)
+    assert unwritten([kept], ("key",), {})[("alice",)].completion == 3
+    assert [r.message for r in caplog.records].count("usage not written") == 1
+    is_full = False
+    one.put(entry(n=4))
+    one.flush().result(5)
+    assert one.unwritten() == []
+    one.close()
+    assert completions(tmp_path) == {("alice",): 7}
+    (path,) = tmp_path.glob(PATTERN)
+    assert len(path.read_bytes().splitlines()) == 2, "the torn lines were taken back"
+
+
+def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_QUEUED", 3)
+    monkeypatch.setattr(recording, "MAX_SUMS", 2)
+    one = UsageRecorder(tmp_path, UsageConfig(), "a")  # its thread never starts
+    for number in range(10):
+        one.put(entry(f"key-{number}"))
+    left = one.unwritten()
+    assert len(left) == 3 + 2 + 1
+    assert sum(each.tokens.requests for each in left) == 10
+
+
+def test_files_end_when_they_are_full(tmp_path: Path) -> None:
+    log = UsageLog(tmp_path, "a", max_bytes=400, fsync_s=-1)
+    for _ in range(5):
+        log.append(entry().line())
+    log.close()
+    sizes = [path.stat().st_size for path in tmp_path.glob(PATTERN)]
+    assert len(sizes) > 1 and max(sizes) <= 400
+
+
+def test_old_files_go_and_their_sums_stay(tmp_path: Path) -> None:
+    open_recorder(tmp_path, "old").close()
+    log = UsageLog(tmp_path, "old", max_bytes=0, fsync_s=0)
+    log.append(entry(n=5).line())
+    log.close()
+    (path,) = tmp_path.glob(PATTERN)
+    os.utime(path, (NOON - 86_400 * 40, NOON - 86_400 * 40))
+    one = open_recorder(tmp_path, "new", keep_days=30)
+    one.put(entry(n=1))
+    one.flush().result(5)
+    one.close()
+    assert not path.exists()
+    assert completions(tmp_path) == {("alice",): 6}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[]",
+        b"not json",
+        b'{"time": 1, "completion": -1}',
+        b'{"time": 1, "completion": 1e300}',
+        b'{"time": 1, "requests": 9007199254740992}',
+        b'{"time": "now"}',
+        b'{"time": 1e300}',
+        b'{"time": 1, "key": 7}',
+        b'{"time": 1, "read": true}',
+    ],
+)
+def test_a_strange_line_is_left_out_and_the_others_count(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "usage-x.jsonl").write_bytes(entry(n=2).line() + line + b"\n" + entry(n=3).line())
+    open_recorder(tmp_path).close()
+    assert completions(tmp_path) == {("alice",): 5}
+
+
+def test_names_with_any_characters_are_written_and_read() -> None:
+    odd = entry("a\n\"'\ud800\0" + "x" * 1000)
+    found = read_entry(odd.line())
+    assert b"\n" not in odd.line()[:-1]
+    assert len(found.key) == 512 and found.tokens == odd.tokens
+
+
+def test_a_broken_or_newer_database_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / DATABASE).write_bytes(b"this is no database" * 100)
+    with pytest.raises(ConfigError, match="made anew"):
+        open_recorder(tmp_path)
+    (tmp_path / DATABASE).unlink()
+    database = UsageDatabase(tmp_path)
+    database.open()
+    database.close()
+    connection = sqlite3.connect(tmp_path / DATABASE)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(ConfigError, match="newer llamapool"):
+        open_recorder(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="usage"):
+        open_recorder(tmp_path / "file" / "usage")
+
+
+def test_a_day_is_one_of_utc() -> None:
+    assert usage_day(NOON) == DAY
