@@ -31,7 +31,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # A file's tests run in one process, in which they share their fixtures.
 PYTEST := $(BIN)/python -m pytest -q
-PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile
+PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # Many tests wait for processes that start or end: one more than cores uses the pauses.
 MORE_JOBS = $(shell echo $$(( $$(nproc) + 1 )))
 # Files with tests that run with nothing beside them; to collect all others takes ten seconds.

@@ -3,10 +3,12 @@
 import logging
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from protocol.process.logs import event_text
 
@@ -21,6 +23,34 @@ settings.register_profile("shared", settings.get_profile("thorough"), max_exampl
 # `make quick`: every property is tried.
 settings.register_profile("quick", settings.get_profile("thorough"), max_examples=10)
 settings.load_profile("shared")
+
+
+_LONG = tuple(
+    f"tests/{name}" for name in ("faults", "hostile", "browser", "deploy", "e2e", "parity")
+)
+"""Folders whose files take long: they begin first, or one of them is left over at the end."""
+_TOGETHER = ("tests/browser",)
+"""Folders whose tests share what is dear to start: one process runs all of them."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+
+
+class _FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives a file, or a folder of those that stay together, to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _FileScheduling | None:
+    """Schedule by file where that was asked for."""
+    return _FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
