@@ -1,5 +1,11 @@
 """All cases, in the order of the table."""
 
-from tests.faults import clients, disk, network, processes
+from tests.faults import clients, disk, namespaces, network, processes
 
-MATRIX = [*processes.CASES, *network.CASES, *disk.CASES, *clients.CASES]
+MATRIX = [
+    *processes.CASES,
+    *network.CASES,
+    *namespaces.CASES,
+    *disk.CASES,
+    *clients.CASES,
+]

@@ -48,6 +48,13 @@ def ordered(what: str) -> Inject:
     return on_worker(lambda scene, name: faults.break_inside(scene, name, what))
 
 
+async def soon_back(scene: Scene, name: str) -> None:
+    start_s = time.monotonic()
+    await faults.kill(scene, name)
+    took_s = time.monotonic() - start_s
+    scene.expect(took_s < 5, f"it took {took_s:.1f} s")
+
+
 async def all_killed(scene: Scene) -> None:
     since = len(scene.pool.lines)
     for name in scene.pool.workers:
@@ -216,6 +223,11 @@ CASES = [
         inject=killed(),
         pool=PoolShape(gateway={"continues": False}),
         may_refuse=True,
+    ),
+    FaultCase(
+        name="A4",
+        what="SIGKILL of a worker: another process serves in its place within 5 s",
+        inject=on_worker(soon_back),
     ),
     FaultCase(
         name="A5",
