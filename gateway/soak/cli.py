@@ -53,9 +53,10 @@ def soak(minutes: float, seed: int | None, **shape: Any) -> None:
 
 
 def _pool(*, engine: str, workers: int, gateways: int, **_: Any) -> PoolShape:
-    return PoolShape(
+    shape = PoolShape(
         engine=engine,
-        n_workers=workers,
+        n_workers=workers - (gateways == 1),
         worker={"stall_s": 3.0} if engine == "fake" else {},
         gateway={"gateways": gateways} if gateways > 1 else {},
     )
+    return shape if gateways > 1 else shape.with_far()  # the gate leads to one gateway

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import orjson
 
 from gateway.bench.client.connection import BenchConnection, Client, Unanswered
+from gateway.soak.network_faults import down_for_a_moment, down_for_long, one_reset, slow_line
 from gateway.soak.scene import Scene
 
 _SEEN_WITHIN_S = 1.0
@@ -139,6 +140,8 @@ class SoakFault:
     kills: bool = True
     hits_gateway: bool = False
     needs_fake: bool = False
+    needs_gate: bool = False
+    """It is done to the worker behind the gate."""
 
 
 SOAK_FAULTS = (
@@ -165,6 +168,15 @@ SOAK_FAULTS = (
         "50 clients hang up before an answer",
         lambda s, _: hang_up(s, after=0),
         kills=False,
+    ),
+    *(
+        SoakFault(name, what, inject, kills=False, needs_gate=True)
+        for name, what, inject in (
+            ("link cut", "the link of a worker is down until it is given up", down_for_long),
+            ("link break", "the link of a worker is down for 1 s", down_for_a_moment),
+            ("link reset", "the link of a worker is reset", one_reset),
+            ("link slow", "the link of a worker delays by 100 ms", slow_line),
+        )
     ),
     SoakFault("nonsense", "bodies that are no JSON", lambda s, _: send_nonsense(s), kills=False),
 )

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ _FAKE: Mapping[str, Any] = {
     "chat_template": FAKE_TEMPLATE,
 }
 _MODEL: Mapping[str, Any] = {"n_slots": 4, "n_ctx": 8192, "embeddings": True}
+_GATE = "{folder}/gate.sock"
+FAR = "far"
+"""Name of the worker behind the gate."""
 _GATEWAY: Mapping[str, Any] = {"port": 0, "metrics": True, "heartbeat_s": 0.25}
 
 
@@ -64,6 +67,12 @@ class PoolShape:
         text += "[gateway]\n" + _table({**_GATEWAY, **self.gateway})
         text += "[[worker]]\n" + _table({"name": "w", **worker})
         return text.replace("{folder}", str(folder))
+
+    def with_far(self) -> "PoolShape":
+        """Add a worker named `far`, whose only way to the gateway leads through a gate."""
+        usual = _FAKE if self.engine == "fake" else _MODEL
+        keys = {"name": FAR, **usual, **self.worker, "connect": [f"ipc://{_GATE}"]}
+        return replace(self, gated=_GATE, more=f"{self.more}[[worker]]\n{_table(keys)}")
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Return what is added to the environment."""

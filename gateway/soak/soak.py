@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gateway.soak.faults import SOAK_FAULTS, SoakFault
 from gateway.soak.ledger import FaultRow, row_of
-from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
+from gateway.soak.scene import FAR, PoolShape, Rehearsal, Scene, staged
 
 _DEATHS, _WINDOW_S = 3, 300.0
 """The supervisor sets a process aside after five deaths in this time: a soak stays below."""
@@ -24,7 +24,7 @@ class SoakPlan:
     every_s: float = 5.0
     """Time between the end of a fault and the next one."""
     n_clients: int = 8
-    shape: PoolShape = PoolShape(n_workers=4, worker={"stall_s": 3.0})
+    shape: PoolShape = PoolShape(n_workers=3, worker={"stall_s": 3.0}).with_far()
     n_retries: int = 1
     """A client whose connection was cut asks again so often; only a gateway's death needs it."""
     faults: tuple[SoakFault, ...] = SOAK_FAULTS
@@ -98,8 +98,8 @@ def _drawn(plan: SoakPlan, scene: Scene, deaths: Deaths) -> tuple[SoakFault, str
     while True:
         fault = scene.rng.choice(plan.faults)
         names = scene.pool.gateways if fault.hits_gateway else scene.pool.workers
-        name = scene.rng.choice(names)
-        if fault.needs_fake and not is_fake:
+        name = FAR if fault.needs_gate else scene.rng.choice(names)
+        if (fault.needs_fake and not is_fake) or (fault.needs_gate and scene.gate is None):
             continue
         if not fault.kills or deaths.may_die(name, time.monotonic()):
             return fault, name

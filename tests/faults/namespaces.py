@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from gateway.soak.network_faults import rejoined
 from gateway.soak.requests import FAKE_TEMPLATE
 from gateway.soak.scene import PoolShape, Scene
 from tests.faults.case import FaultCase, Inject
-from tests.faults.network import FAR_TCP, rejoined
+from tests.faults.network import FAR_TCP
 
 HAS_NAMESPACES = os.geteuid() == 0 and shutil.which("ip") is not None
 

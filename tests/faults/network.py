@@ -4,25 +4,24 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.soak.gate import TcpGate, Weather
-from gateway.soak.requests import FAKE_TEMPLATE
+from gateway.soak.gate import Weather
+from gateway.soak.network_faults import (
+    down_for_a_moment,
+    down_for_long,
+    gate_of,
+    rejoined,
+    resets,
+)
 from gateway.soak.scene import PoolShape, Scene
 from tests.faults.case import FaultCase, Inject
 from tests.hostile.wire_frames import attack_wire
 
-FAR = PoolShape(
-    n_workers=1,
-    gated="{folder}/gate.sock",
-    more=(
-        '[[worker]]\nname = "far"\nbackend = "fake"\nn_slots = 8\nn_ctx = 32768\n'
-        "fake_step_ms = 8\nembeddings = true\n"
-        f'chat_template = "{FAKE_TEMPLATE}"\nconnect = ["ipc://{{folder}}/gate.sock"]\n'
-    ),
-)
+FAR = PoolShape(n_workers=1).with_far()
 """One worker beside the gateway, and one named `far` behind a gate."""
 
 
@@ -41,40 +40,9 @@ FAR_TCP = replace(
 """The same over tcp with CURVE."""
 
 
-def gate_of(scene: Scene) -> TcpGate:
-    """Return the gate of a pool that has one."""
-    assert scene.gate is not None
-    return scene.gate
-
-
-async def rejoined(scene: Scene, since: int) -> None:
-    await scene.pool.wait_for(r"worker ready worker=(\S+/)?far ", 20, since=since)
-
-
-async def down_for_long(scene: Scene) -> None:
-    since, gate = len(scene.pool.lines), gate_of(scene)
-    gate.stall()
-    await scene.pool.wait_for(r"worker lost worker=(\S+/)?far ", 8, since=since)
-    await asyncio.sleep(5.0)
-    gate.resume()
-    await rejoined(scene, since)
-
-
-async def down_for_a_moment(scene: Scene) -> None:
-    since, gate = len(scene.pool.lines), gate_of(scene)
-    gate.stall()
-    await asyncio.sleep(1.0)
-    gate.resume()
-    await scene.load.pieces(100)
-    scene.expect(scene.pool.count("worker lost", since=since) == 0, "it was given up")
-
-
-async def resets(scene: Scene) -> None:
-    since = len(scene.pool.lines)
-    for _ in range(5):
-        gate_of(scene).reset()
-        await asyncio.sleep(1.5)
-    await rejoined(scene, since)
+def on_far(inject: Callable[[Scene, str], Awaitable[None]]) -> Inject:
+    """A fault that a soak draws, done to the worker behind the gate."""
+    return lambda scene: inject(scene, "far")
 
 
 async def bad_weather(scene: Scene) -> None:
@@ -156,10 +124,15 @@ CASES = [
     _case(
         "B1",
         "the link of a worker is down for long: it is given up, and joins again",
-        down_for_long,
+        on_far(down_for_long),
     ),
-    _case("B2", "the link is down for 1 s: nobody is given up", down_for_a_moment, is_shared=True),
-    _case("B3", "the link is reset five times", resets),
+    _case(
+        "B2",
+        "the link is down for 1 s: nobody is given up",
+        on_far(down_for_a_moment),
+        is_shared=True,
+    ),
+    _case("B3", "the link is reset five times", on_far(resets)),
     _case("B4", "100 ms of latency and slices of 16 bytes: no false death", bad_weather),
     _case(
         "A17 tcp",
