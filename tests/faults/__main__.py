@@ -23,7 +23,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a case, or the start of its name")
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--list", action="store_true", help="only say what there is")
-    parser.add_argument("--write", action="store_true", help="put the table into the documents")
+    parser.add_argument(
+        "--write", action="store_true", help="put the rows of these cases into the documents"
+    )
     chosen = parser.parse_args()
     cases = [one for one in MATRIX if not chosen.names or one.name.startswith(tuple(chosen.names))]
     if chosen.list:
@@ -45,11 +47,16 @@ def main() -> int:
 
 
 def write(told: str, seed: int) -> None:
-    """Put the table into the page between its marks."""
+    """Put the rows into the table of the page; those of other cases stay as they are."""
     text = PAGE.read_text()
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
     assert tail, f"{PAGE} has no place for the table"
+    head_lines, rows = told.splitlines()[:2], {}
+    for line in [*rest.partition(END)[0].splitlines(), *told.splitlines()[2:]]:
+        if line.startswith("| "):
+            rows[line.split("|")[1].strip()] = line
+    told = "\n".join([*head_lines, *(rows[one.name] for one in MATRIX if one.name in rows)]) + "\n"
     note = f"Seed {seed}, the fake engine unless a row says *model*.\n\n"
     PAGE.write_text(f"{head}{BEGIN}\n\n{note}{told}\n{END}{tail}")
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from gateway.bench.client.connection import Client
 from gateway.soak import faults
 from gateway.soak.asking import Ending, ask
+from gateway.soak.pool import SoakPool
 from gateway.soak.requests import SoakRequest
 from gateway.soak.scene import PoolShape, Scene
 from tests.faults.case import FaultCase, Inject
@@ -117,6 +118,63 @@ async def two_tenants(scene: Scene) -> None:
     scene.expect(found[2] < 5, f"another's cache gave {found[2]} tokens")
 
 
+_KEYS = ("", "Bearer", "Bearer wrong", "Bearer " + "x" * 30_000, "Basic dXNlcjpib3Nz")
+_PUBLIC = ("/health", "/v1/health", "/livez", "/readyz")
+
+
+async def strangers_at_every_route(scene: Scene) -> None:
+    """Ask a second pool, which has keys, for each of its routes without its key."""
+    folder = scene.pool.folder / "keyed"
+    folder.mkdir()
+    shape = PoolShape(n_workers=1, gateway={"api_key": ["the-key"]})
+    pool = SoakPool(folder, shape.config(folder))
+    try:
+        await pool.start()
+        routes = (await scene.pool.get("/openapi.json"))["paths"]
+        for path, methods in routes.items():
+            for method in methods:
+                for key in _KEYS:
+                    await _is_stranger(scene, pool.url, method.upper(), path, key)
+        for path in ("//v1/models", "/%76%31/models", "/v1/models/", "/V1/models", "/x/../slots"):
+            await _is_stranger(scene, pool.url, "GET", path, "")
+    finally:
+        await pool.stop()
+
+
+async def _is_stranger(scene: Scene, url: str, method: str, path: str, key: str) -> None:
+    head = f"Authorization: {key}\r\n" if key else ""
+    status, _ = await _raw(url, method, path, head)
+    refused = {200} if path in _PUBLIC else {400, 401, 404, 431}
+    is_page = method == "GET" and path == "/"
+    scene.expect(is_page or status in refused, f"{method} {path} {key[:20]!r}: {status}")
+
+
+async def _raw(url: str, method: str, path: str, more: str = "") -> tuple[int, str]:
+    """Send a head as it is; return the status and the head of the answer."""
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        host = "" if "Host:" in more else "Host: 127.0.0.1\r\n"
+        head = f"{method} {path} HTTP/1.1\r\n{host}Content-Length: 0\r\n{more}\r\n"
+        writer.write(head.encode())
+        told = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).decode()
+        return int(told.split()[1]), told.lower()
+    finally:
+        writer.close()
+
+
+async def other_sites(scene: Scene) -> None:
+    """Send names of other hosts, and what browsers send for pages of other sites."""
+    for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:80"):
+        status, _ = await _raw(scene.pool.url, "GET", "/slots", f"Host: {host}\r\n")
+        scene.expect(status in (400, 403, 421), f"Host: {host}: {status}")
+    for origin in ("https://evil.example", "null", "http://127.0.0.1.evil.example"):
+        more = f"Origin: {origin}\r\nSec-Fetch-Site: cross-site\r\n"
+        status, told = await _raw(scene.pool.url, "POST", "/slots/0?action=erase", more)
+        scene.expect(status in (400, 401, 403), f"Origin: {origin}: {status}")
+        scene.expect("access-control-allow-origin: *" not in told, f"{origin} may read the answer")
+
+
 class Connected:
     """Sockets to the pool, closed at the end."""
 
@@ -196,6 +254,16 @@ CASES = [
         name="D9",
         what="grammars and schemas that nest, repeat and explode",
         inject=hostile("grammars", "schemas", "nesting", every=3),
+    ),
+    FaultCase(
+        name="D10",
+        what="each route without a key, with a wrong, an empty and a huge one: 401",
+        inject=strangers_at_every_route,
+    ),
+    FaultCase(
+        name="D11",
+        what="names of other hosts, and pages of other sites: refused, and nothing is shared",
+        inject=other_sites,
     ),
     FaultCase(name="D14", what="a tenant finds nothing in another's cache", inject=two_tenants),
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from gateway.bench.client.connection import Client
-from gateway.soak.asking import ask
+from gateway.soak.asking import Ending, ask
 from gateway.soak.requests import SoakRequest
 from gateway.soak.scene import PoolShape, Scene
 from tests.faults.case import FaultCase
@@ -144,7 +144,51 @@ async def log_to_a_full_disk(scene: Scene) -> None:
     await scene.load.answers(10)
 
 
+_EVIL = (
+    ("''.__class__.__mro__[1].__subclasses__()", "subclasses"),
+    ("cycler.__init__.__globals__.os.system('touch {folder}/owned')", "globals"),
+    ("lipsum.__globals__['os'].system('touch {folder}/owned')", "lipsum"),
+    ("''.join.__self__.__class__.__base__", "base"),
+    ("'x' * 200000000", "huge"),
+    ("range(1000000000) | list | length", "range"),
+)
+"""What a template of a foreign model may contain, and the word that asks for it."""
+_LOOP = (
+    "{% if m == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
+    "{% endfor %}{% endif %}"
+)
+_EVIL_TEMPLATE = (
+    "{% set m = messages[0].content %}"
+    + "".join(f"{{% if m == '{word}' %}}{{{{ {code} }}}}{{% endif %}}" for code, word in _EVIL)
+    + _LOOP
+    + "{{ m }}"
+)
+
+
+async def evil_templates(scene: Scene) -> None:
+    """Ask a worker whose template reaches for Python, writes without end, and loops."""
+    client, since = Client(scene.pool.url), len(scene.pool.lines)
+    for word in (*(word for _, word in _EVIL), "loop"):
+        body = {"model": "evil", "messages": [{"role": "user", "content": word}], "max_tokens": 1}
+        heard = await ask(client, SoakRequest(word, 0, "/v1/chat/completions", body))
+        is_clean = heard.ending is Ending.REFUSED and heard.status < 500
+        scene.expect(is_clean, f"{word}: {heard.status} {heard.why[:200]}")
+    scene.expect(not (scene.pool.folder / "owned").exists(), "a template has run a program")
+    scene.expect(scene.pool.count("process died", since=since) == 0, "a worker died of it")
+
+
 CASES = [
+    FaultCase(
+        name="C6",
+        what="a model's template reaches for Python, writes 200 MB, and loops: each is a 400",
+        inject=evil_templates,
+        pool=PoolShape(
+            more=(
+                '[[worker]]\nname = "evil"\nalias = "evil"\nbackend = "fake"\nn_slots = 2\n'
+                f'n_ctx = 4096\nchat_template = "{_EVIL_TEMPLATE}"\n'
+            )
+        ),
+    ),
     FaultCase(
         name="C1",
         what="a slot is saved on a full disk: a clean error, no part of a file",
