@@ -17,7 +17,7 @@ async def test_going_from_chat_to_pool_and_back_loads_no_page(
     await expect(page.locator("main.pool")).to_be_attached()
     assert page.url == f"{fake_pool.url}/pool"
     await page.go_back()
-    await expect(page.locator("main.chat")).to_be_attached()
+    await expect(page.locator(".chat main")).to_be_attached()
     assert await page.evaluate("window.isSame")
     await page.goto(f"{fake_pool.url}/pool")
     await expect(page.locator("main.pool")).to_be_attached()

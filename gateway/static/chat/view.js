@@ -66,7 +66,7 @@ export default function Chat() {
     <main class=${isEmpty ? 'is-empty' : ''}>
       <div class="chat-bar">
         <${IconButton} icon="menu" label="Chats" onClick=${toggleSidebar} />
-        <h1 class="title">${open.value.title}</h1>
+        ${open.value.title && html`<h1 class="title">${open.value.title}</h1>`}
       </div>
       ${isEmpty ? html`<${Welcome} />` : html`<${MessageList} />`}
       ${serverTrouble.value && html`<p class="server-trouble" role="status">${serverTrouble.value}</p>`}

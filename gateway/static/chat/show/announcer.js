@@ -36,6 +36,8 @@ export class Announcer {
 }
 
 function plain(text) {
-  const words = text.slice(0, MOST_CHARS).replace(/[*_`#>|~]+/g, '').replace(/\s+/g, ' ').trim();
+  const links = /\[([^\]]*)\]\([^)]*\)/g;
+  const shown = text.slice(0, MOST_CHARS).replace(links, '$1');
+  const words = shown.replace(/[*_`#>|~]+/g, '').replace(/\s+/g, ' ').trim();
   return text.length > MOST_CHARS ? `${words} …` : words;
 }

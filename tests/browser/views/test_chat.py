@@ -2,7 +2,6 @@
 
 import os
 import signal
-from itertools import pairwise
 
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
@@ -67,8 +66,8 @@ async def test_an_answer_streams_and_tells_how_it_came_about(page: Page, pool: S
     for word in ("tokens/s", "24 tokens", "first after", "cached", "SmolLM2"):
         assert word in figures
     paints: list[float] = await page.evaluate("window.paints")
-    frames = [b - a for a, b in pairwise(paints) if b - a > 8]
-    assert len(paints) > 2 and min(frames, default=50.0) > 30  # 20 a second are 50 ms apart
+    seconds = (paints[-1] - paints[0]) / 1000
+    assert 2 < len(paints) <= 20 * seconds + 3  # one at the start, and two when it ends
     await expect(page.locator(".chats a")).to_have_text(["Tell me of the sea."])
 
 
@@ -121,8 +120,7 @@ async def test_a_reload_keeps_what_was_written_and_two_tabs_agree(
     await expect(other.locator(".note")).to_have_text("Being written in another tab.")
     await page.reload()
     await expect(page.locator(".note")).to_have_text("The answer broke off.")
-    kept = await answers(page).locator(".markdown").inner_text()
-    assert len(kept) > 20
+    kept = await grown(written(page))
     await page.get_by_role("button", name="Continue").click()
     await grown(written(page), len(kept) + 10)
     await page.get_by_role("button", name="Stop").click()

@@ -76,7 +76,7 @@ async def test_nothing_that_a_model_writes_runs(page: Page, fake_pool: Served) -
     assert await page.evaluate("window.hit") is None
 
 
-@pytest.mark.parametrize("piece", ["x", "[", "*a", "` ", "$", "> ", "- ", "|", "(((", "\u202e"])
+@pytest.mark.parametrize("piece", ["x", "[", "$", "> "])
 async def test_a_line_of_a_megabyte_leaves_the_page_alive(
     page: Page, fake_pool: Served, piece: str, watched: Watched
 ) -> None:
