@@ -1,6 +1,7 @@
 """Writes a Llama of any size with random weights and a real vocabulary: for speed, not for sense.
 
 python -m benchmarks.random_model FILE [--gigabytes 4] [--type Q4_0] [--width 4096]
+    [--vocabulary FILE]
 
 The layers are Llama 3 8B's (14,336 wide in the middle, 8 of 32 heads for keys and values), as many
 as fill the size; vocabulary and chat template are those of the embedded model.
@@ -162,8 +163,10 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=4.0)
     parser.add_argument("--type", choices=[kind.name for kind in _BLOCKS], default="Q4_0")
     parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--vocabulary", type=Path, help="another file to take it from")
     args = parser.parse_args()
-    kind, vocabulary = gguf.GGMLQuantizationType[args.type], Path(find_model(""))
+    kind = gguf.GGMLQuantizationType[args.type]
+    vocabulary = args.vocabulary or Path(find_model(""))
     of = sizes(args.width, vocabulary_size(vocabulary), args.gigabytes * 1e9, kind)
     write(args.file, of, kind, vocabulary)
     print(f"{args.file}: {args.file.stat().st_size / 1e9:.2f} GB, {of.n_layers} layers")

