@@ -29,6 +29,8 @@ _DEFAULT = LimitsConfig()
 _NO_PROXIES = TrustedProxies()
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 """Visible ASCII: it goes into headers and log lines."""
+_PAGES = "/ui/"
+"""Files of the web page, forty at each load: they are logged at DEBUG."""
 _CLIENT_GONE = 499
 """nginx's status for a client that left before the answer; used in log and metrics only."""
 
@@ -110,7 +112,8 @@ class AccessMiddleware:
         request = exchange.request
         request.client = scope["address"]
         request.key, request.tenant = scope.get("key", ""), scope.get("tenant", "")
-        request.is_quiet = scope["path"] in PUBLIC_PATHS
+        is_page = scope["path"].startswith(_PAGES) and status < 400
+        request.is_quiet = is_page or scope["path"] in PUBLIC_PATHS
         self._requests.over(request, status, seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: _AccessRecord) -> None:

@@ -37,6 +37,7 @@ OURS = {
         "worker.curve_key_file",
         "worker.gateway_keys",
         "gateway.trusted_proxy_header",
+        "gateway.usage_dir",
     ),
 }
 """Options that no other server has."""

@@ -309,6 +309,11 @@ QUERIES: Table = {
     "legacy": WORD,
     "fail_on_no_slot": WORD,
     "include_slots": WORD,
+    "by": WORD,
+    "from": WORD,
+    "to": WORD,
+    "key": _MODEL,
+    "state": WORD,
 }
 """Query parameters of all endpoints."""
 

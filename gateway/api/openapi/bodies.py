@@ -71,6 +71,10 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointText] = {
     **_reading("/pool/events", "Stream the state of the pool", kinds=("text/event-stream",)),
     **_reading("/admin/status", "Return the state of the pool, for `llamapool status`"),
     **_reading("/admin/workers", "List the workers"),
+    **_reading("/admin/requests", "List the requests that run and wait"),
+    **_reading("/admin/requests/{id}", "Tell where the requests of an id went, and why"),
+    **_reading("/admin/usage", "Return what was used, by key, model and day"),
+    **_reading("/v1/usage", "Return what the own key has used"),
     **_reading("/admin/quarantine", "List the prompts under which workers died"),
     **_reading("/admin/rollout", "Return the rolling change that runs, or the last one"),
     **_aliases("/admin/drain", "WorkerOrder", "Take a worker out of service"),
@@ -93,5 +97,8 @@ QUERIES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("GET", "/lora-adapters"): ("model", "autoload"),
     ("POST", "/lora-adapters"): ("model", "autoload"),
     ("POST", "/slots/{id_slot}"): ("action",),
+    ("GET", "/admin/requests"): ("limit", "state", "key", "model"),
+    ("GET", "/admin/usage"): ("by", "from", "to", "key", "model"),
+    ("GET", "/v1/usage"): ("by", "from", "to", "model"),
 }
 """The query parameters of an endpoint; `gateway/api/fields/tables.py` says what they may be."""

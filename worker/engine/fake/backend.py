@@ -32,6 +32,7 @@ from worker.engine.backend import (
 from worker.engine.cache.cache import n_sequences
 from worker.engine.fake.embedding import FakeEmbedder
 from worker.engine.fake.faults import ProcessFaults
+from worker.engine.fake.record import ComputeRecord
 from worker.engine.fake.states import Cell, FakeAdapters, FakeStates
 from worker.engine.media import Media, MediaPiece, placeholders
 
@@ -57,6 +58,8 @@ class FakeSampler:
         self.seed = params.seed
         self.state: tuple[float, ...] = ()
         self.was_ended = False
+        self.has_pending = False
+        """Whether a token was chosen that is still to be decoded: by itself, it is no prompt."""
         self.is_open = True
         FakeSampler.open_count += 1
 
@@ -67,6 +70,7 @@ class FakeSampler:
 
     def go_on(self, tokens: Sequence[int], state: Sequence[float]) -> None:
         """Remember the state; the text depends on it with mirostat, and on nothing else."""
+        self.has_pending = bool(tokens)
         self.state = tuple(state)
 
     def learn(self, token: int) -> None:
@@ -111,6 +115,8 @@ class FakeBackend:
         self._faults: dict[int, tuple[bytes, bytes]] = {}
         self._process_faults = ProcessFaults(config.name)
         self._process_faults.strike_loading()
+        self._record = ComputeRecord()
+        self._seated: dict[int, FakeSampler] = {}
         self._n_saved: dict[int, int] = {}
         self._last: list[BatchRow] = []
         self.n_cells = total
@@ -123,7 +129,7 @@ class FakeBackend:
         self.states = FakeStates(self._cells, config.model)
         self.vocabulary = _vocabulary()
         has_embeddings = config.embeddings or config.reranking
-        self.embedder = FakeEmbedder(config, n_ctx) if has_embeddings else None
+        self.embedder = FakeEmbedder(config, n_ctx, self._record) if has_embeddings else None
         self.card = self._describe(n_ctx)
         time.sleep(config.fake_load_ms / 1e3)
 
@@ -177,6 +183,7 @@ class FakeBackend:
         """Pretend that the device could choose whatever needs no grammar."""
         assert isinstance(sampler, FakeSampler)
         sampler.seq = seq
+        self._seated[seq] = sampler
         sampler.backend_sampling = sampler.params.backend_sampling and not sampler.params.grammar
 
     def decode(self, rows: Sequence[BatchRow]) -> None:
@@ -199,6 +206,12 @@ class FakeBackend:
         n_outputs = sum(len(row.tokens) if row.is_probed else row.wants_logits for row in rows)
         assert n_outputs <= self.n_outputs, f"{n_outputs} rows of logits"
         self._last = list(rows)
+        self._record.add(sum(len(row.tokens) for row in rows if self._is_prompt(row)), 0)
+
+    def _is_prompt(self, row: BatchRow) -> bool:
+        sampler = self._seated.get(row.seq)
+        is_next = row.wants_logits and sampler is not None and sampler.has_pending
+        return not (row.is_draft or is_next)
 
     @property
     def n_used(self) -> int:
@@ -218,6 +231,8 @@ class FakeBackend:
         end = start + (len(read.tokens) if offset < 0 else offset + 1)
         token = self._next_token(read.seq, self._cells[read.seq][:end], sampler)
         sampler.learn(token)
+        sampler.has_pending = True
+        self._record.add(0, 1)
         prob = None
         if sampler.params.n_probs:
             piece = self.vocabulary.special_pieces[token]
@@ -249,6 +264,7 @@ class FakeBackend:
         cells = self._cells.setdefault(seq, [])
         assert pos == len(cells), f"seq {seq} continues at {pos}, not {len(cells)}"
         cells += map(Cell, placeholders(piece.key, piece.n_pos))
+        self._record.add(piece.n_pos, 0)
 
     def remove(self, seq: int, start: int) -> bool:
         """Forget a sequence from `start` on."""

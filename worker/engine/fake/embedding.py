@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from protocol.config.config import WorkerConfig
 from worker.engine.adapters import Adapters, NoAdapters
 from worker.engine.backend import DecodeFailed, MediaEmbedding
+from worker.engine.fake.record import ComputeRecord
 from worker.engine.media import Media
 
 FAKE_EMBD = 8
@@ -25,7 +26,8 @@ class FakeEmbedder:
     rank_template = ""
     reads_media = True
 
-    def __init__(self, config: WorkerConfig, n_ctx: int) -> None:
+    def __init__(self, config: WorkerConfig, n_ctx: int, record: ComputeRecord) -> None:
+        self._record = record
         self.pooling = "rank" if config.reranking else config.pooling or "mean"
         self.n_batch = config.n_ubatch
         self.n_ctx = n_ctx
@@ -45,6 +47,7 @@ class FakeEmbedder:
         time.sleep(self._step_s)
         for piece in pieces:
             self.cells.setdefault(piece.seq, []).extend(piece.tokens)
+        self._record.add(sum(len(piece.tokens) for piece in pieces), 0)
         if any(_has_fault(self.cells[piece.seq]) for piece in pieces):
             for piece in pieces:
                 self.forget(piece.seq)
@@ -54,6 +57,7 @@ class FakeEmbedder:
     def embed_media(self, seq: int, tokens: Sequence[int], media: Media, normalize: int) -> bytes:
         """Hash an input whose media are placeholders."""
         assert media and seq not in self.cells
+        self._record.add(len(tokens), 0)
         if self.pooling == "none":
             return b"".join(vector([token], self.n_embd, -1) for token in tokens)
         return vector(tokens, self.n_embd, normalize)
