@@ -3,8 +3,6 @@
 `reader` says what the client may do, `state` is everything, and each `change` brings it up to date.
 """
 
-import asyncio
-
 import orjson
 from starlette.types import Receive, Scope, Send
 
@@ -52,7 +50,7 @@ class PoolEventStream:
             pause_s = len(frame) / _BYTES_PER_S if seen is not None else 0.0
             seen = newest
             await events.write(frame)
-            await asyncio.sleep(max(INTERVAL_S, pause_s))
+            await self._feed.pause(max(INTERVAL_S, pause_s))
 
 
 def _rights(scope: Scope) -> dict[str, object]:

@@ -46,7 +46,7 @@ export function Queue() {
   const models = ids('queue');
   return html`<${Panel} id="queue-title" title="Queue">
     ${models.length
-      ? html`<ul class="plain">
+      ? html`<ul class="rows">
           ${models.map((model) => html`<${QueueOf} key=${model} model=${model} />`)}
         </ul>`
       : html`<p class="muted">Nothing waits.</p>`}
@@ -85,7 +85,7 @@ export function Models() {
   const names = ids('models');
   return html`<${Panel} id="models-title" title="Models">
     ${names.length
-      ? html`<ul class="plain models">
+      ? html`<ul class="rows models">
           ${names.map((name) => html`<${Model} key=${name} name=${name} />`)}
         </ul>`
       : html`<p class="muted">No model is known yet.</p>`}
@@ -108,7 +108,7 @@ export function Events() {
   return html`<${Panel} id="events-title" title="Events">
     ${!shown.length && html`<p class="muted">Nothing has happened yet.</p>`}
     <div class="events" role="log" aria-live="polite" aria-relevant="additions" aria-labelledby="events-title" tabindex="0">
-      <ol class="plain">
+      <ol class="rows">
         ${shown.map((id) => html`<${Happened} key=${id} id=${id} />`)}
       </ol>
     </div>
@@ -120,7 +120,7 @@ export function Gateways() {
   const silent = fact('silent', []);
   if (gateways.length < 2 && !silent.length) return null;
   return html`<${Panel} id="gateways-title" title="Gateways">
-    <ul class="plain">
+    <ul class="rows">
       ${gateways.map(
         (one) => html`<li key=${one.pid} class="line">
           <span>${one.name}${one.is_this ? ' (this page’s)' : ''}</span>
@@ -164,7 +164,7 @@ export function Requests() {
   return html`<section class="requests" aria-labelledby="requests-title">
     <h2 id="requests-title">Last requests</h2>
     ${rows.length
-      ? html`<div class="scroller" tabindex="0" role="group" aria-label="Table of the last requests">
+      ? html`<div class="wide-table" tabindex="0" role="group" aria-label="Table of the last requests">
           <table>
             <thead>
               <tr>

@@ -34,7 +34,7 @@ function Figures() {
   const nBusy = load.reduce((sum, one) => sum + one.n_busy, 0);
   const nWaiting = rowsOf('models').reduce((sum, [, one]) => sum + one.n_waiting, 0);
   const [, written, , cached, p50, p95] = samples.value.at(-1) ?? [];
-  return html`<dl class="figures">
+  return html`<dl class="pool-figures">
     <${Figure} name="Tokens a second" value=${rate(written)} />
     <${Figure} name="Slots busy" value=${count(nBusy)} note=${`of ${count(nSlots)}`} />
     <${Figure} name="Waiting" value=${count(nWaiting)} />

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from protocol.process.control import Reply, WorkerOrder
+from protocol.wire.messages import Generate
 from tests.browser.axe import violations
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
@@ -23,7 +25,7 @@ from tests.gateway.inprocess import Running, running, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
-STILL = FakeOptions(name="h/w0", free_running=False, n_slots=4)
+STILL = FakeOptions(free_running=False, n_slots=4, n_ctx=150)
 CHAT = {"messages": [{"role": "user", "content": "word " * 50}], "stream": True}
 _WATCH_FRAMES = """() => {
   window.frames_ms = { n: 0, longest: 0 };
@@ -54,7 +56,7 @@ async def _expected(watched: Watched) -> None:
 
 async def shot(page: Page, name: str) -> None:
     if SHOTS:
-        await page.screenshot(path=f"{SHOTS}/{name}.png")
+        await page.screenshot(path=f"{SHOTS}/{name}.png", animations="disabled")
 
 
 async def use_key(page: Page, key: str) -> None:
@@ -80,22 +82,25 @@ async def asking(gateway: Running, n: int, key: str = "") -> AsyncIterator[None]
 
 async def test_cells_and_figures_are_live_while_chats_run(page: Page, tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
-        worker = await gateway.add_worker(STILL)
+        names = ("gpu-1/chat-1", "gpu-1/chat-2", "gpu-2/chat-1")
+        workers = [await gateway.add_worker(replace(STILL, name=name)) for name in names]
         await page.goto(f"{gateway.url}/pool")
         cells = page.locator(".worker .cells i")
-        await expect(cells).to_have_count(4)
+        await expect(cells).to_have_count(12)
         await expect(page.locator(".worker .cells i:not([class=''])")).to_have_count(0)
-        async with asking(gateway, 7):
-            await expect(
-                page.get_by_role("list").filter(has_text="without a key").first
-            ).to_be_visible()
-            await worker.step(3)
-            await expect(page.locator(".worker .cells i.w")).to_have_count(4)
-            await expect(page.locator(".figure", has_text="Slots busy")).to_contain_text("4 of 4")
+        async with asking(gateway, 20):
+            await expect(page.get_by_text("without a key")).to_be_visible()
+            for i, worker in enumerate(workers):
+                await worker.got(Generate, 4)
+                await worker.step(4 + 9 * i)
+            await expect(page.locator(".worker .cells i.w")).to_have_count(12)
+            figure = page.locator(".figure", has_text="Slots busy")
+            await expect(figure).to_contain_text("12 of 12")
             await expect(page.locator(".badge")).to_have_text("all slots busy")
             fill = "element => Number(getComputedStyle(element).getPropertyValue('--fill'))"
             assert await cells.first.evaluate(fill) > 0
-            await page.get_by_role("button", name="w0").click()
+            await shot(page, "pool")
+            await page.get_by_role("button", name="chat-2").click()
             await expect(page.get_by_role("dialog")).to_contain_text("writes an answer")
             await page.keyboard.press("Escape")
             await expect(page.get_by_role("dialog")).to_have_count(0)
