@@ -5,7 +5,6 @@ clients are told; it closes when the pool is drained.
 """
 
 import asyncio
-import gc
 import logging
 import ssl
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from gateway.feed.feed import PoolFeed
 from gateway.feed.sources import Sources
 from gateway.fleet.admin_listener import AdminListener
 from gateway.fleet.supervisor_link import SupervisorLink
+from gateway.garbage import collect_garbage
 from gateway.http.connections import Connections, ServerConfig
 from gateway.http.http_server import HttpServer
 from gateway.metrics.counters import ConnectionCounts
@@ -226,8 +226,8 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     app = _app_of(config, parts, metrics)
     admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
-    gc.freeze()  # a collection over these objects would stop all streams for 40 ms
     duties = [asyncio.create_task(beat(notifier))]
+    duties.append(asyncio.create_task(collect_garbage(lambda: not parts.pool.has_tasks)))
     try:
         if not await _begin(parts, signals, notifier):
             return EXIT_OK

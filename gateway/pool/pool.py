@@ -329,6 +329,11 @@ class Pool:
         """Fail what waits for a model that was unloaded."""
         self._transport.abandon(model)
 
+    @property
+    def has_tasks(self) -> bool:
+        """Whether a client waits for a task."""
+        return bool(self._transport.streams.by_id)
+
     def drain(self) -> None:
         """Take nothing new; what runs and waits is still served."""
         self._dispatcher.drain()

@@ -43,6 +43,8 @@ LOG_FIELDS = {
     "url": "Address at which the gateway listens, for clients or for workers.",
     "host": "Host from which media were fetched.",
     # times
+    "n_freed": "Objects that were freed.",
+    "pause_s": "Time in which the process did nothing else.",
     "duration_s": "From the request's head to the end of its answer.",
     "queue_s": "How long a task waited for a worker.",
     "ttft_s": "From a task's arrival to its first token.",

@@ -261,14 +261,21 @@ def failed(code: ErrorCode, message: str) -> m.Failed:
 @click.option("--model", default="fake")
 @click.option("--slots", default=8)
 @click.option("--rate", default=0.0, help="Engine steps a second; 0 is as fast as it goes.")
-def main(connect: str, name: str, model: str, slots: int, rate: float) -> None:
-    """Run a fake worker until it is killed."""
+@click.option("--count", default=1, help="So many workers in this process: NAME-0, NAME-1, ...")
+def main(  # noqa: PLR0917 - one for each option
+    connect: str, name: str, model: str, slots: int, rate: float, count: int
+) -> None:
+    """Run fake workers until the process is killed."""
     options = FakeOptions(
         name=name, model=model, n_slots=slots, step_s=1 / rate if rate else 0.0, n_prefetch=0
     )
+    names = [name] if count == 1 else [f"{name}-{i}" for i in range(count)]
 
     async def run() -> None:
-        async with FakeWorker(connect, options):
+        async with contextlib.AsyncExitStack() as stack:
+            for one in names:
+                worker = FakeWorker(connect, dataclasses.replace(options, name=one))
+                await stack.enter_async_context(worker)
             await asyncio.Event().wait()
 
     asyncio.run(run())

@@ -1,0 +1,70 @@
+"""Full collections look only at what is new, and garbage goes all the same."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from gateway import garbage
+from gateway.garbage import GarbageCollection
+
+
+class Cycle:
+    """Lives until the collector comes."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def collection() -> Iterator[GarbageCollection]:
+    one = GarbageCollection()
+    one.open()
+    yield one
+    one.close()
+    assert gc.get_freeze_count() == 0 and one._collected not in gc.callbacks
+
+
+def test_what_survives_a_full_collection_is_not_looked_at_again(
+    collection: GarbageCollection,
+) -> None:
+    kept = [Cycle() for _ in range(1000)]
+    before = gc.get_freeze_count()
+    gc.collect()
+    assert gc.get_freeze_count() >= before + len(kept)
+    assert len(gc.get_objects(generation=2)) < 1000
+
+
+def test_garbage_among_the_frozen_goes_when_nothing_runs(
+    collection: GarbageCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "_WORTH", 100)
+    dying = Cycle()
+    seen = weakref.ref(dying)
+    kept = [Cycle() for _ in range(1000)]
+    gc.collect()
+    del dying
+    gc.collect()
+    assert seen() is not None, "it is frozen"
+    collection.look(is_idle=False)
+    assert seen() is not None, "somebody would notice"
+    collection.look(is_idle=True)
+    assert seen() is None and len(kept) == 1000
+    shown = repr(collection)
+    assert shown.endswith(" new=0>")
+    collection.look(is_idle=True)
+    assert repr(collection) == shown, "nothing new was frozen: nothing is done"
+
+
+def test_garbage_goes_also_where_something_always_runs(
+    collection: GarbageCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.collect()
+    monkeypatch.setattr(garbage, "_MOST", -gc.get_freeze_count() + 100)
+    dying = [Cycle() for _ in range(1000)]
+    seen = weakref.ref(dying[0])
+    gc.collect()
+    dying.clear()
+    collection.look(is_idle=False)
+    assert seen() is None
