@@ -101,8 +101,12 @@ class EventStream:
         return self._written_at + (self._ping_interval_s or math.inf)
 
     async def _ping(self) -> None:
+        await self.comment(PING)
+
+    async def comment(self, frame: bytes) -> None:
+        """Send a comment; raises `ClientGone` if that takes too long."""
         try:
             async with asyncio.timeout(self._send_timeout_s):
-                await self.write(PING)
+                await self.write(frame)
         except TimeoutError as error:
             raise ClientGone from error

@@ -25,9 +25,10 @@ from gateway.pool.routing.origin import Origin
 from gateway.pool.routing.prompt_length import guess_tokens
 from gateway.pool.status import Health, ModelState
 from gateway.pool.stream import TaskStream
-from gateway.pool.task import TaskSpec
+from gateway.pool.task import TaskSpec, TaskState
 from gateway.pool.task_transport import TaskTransport
 from gateway.pool.tenants.allowances import Allowances
+from gateway.pool.tenants.queue_limits import QueuePlace
 from gateway.pool.watch.activity import Activity, activity
 from gateway.pool.worker_calls import WorkerCalls
 from gateway.requests.book import RequestBook
@@ -148,6 +149,8 @@ class Pool:
             key=origin.key,
             trace=origin.trace,
             limits=origin.limits if isinstance(task, _LIMITED) else NO_LIMITS,
+            priority=origin.urgency.priority,
+            start_within_s=origin.urgency.start_s,
             n_answer=_answer_limit(task),
             n_tokens=guess_tokens(task),
             takes_credit=isinstance(task, m.Generate),
@@ -186,6 +189,16 @@ class Pool:
     def allowances(self) -> Allowances:
         """What keys have used of their limits."""
         return self._dispatcher.allowances
+
+    def place(self, task_id: int) -> QueuePlace | None:
+        """Return the place in the queue of a task; None if it does not wait."""
+        task = self._dispatcher.tasks.get(task_id)
+        is_waiting = task is not None and task.state is TaskState.WAITING
+        return self._dispatcher.limits.place(task) if task is not None and is_waiting else None
+
+    def overloaded(self, model: str, message: str) -> TaskError:
+        """Build the refusal of a request for which no slot becomes free in time."""
+        return self._dispatcher.limits.overloaded(model, message)
 
     def model_of_slot(self, slot_id: int) -> str:
         """Return the model of a slot; empty if there is no such slot."""

@@ -60,6 +60,8 @@ class TaskSpec:
     key: str = ""
     """Name of the API key; empty without keys, and for tasks of the gateway's own."""
     limits: KeyLimits = NO_LIMITS
+    start_within_s: float = math.inf
+    """Time for the first token: what cannot be there in time is refused at once."""
     priority: int = 0
     """Order among the tenant's own tasks, the lower the sooner."""
     n_tokens: int = 1

@@ -1,9 +1,11 @@
 """The generating endpoints: the only place where stream and non-stream part."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -17,6 +19,7 @@ from gateway.http.errors import json_response, task_error_body
 from gateway.http.event_stream import EventStream
 from gateway.http.origin.auth import require_admin
 from gateway.http.route_headers import route_headers
+from gateway.http.waiting import keep_in_time, tell_places
 from gateway.pool.routing.origin import Origin, read_origin
 from gateway.pool.stream import TaskStream
 from gateway.routes.service import ReadRequest, Service
@@ -74,10 +77,11 @@ class GenerationEndpoint:
             await self._service.pool.set_system_prompt(card, plan.system_prompt)
         with self._submitted(plan, card, origin) as streams:
             if plan.stream:
-                await self._stream(plan, streams, exchange)
+                await self._stream(plan, card, streams, exchange)
             else:
                 collected = together(collect(stream) for stream in streams)
-                outcomes = await guarded(collected, disconnected(receive))
+                watchers = self._watchers(streams, card, origin)
+                outcomes = await guarded(collected, disconnected(receive), *watchers)
                 headers = route_headers(streams)
                 is_long = sum(map(_weight, outcomes)) > _LONG
                 response = await in_thread(is_long, _respond, plan.reply, outcomes, headers)
@@ -110,23 +114,36 @@ class GenerationEndpoint:
             for stream in streams:
                 stream.close()
 
+    def _watchers(
+        self, streams: Sequence[TaskStream], card: ModelCard, origin: Origin
+    ) -> list[Coroutine[Any, Any, None]]:
+        """Return what ends a request when its time is over, if it has such a time."""
+        if math.isinf(origin.urgency.start_s):
+            return []
+        refuse = partial(self._service.pool.overloaded, card.name)
+        return [keep_in_time(streams, origin.urgency, refuse)]
+
     async def _stream(
-        self, plan: RequestPlan, streams: Sequence[TaskStream], exchange: Exchange
+        self, plan: RequestPlan, card: ModelCard, streams: Sequence[TaskStream], exchange: Exchange
     ) -> None:
         config = self._service.config
         interval_s = plan.ping_interval_s
+        interval_s = config.ping_interval_s if interval_s is None else interval_s
         writer = exchange.scope.get(DIRECT_WRITER)
         self._service.metrics.event_stream(is_direct=writer is not None)
         events = EventStream(
             exchange.send,
-            config.ping_interval_s if interval_s is None else interval_s,
+            interval_s,
             min(config.limits.send_timeout_s, config.timeout_s),
             lambda: route_headers(streams),
             writer,
         )
+        watchers = self._watchers(streams, card, exchange.origin)
+        if not watchers and interval_s != 0 and not plan.reply.is_read_by_chunk:
+            watchers = [tell_places(streams, events, self._service.pool.place)]
         pumps = together(pump(i, stream, plan.reply, events) for i, stream in enumerate(streams))
         try:
-            await guarded(pumps, disconnected(exchange.receive), events.keep_alive())
+            await guarded(pumps, disconnected(exchange.receive), events.keep_alive(), *watchers)
         except TaskError as error:
             if not events.is_open:
                 raise

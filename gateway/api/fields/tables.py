@@ -83,6 +83,7 @@ SHARED: Table = {
     "model": _MODEL,
     "json_schema": SCHEMA,
     "sse_ping_interval": Number(low=-1, high=INT32_MAX),
+    "priority": Number(low=-INT32_MAX - 1, high=INT32_MAX),
     "verbose": _FLAG,
     "tokenize": _FLAG,
 }
@@ -295,6 +296,9 @@ HEADERS: Table = {
     "x-session-affinity": _SESSION,
     "x-conversation-id": _SESSION,
     "x-litellm-session-id": _SESSION,
+    "x-request-timeout": WORD,
+    "x-slo-ttft-ms": WORD,
+    "x-priority": WORD,
 }
 """Headers whose value is read; `header_kib` bounds all headers together."""
 

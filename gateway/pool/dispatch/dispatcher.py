@@ -7,6 +7,7 @@ also long after the task was given up.
 Where else the state of a task is: docs/building/architecture.md.
 """
 
+import math
 from collections.abc import Callable
 
 from gateway.pool.dispatch.actions import Action, CancelTask, Deliver, Ejected, Fail
@@ -103,6 +104,8 @@ class Dispatcher:
         self.allowances.reserve(spec, self.router.answer_tokens(spec.model))
         try:
             actions = self._find_place(task, now)
+            if math.isfinite(spec.start_within_s):
+                self.limits.check_in_time(task, self.placement.ready_s(task, now))
         except TaskError:
             self.allowances.settle(spec.tenant, spec.task_id, 0)
             raise

@@ -41,6 +41,11 @@ class Ratio:
         prior = self._prior.value if isinstance(self._prior, Ratio) else self._prior
         return (self._over + self._weight * prior) / (self._under + self._weight)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything was observed."""
+        return self._under > 0
+
     def add(self, over: float, under: float) -> None:
         """Count an observation, here and in the prior that is shared with others."""
         self._over = _DECAY * self._over + over

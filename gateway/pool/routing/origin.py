@@ -14,6 +14,7 @@ from starlette.types import Scope
 
 from gateway.keys.api_key import NO_LIMITS, KeyLimits, limits_of
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
+from gateway.pool.routing.urgency import NO_HURRY, Urgency, read_urgency
 from gateway.pool.trace import TRACE, TaskTrace
 from gateway.requests.record import REQUEST, RequestRecord
 from protocol.errors import InvalidRequest
@@ -35,6 +36,7 @@ class Origin:
     key: str = ""
     """Name of the API key; empty without keys."""
     limits: KeyLimits = NO_LIMITS
+    urgency: Urgency = NO_HURRY
     salt: str = ""
     """Namespace of the cache."""
     session: str = ""
@@ -69,6 +71,7 @@ def read_origin(scope: Scope, body: Mapping[str, Any]) -> Origin:
         tenant=scope["tenant"],
         key=scope.get("key", ""),
         limits=limits_of(scope),
+        urgency=read_urgency(scope, body),
         salt=_salt(scope.get("namespace", ""), _read_salt(body)),
         session=_read_session(scope, body),
         label=_read_label(body),

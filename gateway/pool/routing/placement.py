@@ -63,6 +63,13 @@ class TaskPlacement:
         self._held_back.clear()
         return not self._is_held_back(task, now) and self.find(task, now) is not None
 
+    def ready_s(self, task: Task, now: float) -> float | None:
+        """Predict the time to the first token of a task that could go at once; None if not."""
+        if not self.goes_now(task, now):
+            return None
+        choice = self.find(task, now)
+        return choice.predicted_s if choice is not None and choice.worker.n_free else None
+
     def _is_held_back(self, task: Task, now: float) -> bool:
         """Tell whether the tenant of a task has too much to get another slot now."""
         tenant, model = task.spec.tenant, task.spec.model

@@ -117,6 +117,18 @@ class RoutingPolicy:
         """Return how long a task of a model has its slot, as a mean of recent ones."""
         return self._of_models.get(model, self._unknown).service_s.value
 
+    def is_measured(self, model: str) -> bool:
+        """Tell whether it is known how long tasks of a model have their slots."""
+        return self._of_models.get(model, self._unknown).service_s.is_measured
+
+    def read_s(self, spec: TaskSpec) -> float:
+        """Return the time to read what of a prompt no worker has in its cache."""
+        holders = self.index.holders(spec.prefix.chain, -1, n_most=1)
+        share = holders.most / spec.prefix.size if spec.prefix.size else 0.0
+        of_model = self._of_models.get(spec.model, self._unknown)
+        n_tokens = spec.n_tokens * of_model.length_ratio.value
+        return max(0.0, 1.0 - share) * n_tokens / of_model.prompt_per_s.value
+
     def answer_tokens(self, model: str) -> int:
         """Return how long an answer of a model is, as a mean of recent ones."""
         return round(self._of_models.get(model, self._unknown).answer_tokens.value)

@@ -85,12 +85,16 @@ class FairQueue:
         """Add a task at its place in the tenant's order; one that comes back is first again."""
         line = self._waiting.get(tenant)
         if line is None:
-            floor = min((one.level for one in self._waiting.values()), default=self._floor)
-            line = _Line(max(self._idle.pop(tenant, 0.0), floor), rank)
-            self._waiting[tenant] = line
+            line = self._waiting[tenant] = _Line(self._entry_level(tenant), rank)
+            self._idle.pop(tenant, None)
         line.rank = rank
         insort(line.held if is_held else line.entries, (priority, task_id))
         self._n_waiting += 1
+
+    def _entry_level(self, tenant: str) -> float:
+        """Return the level at which a tenant begins to wait."""
+        floor = min((one.level for one in self._waiting.values()), default=self._floor)
+        return max(self._idle.get(tenant, 0.0), floor)
 
     def first_held(self, tenant: str) -> _Entry | None:
         """Return the held task of a tenant that would be next."""
@@ -119,12 +123,12 @@ class FairQueue:
                     break
             yield from deferred
 
-    def position(self, tenant: str, entry: _Entry, cost: float) -> int:
+    def position(self, tenant: str, entry: _Entry, rank: int, cost: float) -> int:
         """Estimate how many tasks are served until it is this one's turn; 1 is next.
 
-        Every waiting task is taken to cost as many tokens as this one.
+        Every waiting task is taken to cost as many tokens as this one, which may be yet to come.
         """
-        own = self._waiting[tenant]
+        own = self._waiting.get(tenant) or _Line(self._entry_level(tenant), rank)
         n_own = sum(one < entry for one in own.entries) + sum(one < entry for one in own.held)
         turn = own.level + n_own * cost
         n_before = n_own

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from gateway.pool.dispatch.slot_map import SlotMap
 from gateway.pool.dispatch.workers import Worker
@@ -14,6 +15,17 @@ _MAX_RETRY_AFTER_S = 60
 """The OpenAI SDK gives up on a `Retry-After` above 120 s."""
 _MIN_QUEUE = 16
 _QUEUE_PER_SLOT = 4
+
+
+class QueuePlace(NamedTuple):
+    """Where a task stands in the queue of its model."""
+
+    position: int
+    """1 is next."""
+    wait_s: float | None
+    """Expected time until it has a slot; None before the model was measured."""
+    n_waiting: int
+    """Tasks in the queue."""
 
 
 class QueueLimits:
@@ -65,10 +77,40 @@ class QueueLimits:
             return TaskError(ErrorCode.UNAVAILABLE, text)
         return self.overloaded(model, f"No slot became free within {limit_s:g} s")
 
+    def place(self, task: Task) -> QueuePlace:
+        """Return the place of a task that waits, or that has just come."""
+        model = task.spec.model
+        position = self._queue.position(task, self._router.answer_tokens(model))
+        wait_s = self._wait_s(model, position) if self._router.is_measured(model) else None
+        return QueuePlace(position, wait_s, self._queue.depth(model))
+
+    def check_in_time(self, task: Task, ready_s: float | None) -> None:
+        """Raise `TaskError` if a task's first token cannot be there in time.
+
+        `ready_s` is the predicted time if it goes to a worker at once, 0 if that is unknown; None
+        if it must wait. Nothing is refused before the model was measured.
+        """
+        spec = task.spec
+        model, within_s = spec.model, spec.start_within_s
+        if math.isinf(within_s) or not self._router.is_measured(model):
+            return
+        if ready_s is None:
+            ready_s = (self.place(task).wait_s or 0.0) + self._router.read_s(spec)
+        if ready_s > within_s:
+            message = f"The first token would come after about {ready_s:.1f} s"
+            raise self.overloaded(model, f"{message}, and must within {within_s:g} s")
+
+    def _wait_s(self, model: str, position: int) -> float:
+        slots = sum(worker.n_slots for worker in self._workers.values() if worker.model == model)
+        return position * self._router.service_s(model) / max(1, slots)
+
     def overloaded(self, model: str, message: str) -> TaskError:
         """Build the refusal with the time in which a slot for one more should become free."""
-        slots = sum(worker.n_slots for worker in self._workers.values() if worker.model == model)
-        n_before = self._queue.depth(model) + 1
-        wait_s = math.ceil(n_before * self._router.service_s(model) / max(1, slots))
-        retry_after_s = min(max(1, wait_s), _MAX_RETRY_AFTER_S)
-        return TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": retry_after_s})
+        position = self._queue.depth(model) + 1
+        wait_s = self._wait_s(model, position)
+        detail = {
+            "retry_after_s": min(max(1, math.ceil(wait_s)), _MAX_RETRY_AFTER_S),
+            "queue_position": position,
+            "queue_wait_ms": round(wait_s * 1000),
+        }
+        return TaskError(ErrorCode.OVERLOADED, message, detail=detail)

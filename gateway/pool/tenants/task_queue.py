@@ -95,7 +95,8 @@ class TaskQueue:
         spec = task.spec
         answer = usual_answer if spec.n_answer is None else min(spec.n_answer, usual_answer)
         cost = spec.n_tokens + answer
-        return self._queues[spec.model].position(spec.tenant, (spec.priority, task.task_id), cost)
+        entry = (spec.priority, task.task_id)
+        return self._queues[spec.model].position(spec.tenant, entry, spec.limits.priority, cost)
 
     def open(self, model: str) -> None:
         """Make a model known: its tasks may wait from now on."""

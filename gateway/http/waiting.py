@@ -1,0 +1,72 @@
+"""What happens while a request waits and runs: its place in the queue is told, its time ends."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from typing import Never
+
+from gateway.http.event_stream import EventStream
+from gateway.pool.routing.urgency import TIMEOUT_HEADER, TTFT_HEADER, Urgency
+from gateway.pool.stream import TaskStream
+from gateway.pool.task import TaskState
+from gateway.pool.tenants.queue_limits import QueuePlace
+from protocol.errors import ErrorCode, TaskError
+
+NOTICE_S = 1.0
+"""How long a stream has waited when its place is told first, and the time between two places."""
+
+Refuse = Callable[[str], TaskError]
+
+
+async def keep_in_time(streams: Sequence[TaskStream], urgency: Urgency, refuse: Refuse) -> Never:
+    """Raise `TaskError` when a request's time is over; `refuse` makes that of one that waits."""
+    if urgency.ttft_s < urgency.timeout_s:
+        await asyncio.sleep(urgency.ttft_s)
+        if _waits(streams):
+            told = f"{urgency.ttft_s * 1000:g} ms"
+            raise refuse(f"No slot became free within the {told} of {TTFT_HEADER}")
+    if math.isfinite(urgency.timeout_s):
+        rest_s = urgency.timeout_s - min(urgency.ttft_s, urgency.timeout_s)
+        await asyncio.sleep(rest_s if urgency.ttft_s < urgency.timeout_s else urgency.timeout_s)
+        message = f"The {urgency.timeout_s:g} s of {TIMEOUT_HEADER} are over"
+        raise refuse(message) if _waits(streams) else TaskError(ErrorCode.DEADLINE, message)
+    await _forever()
+
+
+async def tell_places(
+    streams: Sequence[TaskStream],
+    events: EventStream,
+    place: Callable[[int], QueuePlace | None],
+) -> Never:
+    """Write the place in the queue as a comment, each second until one of the tasks has a slot."""
+    wait_s = NOTICE_S
+    while True:
+        await asyncio.sleep(wait_s)
+        if not all(one.task.state is TaskState.WAITING for one in streams):
+            break
+        found = place(streams[0].task_id)
+        if found is not None:
+            await events.comment(comment_of(found))
+            wait_s = max(NOTICE_S, found.n_waiting / _PLACES_PER_S)
+    await _forever()
+
+
+_PLACES_PER_S = 200
+"""With more waiting requests places are told less often: each looks at all waiting tenants."""
+
+
+def comment_of(place: QueuePlace) -> bytes:
+    """Write a place as a comment of an event stream."""
+    wait = f" wait_s={place.wait_s:.1f}" if place.wait_s is not None else ""
+    return f": queue position={place.position}{wait}\n\n".encode()
+
+
+def _waits(streams: Sequence[TaskStream]) -> bool:
+    """Tell whether nothing of an answer was begun."""
+    waiting = (one.task.state is TaskState.WAITING and not one.answer.has_begun for one in streams)
+    return any(waiting)
+
+
+async def _forever() -> Never:
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError
