@@ -19,6 +19,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from gateway.app import build_app
+from gateway.day_limits import used_today
 from gateway.feed.feed import PoolFeed
 from gateway.feed.sources import Sources
 from gateway.fleet.admin_listener import AdminListener
@@ -33,6 +34,7 @@ from gateway.models.manager import ModelManager
 from gateway.pool.dispatch.slot_map import ExpectedWorker
 from gateway.pool.pool import Pool
 from gateway.siblings.host_metrics import HostMetrics
+from gateway.siblings.shared_limits import SharedLimits
 from gateway.siblings.siblings import Siblings
 from gateway.state_reports import beat, report
 from gateway.succession import (
@@ -75,6 +77,7 @@ class GatewayParts:
     supervisor: SupervisorLink
     feed: PoolFeed
     siblings: Siblings
+    shared: SharedLimits
     usage: UsageRecorder | None = None
     """Writes what requests have cost; None unless there is a folder for it."""
     tracing: "Tracing | None" = None
@@ -105,6 +108,7 @@ class GatewayParts:
     async def close(self) -> None:
         """End everything at once."""
         self.feed.close()
+        self.shared.close()
         if self.router is not None:
             self.router.close()
         self.supervisor.close()
@@ -144,9 +148,12 @@ def parts_of(
     )
     tracing = _tracing() if config.otel else None
     usage = _usage(config, siblings)
+    shared = SharedLimits(pool, siblings, partial(used_today, usage_folder(config.usage_dir)))
     if usage is not None:
         pool.requests.pay = usage.put
-    return GatewayParts(pool, router, supervisor, PoolFeed(sources), siblings, usage, tracing)
+    return GatewayParts(
+        pool, router, supervisor, PoolFeed(sources), siblings, shared, usage, tracing
+    )
 
 
 def _usage(config: GatewayConfig, siblings: Siblings) -> UsageRecorder | None:
@@ -232,6 +239,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         if not await _begin(parts, signals, notifier):
             return EXIT_OK
         await siblings.open()
+        await parts.shared.start()
         await server.start()
         await admin.start()
         _tell(listeners, notifier)

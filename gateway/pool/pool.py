@@ -29,6 +29,7 @@ from gateway.pool.task import TaskSpec, TaskState
 from gateway.pool.task_transport import TaskTransport
 from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.tenants.queue_limits import QueuePlace
+from gateway.pool.tenants.tenant_turns import TurnsElsewhere
 from gateway.pool.watch.activity import Activity, activity
 from gateway.pool.worker_calls import WorkerCalls
 from gateway.requests.book import RequestBook
@@ -189,6 +190,14 @@ class Pool:
     def allowances(self) -> Allowances:
         """What keys have used of their limits."""
         return self._dispatcher.allowances
+
+    def turns(self) -> Mapping[str, int]:
+        """Count the tasks of each tenant that may have only so many at once."""
+        return dict(self._dispatcher.queue.turns.n_tasks)
+
+    def share_turns(self, elsewhere: Mapping[str, TurnsElsewhere]) -> None:
+        """Take in what other gateways have of such tenants; what may go now goes with the clock."""
+        self._dispatcher.queue.share_turns(elsewhere)
 
     def place(self, task_id: int) -> QueuePlace | None:
         """Return the place in the queue of a task; None if it does not wait."""

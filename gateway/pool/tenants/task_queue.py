@@ -3,12 +3,12 @@
 Pure. It keeps ids in their order and references to their records; who takes one is not its concern.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 
 from gateway.pool.task import Task
 from gateway.pool.tenants.fair_queue import FairQueue
-from gateway.pool.tenants.tenant_turns import TenantTurns
+from gateway.pool.tenants.tenant_turns import TenantTurns, TurnsElsewhere
 
 _MOST_PLACES = 1000
 """Waiting tasks of a model that are told their places: counting more takes the loop too long."""
@@ -146,6 +146,13 @@ class TaskQueue:
             self._queues[found.spec.model].admit(tenant)
             self._compete(found)
             self.admitted.add(found.spec.model)
+
+    def share_turns(self, elsewhere: Mapping[str, TurnsElsewhere]) -> None:
+        """Take in what other gateways have of tenants whose number of tasks is limited."""
+        touched = self.turns.elsewhere.keys() | elsewhere.keys()
+        self.turns.elsewhere = elsewhere
+        for tenant in touched:
+            self.admit(tenant)
 
     def _first_held(self, tenant: str) -> Task | None:
         """Find the held task of a tenant that is next, whatever its model."""

@@ -177,7 +177,7 @@ async def test_a_request_with_a_deadline_keeps_its_status_until_it_runs(
 async def test_priorities_decide_between_the_requests_of_one_client(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
         worker, first = await occupied(gateway)
-        asked = []
+        asked: list[asyncio.Future[httpx.Response]] = []
         for text, headers, body in (
             ("later", {}, {}),
             ("last", {}, {"priority": 5}),

@@ -1,0 +1,123 @@
+"""The limits of keys hold for all gateways of a host together: each tells the others once a second.
+
+What a key has used elsewhere counts here as if it were used now, so for a second a key may exceed a
+limit by what it sent to other gateways. A gateway that starts takes over what one that runs has
+counted; the first one takes the tokens of the day from the usage that was kept.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.pool.pool import Pool
+from gateway.pool.tenants.allowances import Spent, UsageHistory
+from gateway.pool.tenants.tenant_turns import TurnsElsewhere
+from gateway.siblings.siblings import Answer, Siblings
+
+logger = logging.getLogger(__name__)
+
+_QUESTION = "limits"
+_EVERY_S = 1.0
+_FORGOTTEN_S = 60.0
+"""A gateway that has not asked for so long has ended."""
+
+
+class _Listener:
+    """What one of the other gateways has not heard yet."""
+
+    def __init__(self, now: float) -> None:
+        self.asked_at = now
+        self.spent: dict[str, list[int]] = {}
+
+    def note(self, spent: Spent) -> None:
+        counts = self.spent.setdefault(spent.tenant, [0, 0])
+        counts[0] += spent.requests
+        counts[1] += spent.tokens
+
+
+class SharedLimits:
+    """Exchanges with the other gateways of this host what keys use."""
+
+    def __init__(
+        self, pool: Pool, siblings: Siblings, used_today: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """`used_today` returns the tokens of the day by key; it may read files."""
+        self._pool = pool
+        self._siblings = siblings
+        self._used_today = used_today
+        self._askers: dict[str, _Listener] = {}
+        self._clock: asyncio.Task[None] | None = None
+        siblings.respond(_QUESTION, self._answer)
+        pool.allowances.on_spent = self._spent
+
+    def __repr__(self) -> str:
+        return f"<SharedLimits askers={len(self._askers)}>"
+
+    async def start(self) -> None:
+        """Take over what is known, and ask each second from now on."""
+        if not await self._exchange(is_first=True):
+            used = await asyncio.to_thread(self._used_today)
+            for tenant, n in used.items():
+                self._pool.allowances.restore(tenant, UsageHistory(today=n))
+        if self._siblings.folder is not None:
+            self._clock = asyncio.create_task(self._run())
+
+    def close(self) -> None:
+        """Ask no more; idempotent."""
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                await self._exchange(is_first=False)
+            except Exception:
+                logger.exception("unexpected exception", extra={"place": "shared limits"})
+
+    async def _exchange(self, *, is_first: bool) -> bool:
+        """Ask all others once; tell whether any of them answered."""
+        name = self._siblings.name
+        answers = await self._siblings.ask(_QUESTION, asker=name, is_first=is_first)
+        found = [answer for answer in answers.values() if answer]
+        allowances = self._pool.allowances
+        for i, answer in enumerate(found):
+            for tenant, (requests, tokens) in answer["spent"].items():
+                allowances.learn(Spent(tenant, requests, tokens))
+            for tenant, history in answer["histories"].items() if not i else ():
+                allowances.restore(tenant, UsageHistory(*history))
+        self._pool.share_turns(_elsewhere(found))
+        return bool(found)
+
+    async def _answer(self, asked: Mapping[str, Any]) -> Answer:
+        """Tell another gateway what was used here since it asked last; at first, all of it."""
+        now, name = asyncio.get_running_loop().time(), str(asked["asker"])
+        last = self._askers.pop(name, None)
+        self._askers = {
+            one: asker for one, asker in self._askers.items() if now - asker.asked_at < _FORGOTTEN_S
+        }
+        self._askers[name] = _Listener(now)
+        is_first = bool(asked["is_first"])
+        return {
+            "spent": last.spent if last is not None and not is_first else {},
+            "histories": self._histories() if is_first else {},
+            "turns": self._pool.turns(),
+        }
+
+    def _histories(self) -> dict[str, list[Any]]:
+        return {tenant: [*history] for tenant, history in self._pool.allowances.histories()}
+
+    def _spent(self, spent: Spent) -> None:
+        for asker in self._askers.values():
+            asker.note(spent)
+
+
+def _elsewhere(answers: list[Answer]) -> dict[str, TurnsElsewhere]:
+    found: dict[str, TurnsElsewhere] = {}
+    for answer in answers:
+        for tenant, n_tasks in answer["turns"].items():
+            before = found.get(tenant, TurnsElsewhere(0, 0))
+            found[tenant] = TurnsElsewhere(before.n_tasks + n_tasks, before.n_gateways + 1)
+    return found

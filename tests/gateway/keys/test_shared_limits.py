@@ -1,0 +1,88 @@
+"""Limits of keys hold for all gateways of a host, and go on in the gateway that starts."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway import day_limits
+from gateway.day_limits import used_today
+from gateway.keys.api_key import KeyLimits
+from gateway.metrics.metrics import Metrics
+from gateway.pool.pool import Pool
+from gateway.pool.tenants.tenant_turns import TurnsElsewhere
+from gateway.siblings.shared_limits import SharedLimits
+from gateway.siblings.siblings import Siblings
+from gateway.usage.entry import Tokens
+from protocol.config.config import GatewayConfig
+from protocol.errors import TaskError
+
+LIMITS = KeyLimits(requests_per_minute=3, tokens_per_day=1000)
+
+
+class Gateway:
+    """The parts of a gateway that share limits."""
+
+    def __init__(self, folder: Path, name: str, today: int = 0) -> None:
+        self.pool = Pool(GatewayConfig(), Metrics())
+        self.siblings = Siblings(str(folder))
+        self.siblings.name = name
+        self.shared = SharedLimits(self.pool, self.siblings, lambda: {"x": today} if today else {})
+
+    async def start(self) -> None:
+        await self.siblings.open()
+        await self.shared.start()
+        self.shared.close()  # the test says when it asks
+
+    async def hear(self) -> None:
+        await self.shared._exchange(is_first=False)
+
+    def left(self) -> tuple[int, int]:
+        found = self.pool.allowances.remaining("x", LIMITS)
+        return found["requests"].remaining, found["tokens-day"].remaining
+
+
+async def test_what_one_gateway_counts_counts_at_the_others_once(tmp_path: Path) -> None:
+    one, two = Gateway(tmp_path / "s", "one", today=100), Gateway(tmp_path / "s", "two", today=7)
+    await one.start()
+    assert one.left() == (3, 900)
+    one.pool.allowances.request("x", LIMITS)
+    await two.start()  # it takes all from the first, and nothing from the kept usage
+    assert two.left() == (2, 900)
+    await one.hear()
+    two.pool.allowances.request("x", LIMITS)
+    one.pool.allowances.request("x", LIMITS)
+    for _ in range(3):
+        await one.hear()
+        await two.hear()
+    assert one.left() == two.left() == (0, 900)
+    with pytest.raises(TaskError, match="3 requests a minute"):
+        one.pool.allowances.request("x", LIMITS)
+    one.siblings.close()
+    await two.hear()
+    assert two.left() == (0, 900)  # what an ended gateway has counted stays
+    two.siblings.close()
+
+
+async def test_answers_at_once_are_shared(tmp_path: Path) -> None:
+    one, two = Gateway(tmp_path / "s", "one"), Gateway(tmp_path / "s", "two")
+    await one.start()
+    await two.start()
+    turns = one.pool._dispatcher.queue.turns
+    turns._n_tasks["x"] = 2
+    await two.hear()
+    assert two.pool._dispatcher.queue.turns.elsewhere == {"x": TurnsElsewhere(2, 1)}
+    del turns._n_tasks["x"]
+    await two.hear()
+    assert two.pool._dispatcher.queue.turns.elsewhere == {}
+    one.siblings.close()
+    two.siblings.close()
+
+
+def test_the_day_goes_on_with_the_usage_that_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert used_today("") == {}
+    assert used_today(str(tmp_path)) == {}
+    kept = {"x": Tokens(prompt=100, cached=50, completion=20), "": Tokens(prompt=9)}
+    monkeypatch.setattr(day_limits, "spent_on", lambda folder, day: kept)
+    assert used_today(str(tmp_path)) == {"x": 75}
