@@ -14,7 +14,7 @@ from tests.hostile.neighbours import Neighbours
 from tests.hostile.pool import TargetPool, start_pool, target_of
 from tests.hostile.wire_frames import attack_wire
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.model, pytest.mark.alone, pytest.mark.timeout(300)]
 
 SHARE = {"numbers": 10, "encodings": 6, "tokens": 4}
 """Of these groups every n-th case is sent; `python -m tests.hostile` sends them all."""
