@@ -131,8 +131,9 @@ async def test_the_metrics_count_routes_and_what_they_were_worth(tmp_path: Path)
         await ask(gateway, {})
         text = (await gateway.client.get("/metrics")).text
         for branch in ("load", "prefix"):
-            assert f'llamapool_routed_tasks_total{{branch="{branch}",model="fake"}} 1.0' in text
-        assert 'llamapool_route_cached_tokens_total{model="fake"} 200.0' in text
+            row = f'llamapool_routed_tasks_total{{model="fake",branch="{branch}"}} 1.0'
+            assert row in text.splitlines()
+        assert 'llamapool_route_cached_tokens_total{model="fake"} 200.0' in text.splitlines()
         (expected,) = [
             line.split()[-1]
             for line in text.splitlines()
