@@ -166,6 +166,10 @@ class PrefixCache:
         if task.params.cache_prompt:
             self._say(slot, BlockChain(task.chain, len(task.prompt)))
 
+    def announce(self, slot: Slot, chain: BlockChain) -> None:
+        """Say that a slot holds a prompt which was read elsewhere: it was restored from a file."""
+        self._say(slot, chain)
+
     def settle(self, slot: Slot) -> None:
         """Say only what a slot has read of the prompt of its task, which has ended."""
         self._say(slot, slot.chain.cut(len(slot.tokens)))

@@ -166,7 +166,9 @@ class SideTasks:
             reason = "a slot whose context was extended by grouping cannot be saved"
             raise TaskError(ErrorCode.NOT_SUPPORTED, reason)
         state = self._backend.states.copy(slot.id)
-        saved = Saved(list(slot.tokens), state, slot.scales, task.action.salt, slot.id)
+        saved = Saved(
+            list(slot.tokens), state, slot.scales, task.action.salt, slot.id, chain=slot.chain
+        )
         self._is_writing = True
         self._files.submit(self._write, task, saved, start)
 
@@ -258,6 +260,7 @@ class SideTasks:
         slot.salt = saved.salt
         slot.scales = saved.scales or (0.0,) * len(self._backend.adapters.loaded)
         self._engine.cache.note(slot)
+        self._engine.cache.announce(slot, saved.chain)
         return _acted(len(saved.tokens), saved.size, start)
 
     # ---- erasing ------------------------------------------------------------------------------

@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protocol.wire.cached import BLOCK_BYTES, MAX_CHAIN_BLOCKS
+from worker.engine.cache.held_blocks import BlockChain
+
 MAGIC = 0x67677371
 _HEADER = struct.Struct("<III")
 
@@ -62,6 +65,8 @@ class Saved:
     """Number of the slot, which in llama-server may have a stream of the cache of its own."""
     size: int = 0
     """Length of the file that it was read from."""
+    chain: BlockChain = BlockChain()
+    """The prompt that the tokens begin with, as the gateways know it."""
 
 
 _NOTES = ":notes"
@@ -98,6 +103,8 @@ def write(path: Path, saved: Saved, stamp: Stamp) -> int:
         "scales": list(saved.scales),
         "salt": _hidden(saved.salt),
         "fits": dict(stamp.facts),
+        "blocks": saved.chain.blocks.hex(),
+        "n_block_tokens": saved.chain.n_tokens,
     }
     note_path(path).parent.mkdir(exist_ok=True)
     text = json.dumps(note, indent=1).encode()
@@ -155,11 +162,11 @@ def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
         raise Unfit("Restored prompt does not fit in the slot context")
     if tokens and not (min(tokens) >= 0 and max(tokens) < limits.n_vocab):
         raise Unfit("Invalid tokens in slot save file")
-    scales = _check_note(path, data, stamp, salt)
+    scales, chain = _check_note(path, data, stamp, salt)
     state: Buffer = memoryview(data)[_HEADER.size + 4 * len(numbers) :]
     if stamp.n_streams:
         state = gathered(state)
-    return Saved(tokens, state, scales, salt, size=len(data))
+    return Saved(tokens, state, scales, salt, size=len(data), chain=chain.cut(len(tokens)))
 
 
 def _contents(path: Path) -> bytes:
@@ -247,16 +254,20 @@ def _hidden(salt: str) -> str:
     return hashlib.sha256(salt.encode()).hexdigest()[:16] if salt else ""
 
 
-def _check_note(path: Path, data: bytes, stamp: Stamp, salt: str) -> tuple[float, ...]:
-    """Compare the note with the file and with this worker; return the adapters' scales."""
+def _check_note(
+    path: Path, data: bytes, stamp: Stamp, salt: str
+) -> tuple[tuple[float, ...], BlockChain]:
+    """Compare the note with the file and with this worker; return adapters' scales and blocks."""
     try:
         note: Any = json.loads(_contents(note_path(path)))
         size, checksum = note["size"], note["crc32"]
         scales = tuple(float(scale) for scale in note["scales"])
         fits = dict(note["fits"])
         owner = str(note.get("salt", ""))
+        blocks = bytes.fromhex(note.get("blocks", ""))[: BLOCK_BYTES * MAX_CHAIN_BLOCKS]
+        chain = BlockChain(blocks, max(0, int(note.get("n_block_tokens", 0))))
     except FileNotFoundError:
-        return ()
+        return (), BlockChain()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unfit(f"its note {note_path(path).name} cannot be read") from error
     if (size, checksum) != (len(data), zlib.crc32(data)):
@@ -266,4 +277,4 @@ def _check_note(path: Path, data: bytes, stamp: Stamp, salt: str) -> tuple[float
     differing = sorted(k for k in {*fits, *stamp.facts} if fits.get(k) != stamp.facts.get(k))
     if differing:
         raise Unfit(f"it was saved with another {', '.join(differing)}")
-    return scales
+    return scales, chain

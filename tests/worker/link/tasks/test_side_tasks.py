@@ -10,7 +10,7 @@ import pytest
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Failed, TaskKey, Terminal
 from protocol.wire.side_tasks import LoraListed, SetLora, SlotActed, SlotAction
-from tests.worker.engines import Rig
+from tests.worker.engines import Rig, blocks_of, said
 from worker.engine.task import AbortAll
 from worker.link.tasks import slot_files
 from worker.link.tasks.side_tasks import MAX_PENDING, SideTasks
@@ -292,3 +292,29 @@ def test_actions_of_a_lost_gateway_leave_room_for_others(tmp_path: Path) -> None
     bench.rig.engine.submit(AbortAll(0))
     bench.rig.turn()
     acted(run(bench, 1010, "save"))
+
+
+def test_a_restored_slot_is_announced_to_the_gateways_at_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    bench.read(PROMPT, 0)
+    known = blocks_of(PROMPT)
+    assert known <= said(bench.rig)
+    acted(bench.do("save", 0))
+    acted(bench.do("erase", 0))
+    assert not (said(bench.rig) & known)
+    acted(bench.do("restore", 0))
+    assert known <= said(bench.rig)
+
+
+@pytest.mark.parametrize("blocks", ['"zz"', "7", '"00"'])
+def test_a_note_with_broken_blocks_harms_nobody(tmp_path: Path, blocks: str) -> None:
+    bench = Bench(tmp_path, n_slots=1)
+    bench.read(PROMPT, 0)
+    acted(bench.do("save", 0))
+    note = slot_files.note_path(tmp_path / "story")
+    text = note.read_text()
+    start = text.index('"blocks": ') + len('"blocks": ')
+    note.write_text(text[:start] + blocks + text[text.index(",", start) :])
+    answer = bench.do("restore", 0)
+    assert isinstance(answer, SlotActed | Failed)
+    assert bench.read(PROMPT + " and more", 0) >= 0
