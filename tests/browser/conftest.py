@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from tests.browser.watched import Watched
 from tests.e2e.conftest import toml
@@ -31,6 +31,7 @@ async def browser() -> AsyncIterator[Browser]:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("no browser: install Debian's chromium")
+    expect.set_options(timeout=15_000)
     async with async_playwright() as playwright:
         running = await playwright.chromium.launch(
             executable_path=program, args=ARGS, chromium_sandbox=False

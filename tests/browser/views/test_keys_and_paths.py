@@ -110,6 +110,29 @@ async def test_on_a_phone_chats_are_in_a_drawer(browser: Browser, fake_pool: Ser
     await context.close()
 
 
+def spoil(path: Path) -> None:
+    """Give an exported file values that no page of ours writes."""
+    hostile = json.loads(path.read_text())
+    attached = {"kind": "image", "name": "x", "url": "https://evil.example/x.png"}
+    for message in hostile["conversations"][0]["messages"]:
+        message |= {"attachments": [attached], "parent": message["parent"] or message["id"]}
+        message |= {"figures": {"perSecond": "fast", "n": [], "worker": 3}}
+    hostile["conversations"][0]["settings"] = {"system": 5, "tools": {}, "sampling": []}
+    path.write_text(json.dumps(hostile))
+
+
+async def test_files_that_hold_no_chats_are_refused(
+    page: Page, fake_pool: Served, tmp_path: Path
+) -> None:
+    await page.goto(fake_pool.url)
+    bad = tmp_path / "bad.json"
+    for text in ("{", "[]", '{"format": "llamapool-chats", "conversations": [{}]}'):
+        bad.write_text(text)
+        await page.locator(".transfer input").set_input_files(bad)
+        await expect(page.locator(".transfer p")).not_to_have_text("")
+    await expect(page.locator(".chats a")).to_have_count(0)
+
+
 async def test_chats_are_found_renamed_exported_deleted_and_imported(
     page: Page, fake_pool: Served, tmp_path: Path
 ) -> None:
@@ -140,17 +163,14 @@ async def test_chats_are_found_renamed_exported_deleted_and_imported(
         await page.get_by_role("button", name=f"Delete {name}").click()
         await page.get_by_role("button", name="Delete", exact=True).click()
     await expect(chats).to_have_count(0)
-    bad = tmp_path / "bad.json"
-    for text in ("{", "[]", '{"format": "llamapool-chats", "conversations": [{}]}'):
-        bad.write_text(text)
-        await page.locator(".transfer input").set_input_files(bad)
-        await expect(page.locator(".transfer p")).not_to_have_text("")
-    hostile = json.loads(path.read_text())
-    attached = {"kind": "image", "name": "x", "url": "https://evil.example/x.png"}
-    for message in hostile["conversations"][0]["messages"]:
-        message |= {"attachments": [attached], "parent": message["parent"] or message["id"]}
-    path.write_text(json.dumps(hostile))
+    spoil(path)
     await page.locator(".transfer input").set_input_files(path)
     await expect(page.locator(".transfer p")).to_have_text("2 chats were added.")
     await chats.filter(has_text="Animals").click()
     await expect(answers(page).locator("em")).to_have_text("blue")
+    await page.get_by_role("button", name="Settings of this chat").click()
+    await page.get_by_role("button", name="Save", exact=True).click()
+    await page.get_by_role("button", name="Delete from here").last.click()
+    await page.get_by_role("button", name="Delete", exact=True).click()
+    await expect(answers(page)).to_have_count(0)
+    await expect(questions(page)).to_have_count(1)

@@ -145,7 +145,7 @@ async function run(conversation, path, message, isContinued) {
 
 function changesOf(error, hasText) {
   if (error.name === 'AbortError') return { state: 'stopped', error: null };
-  const { message, status = 0, type = '', param = null, retryAfter = null } = error;
+  const { message, status = null, type = '', param = null, retryAfter = null } = error;
   const told = { message, status, type, param, retryAt: retryAt(retryAfter) };
   return { state: hasText ? 'broken' : 'failed', error: told };
 }

@@ -1,8 +1,10 @@
 // One message: what was said, what can be done with it, and how it came about.
 
 import { Component, html, useState } from '../../shared/ui.js';
+import { Dialog } from '../../shared/dialog.js';
 import { IconButton } from '../../shared/icons.js';
 import { children, messages, path, removeBranch, showBranch } from '../store/chats.js';
+import { branchOf } from '../store/tree.js';
 import { edit, goOn, regenerate, runs } from '../run/run.js';
 import { copyBy } from './clipboard.js';
 import { Figures } from './figures.js';
@@ -67,7 +69,24 @@ function Attachments({ list }) {
   </div>`;
 }
 
+function DeleteDialog({ message, onClose }) {
+  const n = branchOf(children.value, message.id).length;
+  const what = n > 1 ? `This message and the ${n - 1} that follow it` : 'This message';
+  const remove = () => {
+    onClose();
+    removeBranch(message.id);
+  };
+  return html`<${Dialog} title="Delete?" onClose=${onClose} kind="narrow">
+    <p>${what} will be gone.</p>
+    <div class="actions">
+      <button type="button" class="quiet" onClick=${onClose}>Keep</button>
+      <button type="button" class="danger" onClick=${remove}>Delete</button>
+    </div>
+  <//>`;
+}
+
 function Actions({ message, run, onEdit }) {
+  const [isAsked, ask] = useState(false);
   if (run || message.state === 'running') return null;
   const isAnswer = message.role === 'assistant';
   const canGoOn = isAnswer && ['stopped', 'length', 'broken'].includes(message.state);
@@ -83,7 +102,8 @@ function Actions({ message, run, onEdit }) {
     ${isAnswer &&
     html`<${IconButton} icon="redo" label="Regenerate" onClick=${() => regenerate(message)} />`}
     <${IconButton} icon="edit" label="Edit" onClick=${onEdit} />
-    <${IconButton} icon="trash" label="Delete from here" onClick=${() => removeBranch(message.id)} />
+    <${IconButton} icon="trash" label="Delete from here" onClick=${() => ask(true)} />
+    ${isAsked && html`<${DeleteDialog} message=${message} onClose=${() => ask(false)} />`}
     ${canGoOn &&
     hasText &&
     html`<button type="button" class="quiet go-on" onClick=${() => goOn(message)}>Continue</button>`}

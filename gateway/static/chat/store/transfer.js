@@ -42,6 +42,20 @@ const number = (value) => (Number.isFinite(value) ? value : Date.now());
 const object = (value) =>
   value && typeof value === 'object' && !Array.isArray(value) ? value : {};
 
+const settingsOf = ({ system, tools, schema, extra, sampling }) => ({
+  system: word(system),
+  tools: word(tools),
+  schema: word(schema),
+  extra: word(extra),
+  sampling: object(sampling),
+});
+
+function figuresOf({ worker, route, ...given }) {
+  const names = ['n', 'perSecond', 'ttftMs', 'prompt', 'cached', 'queueMs'];
+  const numbers = names.map((name) => [name, Number.isFinite(given[name]) ? given[name] : null]);
+  return { ...Object.fromEntries(numbers), worker: word(worker), route: word(route) };
+}
+
 // New ids, so that a file may be read twice, and only fields that we know.
 function conversationOf(given, i) {
   if (!Array.isArray(given?.messages)) throw new Error(`Chat ${i + 1} has no messages.`);
@@ -60,7 +74,7 @@ function conversationOf(given, i) {
     createdAt: number(given.createdAt),
     updatedAt: number(given.updatedAt),
     leaf,
-    settings: object(given.settings),
+    settings: settingsOf(object(given.settings)),
   };
   return { conversation, messages };
 }
@@ -84,6 +98,6 @@ function messageOf(given, places) {
     toolCallId: word(given.toolCallId),
     ...(attachments.length ? { attachments } : {}),
     ...(calls.length ? { toolCalls: calls } : {}),
-    ...(given.figures ? { figures: object(given.figures) } : {}),
+    ...(given.figures ? { figures: figuresOf(object(given.figures)) } : {}),
   };
 }
