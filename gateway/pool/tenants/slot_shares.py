@@ -2,7 +2,7 @@
 
 Pure bookkeeping. Without it one tenant that always waits takes every slot in the moment in which it
 becomes free, and whoever asks for one thing at a time waits each time until another task ends. What
-that costs: up to an eighth of the slots stays free, while tenants that asked within the last
+that costs: up to a quarter of the slots stays free, while tenants that asked within the last
 seconds have nothing in the queue and only tenants above their share wait.
 """
 
@@ -13,7 +13,7 @@ from gateway.pool.task import Task
 
 _RECENT_S = 5.0
 """How long a tenant counts after its last task, so that its next one finds a slot."""
-_SLOTS_PER_RESERVE = 8
+_SLOTS_PER_RESERVE = 4
 _FEWEST_SLOTS = 4
 """With fewer slots none is kept back: it would be a large part of the pool."""
 
