@@ -34,10 +34,13 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = Dispatcher(queue_size=QUEUE_SIZE, queue_timeout_s=TIMEOUT_S)
-        self.now = 0.0
-        self.n_ids = 0
-        self.n_keys = 0
+        self.settled: list[int] = []
+        self.pool = Dispatcher(
+            queue_size=QUEUE_SIZE,
+            queue_timeout_s=TIMEOUT_S,
+            on_settled=lambda task: self.settled.append(task.task_id),
+        )
+        self.now, self.n_ids, self.n_keys = 0.0, 0, 0
         self.workers: dict[str, SimWorker] = {}
         self.specs: dict[int, TaskSpec] = {}
         self.waiting: set[int] = set()
@@ -319,6 +322,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.perform(self.pool.expire(self.now))
 
     # ---- what always holds ----------------------------------------------------------------
+
+    @invariant()
+    def a_task_is_settled_once_when_nobody_has_it_any_more(self) -> None:
+        held = self.pool.tasks.keys() | {task_id for _, task_id, _ in self.holding()}
+        assert sorted(self.settled) == sorted(self.attempts.keys() - held)
 
     @invariant()
     def nothing_is_lost(self) -> None:
