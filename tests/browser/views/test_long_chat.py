@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.asyncio(loop_scop
 
 N_MESSAGES = 500
 LIMIT_MS = 300
+FRAME_LIMIT_MS = 100
 
 ANSWER = """Answer %d with a **word**, a list
 
@@ -40,14 +41,15 @@ async () => {
 SCROLL = """
 async () => {
   const box = document.querySelector('.scroller');
-  let longest = 0, before = performance.now();
+  let before = performance.now();
+  const frames = [];
   for (let i = 0; i < 60; i++) {
     box.scrollTop -= box.scrollHeight / 60;
     await new Promise(requestAnimationFrame);
-    longest = Math.max(longest, performance.now() - before);
+    frames.push(performance.now() - before);
     before = performance.now();
   }
-  return longest;
+  return frames.sort((a, b) => a - b)[30]; // the median: another process may take one
 }
 """
 
@@ -79,5 +81,5 @@ async def test_a_long_chat_opens_at_once_and_scrolls(
     assert await page.evaluate(OPEN) < LIMIT_MS
     await expect(page.locator("article")).to_have_count(N_MESSAGES)
     await expect(page.get_by_text("Answer 499")).to_be_in_viewport()
-    assert await page.evaluate(SCROLL) < LIMIT_MS
+    assert await page.evaluate(SCROLL) < FRAME_LIMIT_MS
     await expect(page.get_by_text("Question 0?")).to_be_attached()
