@@ -11,7 +11,7 @@ from gateway.metrics.families.http_connections import of_connections
 from gateway.metrics.families.keys import of_keys
 from gateway.metrics.families.latencies import of_latencies, of_loop
 from gateway.metrics.families.recovery import of_recovery
-from gateway.metrics.families.tasks import of_routes, of_tasks
+from gateway.metrics.families.tasks import of_faults, of_routes, of_tasks
 from gateway.metrics.families.vllm import of_vllm
 from gateway.metrics.families.workers import of_places, of_workers
 from gateway.metrics.llama_server import Snapshot, legacy_text
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _PARTS = (
     *(of_latencies, of_connections, of_routes, of_places, of_loop),
-    *(of_workers, of_tasks, of_recovery, of_keys, of_vllm),
+    *(of_workers, of_tasks, of_recovery, of_keys, of_vllm, of_faults),
 )
 
 

@@ -76,14 +76,14 @@ _ORIGIN: Table = {
     "session_id": _SESSION,
     "user": _SESSION,
     "metadata": METADATA,
+    "priority": Number(low=-INT32_MAX - 1, high=INT32_MAX),
 }
-"""Fields that tell where a request comes from (`gateway/pool/routing/origin.py`)."""
+"""Fields that tell where a request comes from and how urgent it is (`gateway/pool/routing/`)."""
 SHARED: Table = {
     **_ORIGIN,
     "model": _MODEL,
     "json_schema": SCHEMA,
     "sse_ping_interval": Number(low=-1, high=INT32_MAX),
-    "priority": Number(low=-INT32_MAX - 1, high=INT32_MAX),
     "verbose": _FLAG,
     "tokenize": _FLAG,
 }

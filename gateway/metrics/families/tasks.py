@@ -15,7 +15,7 @@ _PLACES = ("action", "frame", "loop", "message", "metrics", "send", "sweep", "ti
 
 
 def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[str]:
-    """Write how tasks and requests ended, and what broke."""
+    """Write how tasks and requests ended."""
     yield counter(
         "llamapool_tasks_total",
         "Tasks by the way they ended.",
@@ -43,16 +43,20 @@ def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[str]:
         metrics.http_statuses.items(),
     )
     yield counter(
-        "llamapool_gateway_faults_total",
-        "Exceptions that ended one task or request and nothing else.",
-        ("place",),
-        _from_zero([(place,) for place in _PLACES], metrics.faults),
-    )
-    yield counter(
         "llamapool_late_messages_total",
         "Messages of attempts or workers that had been given up.",
         (),
         [((), metrics.n_late)],
+    )
+
+
+def of_faults(metrics: Metrics, _view: PoolView) -> Iterator[str]:
+    """Write what broke; reads nothing that could raise, and comes last to count the other parts."""
+    yield counter(
+        "llamapool_gateway_faults_total",
+        "Exceptions that ended one task or request and nothing else.",
+        ("place",),
+        _from_zero([(place,) for place in _PLACES], metrics.faults),
     )
 
 

@@ -1,6 +1,7 @@
 """A fault in one task ends that task only: messages, slots and loops of the others go on."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -143,7 +144,7 @@ async def test_a_part_of_the_metrics_that_raises_leaves_the_others(
 ) -> None:
     def queue_depths(pool: Pool) -> dict[str, int]:
         depths.append(1)
-        if len(depths) == 2:  # the first is asked for llama-server's own lines
+        if len(depths) > 1:  # the first is asked for llama-server's own lines
             raise RuntimeError("a fault of ours")
         return {}
 
@@ -152,4 +153,5 @@ async def test_a_part_of_the_metrics_that_raises_leaves_the_others(
     async with rig.workers(FakeOptions()):
         text = render(rig.metrics, rig.pool).decode()
     assert "llamapool_gateway_loop_lag_seconds" in text
-    assert 'llamapool_gateway_faults_total{place="metrics"} 1.0' in text
+    faults = re.search(r'llamapool_gateway_faults_total\{place="metrics"\} (\S+)', text)
+    assert faults and float(faults[1]) == len(depths) - 1
