@@ -49,7 +49,7 @@ def test_a_unit_file_with_everything_in_it_starts_with_one_warning(
     assert served.wait() == 0
     (warning,) = [line for line in served.lines if "WARNING" in line]
     assert "without effect, options of other programs: -co --no-display-prompt" in warning
-    assert "gateway.http.access" not in served.text
+    assert "request done" not in served.text
     log = (tmp_path / "log").read_text()
     assert warning in log
     assert "a-1 worker.process ready" in log

@@ -1,7 +1,7 @@
 """The live feed over real HTTP: what it shows, who may read it, and what it costs nobody."""
 
 import asyncio
-import gc
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,8 +146,16 @@ def has_workers(n: int, state: dict[str, dict[str, Any]]) -> bool:
 
 
 async def test_a_reader_that_stops_to_read_gets_the_newest_state_and_no_queue(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    alive = weakref.WeakSet[FeedState]()
+    begin = FeedState.__init__
+
+    def noted(state: FeedState, *args: Any) -> None:
+        begin(state, *args)
+        alive.add(state)
+
+    monkeypatch.setattr(FeedState, "__init__", noted)
     may_send, sent = asyncio.Event(), list[bytes]()
 
     async def send(message: Message) -> None:
@@ -173,7 +181,7 @@ async def test_a_reader_that_stops_to_read_gets_the_newest_state_and_no_queue(
         for i in range(5):
             await gateway.add_worker(FakeOptions(name=f"w{i}"))
             await reader.until(partial(has_workers, i + 1))
-        assert sum(isinstance(one, FeedState) for one in gc.get_objects()) <= 4
+        assert len(alive) <= 4
         may_send.set()
         await until(lambda: told() >= {f"w{i}" for i in range(5)})
         # One may have been on its way before, and one was; the last has all the rest.

@@ -49,6 +49,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.faults: Counter[int] = Counter()
         self.tried: dict[int, set[str]] = defaultdict(set)
         self.shown: set[int] = set()
+        self.served: dict[int, tuple[str, str]] = {}
+        """Model and tenant of every task that had a slot; cancelled ones may still hold theirs."""
         self.places: dict[tuple[int, int], int] = {}  # tokens that each attempt has behind it
 
     # ---- actions of the dispatcher --------------------------------------------------------
@@ -74,6 +76,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def assign(self, action: Assign) -> None:
         spec, worker = self.specs[action.task_id], self.workers[action.worker]
+        self.served[action.task_id] = (spec.model, spec.tenant)
         assert action.task_id in self.waiting
         assert action.attempt == self.attempts[action.task_id]
         assert worker.is_ready
@@ -96,6 +99,17 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def may_wait(self, task_id: int) -> bool:
         return bool(self.tried[task_id]) or self.pool.tasks[task_id].is_on_trial
+
+    def may_be_held_back(self, task_id: int) -> bool:
+        """Whether the few free slots may be kept for other tenants that were served as well."""
+        spec = self.specs[task_id]
+        alike = [worker for worker in self.pool.workers.values() if worker.model == spec.model]
+        n_slots = sum(worker.n_slots for worker in alike)
+        n_free = sum(max(0, one.n_slots - one.n_leases) for one in alike if one.has_credit)
+        share = (spec.model, spec.tenant)
+        n_own = sum(self.served[i] == share for _, i, _ in self.holding())
+        has_others = any(one[0] == spec.model and one != share for one in self.served.values())
+        return has_others and n_own >= 2 and n_free <= -(-n_slots // 4)
 
     def tokens(self, task_id: int) -> Sequence[int]:
         return self.pool.tasks[task_id].answer.tokens
@@ -374,7 +388,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         plain = {
             self.specs[i].model
             for i in self.waiting
-            if not (self.specs[i].worker or self.may_wait(i))
+            if not (self.specs[i].worker or self.may_wait(i) or self.may_be_held_back(i))
         }
         assert not [w for w in self.pool.workers.values() if w.has_credit and w.model in plain], (
             repr(self.pool)

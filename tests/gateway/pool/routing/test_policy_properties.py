@@ -33,7 +33,12 @@ class RoutedMachine(DispatcherMachine):
     def __init__(self) -> None:
         super().__init__()
         router = RoutingPolicy(PrefixIndex(MAX_BLOCKS))
-        self.pool = Dispatcher(queue_size=QUEUE_SIZE, queue_timeout_s=TIMEOUT_S, router=router)
+        self.pool = Dispatcher(
+            queue_size=QUEUE_SIZE,
+            queue_timeout_s=TIMEOUT_S,
+            router=router,
+            on_settled=lambda task: self.settled.append(task.task_id),
+        )
         self.passed_at: dict[int, float] = {}
         self.held: dict[str, Speaker] = {}
 
@@ -128,7 +133,7 @@ class RoutedMachine(DispatcherMachine):
         for task_id in self.waiting:
             spec = self.specs[task_id]
             owners = [w for w in self.pool.workers.values() if w.model == spec.model]
-            may_wait = spec.worker or self.may_wait(task_id)
+            may_wait = spec.worker or self.may_wait(task_id) or self.may_be_held_back(task_id)
             if may_wait or not any(worker.has_credit for worker in owners):
                 continue
             assert task_id in self.pool.placement.deferral.ids, f"{task_id} waits without a reason"
