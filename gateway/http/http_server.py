@@ -82,4 +82,9 @@ class HttpServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         loop, state = asyncio.get_running_loop(), self._context
-        await self._connect(self._app, loop, self._config, state, {}, reader, writer)
+        try:
+            await self._connect(self._app, loop, self._config, state, {}, reader, writer)
+        finally:
+            # Hypercorn closes it; a cancel at the wrong moment must not leave the socket open.
+            if not writer.is_closing():
+                writer.transport.abort()

@@ -18,10 +18,9 @@ from gateway.pool.dispatch.actions import Action, Assign, CancelTask, Deliver, F
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.task import TaskSpec, TaskState
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey
 from tests.examples import examples
-from tests.gateway.dispatching import SimWorker
+from tests.gateway.dispatching import SimWorker, card, may_be_held_back
 
 QUEUE_SIZE = 4
 TIMEOUT_S = 10.0
@@ -49,11 +48,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.faults: Counter[int] = Counter()
         self.tried: dict[int, set[str]] = defaultdict(set)
         self.shown: set[int] = set()
-        self.served: dict[int, tuple[str, str]] = {}
-        """Model and tenant of every task that had a slot; cancelled ones may still hold theirs."""
+        self.served: dict[int, tuple[str, str]] = {}  # model and tenant of tasks that had a slot
         self.places: dict[tuple[int, int], int] = {}  # tokens that each attempt has behind it
-
-    # ---- actions of the dispatcher --------------------------------------------------------
 
     def perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -103,13 +99,10 @@ class DispatcherMachine(RuleBasedStateMachine):
     def may_be_held_back(self, task_id: int) -> bool:
         """Whether the few free slots may be kept for other tenants that were served as well."""
         spec = self.specs[task_id]
-        alike = [worker for worker in self.pool.workers.values() if worker.model == spec.model]
-        n_slots = sum(worker.n_slots for worker in alike)
-        n_free = sum(max(0, one.n_slots - one.n_leases) for one in alike if one.has_credit)
-        share = (spec.model, spec.tenant)
-        n_own = sum(self.served[i] == share for _, i, _ in self.holding())
-        has_others = any(one[0] == spec.model and one != share for one in self.served.values())
-        return has_others and n_own >= 2 and n_free <= -(-n_slots // 4)
+        n_own = sum(self.served[i] == (spec.model, spec.tenant) for _, i, _ in self.holding())
+        tenants = {tenant for model, tenant in self.served.values() if model == spec.model}
+        alike = [one for one in self.pool.workers.values() if one.model == spec.model]
+        return may_be_held_back(n_own, len(tenants - {spec.tenant}), alike)
 
     def tokens(self, task_id: int) -> Sequence[int]:
         return self.pool.tasks[task_id].answer.tokens
@@ -141,15 +134,8 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def open(self, worker: SimWorker) -> None:
         worker.is_ready = True
-        card = ModelCard(
-            name=worker.model,
-            path="",
-            n_slots=worker.n_slots,
-            n_prefetch=worker.n_prefetch,
-            n_ctx=1,
-            n_ctx_total=1,
-        )
-        self.perform(self.pool.worker_ready(worker.key, card, self.now))
+        told = card(worker.n_slots, worker.n_prefetch, worker.model)
+        self.perform(self.pool.worker_ready(worker.key, told, self.now))
 
     @rule(data=st.data(), died=st.booleans())
     @precondition(lambda self: self.workers)
