@@ -152,8 +152,7 @@ function changesOf(error, hasText) {
 
 const retryAt = (seconds) => (seconds === null ? null : Date.now() + seconds * 1000);
 
-function newMessage(role, parent, fields) {
-  const { id } = chats.open.peek();
+function newMessage(role, parent, fields, { id } = chats.open.peek()) {
   const base = { id: chats.newId(), conversation: id, parent, role, createdAt: Date.now() };
   return { ...base, content: '', state: 'done', ...fields };
 }
@@ -161,9 +160,9 @@ function newMessage(role, parent, fields) {
 const openNow = () => chats.open.peek();
 
 // Answers the message at the end of a path, in a branch of its own.
-function answerTo(path) {
-  const message = newMessage('assistant', path.at(-1).id, { model: model.peek() });
-  return run(openNow(), path, message, false);
+function answerTo(path, conversation = openNow()) {
+  const message = newMessage('assistant', path.at(-1).id, { model: model.peek() }, conversation);
+  return run(conversation, path, message, false);
 }
 
 export const pathOf = (id) => {
@@ -171,17 +170,19 @@ export const pathOf = (id) => {
   return path.slice(0, path.findIndex((one) => one.id === id) + 1);
 };
 
-// Sends what the user has written, below `parent`.
+// Sends what the user has written, below `parent`. Another conversation may be opened meanwhile.
 export async function send(content, attachments = [], parent = openNow().leaf) {
+  const conversation = openNow();
   const fields = { content, ...(attachments.length ? { attachments } : {}) };
   const message = newMessage('user', parent, fields);
   const before = parent ? pathOf(parent) : [];
-  await chats.put(openNow(), [message], { leaf: message.id });
-  await answerTo([...before, message]);
+  await chats.put(conversation, [message], { leaf: message.id });
+  await answerTo([...before, message], conversation);
 }
 
 // Sends the results of tool calls, by the ids of the calls.
 export async function sendResults(answer, results) {
+  const conversation = openNow();
   const path = pathOf(answer.id);
   let parent = answer.id;
   const added = answer.toolCalls.map(({ id, name }, i) => {
@@ -191,8 +192,8 @@ export async function sendResults(answer, results) {
     parent = message.id;
     return message;
   });
-  await chats.put(openNow(), added, { leaf: parent });
-  await answerTo([...path, ...added]);
+  await chats.put(conversation, added, { leaf: parent });
+  await answerTo([...path, ...added], conversation);
 }
 
 // Writes the answer anew, beside the one that is there.

@@ -45,7 +45,7 @@ export async function load() {
   const rescued = takeRescued();
   if (rescued.length) await write({ messages: rescued }, rescued[0].conversation);
   await reloadList();
-  await openChat(fragment.value);
+  if (!open.peek().createdAt) await openChat(fragment.value); // else something was sent already
   isLoaded.value = true;
 }
 
