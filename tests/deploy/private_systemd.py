@@ -49,7 +49,7 @@ class PrivateSystemd:
         self._cgroup.mkdir()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.bind(str(self.folder / "booted.sock"))
-            sock.settimeout(30)
+            sock.settimeout(90)
             self._process = subprocess.Popen(
                 [
                     *("sh", "-c", f'echo $$ >{self._cgroup}/cgroup.procs && exec "$@"', "sh"),

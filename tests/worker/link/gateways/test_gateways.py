@@ -132,12 +132,11 @@ def test_a_lost_gateway_takes_only_its_own_tasks_with_it(trio: Trio) -> None:
 def test_a_gateway_that_sends_beyond_its_credits_is_refused(trio: Trio) -> None:
     trio.until_shared()
     trio.a.send(*(generate(n, f"{n}", n_predict=20) for n in range(40)))
-    trio.until(lambda: trio.a.of(m.Failed))
+    trio.until(lambda: len(trio.a.of(m.Failed)) >= 40 - (4 + 16))
     refused = trio.a.of(m.Failed)
     assert {one.message for one in refused} == {
         "the gateway has sent this worker more tasks than it has credits for"
     }
-    assert 40 - len(refused) <= 4 + 16, "its credits, and some for golden prompts"
     trio.b.send(generate(1, "from b", n_predict=2))
     trio.until(lambda: trio.b.of(m.Done))
 
