@@ -1,7 +1,9 @@
 """What stands around the views: policies, the way between them, theme, key."""
 
+import asyncio
+
 import pytest
-from playwright.async_api import BrowserContext, Page, expect
+from playwright.async_api import BrowserContext, Page, Route, expect
 
 from tests.e2e.served import Served
 
@@ -20,6 +22,20 @@ async def test_going_from_chat_to_pool_and_back_loads_no_page(
     await expect(page.locator(".chat main")).to_be_attached()
     assert await page.evaluate("window.isSame")
     await page.goto(f"{fake_pool.url}/pool")
+    await expect(page.locator("main.pool")).to_be_attached()
+
+
+async def test_a_view_that_arrives_late_does_not_take_the_place_of_the_next(
+    page: Page, fake_pool: Served
+) -> None:
+    late: asyncio.Queue[Route] = asyncio.Queue()
+    await page.route("**/chat/view.js*", late.put_nowait)
+    await page.goto(fake_pool.url, wait_until="commit")
+    await page.get_by_role("link", name="Pool").click()
+    await expect(page.locator("main.pool")).to_be_attached()
+    chat = await late.get()
+    await chat.continue_()
+    await page.evaluate("(url) => import(url)", chat.request.url)
     await expect(page.locator("main.pool")).to_be_attached()
 
 

@@ -53,13 +53,18 @@ function View({ name }) {
   const [shown, show] = useState({ name: '', component: null, error: '' });
   useEffect(() => {
     document.title = name === 'chat' ? 'llamapool' : `${VIEWS[name].title} – llamapool`;
+    // A view that arrives after the user has gone on to another must not take its place.
+    let isWanted = true;
     VIEWS[name].load().then(
-      (module) => show({ name, component: module.default, error: '' }),
+      (module) => isWanted && show({ name, component: module.default, error: '' }),
       (error) => {
         console.error(error);
-        show({ name, component: null, error: 'This part could not be loaded.' });
+        if (isWanted) show({ name, component: null, error: 'This part could not be loaded.' });
       },
     );
+    return () => {
+      isWanted = false;
+    };
   }, [name]);
   if (shown.name !== name) return null;
   if (shown.error) {

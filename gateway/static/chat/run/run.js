@@ -45,7 +45,7 @@ class Run {
   }
 
   // Lets the model end its thoughts and answer.
-  endThoughts() {
+  endReasoning() {
     const body = { id: this.draft.id, action: 'reasoning_end' };
     requestJson('v1/chat/completions/control', { body }).catch(() => {});
   }

@@ -17,6 +17,6 @@ export function Reasoning({ message, run }) {
       <${Markdown} text=${message.reasoning} isWhole=${!isThinking} />
     </details>
     ${isThinking &&
-    html`<button type="button" class="quiet" onClick=${() => run.endThoughts()}>Answer now</button>`}
+    html`<button type="button" class="quiet" onClick=${() => run.endReasoning()}>Answer now</button>`}
   </div>`;
 }
