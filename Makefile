@@ -40,7 +40,7 @@ ALONE = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)
 NOT_QUICK := tests/browser tests/deploy tests/e2e tests/hostile tests/monitoring tests/parity \
   tests/gateway/clients
 
-.PHONY: help serve quick test faults check lint types format clean build dev install uninstall deb
+.PHONY: help serve quick test again faults check lint types format clean build dev install uninstall deb
 .DEFAULT_GOAL := serve
 
 serve: build  ## serve the built-in model on port 8080; ARGS="--port 9000 ..." for options
@@ -51,8 +51,13 @@ quick: lint types  ## after each edit: lint, types, and the tests without proces
 	  $(addprefix --ignore=,$(NOT_QUICK)) $(ARGS)
 
 test: dev  ## before a merge: all tests; ARGS="tests/gateway -k sse" for some
-	$(PYTEST) $(PARALLEL:auto=$(MORE_JOBS)) -m "not alone" $(ARGS) || [ $$? = 5 ]
-	$(PYTEST) -m alone $(or $(ARGS),$(ALONE)) || [ $$? = 5 ]  # 5: ARGS chose none of them
+	@status=0; \
+	$(PYTEST) $(PARALLEL:auto=$(MORE_JOBS)) -m "not alone" $(ARGS) || [ $$? = 5 ] || status=1; \
+	$(PYTEST) -m alone $(or $(ARGS),$(ALONE)) || [ $$? = 5 ] || status=1; \
+	exit $$status  # pytest's 5: ARGS chose none of them
+
+again: dev  ## the tests that failed last, one at a time, with nothing beside them
+	$(PYTEST) --last-failed --last-failed-no-failures none
 
 faults: dev  ## the whole fault matrix, some minutes; ARGS="A2 B" for some, ARGS=--seed=7 for others
 	$(BIN)/python -m tests.faults $(ARGS)
