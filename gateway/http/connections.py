@@ -9,7 +9,9 @@ import logging
 import resource
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from ssl import SSLError
+from typing import Any
 
 import hypercorn
 import orjson
@@ -35,6 +37,7 @@ _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n"
     b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
 )
+Close = Callable[[], None]
 
 
 class Connections:
@@ -69,6 +72,11 @@ class Connections:
         self._idle[connection] = None
         return True
 
+    def close_idle(self) -> None:
+        """Close the connections that have no request."""
+        for connection in list(self._idle):
+            connection.writer.close()
+
     def retire(self) -> None:
         """End each connection with its next answer.
 
@@ -92,6 +100,30 @@ class Connections:
             self._idle[connection] = None
 
 
+class _KeepAlive:
+    """Closes a connection that was idle for too long.
+
+    Hypercorn has a task for it, which waits in another one: 4 KB and 40 objects a connection.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float, close: Close) -> None:
+        self._loop = loop
+        self._limit_s = limit_s
+        self._close = close
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def restart(self, *_: object) -> None:
+        """Begin to wait, as Hypercorn asks for it; what it would run is not needed."""
+        await self.stop()
+        self._timer = self._loop.call_later(self._limit_s, self._close)
+
+    async def stop(self) -> None:
+        """Wait no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class BoundedConnection(TCPServer):
     """Hypercorn's connection, counted and with a deadline for the head of each request."""
 
@@ -111,6 +143,9 @@ class BoundedConnection(TCPServer):
             self.writer.write(_FULL)
             self.writer.close()
             return
+        self.idle_task: Any = _KeepAlive(
+            self.loop, self.config.keep_alive_timeout, self.writer.close
+        )
         try:
             await super().run()
         finally:

@@ -12,6 +12,7 @@ with any other version, class or attribute: each response is then written by Hyp
 """
 
 import asyncio
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
@@ -40,15 +41,19 @@ class DirectWriter:
         self._transport = transport
         self._connection = connection
 
-    def write(self, data: bytes) -> bool:
-        """Write data that is not empty; return False if it has to go through `send`."""
+    @property
+    def is_free(self) -> bool:
+        """Whether `write` may be called; if not, data has to go through `send`."""
         transport = self._transport
         if transport.get_write_buffer_size() or transport.is_closing():
             return False
-        if self._connection.our_state is not h11.SEND_BODY:
-            return False
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
+        return self._connection.our_state is h11.SEND_BODY
+
+    def write(self, frames: Iterable[bytes]) -> None:
+        """Write each frame that is not empty as a chunk, all in one call."""
+        data = b"".join([b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames if frame])
+        if data:
+            self._transport.write(data)
 
 
 class DirectWriteMiddleware:

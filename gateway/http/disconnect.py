@@ -52,6 +52,9 @@ def _retrieve(task: asyncio.Future[Any]) -> None:
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run all at once; the first failure cancels the others and is raised as itself."""
+    works = list(works)
+    if len(works) == 1:
+        return [await works[0]]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]

@@ -7,20 +7,28 @@ long prompt is read.
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Never
 
 from starlette.types import Send
 
+from gateway.api.reply import ResponseFormatter
 from gateway.http.body import ClientGone
 from gateway.http.direct_write import DirectWriter
 from gateway.http.sse import END, PING
+from gateway.pool.stream import TaskStream
+from protocol.wire.messages import Delta, Done, Progress, Started
 
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+_APART_S = 0.01
+"""Pause between two events that are ready at once, for the API whose old clients take each chunk of
+a body for one event, in seconds. Without it an HTTP library joins the two before it is asked for
+the next chunk, and such a client fails. A client that keeps up never meets the pause."""
 
 
 class EventStream:
@@ -72,12 +80,26 @@ class EventStream:
         if not self.is_open:
             await self.open()
         now = self._clock()
-        if self._writer is None or not self._writer.write(frame):
+        if self._writer is not None and self._writer.is_free:
+            self._writer.write((frame,))
+        else:
             self._sending_since = now
             await self._send({"type": "http.response.body", "body": frame, "more_body": True})
             self._sending_since = 0.0
             now = self._clock()
         self._written_at = now
+
+    @property
+    def is_free(self) -> bool:
+        """Whether `write_at_once` may be called: nothing has to wait, neither does the client."""
+        writer = self._writer
+        return writer is not None and writer.is_free and self.is_open and not self._sending_since
+
+    def write_at_once(self, frames: Sequence[bytes]) -> None:
+        """Send single events, together."""
+        assert self._writer is not None
+        self._writer.write(frames)
+        self._written_at = self._clock()
 
     async def finish(self) -> None:
         """End the body as it should end; a stream that is not finished ends as broken."""
@@ -110,3 +132,67 @@ class EventStream:
                 await self.write(frame)
         except TimeoutError as error:
             raise ClientGone from error
+
+
+class ChoiceWriter:
+    """Writes one choice to the client as it comes.
+
+    More of the same text is written in the turn of the loop in which it came, all else by `run`.
+    """
+
+    __slots__ = ("_events", "_index", "_part", "_reply", "_stream")
+
+    def __init__(
+        self, index: int, stream: TaskStream, reply: ResponseFormatter, events: EventStream
+    ) -> None:
+        self._index = index
+        self._stream = stream
+        self._reply = reply
+        self._events = events
+        self._part = ""
+        """The part of the answer that was written last."""
+
+    async def run(self) -> None:
+        """Write it to its end."""
+        index, reply, events = self._index, self._reply, self._events
+        while True:
+            message = await self._stream.receive(self._take)
+            match message:
+                case Delta():
+                    self._part = _last_part(message) or self._part
+                    await events.write(reply.delta(index, message))
+                    if reply.is_read_by_chunk and self._stream.has_mail:
+                        await asyncio.sleep(_APART_S)
+                case Started():
+                    reply.started(index, message)
+                    await events.open()
+                case Progress():
+                    await events.write(reply.progress(index, message))
+                case Done():
+                    await events.write(reply.done(index, message))
+                    return
+
+    def _take(self, deltas: Sequence[Delta]) -> bool:
+        """Write deltas at once if they go on with the same part and nothing has to wait."""
+        index, reply, events = self._index, self._reply, self._events
+        if not events.is_free or (reply.is_read_by_chunk and len(deltas) > 1):
+            return False
+        for delta in deltas:
+            if not _is_more(self._part, delta):
+                return False
+        events.write_at_once([reply.delta(index, delta) for delta in deltas])
+        return True
+
+
+def _last_part(delta: Delta) -> str:
+    """Name the part of an answer that a delta ends with; empty if it has nothing."""
+    if delta.tool_calls:
+        return "calls"
+    return "text" if delta.text else "reasoning" if delta.reasoning else ""
+
+
+def _is_more(part: str, delta: Delta) -> bool:
+    """Tell whether a delta goes on with this part alone: then it is one event, in every API."""
+    if delta.tool_calls:
+        return False
+    return not delta.reasoning if part == "text" else part == "reasoning" and not delta.text

@@ -64,6 +64,7 @@ class HttpServer:
         """Accept no more, close idle connections at once and the others after `grace_s`."""
         self._stop_accepting()
         await self._context.terminated.set()
+        self._config.connections.close_idle()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
         for task in self._tasks:

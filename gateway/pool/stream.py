@@ -8,7 +8,7 @@ holds up a worker.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gateway.metrics.counters import ModelLatencies
@@ -26,11 +26,15 @@ _COMPACT_AT = 64
 """Pending deltas at which they are merged: an object per token takes more memory than its text."""
 
 
+Taker = Callable[[Sequence[Delta]], bool]
+"""Takes deltas in the turn of the loop in which they came; False if they have to be fetched."""
+
+
 class TaskStream:
     """One task as its request sees it. One reader; `close` may be called from anywhere."""
 
     __slots__ = (
-        *("_closed", "_deltas", "_ended", "_error", "_mail", "_on_close", "_waiter"),
+        *("_closed", "_deltas", "_ended", "_error", "_mail", "_on_close", "_take", "_waiter"),
         *("answer", "latencies", "request", "task"),
     )
 
@@ -53,6 +57,7 @@ class TaskStream:
         self._error: TaskError | None = None
         self._ended = False
         self._closed = False
+        self._take: Taker | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -73,19 +78,22 @@ class TaskStream:
         """Whether the terminal message is still to come and somebody waits for it."""
         return not (self._ended or self._closed)
 
-    async def receive(self) -> TaskMessage:
-        """Return the next message; many pending deltas come as one. Raises `TaskError`."""
+    async def receive(self, take: Taker | None = None) -> TaskMessage:
+        """Return the next message; many pending deltas come as one. Raises `TaskError`.
+
+        Deltas that come while this waits are offered to `take`: to wake a task for each token costs
+        more than to write the token.
+        """
         while True:
             if self._mail:
                 return self._mail.pop(0)
             if self._deltas:
-                if len(self._deltas) <= _FEW:
-                    return self._deltas.pop(0)
-                pending, self._deltas = self._deltas, []
-                return merge(pending)
+                pending = self._deltas = _few(self._deltas)
+                return pending.pop(0)
             if self._error is not None:
                 raise self._error
             assert not (self._ended or self._closed), "nothing follows the terminal message"
+            self._take = take
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
@@ -157,13 +165,28 @@ class TaskStream:
             answer.add_parts(delta)
         pending = self._deltas
         pending.append(delta)
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
+        if self._waiter is not None and self._take is None:
+            self._wake()
+        elif self._waiter is not None and len(pending) == 1:
+            asyncio.get_running_loop().call_soon(self._offer)
         elif len(pending) >= _COMPACT_AT:
             self._deltas = [merge(pending)]
+
+    def _offer(self) -> None:
+        """Offer the reader what has come since it began to wait; wake it if it does not take it."""
+        waiter, take = self._waiter, self._take
+        if waiter is None or waiter.done() or take is None or not self._deltas:
+            return  # something else has woken it
+        pending, self._deltas = self._deltas, []
+        try:
+            if take(_few(pending)):
+                return
+        except Exception as error:
+            self._waiter = None
+            waiter.set_exception(error)
+            return
+        self._deltas = pending
+        self._wake()
 
     def _begin(self, delta: Delta, now: float) -> None:
         """Take the first delta of an attempt."""
@@ -183,7 +206,7 @@ class TaskStream:
             self.fail(TaskError(message.code, message.message, param=message.param, detail=detail))
             return
         if self._deltas:
-            self._mail += self._deltas if len(self._deltas) <= _FEW else [merge(self._deltas)]
+            self._mail += _few(self._deltas)
             self._deltas = []
         self._mail.append(message)
         self._ended = isinstance(message, Terminal)
@@ -220,6 +243,10 @@ class TaskStream:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _few(deltas: list[Delta]) -> list[Delta]:
+    return deltas if len(deltas) <= _FEW else [merge(deltas)]
 
 
 def merge(deltas: list[Delta]) -> Delta:

@@ -1,6 +1,5 @@
 """The generating endpoints: the only place where stream and non-stream part."""
 
-import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from gateway.http.body import in_thread
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
 from gateway.http.errors import json_response, task_error_body
-from gateway.http.event_stream import EventStream
+from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.origin.auth import require_admin
 from gateway.http.route_headers import route_headers
 from gateway.http.waiting import keep_in_time, tell_places
@@ -25,14 +24,9 @@ from gateway.pool.stream import TaskStream
 from gateway.routes.service import ReadRequest, Service
 from protocol.errors import InvalidRequest, TaskError
 from protocol.wire.facts import ModelCard, TokenProb
-from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
+from protocol.wire.messages import Delta, Done, Started, ToolCallDelta
 
 Planner = Callable[[Mapping[str, Any], ModelCard], RequestPlan]
-
-_APART_S = 0.01
-"""Pause between two events that are ready at once, for the API whose old clients take each chunk of
-a body for one event, in seconds. Without it an HTTP library joins the two before it is asked for
-the next chunk, and such a client fails. A client that keeps up never meets the pause."""
 
 _LONG = 20_000
 """Tokens and rivals of tokens that take longer to write as JSON than others should wait."""
@@ -141,9 +135,10 @@ class GenerationEndpoint:
         watchers = self._watchers(streams, card, exchange.origin)
         if not watchers and interval_s != 0 and not plan.reply.is_read_by_chunk:
             watchers = [tell_places(streams, events, self._service.pool.place)]
-        pumps = together(pump(i, stream, plan.reply, events) for i, stream in enumerate(streams))
+        writers = [ChoiceWriter(i, one, plan.reply, events) for i, one in enumerate(streams)]
         try:
-            await guarded(pumps, disconnected(exchange.receive), events.keep_alive(), *watchers)
+            writing = together(writer.run() for writer in writers)
+            await guarded(writing, disconnected(exchange.receive), events.keep_alive(), *watchers)
         except TaskError as error:
             if not events.is_open:
                 raise
@@ -169,27 +164,6 @@ async def with_media(service: Service, plan: RequestPlan, receive: Receive) -> R
     if not plan.links:
         return plan
     return await guarded(service.media.fill(plan), disconnected(receive))
-
-
-async def pump(
-    index: int, stream: TaskStream, reply: ResponseFormatter, events: EventStream
-) -> None:
-    """Write one choice to the client as it comes."""
-    while True:
-        message = await stream.receive()
-        match message:
-            case Delta():
-                await events.write(reply.delta(index, message))
-                if reply.is_read_by_chunk and stream.has_mail:
-                    await asyncio.sleep(_APART_S)
-            case Started():
-                reply.started(index, message)
-                await events.open()
-            case Progress():
-                await events.write(reply.progress(index, message))
-            case Done():
-                await events.write(reply.done(index, message))
-                return
 
 
 async def collect(stream: TaskStream) -> TaskOutcome:

@@ -112,32 +112,39 @@ def decode(data: bytes) -> Frame:
 
 def _read_item(items: tuple[Any, ...], place: int) -> m.FrameItem:
     item = items[place]
-    n = len(item) if type(item) is tuple else 0
-    if n == 5:
-        tag, task_id, attempt, slot, body = item
-    elif n == 2:
-        tag, body = item
-    else:
+    if type(item) is not tuple or len(item) not in _LENGTHS:
         raise ProtocolError(_FORM)
+    tag, body = item[0], item[-1]
     if type(tag) is not str or type(body) is not dict:
         raise ProtocolError(_FORM)
-    cls: Any = TAGS.get(tag)
-    if cls is None:
-        raise ProtocolError(f"unknown message '{tag}'")
-    if (cls in PAYLOADS) is not (n == 5):
+    cls, is_payload, unpack = _reader(tag)
+    if is_payload is not (len(item) == 5):
         raise ProtocolError(f"{cls.__name__}: {_FORM}")
-    if n == 2:
-        message: m.Message = _unpacker(cls)(body)
+    if not is_payload:
+        message: m.Message = unpack(body)
         return message
+    _, task_id, attempt, slot, _ = item
     if not type(task_id) is type(attempt) is type(slot) is int:
         raise ProtocolError(f"{cls.__name__}: task, attempt and slot must be numbers")
     try:
         if cls is m.Generate:
             _restore_shared(items, place)
-        payload: m.TaskMessage = _unpacker(cls)(body)
+        payload: m.TaskMessage = unpack(body)
     except ProtocolError as error:
         payload = m.Malformed(reason=str(error))
     return m.Envelope(m.TaskKey(task_id, attempt), payload, slot)
+
+
+_LENGTHS = (5, 2)
+
+
+@cache
+def _reader(tag: str) -> "tuple[type, bool, Unpacker]":
+    """Return the class of a tag, whether an envelope carries it, and what reads its fields."""
+    cls: Any = TAGS.get(tag)
+    if cls is None:
+        raise ProtocolError(f"unknown message '{tag}'")
+    return cls, cls in PAYLOADS, _unpacker(cls)
 
 
 def _restore_shared(items: tuple[Any, ...], place: int) -> None:
@@ -215,7 +222,7 @@ def _unpacker(kind: Any) -> Unpacker:
     if origin is dict:
         return _dict(args[1])
     if isinstance(kind, type) and is_dataclass(kind):
-        return _dataclass(kind)
+        return _delta(_dataclass(kind)) if kind is m.Delta else _dataclass(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum(kind)
     return _scalar(kind)
@@ -357,3 +364,17 @@ def _dataclass(kind: type) -> Unpacker:
         return kind(**values)
 
     return unpack
+
+
+def _delta(unpack: Unpacker) -> Unpacker:
+    """Read what a plain token has without a loop, which takes a third of the time."""
+
+    def unpack_delta(value: Any) -> Any:
+        if len(value) == 3:
+            text, tokens, n = value.get("text"), value.get("tokens"), value.get("n_predicted")
+            is_plain = type(text) is str and type(n) is int and type(tokens) is tuple
+            if is_plain and len(tokens) == 1 and type(tokens[0]) is int:
+                return m.Delta(text=text, tokens=tokens, n_predicted=n)
+        return unpack(value)
+
+    return unpack_delta

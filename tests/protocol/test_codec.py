@@ -139,7 +139,8 @@ def test_msgpack_that_is_no_frame_is_refused(value: Any) -> None:
 
 @given(tag=st.sampled_from(sorted(TAGS)), data=st.data())
 def test_fields_of_a_wrong_type_are_refused(tag: str, data: st.DataObject) -> None:
-    names = [field.name for field in dataclasses.fields(TAGS[tag])] or ["x"]
+    kind: Any = TAGS[tag]
+    names = [field.name for field in dataclasses.fields(kind)] or ["x"]
     body = data.draw(st.dictionaries(st.sampled_from(names), WIRE_VALUES))
     for item in ([tag, body], [tag, 1, 0, -1, body]):
         accepted_or_refused(typing.cast(bytes, msgpack.packb([0, [item]])))

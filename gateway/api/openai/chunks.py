@@ -40,6 +40,8 @@ class ChatReply:
             b'data: {"choices":[{"finish_reason":null,"index":%d,"delta":' % i
             for i in range(len(params))
         ]
+        self._text_heads = [head + b'{"content":' for head in self._heads]
+        self._text_tail = b"}}]" + self._tail + b"}\n\n"
         self._has_role = [False] * len(params)
         self._has_calls = [False] * len(params)
         self._held: list[tuple[TokenProb, ...]] = [()] * len(params)
@@ -60,6 +62,8 @@ class ChatReply:
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Return the frames of what was added; an empty delta has none: no client expects ""."""
+        if self._has_role[index] and self._is_text(message):
+            return self._text_heads[index] + orjson.dumps(message.text) + self._text_tail
         role = b"" if self._has_role[index] else self._role(index)
         added = self._added(index, message)
         if not added:
@@ -68,13 +72,17 @@ class ChatReply:
             return role
         *before, last = added
         before = [role, *(self._chunk(index, piece) for piece in before)]
-        if self._options.n_top < 0 and message.timings is None:
-            return b"".join((*before, self._heads[index], last, b"}]", self._tail, b"}\n\n"))
         extra = b""
         if message.timings is not None:
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
         chunk = self._chunk(index, last, self._log_probs(index, message.probs), extra)
         return b"".join((*before, chunk))
+
+    def _is_text(self, message: Delta) -> bool:
+        """Tell whether a chunk has a text and nothing else, as most have."""
+        if self._options.n_top >= 0 or message.timings is not None or not message.text:
+            return False
+        return not (message.reasoning or message.tool_calls)
 
     def _added(self, index: int, message: Delta) -> list[bytes]:
         """Write reasoning, text and calls as separate deltas, in llama-server's order."""

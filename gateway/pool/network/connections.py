@@ -177,8 +177,9 @@ class WorkerConnections:
             return
         peer.expected += 1
         peer.seen_at = now
-        if self._reception.has_waiting:
+        if peer.is_contested:
             self._reception.settle(peer.name, now)
+            peer.is_contested = self._reception.has_waiting
         self._owner.received(peer, frame.messages, now)
         if frame.messages and isinstance(bye := frame.messages[-1], Bye):
             self._lose(peer, f"said bye: {bye.reason}", died=bye.is_failure)
@@ -223,6 +224,7 @@ class WorkerConnections:
         old = next((peer for peer in self._peers.values() if peer.name == hello.worker), None)
         if old is not None and (old.epoch, old.curve_key) != (hello.epoch, curve):
             self._reception.let_wait(identity, old.name, part, self._now())
+            old.is_contested = True
             self._reach(old, [Ping()])
             return
         if old is not None and old.number != hello.connection:
@@ -249,6 +251,7 @@ class WorkerConnections:
             socket=socket_of(part),
             seen_at=now,
             moved_at=now,
+            is_contested=self._reception.has_waiting,
         )
         self._peers[identity] = peer
         self._owner.joined(peer)

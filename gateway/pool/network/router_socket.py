@@ -7,6 +7,7 @@ That descriptor is edge-triggered and also swallowed by a send, so both ends loo
 import asyncio
 import errno
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 import zmq
@@ -21,7 +22,9 @@ from protocol.wire.codec import MAX_FRAME_BYTES
 logger = logging.getLogger(__name__)
 
 _BURST = 256
-"""Frames read in one turn of the loop, so that a flood cannot starve HTTP."""
+"""Frames or events read in one turn of the loop, so that a flood cannot starve HTTP."""
+_BURST_S = 0.003
+"""Time for which frames are read in one turn: as much again goes into writing what they bring."""
 
 
 class RouterSocket:
@@ -159,6 +162,7 @@ class RouterSocket:
         if self._again is not None:
             self._again.cancel()
             self._again = None
+        until = time.monotonic() + _BURST_S  # the loop's own clock stands still in a turn
         try:
             for _ in range(_BURST):
                 identity = socket.recv(zmq.NOBLOCK)
@@ -169,6 +173,8 @@ class RouterSocket:
                     self._on_frame(identity, part)
                 if self._socket is None or not self._has_input():
                     return  # there is nothing left: the descriptor will fire again
+                if time.monotonic() > until:
+                    break
         except zmq.Again:
             return  # a wake-up for nothing
         except BaseException:

@@ -27,6 +27,8 @@ class WorkerConnection:
     seen_at: float
     moved_at: float
     """When its engine last made a step, or had nothing to do."""
+    is_contested: bool = False
+    """Whether another worker may wait for its name."""
     step: int = -1
     stall_s: float = math.inf
     """How long its engine may be busy without a step before the connection is given up."""

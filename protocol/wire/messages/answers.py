@@ -69,9 +69,12 @@ class ToolCallDelta:
     arguments: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Delta(TaskMessage):
-    """What one step added. `text` may be empty while a character or a stop string is incomplete."""
+    """What one step added. `text` may be empty while a character or a stop string is incomplete.
+
+    Not frozen, unlike all others: one is made for every token, and that takes twice as long frozen.
+    """
 
     text: str = ""
     reasoning: str = ""

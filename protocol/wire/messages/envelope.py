@@ -15,14 +15,16 @@ class TaskKey(NamedTuple):
     """The worker's number of the connection that the task came over; it does not travel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """Base of what concerns the connection and no task; travels without an envelope."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class TaskMessage:
     """Base of the payloads: what is said to or of one task. It does not know which one."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

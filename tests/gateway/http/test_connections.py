@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gateway import server
 from protocol.config.limits import LimitsConfig
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
@@ -99,3 +100,39 @@ async def test_with_none_idle_a_new_one_is_told_to_come_back(tmp_path: Path) -> 
         assert b'"code":503' in answer
         assert gateway.metrics.connections.n_refused == 1
         await hang_up(busy, refused)
+
+
+async def test_an_idle_connection_is_closed_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KEEP_ALIVE_S", 0.1)
+    async with running(tmp_path) as gateway:
+        worker = await gateway.add_worker(FakeOptions(free_running=False))
+        busy = await connect(gateway, POST + STREAM)
+        await worker.got(m.Generate)
+        silent, idle = await connect(gateway), await connect(gateway, HEALTH)
+        assert await rest(silent[0]) == b""
+        assert (await rest(idle[0])).startswith(b"HTTP/1.1 200")
+        await worker.step(32)
+        assert (await rest(busy[0])).endswith(b"0\r\n\r\n")  # idle only from here on
+        await hang_up(busy, silent, idle)
+        await until(lambda: open_connections(gateway) == 0)
+
+
+async def test_a_server_that_closes_ends_idle_connections_at_once(gateway: Running) -> None:
+    silent, idle = await connect(gateway), await connect(gateway, HEALTH)
+    await idle[0].readuntil(b"\r\n\r\n")
+    await until(lambda: open_connections(gateway) >= 2)
+    await gateway.server.close(grace_s=LIMIT_S)
+    assert not await rest(silent[0])
+    await rest(idle[0])
+    await hang_up(silent, idle)
+
+
+async def test_an_idle_connection_is_one_task(gateway: Running) -> None:
+    before = len(asyncio.all_tasks())
+    pairs = [await connect(gateway, HEALTH) for _ in range(4)]
+    for reader, _ in pairs:
+        await reader.readuntil(b"\r\n\r\n")
+    await until(lambda: len(asyncio.all_tasks()) <= before + len(pairs))
+    await hang_up(*pairs)

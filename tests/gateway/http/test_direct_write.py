@@ -2,25 +2,29 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import h11
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.reply import ResponseFormatter
 from gateway.http import direct_write
 from gateway.http.direct_write import DIRECT_WRITER, DirectWriteMiddleware, DirectWriter
-from gateway.http.event_stream import EventStream
+from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.http_server import HttpServer
-from gateway.http.sse import PING
-from gateway.metrics.counters import ConnectionCounts
+from gateway.http.sse import PING, event
+from gateway.metrics.counters import ConnectionCounts, ModelLatencies
+from gateway.pool.stream import TaskStream
+from gateway.pool.task import Task, TaskSpec
 from gateway.server import server_config
 from protocol.config.config import GatewayConfig
 from protocol.process.listening import listen, url_of
+from protocol.wire.messages import Delta, Done, Finish, Tokenize, ToolCallDelta
 from tests.gateway.inprocess import running
 
 
@@ -221,7 +225,7 @@ async def test_a_layer_without_its_attribute_writes_the_stream_itself(
 async def test_a_body_that_h11_does_not_expect_takes_the_servers_way() -> None:
     transport = Transport()
     writer = DirectWriter(transport, h11.Connection(h11.SERVER))
-    assert not writer.write(b"a") and not transport.written
+    assert not writer.is_free
 
 
 async def test_responses_are_counted_by_their_way(
@@ -239,3 +243,92 @@ async def test_responses_are_counted_by_their_way(
             assert "".join(texts) == "to be or not"
             metrics = (await gateway.client.get("/metrics")).text
         assert f'llamapool_event_streams_total{{way="{way}"}} 1.0' in metrics
+
+
+class Lines:
+    """Stands for a formatter: each part of a delta is an event."""
+
+    is_read_by_chunk = False
+
+    def delta(self, _: int, message: Delta) -> bytes:
+        return b"".join(event(part.encode()) for part in (message.reasoning, message.text) if part)
+
+    def done(self, *_: object) -> bytes:
+        return b"end"
+
+
+TEXTS = [Delta(text=letter) for letter in "abcd"]
+
+
+@pytest.mark.parametrize(
+    ("deltas", "at_once"),
+    [
+        (TEXTS, "bcd"),
+        ([Delta(text=""), *TEXTS], "bcd"),
+        ([TEXTS[0], Delta(text=""), TEXTS[1]], "b"),
+        ([Delta(reasoning="r"), Delta(reasoning="s"), TEXTS[0], TEXTS[1]], "sb"),
+        ([TEXTS[0], Delta(tool_calls=(ToolCallDelta(index=0),)), TEXTS[1], TEXTS[2]], "c"),
+        ([TEXTS[0], Delta(reasoning="r", text="b"), TEXTS[2]], "c"),
+    ],
+)
+async def test_more_of_the_same_part_is_written_without_waking_its_task(
+    deltas: list[Delta], at_once: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+    write = EventStream.write_at_once
+
+    def writes(events: EventStream, frames: Sequence[bytes]) -> None:
+        written.extend(frames)
+        write(events, frames)
+
+    monkeypatch.setattr(EventStream, "write_at_once", writes)
+    transport = Transport()
+    one, pumping = await begun(DirectWriter(transport, SENDING))
+    for delta in deltas:
+        one.push_delta(delta, 11.0)
+        for _ in range(4):
+            await asyncio.sleep(0)
+    one.push(Done(finish=Finish.EOS))
+    await pumping
+    assert b"".join(written) == b"".join(event(part.encode()) for part in at_once)
+    frames = [event(part.encode()) for d in deltas for part in (d.reasoning, d.text) if part]
+    assert transport.written == b"".join(b"%x\r\n%b\r\n" % (len(f), f) for f in [*frames, b"end"])
+
+
+async def test_text_for_a_client_that_does_not_read_waits_for_it() -> None:
+    sent: list[Any] = []
+    transport = Transport()
+    one, pumping = await begun(DirectWriter(transport, SENDING), sent)
+    one.push_delta(TEXTS[0], 11.0)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    transport.waiting = 1
+    one.push_delta(TEXTS[1], 11.0)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    one.push(Done(finish=Finish.EOS))
+    await pumping
+    assert transport.written == b"9\r\n" + event(b"a") + b"\r\n"
+    assert [message.get("body") for message in sent] == [None, event(b"b"), b"end"]
+
+
+async def begun(
+    writer: DirectWriter, sent: list[Any] | None = None
+) -> tuple[TaskStream, "asyncio.Task[None]"]:
+    """Begin to write a choice to a client."""
+
+    async def send(message: Any) -> None:
+        (sent if sent is not None else []).append(message)
+
+    one = TaskStream(
+        Task(TaskSpec(task_id=1, model="m"), 10.0),
+        Tokenize(content=""),
+        latencies=ModelLatencies(),
+        on_close=lambda _: None,
+    )
+    events = EventStream(send, 0, 30, writer=writer)
+    pumping = asyncio.create_task(
+        ChoiceWriter(0, one, cast(ResponseFormatter, Lines()), events).run()
+    )
+    await asyncio.sleep(0)
+    return one, pumping

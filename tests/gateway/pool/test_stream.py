@@ -1,17 +1,17 @@
 """The mailbox of one task."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
 from gateway.api.reply import ResponseFormatter
-from gateway.http.event_stream import EventStream
+from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.sse import event
 from gateway.metrics.counters import ModelLatencies
 from gateway.pool.stream import TaskStream, merge
 from gateway.pool.task import RouteReason, Task, TaskSpec
-from gateway.routes.generate import pump
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import Timings, TokenProb
 from protocol.wire.messages import (
@@ -208,7 +208,7 @@ async def test_tokens_that_came_together_are_written_one_by_one(is_read_by_chunk
     one.push_delta(delta("b", 2), 11.0)
     one.push(DONE)
     pumping = asyncio.create_task(
-        pump(0, one, cast(ResponseFormatter, frames), cast(EventStream, frames))
+        ChoiceWriter(0, one, cast(ResponseFormatter, frames), cast(EventStream, frames)).run()
     )
     await asyncio.sleep(0)
     assert frames.written == (
@@ -216,3 +216,81 @@ async def test_tokens_that_came_together_are_written_one_by_one(is_read_by_chunk
     )
     await pumping
     assert frames.written == [event(b"a"), event(b"b"), b"end"]
+
+
+class Taker:
+    """Takes what it is offered while `takes`; fails if that is an error."""
+
+    def __init__(self, takes: bool | Exception = True) -> None:
+        self.takes = takes
+        self.offered: list[list[Delta]] = []
+
+    def __call__(self, deltas: Sequence[Delta]) -> bool:
+        self.offered.append(list(deltas))
+        if isinstance(self.takes, Exception):
+            raise self.takes
+        return self.takes
+
+
+async def reading(one: TaskStream, take: Taker) -> "asyncio.Task[TaskMessage]":
+    """Let a reader wait."""
+    reader = asyncio.create_task(one.receive(take))
+    await asyncio.sleep(0)
+    return reader
+
+
+async def test_what_comes_in_one_turn_is_offered_together_and_wakes_nobody() -> None:
+    one, take = stream(), Taker()
+    reader = await reading(one, take)
+    for letter in "ab":
+        one.push_delta(delta(letter, 1), 11.0)
+    await asyncio.sleep(0)
+    one.push_delta(delta("c", 3), 11.0)
+    await asyncio.sleep(0)
+    assert take.offered == [[delta("a", 1), delta("b", 1)], [delta("c", 3)]]
+    for n in range(9):
+        one.push_delta(delta("x", n), 11.0)
+    await asyncio.sleep(0)
+    assert [one.text for one in take.offered[-1]] == ["x" * 9]
+    assert not reader.done() and not one.has_mail
+    one.push(DONE)
+    assert await reader is DONE
+
+
+async def test_what_is_not_taken_is_fetched_with_what_follows() -> None:
+    one, take = stream(), Taker(takes=False)
+    reader = await reading(one, take)
+    one.push_delta(delta("a", 1), 11.0)
+    await asyncio.sleep(0)
+    one.push_delta(delta("b", 2), 11.0)
+    one.push(DONE)
+    assert await reader == delta("a", 1)
+    assert [await one.receive(take), await one.receive(take)] == [delta("b", 2), DONE]
+    assert take.offered == [[delta("a", 1)]]
+
+
+async def test_an_end_in_the_same_turn_overtakes_nothing() -> None:
+    one, take = stream(), Taker()
+    reader = await reading(one, take)
+    one.push_delta(delta("a", 1), 11.0)
+    one.push(DONE)
+    assert [await reader, await one.receive(take)] == [delta("a", 1), DONE]
+    assert take.offered == []
+
+
+async def test_a_taker_that_fails_fails_its_reader() -> None:
+    one = stream()
+    reader = await reading(one, Taker(takes=ValueError("a fault of ours")))
+    one.push_delta(delta("a", 1), 11.0)
+    with pytest.raises(ValueError, match="a fault"):
+        await reader
+
+
+async def test_a_reader_that_was_cancelled_is_offered_nothing() -> None:
+    one, take = stream(), Taker()
+    reader = await reading(one, take)
+    reader.cancel()
+    one.push_delta(delta("a", 1), 11.0)
+    await asyncio.sleep(0)
+    assert take.offered == []
+    one.close()
