@@ -1,8 +1,19 @@
 """`python -m worker`: how the supervisor starts one worker."""
 
+import gc
+
 from protocol.process.parent_death import die_with_parent
-from worker.cli import worker
+
+
+def main() -> None:
+    """Import the worker without looking for garbage, of which imports leave none, and run it."""
+    gc.disable()
+    from worker.worker_command import worker
+
+    gc.enable()
+    worker(prog_name="llamapool worker")
+
 
 if __name__ == "__main__":
     die_with_parent()
-    worker(prog_name="llamapool worker")
+    main()

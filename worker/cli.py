@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from protocol.config import config as configs
-from protocol.config.config import LogConfig, PoolConfig, WorkerConfig
+from protocol.config.config import LogConfig, PoolConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.process import logs
@@ -31,13 +31,11 @@ from worker.host.topology import read_host
 from worker.keygen import keygen
 from worker.models.catalog import open_catalog
 from worker.settings import resolve
-from worker.settings.arguments import Given, OptionCommand, given, warnings, with_options
+from worker.settings.arguments import Given, OptionCommand, given, with_options
 from worker.settings.config_show import Origins, numbers, places_in, toml
 from worker.settings.download import located
-from worker.settings.host_config import host_settings
 from worker.settings.information_options import information_options, version_option
 from worker.supervisor.children import launch
-from worker.supervisor.children.restart_policy import EXIT_CONFIG
 from worker.supervisor.control import ControlServer
 from worker.supervisor.on_demand import OnDemand
 from worker.supervisor.orders import Orders
@@ -50,6 +48,7 @@ from worker.supervisor.runtime_directory import runtime_directory
 from worker.supervisor.start_notice import StartNotice, places
 from worker.supervisor.supervisor import Settings, Supervisor
 from worker.supervisor.terminal import Console, stderr_console
+from worker.worker_command import CONTEXT, config_option, configured, refuse, warn, worker
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -57,11 +56,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("supervisor")
 
 _GROUP = "llamapool.commands"
-_CONTEXT = {
-    "help_option_names": ["-h", "--help", "--usage"],
-    "token_normalize_func": lambda name: name.replace("_", "-"),
-    "max_content_width": 100,
-}
 
 
 class LazyGroup(click.Group):
@@ -121,23 +115,7 @@ def _broken(name: str, error: ImportError) -> click.Command:
 _SETTABLE = tuple(options.SECTIONS)
 
 
-def _configured(path: Path | None, said: Given) -> PoolConfig:
-    if path is not None:
-        config = resolve.anchored(configs.load(path), path.absolute().parent)
-    else:
-        config = options.apply(PoolConfig(), host_settings(os.environ))
-    return options.apply(config, said.changes)
-
-
-_config_option = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    envvar="LLAMAPOOL_CONFIG",
-    help="TOML file of a pool; flags stand above it. [env: LLAMAPOOL_CONFIG]",
-)
-
-
-@click.group(cls=LazyGroup, context_settings=_CONTEXT)
+@click.group(cls=LazyGroup, context_settings=CONTEXT)
 def main() -> None:
     """Serve GGUF models from many GPUs behind one address."""
 
@@ -146,8 +124,8 @@ main.params.append(version_option())
 
 
 @with_options(*_SETTABLE)
-@main.command(cls=OptionCommand, context_settings=_CONTEXT)
-@_config_option
+@main.command(cls=OptionCommand, context_settings=CONTEXT)
+@config_option
 def serve(config: Path | None, **values: Any) -> None:
     """Serve everything on this host: a gateway and its workers.
 
@@ -157,10 +135,10 @@ def serve(config: Path | None, **values: Any) -> None:
     console = stderr_console(sys.stderr)
     try:
         said = given(values, _SETTABLE)
-        pool = _configured(config, said)
+        pool = configured(config, said)
         pool = _told(pool, said, console)
         logs.configure("supervisor", pool.log, stream=console)
-        _warn(said)
+        warn(said)
         host = read_host()
         with runtime_directory(pool.runtime_dir) as folder:
             pool = _on_this_host(pool, folder, host)
@@ -168,7 +146,7 @@ def serve(config: Path | None, **values: Any) -> None:
                 start = Start(folder, console, host, listeners, config)
                 code = _supervise(pool, said, start)
     except ConfigError as error:
-        raise SystemExit(_refuse(error)) from None
+        raise SystemExit(refuse(error)) from None
     raise SystemExit(code)
 
 
@@ -267,7 +245,7 @@ def _gateways_anew(
     pool: PoolConfig, said: Given, start: Start, numbers: Iterator[int]
 ) -> tuple[launch.Launch, ...]:
     """Read the configuration anew and write it down for new gateways; raises `ConfigError`."""
-    fresh = _configured(start.config, said).gateway
+    fresh = configured(start.config, said).gateway
     kept = {name: getattr(pool.gateway, name) for name in _LASTING}
     path = start.folder / f"pool-{next(numbers)}.json"
     path.touch(mode=0o600)
@@ -296,28 +274,23 @@ def _orders(pool: PoolConfig, said: Given, start: Start) -> Orders:
 
 def _again(said: Given, console: Console, path: Path | None) -> PoolConfig:
     """Read a configuration file under the options that `serve` was given; raises `ConfigError`."""
-    return _told(_configured(path, said), said, console)
+    return _told(configured(path, said), said, console)
 
 
-def _warn(said: Given) -> None:
-    for line in warnings(said.unused):
-        logger.warning("option without effect", extra={"cause": line})
-
-
-@main.group(context_settings=_CONTEXT)
+@main.group(context_settings=CONTEXT)
 def config() -> None:
     """Look at a configuration."""
 
 
 @with_options(*_SETTABLE)
-@config.command(cls=OptionCommand, context_settings=_CONTEXT)
-@_config_option
+@config.command(cls=OptionCommand, context_settings=CONTEXT)
+@config_option
 @click.option("--origin", is_flag=True, help="Say beside each value where it comes from.")
 def show(config: Path | None, origin: bool, **values: Any) -> None:
     """Print what `serve` would run with these options, as TOML. Nothing is fetched for that."""
     try:
         said = given(values, _SETTABLE)
-        pool = _configured(config, said)
+        pool = configured(config, said)
         folder = pool.runtime_dir or "(made at the start)"
         host = read_host()
         resolved = resolve.resolve(pool, runtime_dir=folder, host=host, fetch=located)
@@ -329,54 +302,11 @@ def show(config: Path | None, origin: bool, **values: Any) -> None:
         )
         click.echo(toml(resolved, origins if origin else None), nl=False)
     except ConfigError as error:
-        raise SystemExit(_refuse(error)) from None
-
-
-@with_options("worker", "sampling", "log")
-@main.command(cls=OptionCommand, context_settings=_CONTEXT)
-@_config_option
-@click.option("--name", default="", help="Which worker of the configuration to run.")
-@click.option(
-    "--connect", multiple=True, help="ZeroMQ endpoint of a gateway; repeat it for several."
-)
-@click.option("--held", is_flag=True, hidden=True, help="Take no client's task before SIGUSR1.")
-def worker(
-    config: Path | None, name: str, connect: tuple[str, ...], held: bool, **values: Any
-) -> None:
-    """Run one worker, which dials a gateway."""
-    try:
-        said = given(values, ("worker", "sampling", "log"))
-        pool = _configured(config, said)
-        one = _one_worker(pool, name, connect)
-        logs.configure(one.name, pool.log)
-        _warn(said)
-    except ConfigError as error:
-        # A supervisor logs the reason itself; without one it goes to standard error.
-        Notifier.from_environ().send(X_REASON=error, STATUS=error)
-        is_told = logs.LOG_FD_VARIABLE in os.environ
-        raise SystemExit(EXIT_CONFIG if is_told else _refuse(error)) from None
-    from worker.process import run
-
-    raise SystemExit(run(one, is_held=held))
-
-
-def _one_worker(pool: PoolConfig, name: str, connect: tuple[str, ...]) -> WorkerConfig:
-    folder = pool.runtime_dir or os.environ.get("RUNTIME_DIRECTORY", "")
-    if connect:
-        pool = options.apply(pool, {"worker.connect": connect})
-    elif not folder and not pool.gateway.bind and not all(one.connect for one in pool.worker):
-        raise ConfigError("no gateway to dial: say --connect ipc://PATH, or set runtime_dir")
-    # The folder is used only for the local endpoint; with explicit endpoints any will do.
-    pool = resolve.resolve(pool, runtime_dir=folder or ".", host=read_host())
-    return resolve.pick(pool, name)
-
-
-def _refuse(error: ConfigError) -> int:
-    click.echo(f"llamapool: {error}", err=True)
-    return EXIT_CONFIG
+        raise SystemExit(refuse(error)) from None
 
 
 main.add_command(keygen)
+main.add_command(worker)
 
 
 if __name__ == "__main__":

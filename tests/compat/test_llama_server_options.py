@@ -8,6 +8,7 @@ import pytest
 from protocol.config.options.table import OPTIONS, UNUSED
 from tests.compat.llama_server import Known, parse, recorded
 from worker import cli
+from worker.worker_command import CONTEXT
 
 OPTIONS_OF_OTHERS = recorded()
 MOST_REFUSED = 12
@@ -34,7 +35,7 @@ def declared() -> dict[str, click.Option]:
 
 
 DECLARED = declared()
-HELP = set(cli._CONTEXT["help_option_names"])  # type: ignore[call-overload]
+HELP = set(CONTEXT["help_option_names"])  # type: ignore[call-overload]
 
 
 def rows_of(known: Known) -> list[Any]:

@@ -16,7 +16,7 @@ from gateway.cli import gateway
 from protocol.config.config import GatewayConfig
 from protocol.config.options.table import OPTIONS
 from tests.e2e.process import Process
-from worker.cli import worker
+from worker.worker_command import worker
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "deploy" / "docker"

@@ -20,7 +20,7 @@ from protocol.config.config import GatewayConfig
 from protocol.config.options.table import OPTIONS
 from tests.e2e.process import Process, python
 from tests.gateway.pool.network.fleet import free_port
-from worker.cli import worker
+from worker.worker_command import worker
 
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
 OVERLAYS = ("cpu", "cuda", "many-models")

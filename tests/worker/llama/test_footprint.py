@@ -11,6 +11,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 
 NETWORK = {"ssl", "http.client", "urllib.request", "email", "asyncio"}
+MODEL = {"numpy", "llama_cpp"}
+SUPERVISOR = {"worker.cli", "worker.supervisor.supervisor", "worker.models.catalog"}
 BULK = {"importlib.metadata", "zipfile", "sqlite3", "llama_cpp.llama", "diskcache"}
 
 
@@ -28,10 +30,10 @@ def run(code: str) -> set[str]:
     [
         (
             "worker.cli, worker.supervisor.supervisor",
-            NETWORK | BULK | {"zmq", "numpy", "worker.engine.slot"},
+            NETWORK | BULK | {"zmq", "numpy", "worker.engine.slot", "worker.grammar.nodes"},
         ),
-        ("worker.cli, worker.process", NETWORK | BULK | {"numpy", "llama_cpp"}),
-        ("worker.cli, worker.process, worker.llama.backend", NETWORK | BULK),
+        ("worker.worker_command, worker.process", SUPERVISOR | NETWORK | BULK | MODEL),
+        ("worker.worker_command, worker.process, worker.llama.backend", NETWORK | BULK),
     ],
 )
 def test_processes_do_without_what_they_do_not_use(imported: str, without: set[str]) -> None:

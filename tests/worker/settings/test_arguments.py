@@ -21,6 +21,7 @@ from worker.engine.fake.backend import FakeBackend
 from worker.host.topology import read_host
 from worker.settings import arguments
 from worker.settings.arguments import paired
+from worker.worker_command import CONTEXT
 
 VARIABLES = [row.env for row in OPTIONS] + [row.env for row in UNUSED]
 
@@ -48,7 +49,7 @@ def serve() -> click.Command:
     def keep(ctx: click.Context, /, **values: object) -> arguments.Given:
         return arguments.given(values, configs_sections())
 
-    command = arguments.OptionCommand("serve", callback=keep, context_settings=cli._CONTEXT)
+    command = arguments.OptionCommand("serve", callback=keep, context_settings=CONTEXT)
     arguments.with_options(*configs_sections())(command)
     return command
 
