@@ -28,6 +28,8 @@ class SoakPlan:
     n_retries: int = 1
     """A client whose connection was cut asks again so often; only a gateway's death needs it."""
     faults: tuple[SoakFault, ...] = SOAK_FAULTS
+    n_faults: int = 0
+    """Faults at least, however long they take."""
 
 
 @dataclass(slots=True)
@@ -59,11 +61,12 @@ async def soak(plan: SoakPlan, tell: Callable[[str], object]) -> list[FaultRow]:
 async def _faults(
     plan: SoakPlan, scene: Scene, tell: Callable[[str], object]
 ) -> tuple[list[FaultRow], list[str]]:
-    """Inject faults until the time is over."""
+    """Inject faults until the time is over and there were enough."""
     deaths, begun_s = Deaths(), time.monotonic()
     marks: dict[str, list[tuple[int, int]]] = defaultdict(list)
     growth = Growth()
-    while (passed_s := time.monotonic() - begun_s) < plan.seconds:
+    n_done = 0
+    while (passed_s := time.monotonic() - begun_s) < plan.seconds or n_done < plan.n_faults:
         await scene.load.pieces(scene.rng.randint(10, 200))
         fault, name = _drawn(plan, scene, deaths)
         n_before = len(scene.load.heard)
@@ -72,6 +75,7 @@ async def _faults(
             deaths.at_s[name].append(time.monotonic())
         await scene.load.answers(max(1, int(plan.every_s * 2)))
         marks[fault.name].append((n_before, len(scene.load.heard)))
+        n_done += 1
         bad = [one for one in scene.load.heard[n_before:] if one.ending != "answered"]
         tell(f"{passed_s:6.0f} s  {fault.what} ({name}): {len(bad)} not answered")
         for one in bad[:4]:

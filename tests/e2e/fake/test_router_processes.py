@@ -24,6 +24,7 @@ heartbeat_s = 0.2
 models_dir = "models"
 models_preset = "models.ini"
 models_max = {models_max}
+queue_timeout_s = {queue_timeout_s}
 [[worker]]
 backend = "fake"
 n_slots = 2
@@ -36,12 +37,13 @@ def route(tmp_path: Path) -> Iterator[Route]:
     """Serve these models of a folder, and those of a preset file."""
     running: list[Served] = []
 
-    def begin(*names: str, ini: str = "", models_max: int = 4) -> Served:
+    def begin(*names: str, ini: str = "", models_max: int = 4, queue_timeout_s: int = 60) -> Served:
         (tmp_path / "models").mkdir()
         for name in names:
             (tmp_path / "models" / f"{name}.gguf").touch()
         (tmp_path / "models.ini").write_text(ini)
-        (tmp_path / "pool.toml").write_text(CONFIG.format(models_max=models_max))
+        config = CONFIG.format(models_max=models_max, queue_timeout_s=queue_timeout_s)
+        (tmp_path / "pool.toml").write_text(config)
         path = str(tmp_path / "pool.toml")
         served = Served(python("-m", "worker.cli", "serve", "--config", path))
         running.append(served)
@@ -161,7 +163,8 @@ def test_unloading_finishes_what_runs(route: Route) -> None:
 
 
 def test_a_model_that_does_not_go_in_time_is_killed(route: Route) -> None:
-    served = route("a", ini="[a]\nstop-timeout = 0\n")
+    # The stream that is cut waits for another worker of this model, and none comes.
+    served = route("a", ini="[a]\nstop-timeout = 0\n", queue_timeout_s=5)
     assert asked(served, "a").status_code == 200
     with (
         pytest.raises(httpx.RemoteProtocolError),
