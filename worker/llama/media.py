@@ -23,14 +23,18 @@ from worker.engine.backend import CacheFull, DecodeFailed
 from worker.engine.media import MediaPiece, placeholders
 from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
+from worker.llama.media_size import is_sound, n_pixels, n_samples
 from worker.llama.model import FLASH_ATTN
 
 MAX_PIXELS = 100_000_000
-"""A small file can hold a huge image: its size is read before its pixels."""
+"""Of all images of a prompt, which are in memory at once."""
+MAX_SOUND_S = 3600.0
+"""Of all sounds of a prompt."""
 MAX_PIECES = 64
 _TEXT = 0
 _CACHED_EMBEDDINGS = 32
 
+_NO_MEDIUM = "Failed to load image or audio file"
 NO_MEDIA = (
     "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 )
@@ -86,9 +90,11 @@ class MediaReader:
             )
         if len(media) > MAX_PIECES:
             raise InvalidRequest(f"more than {MAX_PIECES} media in one prompt", param="prompt")
-        bitmaps = [self._bitmap(data) for data in media]
+        self._check(media)
+        bitmaps: list[Any] = []
         chunks = mtmd.mtmd_input_chunks_init()
         try:
+            bitmaps.extend(map(self._bitmap, media))  # keeps those before one that fails
             self._tokenize(text, bitmaps, chunks)
             return self._pieces(chunks)
         finally:
@@ -130,35 +136,42 @@ class MediaReader:
 
     # ---- reading ------------------------------------------------------------------------------
 
-    def _bitmap(self, data: bytes) -> Any:
-        """Decode a file by its magic bytes, once its size is known to be sane."""
-        size = self._load(data, placeholder=True)
-        try:
-            n_pixels = int(mtmd.mtmd_bitmap_get_nx(size)) * int(mtmd.mtmd_bitmap_get_ny(size))
-            is_audio = bool(mtmd.mtmd_bitmap_is_audio(size))
-        finally:
-            mtmd.mtmd_bitmap_free(size)
-        if not is_audio and n_pixels > MAX_PIXELS:
-            raise InvalidRequest(f"an image of more than {MAX_PIXELS} pixels", param="image_data")
-        if is_audio and not self.has_audio:
+    def _check(self, media: Sequence[bytes]) -> None:
+        """Refuse what would fill the memory or start a decoder of videos, before any is decoded."""
+        rate = max(int(mtmd.mtmd_get_audio_sample_rate(self._context)), 1)
+        sounds = [data for data in media if is_sound(data)]
+        if sounds and not self.has_audio:
             raise InvalidRequest("this model does not take audio", param="input_audio")
-        if not is_audio and not self.has_vision:
+        if len(sounds) < len(media) and not self.has_vision:
             raise InvalidRequest("this model does not take images", param="image_data")
-        bitmap = self._load(data, placeholder=False)
+        if sum(n_samples(data, rate) for data in sounds) > MAX_SOUND_S * rate:
+            message = f"sounds of more than {MAX_SOUND_S:g} s together"
+            raise InvalidRequest(message, param="input_audio")
+        pixels = [n_pixels(data) for data in media if not is_sound(data)]
+        if 0 in pixels:  # libmtmd would take it for a video and give it to ffmpeg
+            raise InvalidRequest(_NO_MEDIUM, param="image_data")
+        if sum(one or 0 for one in pixels) > MAX_PIXELS:
+            message = f"images of more than {MAX_PIXELS} pixels together"
+            raise InvalidRequest(message, param="image_data")
+
+    def _bitmap(self, data: bytes) -> Any:
+        """Decode a file by its magic bytes."""
+        bitmap = self._load(data)
         mtmd.mtmd_bitmap_set_id(bitmap, sha256(data).hexdigest().encode())
         return bitmap
 
-    def _load(self, data: bytes, *, placeholder: bool) -> Any:
+    def _load(self, data: bytes) -> Any:
         raw = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
         options = mtmd.mtmd_helper_init_opt_default()
         wrapper = mtmd.mtmd_helper_bitmap_init_from_buf_wrapper(
-            self._context, raw, len(data), placeholder, options
+            self._context, raw, len(data), False, options
         )
         if wrapper.video_ctx:
-            # Its decoder starts another program on what a client sent.
+            mtmd.mtmd_bitmap_free(wrapper.bitmap)
+            mtmd.mtmd_helper_video_free(wrapper.video_ctx)
             raise InvalidRequest("video is not supported", param="image_data")
         if not wrapper.bitmap:
-            raise InvalidRequest("Failed to load image or audio file", param="image_data")
+            raise InvalidRequest(_NO_MEDIUM, param="image_data")
         return wrapper.bitmap
 
     def _tokenize(self, text: str, bitmaps: Sequence[Any], chunks: Any) -> None:

@@ -1,5 +1,6 @@
 """Images in prompts: placeholders, planning, reuse; the real libmtmd with a random projector."""
 
+import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from worker.engine.backend import MediaEmbedding
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
 from worker.engine.task import EngineTask, Submit
+from worker.llama import media as media_reader
 from worker.llama.backend import LlamaBackend
 from worker.prompt.prompt import PromptReader
 
@@ -116,14 +118,43 @@ def test_what_is_no_picture_is_refused(seeing: LlamaBackend, data: bytes) -> Non
         seeing.read_media(f"a {seeing.card.media_marker} b", [data])
 
 
+def bomb(side: int) -> bytes:
+    """Write a black picture of one bit a pixel: 26,000 squared are 82 kB and unfold to 2 GB."""
+    rows = zlib.compressobj(1)
+    row = b"\0" * (side // 8 + 1)
+    packed = b"".join([rows.compress(row) for _ in range(side)]) + rows.flush()
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    parts = [(b"IHDR", head), (b"IDAT", packed), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+
+
 @pytest.mark.model
-def test_a_picture_of_absurd_size_is_refused_before_its_pixels_are_read(
-    seeing: LlamaBackend,
+@pytest.mark.parametrize(("side", "n"), [(11_000, 1), (7100, 2), (1000, 101)])
+def test_pictures_that_would_fill_the_memory_are_refused_before_any_is_decoded(
+    seeing: LlamaBackend, side: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    huge = bytearray(png(8, 8))
-    huge[16:24] = struct.pack(">II", 60_000, 60_000)
-    with pytest.raises(InvalidRequest):
-        seeing.read_media(f"a {seeing.card.media_marker} b", [bytes(huge)])
+    monkeypatch.setattr(media_reader, "MAX_PIECES", 200)
+    monkeypatch.setattr(media_reader.MediaReader, "_load", None)
+    with pytest.raises(InvalidRequest, match="images of more than 100000000 pixels together"):
+        seeing.read_media(f"{seeing.card.media_marker}" * n + " b", [bomb(side)] * n)
+
+
+@pytest.mark.model
+def test_nothing_that_a_client_sends_is_given_to_another_program(
+    seeing: LlamaBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ffmpeg", "ffprobe"):
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    webp = b"RIFF\x24\0\0\0WEBPVP8 " + b"\0" * 24
+    for data in (webp, b"\0\0\0\x18ftypmp42" + b"\0" * 64, b"no picture" * 10):
+        with pytest.raises(InvalidRequest, match="Failed to load image or audio file"):
+            seeing.read_media(f"a {seeing.card.media_marker} b", [data])
+    assert not (tmp_path / "was-run").exists()
 
 
 @pytest.mark.model

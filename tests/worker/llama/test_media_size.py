@@ -1,0 +1,61 @@
+"""The length of a sound is known from its headers, whatever they claim."""
+
+import math
+import struct
+
+import pytest
+
+from worker.llama.media_size import is_sound, n_samples
+
+RATE = 16_000
+
+
+def wav(
+    n_bytes: int, *, rate: int = 44_100, bits: int = 16, channels: int = 2, fact: int = 0
+) -> bytes:
+    """Write a WAV whose data part claims so many bytes, of which 400 are there."""
+    block = max(1, bits * channels // 8)
+    form = struct.pack("<HHIIHH", 1, channels, rate, rate * block, block, bits)
+    parts = [b"fmt " + struct.pack("<I", len(form)) + form]
+    parts += [b"fact" + struct.pack("<II", 4, fact)] if fact else []
+    parts.append(b"data" + struct.pack("<I", n_bytes) + b"\0" * 400)
+    return b"RIFF\xff\xff\xff\xffWAVE" + b"".join(parts)
+
+
+def flac(n: int, rate: int) -> bytes:
+    """Write the head of a FLAC file."""
+    facts = rate << 44 | 1 << 41 | 15 << 36 | n
+    return b"fLaC\0\0\0\x22" + b"\0" * 10 + facts.to_bytes(8, "big") + b"\0" * 16
+
+
+def mp3(n_frames: int) -> bytes:
+    """Write silent frames of MPEG 1 layer III, 128 kbit/s, 44.1 kHz: 417 bytes each."""
+    return (b"\xff\xfb\x90\0" + b"\0" * 413) * n_frames
+
+
+@pytest.mark.parametrize(
+    ("data", "seconds"),
+    [
+        (wav(400), 100 / 44_100),
+        (wav(2**32 - 1), 100 / 44_100),
+        (wav(400, rate=1), 100),
+        (wav(400, rate=1, bits=8, channels=1), 400),
+        (wav(400, fact=2**32 - 1), (2**32 - 1) / 44_100),
+        (flac(441_000, 44_100), 10),
+        (flac(2**36 - 1, 1), 2**36 - 1),
+        (flac(0, 44_100), 0),
+        (b"ID3\4\0\0\0\0\0\5xxxxx" + flac(441_000, 44_100), 10),
+        (b"ID3\4\0\0\0\0\0\0OggS" + b"\0" * 40, math.inf),
+        (mp3(100), 100 * 1152 / 44_100),
+        (b"ID3\4\0\0\0\0\0\5xxxxx" + mp3(100), 100 * 1152 / 44_100),
+    ],
+)
+def test_a_sound_is_as_long_as_its_headers_say(data: bytes, seconds: float) -> None:
+    assert is_sound(data)
+    assert n_samples(data, RATE) == pytest.approx(seconds * RATE, rel=0.02)
+
+
+@pytest.mark.parametrize("n", range(60))
+def test_a_sound_that_is_cut_off_anywhere_raises_nothing(n: int) -> None:
+    for whole in (wav(400, fact=9), flac(5, 5), mp3(2), b"ID3\4\0\x10\0\0\0\5" + flac(5, 5)):
+        assert n_samples(whole[:n], RATE) >= 0
