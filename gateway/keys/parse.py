@@ -161,7 +161,7 @@ def _parse_tables(text: str) -> tuple[ApiKey, ...]:
         raise KeyFileError(str(error)) from error
     unknown = sorted(table.keys() - {"key"})
     if unknown:
-        raise KeyFileError(f"{_at(text, unknown[0])}unknown key '{unknown[0]}'")
+        raise KeyFileError(f"{_at(text, unknown[0])}unknown key '{unknown[0]:.64}'")
     rows = table["key"]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise KeyFileError("each key must be a table [[key]]")

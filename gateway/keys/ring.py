@@ -1,9 +1,11 @@
 """All valid keys. Files that change are read again, in a thread; a broken one changes nothing."""
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,8 @@ logger = logging.getLogger(__name__)
 _MAX_BYTES = 32 * 1024 * 1024
 """Of a key file: a hundred thousand keys with all their fields."""
 _NOBODY = bytes(32)
+_PATIENCE_S = 5.0
+"""How long a request waits while a file is read again; it then goes by the keys read before."""
 
 
 class _FileVersion(NamedTuple):
@@ -34,6 +38,9 @@ class KeyFile:
         self.path = path
         self.keys: tuple[ApiKey, ...] = ()
         self._stamp = _FileVersion()
+        self._is_stream = False
+        """Whether it is a pipe, such as a shell's `<(COMMAND)`: it can be read once."""
+        self._was_read = False
 
     def __repr__(self) -> str:
         return f"<KeyFile {self.path} keys={len(self.keys)}>"
@@ -41,14 +48,13 @@ class KeyFile:
     @property
     def has_changed(self) -> bool:
         """Whether it is another one than at the last attempt to read it."""
-        return self._look() != self._stamp
+        return not self._is_stream and self._look() != self._stamp
 
     def read(self) -> tuple[ApiKey, ...]:
         """Read it; raises `ConfigError`. Whatever comes of it, this version is not read again."""
         self._stamp = self._look()
         try:
-            with self.path.open("rb") as file:
-                data = file.read(_MAX_BYTES + 1)
+            data = self._content()
         except OSError as error:
             raise ConfigError(f"cannot read key file {self.path}: {error.strerror}") from error
         if len(data) > _MAX_BYTES:
@@ -59,6 +65,21 @@ class KeyFile:
             raise ConfigError(f"key file {self.path} is not text: {error}") from error
         except KeyFileError as error:
             raise ConfigError(f"key file {self.path}: {error}") from error
+
+    def _content(self) -> bytes:
+        """Read at most one byte more than is allowed; raises OSError, `ConfigError`."""
+        # Non-blocking: opening a named pipe would block until somebody writes to it.
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as file:
+            if is_stream := stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd):
+                if self._was_read:
+                    raise ConfigError(f"key file {self.path} is a pipe now, and was a file")
+                os.set_blocking(fd, True)
+            data = file.read(_MAX_BYTES + 1)
+        if is_stream and not data:
+            raise ConfigError(f"key file {self.path} is a pipe to which nobody writes")
+        self._is_stream, self._was_read = is_stream, True
+        return data
 
     def _look(self) -> _FileVersion:
         try:
@@ -110,8 +131,12 @@ class KeyRing:
 
     async def refresh(self) -> None:
         """Read the files again that have changed; a broken one leaves all keys as they were."""
-        if not any(file.has_changed for file in self._files):
-            return
+        if any(file.has_changed for file in self._files):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    await asyncio.shield(self._read_changed())
+
+    async def _read_changed(self) -> None:
         async with self._reading:
             for file in self._files:
                 if file.has_changed:
@@ -119,8 +144,7 @@ class KeyRing:
 
     async def _read_again(self, file: KeyFile) -> None:
         try:
-            keys = await asyncio.to_thread(file.read)
-            self._keys = self._joined({file: keys})
+            keys, self._keys = await asyncio.to_thread(self._read, file)
         except ConfigError as error:
             logger.error(
                 "key file refused",
@@ -133,6 +157,11 @@ class KeyRing:
             return
         file.keys = keys
         logger.info("key file read", extra={"file": file.path, "n_keys": len(keys)})
+
+    def _read(self, file: KeyFile) -> tuple[tuple[ApiKey, ...], dict[bytes, ApiKey]]:
+        """Return the keys of a file, and all keys with them; in a thread."""
+        keys = file.read()
+        return keys, self._joined({file: keys})
 
     def _joined(self, fresh: dict[KeyFile, tuple[ApiKey, ...]]) -> dict[bytes, ApiKey]:
         keys = list(self._given)

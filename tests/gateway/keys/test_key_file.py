@@ -4,6 +4,8 @@ import asyncio
 import datetime as dt
 import logging
 import math
+import os
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from gateway.keys.api_key import ApiKey, KeyLimits, PriorityClass, digest
 from gateway.keys.parse import KeyFileError, parse_keys
 from gateway.keys.ring import open_ring
 from protocol.errors import ConfigError
+from tests.gateway.inprocess import until
 
 DIGEST = digest("secret").hex()
 WHOLE = f"""# keys of the team
@@ -176,6 +179,60 @@ def test_a_path_may_name_the_folder_of_credentials(
 def test_a_file_without_end_is_refused() -> None:
     with pytest.raises(ConfigError, match="more than 32 MiB"):
         open_ring([], ["/dev/zero"])
+
+
+async def test_a_pipe_in_place_of_a_file_holds_nobody_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(WHOLE)
+    ring = open_ring([], [str(path)])
+    path.unlink()
+    os.mkfifo(path)
+    for _ in range(3):
+        await asyncio.wait_for(ring.refresh(), 5)
+        assert ring.find("secret") is not None
+    assert caplog.text.count("is a pipe now, and was a file") == 1
+    path.unlink()
+    path.mkdir()
+    await ring.refresh()
+    assert "Is a directory" in caplog.text
+    assert ring.find("secret") is not None
+
+
+async def test_a_pipe_of_a_shell_is_read_once(tmp_path: Path) -> None:
+    end, start = os.pipe()
+    os.write(start, WHOLE.encode())
+    os.close(start)
+    ring = open_ring([], [f"/dev/fd/{end}"])
+    os.close(end)
+    assert ring.find("secret") is not None
+    await ring.refresh()
+    assert ring.find("secret") is not None
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="a pipe to which nobody writes"):
+        open_ring([], [str(tmp_path / "pipe")])
+
+
+async def test_who_waits_for_a_slow_file_goes_on_with_the_keys_read_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(WHOLE)
+    ring = open_ring([], [str(path)])
+    monkeypatch.setattr("gateway.keys.ring._PATIENCE_S", 0.02)
+    may_read = threading.Event()
+
+    def slow(text: str) -> tuple[ApiKey, ...]:
+        assert may_read.wait(10)
+        return parse_keys(text)
+
+    monkeypatch.setattr("gateway.keys.ring.parse_keys", slow)
+    path.write_text(WHOLE.replace("in clear", "another"))
+    await asyncio.wait_for(asyncio.gather(*(ring.refresh() for _ in range(5))), 5)
+    assert ring.find("another") is None and ring.find("secret") is not None
+    may_read.set()
+    await until(lambda: ring.find("another") is not None)
 
 
 def test_a_key_that_expires_says_when() -> None:
