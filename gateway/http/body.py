@@ -22,6 +22,7 @@ LARGE = 256 * 1024
 """Bodies of at least this many bytes are parsed in a thread."""
 HELD = "held_body"
 """Key of the scope for the request's `HeldBody`."""
+_PIECE = 64 * 1024
 _LINGER = 2
 """Bodies up to this many times the limit are read to the end, or the client would see a reset
 instead of the 413."""
@@ -110,7 +111,7 @@ async def in_thread(is_long: bool, work: Callable[..., T], *args: Any) -> T:
     return await asyncio.to_thread(work, *args) if is_long else work(*args)
 
 
-async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[bytes]:
+async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[bytes | bytearray]:
     too_large = RequestRefused(
         413, f"the request body is larger than {limits.max_bytes // MIB} MiB"
     )
@@ -132,9 +133,21 @@ def _declared(scope: Scope) -> int:
     return 0
 
 
-async def _read(receive: Receive, limits: BodyLimits, held: HeldBody) -> list[bytes] | None:
+def _append(chunks: list[bytes | bytearray], piece: bytes) -> None:
+    """Add a piece; those of some bytes are joined, for each would take fifty more."""
+    if len(piece) >= _PIECE:
+        chunks.append(piece)
+        return
+    if not chunks or len(chunks[-1]) >= _PIECE:
+        chunks.append(bytearray())
+    chunks[-1] += piece
+
+
+async def _read(
+    receive: Receive, limits: BodyLimits, held: HeldBody
+) -> list[bytes | bytearray] | None:
     """Return the pieces of the body, or None if it was too large; the excess is dropped."""
-    chunks: list[bytes] = []
+    chunks: list[bytes | bytearray] = []
     size = 0
     began_at = asyncio.get_running_loop().time()
     async with asyncio.timeout(limits.patience_s) as deadline:
@@ -142,13 +155,14 @@ async def _read(receive: Receive, limits: BodyLimits, held: HeldBody) -> list[by
             message: Message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
+            piece = message.get("body", b"")
+            size += len(piece)
             if size > limits.max_bytes:
                 chunks.clear()
                 held.release()
             else:
-                held.take(len(chunks[-1]))
+                held.take(len(piece))
+                _append(chunks, piece)
             if not message.get("more_body", False):
                 return chunks if size <= limits.max_bytes else None
             earned_s = limits.patience_s + limits.patience_per_mib_s * size / MIB

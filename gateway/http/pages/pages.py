@@ -57,8 +57,11 @@ _HEADERS = {
 
 class _Files(StaticFiles):
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """Find a file; a NUL in the name is not found, where the system calls would raise."""
-        return ("", None) if "\0" in path else super().lookup_path(path)
+        """Find a file; a name that no file can have is not found, nor what may not be looked at."""
+        try:
+            return super().lookup_path(path)
+        except (OSError, ValueError):  # too long, a loop of links, no permission; a NUL
+            return "", None
 
 
 @dataclass(frozen=True, slots=True)

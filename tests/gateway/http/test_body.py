@@ -1,6 +1,7 @@
 """Request bodies: size, patience, depth, JSON."""
 
 import asyncio
+import sys
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
+from gateway.http import body as bodies
 from gateway.http import parsing
 from gateway.http.body import HELD, BodyBudget, BodyLimits, ClientGone, read_json
 from gateway.http.errors import RequestRefused
@@ -52,6 +54,26 @@ async def test_a_body_over_the_limit_is_read_to_its_end_and_refused() -> None:
         await read_json(_scope(), parts, LIMITS)
     assert caught.value.status == 413
     assert parts.n_read == 4
+
+
+async def test_a_body_in_pieces_of_one_byte_takes_no_more_memory_than_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[list[bytes | bytearray]] = []
+    append = bodies._append
+
+    def noted(chunks: list[bytes | bytearray], piece: bytes) -> None:
+        held.append(chunks)
+        append(chunks, piece)
+
+    monkeypatch.setattr(bodies, "_append", noted)
+    data = b'{"a": "' + b"xy" * 100_000 + b'"}'
+    large = b" " * bodies._PIECE
+    parts = [data[i : i + 2] for i in range(0, len(data), 2)]
+    limits = BodyLimits(max_bytes=2**20)
+    read = await read_json(_scope(), Parts(*parts, large, b" ", large, b" ", b""), limits)
+    assert len(read["a"]) == 200_000
+    assert sum(map(sys.getsizeof, held[-1])) < 1.3 * (len(data) + 2 * len(large))
 
 
 async def test_an_endless_body_is_cut() -> None:

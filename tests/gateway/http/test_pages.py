@@ -56,7 +56,10 @@ async def test_a_directory_of_ones_own_takes_the_pages_place(tmp_path: Path) -> 
         for path in ("/nothing", "/sub/", "/..%2fsecret.txt", "/%00"):
             assert (await gateway.client.get(path)).status_code == 401, path
         key = {"Authorization": "Bearer secret"}
-        for path in ("/nothing", "/..%2fsecret.txt", "/%00"):
+        (folder / "loop").symlink_to("loop")
+        odd = ("/" + "a" * 300, "/" + "a/" * 3000, "/loop", "/loop/x", "/%ff", "/index.html/x")
+        for path in ("/nothing", "/..%2fsecret.txt", "/%00", *odd):
+            assert (await gateway.client.get(path)).status_code == 401, path
             answer = await gateway.client.get(path, headers=key)
             assert answer.status_code == 404, path
             assert answer.json()["error"]["type"] == "not_found_error"
