@@ -35,7 +35,7 @@ def tracer_provider() -> TracerProvider:
         own["service.name"] = _NAME
     if "service.version" not in told.attributes:
         own["service.version"] = version()
-    provider = TracerProvider(resource=told.merge(Resource(own)))
+    provider = TracerProvider(resource=told.merge(Resource(own)), shutdown_on_exit=False)
     exporter = _exporter()
     if exporter is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))

@@ -1,6 +1,7 @@
 """Opens a trace for each request, and puts it into the scope for the layers below."""
 
 import logging
+import threading
 from collections.abc import Mapping
 
 from opentelemetry import propagate
@@ -20,7 +21,10 @@ logger = logging.getLogger(__name__)
 
 _UNTRACED = frozenset({"/health", "/v1/health", "/livez", "/readyz", "/metrics"})
 """Asked every few seconds by machines: their spans would be most of all."""
+_CLOSE_S = 5.0
 _LONGEST_PATH = 200
+_BAGGAGE = b"baggage"
+"""Nothing here reads this header, and its reader writes a log line for each wrong entry."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "PATCH"})
 """Any other one is `_OTHER`, as the conventions say: the names of spans are few."""
 
@@ -35,7 +39,9 @@ class Tracing:
     def begin(self, scope: Scope) -> RequestTrace:
         """Begin the span of a request, under its client's if that sent one."""
         headers: Mapping[str, str] = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in scope["headers"]
+            if name != _BAGGAGE
         }
         method = _method_of(scope)
         span = self._tracer.start_span(
@@ -56,8 +62,13 @@ class Tracing:
         return Middleware(TracingMiddleware, self)
 
     def close(self) -> None:
-        """Send what is left; waits for the exporter, so not on the loop."""
-        self._provider.shutdown()
+        """Send what is left; waits for the exporter, so not on the loop, and not for long."""
+        # A daemon: a collector that takes a request and never answers must not hold up the end.
+        closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
+        if closing.is_alive():
+            logger.warning("traces lost", extra={"cause": "the collector does not answer"})
 
 
 class TracingMiddleware:
@@ -94,6 +105,8 @@ class TracingMiddleware:
 
 def open_tracing() -> Tracing:
     """Set up the traces of this process; raises `ConfigError`."""
+    # It writes at WARNING what is wrong with the headers of a client.
+    logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
     return Tracing(tracer_provider())
 
 

@@ -235,3 +235,19 @@ def test_a_setting_that_cannot_be_met_is_named(
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=name):
         tracer_provider()
+
+
+async def test_what_a_client_writes_about_its_trace_fills_no_log(
+    gateway: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = {
+        "baggage": "\xe9," * 2000,
+        "tracestate": "No Tracestate " + "x" * 9000,
+        "traceparent": PARENT,
+    }
+    headers = {name: value.encode("latin-1") for name, value in odd.items()}
+    for name, value in (*headers.items(), ("traceparent", b"00-" + b"f" * 9000)):
+        answer = await gateway.client.get("/v1/models", headers={name.encode(): value})
+        assert answer.status_code == 503
+    await gateway.client.get("/v1/models", headers=list(headers.items()))
+    assert [one for one in caplog.records if one.name.startswith("opentelemetry")] == []
