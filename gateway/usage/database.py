@@ -6,6 +6,7 @@ starts next takes in the rest. Without the database it is made anew from the log
 """
 
 import contextlib
+import errno
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ class UsageDatabase:
         return self._connection is not None
 
     def open(self) -> None:
-        """Open it, and make it if it is not there; raises `ConfigError`."""
+        """Open it, and make it if it is not there; raises `ConfigError`, or what will pass."""
         path = self._folder / DATABASE
         try:
             connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
@@ -73,6 +74,9 @@ class UsageDatabase:
                 raise ConfigError(f"{path}: a newer llamapool has made this database")
             connection.executescript(_SCHEMA)
         except sqlite3.Error as error:
+            self.close()
+            if will_pass(error):
+                raise
             raise ConfigError(
                 f"{path}: {error}; without it the database is made anew from the usage-*.jsonl"
             ) from error
@@ -132,6 +136,16 @@ def _sums(data: bytes, name: str) -> list[tuple[object, ...]]:
             continue
         sums[entry.group] = sums.get(entry.group, Tokens()).plus(entry.tokens)
     return [(*group, *counts(tokens)) for group, tokens in sums.items()]
+
+
+_PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def will_pass(error: Exception) -> bool:
+    """Tell whether it may be another time: a full or a failing disk, another program's lock."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def counts(tokens: Tokens) -> tuple[int, ...]:

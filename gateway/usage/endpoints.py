@@ -24,6 +24,10 @@ _FLUSH_S = 1.5
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LONGEST = 512
 """Characters of a name of a key or a model."""
+_AT_ONCE = 2
+"""Questions that read the database at once: each holds a thread that others need too."""
+_MOST_OPEN = 64
+_TOO_MANY = "Too many questions about usage are being answered"
 _NO_KEYS = "This server has no keys: usage belongs to nobody. Ask /admin/usage over admin.sock"
 
 
@@ -43,6 +47,8 @@ class UsageEndpoints:
     def __init__(self, recorder: UsageRecorder | None, siblings: Siblings) -> None:
         self._recorder = recorder
         self._siblings = siblings
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._n_open = 0
         siblings.respond(_QUESTION, self._tell)
 
     async def admin(self, request: Request) -> Response:
@@ -62,13 +68,22 @@ class UsageEndpoints:
         if recorder is None:
             message = "This server keeps no usage. Start it with `--usage-dir`"
             raise TaskError(ErrorCode.NOT_SUPPORTED, message)
-        _, answers = await asyncio.gather(_flushed(recorder), self._siblings.ask(_QUESTION))
-        lines = [line for one in answers.values() if one for line in one.get("unwritten", ())]
+        if self._n_open >= _MOST_OPEN:
+            raise TaskError(ErrorCode.OVERLOADED, _TOO_MANY)
+        self._n_open += 1
         try:
-            shown = await asyncio.to_thread(_shown, recorder, question, lines)
+            async with self._turns:
+                shown = await self._asked(recorder, question)
         except sqlite3.Error as error:
             raise TaskError(ErrorCode.UNAVAILABLE, f"The usage cannot be read: {error}") from error
+        finally:
+            self._n_open -= 1
         return json_response(shown)
+
+    async def _asked(self, recorder: UsageRecorder, question: UsageQuestion) -> dict[str, Any]:
+        _, answers = await asyncio.gather(_flushed(recorder), self._siblings.ask(_QUESTION))
+        lines = [line for one in answers.values() if one for line in one.get("unwritten", ())]
+        return await asyncio.to_thread(_shown, recorder, question, lines)
 
     async def _tell(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         """Bring what this gateway has counted to the disk; return what could not be."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
 
-from gateway.usage.database import UsageDatabase
+from gateway.usage.database import UsageDatabase, will_pass
 from gateway.usage.entry import UsageEntry
 from gateway.usage.log_file import PATTERN, UsageLog
 from protocol.config.usage_config import UsageConfig
@@ -54,7 +54,9 @@ class UsageRecorder:
         self._is_closing = False
         self._is_failing = False
         self._is_behind = False
-        """Whether the database lacks lines of the log."""
+        """Whether the database lacks lines of this process's log."""
+        self._knows_others = False
+        """Whether it has taken in what others left."""
         self._swept_on = 0
         self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
 
@@ -65,16 +67,18 @@ class UsageRecorder:
     def open(self) -> None:
         """Make the folder and the database, take in what others left; raises `ConfigError`.
 
-        Blocks as long as the disk does.
+        Blocks as long as the disk does. What will pass, such as a full disk, ends no start: the
+        thread tries it again.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._database.open()
-            for path in sorted(self.folder.glob(PATTERN)):
-                self._database.take_in(path)
-            self._database.close()  # a connection belongs to its thread
+            self._take_in()
         except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"usage.dir {self.folder}: {error}") from error
+            if not will_pass(error) or not self.folder.is_dir():
+                raise ConfigError(f"usage.dir {self.folder}: {error}") from error
+            self._fails(error)
+        finally:
+            self._database.close()  # a connection belongs to its thread
         self._thread.start()
 
     def put(self, entry: UsageEntry) -> None:
@@ -134,7 +138,7 @@ class UsageRecorder:
 
     def _pause_s(self) -> float | None:
         """Return how long to wait for entries: until a sync or another attempt is due."""
-        if self._is_failing or self._is_behind:
+        if self._is_failing or self._is_behind or not self._knows_others:
             return _RETRY_S
         return max(_GATHER_S, self._config.fsync_s) if self._log.wants_sync else None
 
@@ -170,6 +174,10 @@ class UsageRecorder:
         """Bring the database up to the log; once a day remove old files."""
         if not self._database.is_open:
             self._database.open()
+        if not self._knows_others:
+            for path in sorted(self.folder.glob(PATTERN)):
+                self._database.take_in(path)
+            self._knows_others = True
         if self._is_behind:
             self._database.take_in(self._log.path)
             self._is_behind = False

@@ -213,6 +213,28 @@ def test_a_broken_or_newer_database_ends_the_start(tmp_path: Path) -> None:
         open_recorder(tmp_path)
 
 
+def test_a_database_that_another_program_holds_ends_no_start_and_is_caught_up_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_recorder(tmp_path, "1")
+    before.put(entry())
+    before.close()
+    monkeypatch.setattr("gateway.usage.database._BUSY_S", 0.01)
+    monkeypatch.setattr("gateway.usage.recorder._RETRY_S", 0.01)
+    (tmp_path / DATABASE).unlink()
+    other = sqlite3.connect(tmp_path / DATABASE, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    found = open_recorder(tmp_path, "2")
+    found.put(entry())
+    found.flush().result(5)
+    other.execute("COMMIT")
+    other.close()
+    found.put(entry())
+    found.close()
+    (tokens,) = ask(tmp_path, ("key",), {}).values()
+    assert tokens.requests == 3
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="usage"):

@@ -1,6 +1,7 @@
 """GET /admin/usage, /v1/usage and /admin/requests of a whole gateway."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from gateway.requests.record import state_of
+from gateway.usage import endpoints
 from gateway.usage.endpoints import read_question
 from protocol.errors import InvalidRequest
 from protocol.wire import messages as m
@@ -61,6 +63,30 @@ async def test_the_sums_are_what_the_answers_said(pool: Running) -> None:
     own = await usage(pool, "/v1/usage?by=model,day")
     assert own["total"] == {k: v for k, v in rows[3].items() if k not in ("key", "model")}
     assert set(own["rows"][0]) >= {"model", "day"}
+
+
+async def test_a_flood_of_questions_leaves_threads_to_others(
+    pool: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer, asking = threading.Event(), []
+
+    def slow(*_: object) -> dict[str, Any]:
+        asking.append(1)
+        assert may_answer.wait(10)
+        return {}
+
+    monkeypatch.setattr(endpoints, "_shown", slow)
+    monkeypatch.setattr(endpoints, "_MOST_OPEN", 10)
+    asked = [asyncio.ensure_future(usage(pool, "/v1/usage")) for _ in range(10)]
+    await until(lambda: len(asking) == 2)
+    await until(lambda: len(pool.pool.requests.open_ones) == 10)
+    answer = await pool.client.get("/v1/usage", headers=USER)
+    assert answer.status_code == 429 and "retry-after" in answer.headers
+    await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+    assert len(asking) == 2
+    may_answer.set()
+    assert await asyncio.gather(*asked) == [{}] * 10
+    assert len(asking) == 10
 
 
 async def test_only_admins_see_everybodys(pool: Running) -> None:
