@@ -35,6 +35,13 @@ LINES = """
 -m M.gguf --simple-io --color on --no-display-prompt -i -sys Hi -st
 """
 
+FOUND = [
+    line
+    for line in Path(__file__).with_name("command_lines.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+"""As other people have written them."""
+
 VARIABLES = {
     "LLAMA_ARG_CTX_SIZE": "8192",
     "LLAMA_ARG_N_PARALLEL": "2",
@@ -99,6 +106,19 @@ def shown(*args: str) -> str:
 @pytest.mark.parametrize("line", LINES.strip().splitlines())
 def test_a_command_line_is_understood(line: str) -> None:
     assert 'alias = "M"' in shown(*shlex.split(line))
+
+
+@pytest.mark.parametrize("line", FOUND)
+def test_what_others_have_written_is_understood(folder: Path, line: str) -> None:
+    (folder / "models").mkdir()
+    (folder / "models" / "M.gguf").write_bytes(b"GGUF")
+    (folder / "think.gbnf").write_text('root ::= "a"')
+    (folder / "template.jinja").write_text("{{ messages[0]['content'] }}")
+    shown(*shlex.split(line))
+
+
+def test_enough_command_lines_of_others_are_known() -> None:
+    assert len(FOUND) >= 60
 
 
 def test_an_environment_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:

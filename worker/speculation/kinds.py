@@ -1,12 +1,17 @@
 """Configuration of speculative decoding: the kinds of drafters, and lengths of their drafts."""
 
+import logging
 from dataclasses import replace
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.wire.values import GUESSERS
 
+logger = logging.getLogger(__name__)
+
 NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE, NGRAM_MAP, NGRAM_MAP4, NGRAM_MOD = GUESSERS
+_OTHERS = frozenset({"draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"})
+"""Kinds of llama-server that are not here: they draft with a head that belongs to the model."""
 
 
 def kinds(config: WorkerConfig) -> tuple[str, ...]:
@@ -16,11 +21,13 @@ def kinds(config: WorkerConfig) -> tuple[str, ...]:
     """
     named = tuple(kind.strip() for kind in config.spec_type if kind.strip())
     with_cache = config.lookup_cache_static or config.lookup_cache_dynamic
-    given = (NGRAM_CACHE,) * bool(with_cache) + (DRAFT_MODEL,) * bool(config.model_draft)
+    has_model = config.model_draft and not _OTHERS & {*named}  # else its file is their head
+    given = (NGRAM_CACHE,) * bool(with_cache) + (DRAFT_MODEL,) * bool(has_model)
     for kind in named:
-        if kind not in GUESSERS:
+        if kind not in GUESSERS and kind not in _OTHERS:
             raise ConfigError(f"spec_type '{kind}': must be one of {', '.join(GUESSERS)}")
-    return () if NONE in named else tuple(dict.fromkeys((*named, *given)))
+    ours = (kind for kind in (*named, *given) if kind in GUESSERS)
+    return () if NONE in named else tuple(dict.fromkeys(ours))
 
 
 def longest_draft(config: WorkerConfig) -> int:
@@ -30,6 +37,10 @@ def longest_draft(config: WorkerConfig) -> int:
 
 def with_speculation(config: WorkerConfig) -> WorkerConfig:
     """Fill in the request defaults of speculation, as far as the configuration leaves them out."""
+    for kind in config.spec_type:
+        if kind.strip() in _OTHERS:
+            cause = f"spec_type {kind.strip()} is not there; it changes no answer"
+            logger.warning("option without effect", extra={"cause": cause})
     params = config.sampling
     ours, n_max = kinds(config) or (NONE,), longest_draft(config)
     for kind in params.speculative_types:

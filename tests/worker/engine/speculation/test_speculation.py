@@ -269,6 +269,8 @@ def test_drafters_follow_from_the_files_that_are_given() -> None:
     assert kinds(WorkerConfig(model_draft="d.gguf", spec_type=("none",))) == ()
     both = WorkerConfig(model_draft="d.gguf", spec_type=("ngram-simple",))
     assert kinds(both) == ("ngram-simple", "draft-simple")
+    heads = WorkerConfig(model_draft="head.gguf", spec_type=("draft-mtp", "ngram-mod"))
+    assert kinds(heads) == ("ngram-mod",)
     with pytest.raises(ConfigError, match="ngram-odd"):
         kinds(WorkerConfig(spec_type=("ngram-odd",)))
 
