@@ -1,99 +1,185 @@
 """One flooding key beside nine normal ones: `python -m benchmarks.fairness`, on a simulated clock.
 
-With `--http` it is real time: a gateway, keys from a file, clients over HTTP, workers that echo.
+With `--http` it is real: a gateway, two workers with the fake engine, keys from a file, and clients
+over HTTP, the flood in a process of its own. The nine ask alone and beside the flood in turns, so
+that whatever else the machine does slows both.
 
 The normal keys keep as many requests open as `--streams` says: with four they want more than the
 pool has, with one they leave slots free, which the flood then takes.
 """
 
 import asyncio
+import json
+import signal
+import sys
 import tempfile
-import time
 from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import click
-import httpx
+import orjson
 
-from tests.fakes.echo import FakeOptions
-from tests.gateway.flood import FLOOD, N_NORMAL, Crowd
-from tests.gateway.inprocess import running
+from benchmarks.flood import Asked, ask
+from gateway.bench.client.connection import Client
+from gateway.soak.pool import SoakPool
+from gateway.soak.scene import PoolShape
+from tests.gateway.flood import FLOOD, N_NORMAL, Crowd, jain
 
-_STEP_S = 0.02
-_BODY = {"prompt": "a b c d e " * 6, "n_predict": 30, "stream": True}
-_FLOODING = 60
-"""Requests that the flooding key has open at a time."""
-_LATER_S = 2.0
-"""The flood begins when the others are at work."""
+_FLOODING = 9
+"""Requests that the flooding key has open for each one of the nine: 90 % of all."""
+_WORKER = {"n_slots": 8, "fake_step_ms": 20, "n_ctx": 1 << 15, "embeddings": False}
+_ADMIN = "watcher"
+_NAMES = [f"normal-{i}" for i in range(N_NORMAL)]
+_SETTLE_S = 1.0
+"""Time for the flood to come, or for its last answers to end."""
 
 
-async def over_http(streams: int, seconds: float) -> None:
+@dataclass(slots=True)
+class Seen:
+    """What the nine have seen, alone or beside the flood."""
+
+    answers: list[Asked] = field(default_factory=list)
+    tokens: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    parts: list[Mapping[str, float]] = field(default_factory=list)
+    """Where the time of an answer's first token went, in seconds."""
+    ratios: list[float] = field(default_factory=list)
+
+    def quantile_ms(self, share: float) -> float:
+        """Return a quantile of the times to the first token."""
+        return quantile([one.first_s for one in self.answers], share) * 1e3
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value that so great a share lies at or below."""
+    return sorted(values)[int(share * (len(values) - 1))]
+
+
+@asynccontextmanager
+async def pool() -> AsyncIterator[SoakPool]:
+    """Run a pool of two workers and eleven keys."""
+    with tempfile.TemporaryDirectory(prefix="fairness-") as name:
+        folder = Path(name)
+        tables = [f'[[key]]\nname = "{one}"\nkey = "{one}"\n' for one in (*_NAMES, FLOOD)]
+        tables.append(f'[[key]]\nname = "{_ADMIN}"\nkey = "{_ADMIN}"\nscopes = ["admin"]\n')
+        (folder / "keys.toml").write_text("".join(tables))
+        shape = PoolShape(gateway={"api_key_file": [f"{folder}/keys.toml"]}, worker=_WORKER)
+        one = SoakPool(folder, shape.config(folder))
+        try:
+            yield await one.start()
+        finally:
+            await one.stop(signal.SIGKILL)
+
+
+async def over_http(streams: int, seconds: float, turns: int, *, explains: bool) -> None:
     """Print what nine keys see with and without a tenth that floods."""
-    for floods in (False, True):
-        with tempfile.TemporaryDirectory() as folder:
-            times, refused = await _crowd(Path(folder), streams, seconds, floods=floods)
-        normal = sorted(one for name, all_ in times.items() if name != FLOOD for one in all_)
-        p50, p99 = (normal[int(share * (len(normal) - 1))] * 1000 for share in (0.5, 0.99))
-        told = ", ".join(f"{n} of {name}" for name, n in refused.items()) or "none"
+    alone, beside = Seen(), Seen()
+    async with pool() as one:
+        for _ in range(turns):
+            before = await _turn(one.url, streams, seconds / turns, alone, explains=explains)
+            async with _flood(one.url, streams * N_NORMAL * _FLOODING, beside):
+                with_flood = await _turn(
+                    one.url, streams, seconds / turns, beside, explains=explains
+                )
+            beside.ratios.append(quantile(with_flood, 0.99) / quantile(before, 0.99))
+    for name, seen in (("alone", alone), ("with flood", beside)):
+        told = ", ".join(f"{n} of {who}" for who, n in seen.refused.items()) or "none"
         print(
-            f"{'with flood' if floods else 'alone':10}  TTFT of the nine, ms: p50 {p50:.0f}, "
-            f"p99 {p99:.0f} ({len(normal)} answers; {len(times.get(FLOOD, ()))} of the flood); "
-            f"429: {told}"
+            f"{name:10}  TTFT of the nine, ms: p50 {seen.quantile_ms(0.5):.0f}, "
+            f"p99 {seen.quantile_ms(0.99):.0f} ({len(seen.answers)} answers); 429: {told}"
         )
+        if seen.parts:
+            _explain(seen)
+    ratio = beside.quantile_ms(0.99) / alone.quantile_ms(0.99)
+    each = ", ".join(f"{one:.2f}" for one in sorted(beside.ratios))
+    print(f"p99 beside the flood over p99 alone: {ratio:.2f} (of each turn: {each})")
+    print(f"Jain by tokens, with the flood: {jain(beside.tokens):.4f} {dict(beside.tokens)}")
 
 
-async def _crowd(
-    folder: Path, streams: int, seconds: float, *, floods: bool
-) -> tuple[dict[str, list[float]], Counter[str]]:
-    names = [f"normal-{i}" for i in range(N_NORMAL)]
-    tables = [f'[[key]]\nname = "{name}"\nkey = "{name}"\n' for name in (*names, FLOOD)]
-    (folder / "keys.toml").write_text("".join(tables))
-    times: dict[str, list[float]] = {}
-    refused: Counter[str] = Counter()
-    async with running(folder, api_key_file=(str(folder / "keys.toml"),)) as gateway:
-        for i in range(2):
-            await gateway.add_worker(FakeOptions(name=f"w{i}", n_slots=8, step_s=_STEP_S))
-        end = time.monotonic() + seconds
-        crowd = [(name, streams) for name in names] + [(FLOOD, _FLOODING)] * floods
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=gateway.url, limits=limits, timeout=60) as client:
-            asking = [
-                _ask(client, name, end, times, refused) for name, n in crowd for _ in range(n)
-            ]
-            await asyncio.gather(*asking)
-    return times, refused
+@asynccontextmanager
+async def _flood(url: str, n: int, seen: Seen) -> AsyncIterator[None]:
+    """Let the flooding key ask from another process while the block runs."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.flood", url, FLOOD, str(n)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()  # it has had a first answer
+    process.send_signal(signal.SIGUSR1)  # count from now on
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        told = json.loads(await process.stdout.readline())
+        await process.wait()
+        seen.tokens[FLOOD] += told["tokens"]
+        seen.refused[FLOOD] += told["refused"]
+        await asyncio.sleep(_SETTLE_S)
 
 
-async def _ask(
-    client: httpx.AsyncClient,
-    name: str,
-    end: float,
-    times: dict[str, list[float]],
-    refused: Counter[str],
-) -> None:
-    headers = {"Authorization": f"Bearer {name}"}
-    await asyncio.sleep(_LATER_S if name == FLOOD else 0.0)
-    while (began := time.monotonic()) < end:
-        async with client.stream("POST", "/completion", json=_BODY, headers=headers) as answer:
-            if answer.status_code == 429:
-                refused[name] += 1
-                await asyncio.sleep(0.05)
+async def _turn(
+    url: str, streams: int, seconds: float, seen: Seen, *, explains: bool
+) -> list[float]:
+    """Let the nine ask for a while; return their times to first token."""
+    until = asyncio.get_running_loop().time() + seconds
+    found: list[float] = []
+    watcher = Client(url, _ADMIN) if explains else None
+
+    async def client(name: str) -> None:
+        one = Client(url, name)
+        while asyncio.get_running_loop().time() < until:
+            asked = await ask(one)
+            if asked.status == 429:
+                seen.refused[name] += 1
                 continue
-            first_at = 0.0
-            async for line in answer.aiter_lines():
-                if line.startswith("data:") and not first_at:
-                    first_at = time.monotonic()
-            times.setdefault(name, []).append(first_at - began)
+            seen.answers.append(asked)
+            seen.tokens[name] += asked.n_tokens
+            found.append(asked.first_s)
+            if watcher is not None:
+                seen.parts.append(await _parts(watcher, asked))
+        one.close()
+
+    await asyncio.gather(*(client(name) for name in _NAMES for _ in range(streams)))
+    return found
+
+
+async def _parts(watcher: Client, asked: Asked) -> Mapping[str, float]:
+    """Ask the gateway where the time of an answer went."""
+    told = orjson.loads(await watcher.fetch("GET", f"/admin/requests/{asked.request_id}"))
+    last: dict[str, Any] = told["requests"][0]["tasks"][0]["attempts"][-1]
+    assigned, started, first = (last[f"{one}_s"] for one in ("assigned", "started", "first_token"))
+    return {
+        "first token": asked.first_s,
+        "queue": assigned,
+        "to the worker": started - assigned,
+        "reading": first - started,
+        "HTTP and client": asked.first_s - first,
+    }
+
+
+def _explain(seen: Seen) -> None:
+    """Print where the time of all answers went, and of the slowest."""
+    slow = sorted(seen.parts, key=lambda one: one["first token"])[-max(1, len(seen.parts) // 50) :]
+    for name, parts in (("all", seen.parts), ("slowest 2 %", slow)):
+        means = ", ".join(f"{key} {fmean(one[key] for one in parts) * 1e3:.1f}" for key in parts[0])
+        print(f"    {name}, mean ms: {means}")
 
 
 @click.command()
 @click.option("--streams", default=4, help="Open requests of each normal key.")
-@click.option("--seconds", default=120.0, help="Simulated time; with --http, real time.")
+@click.option("--seconds", default=120.0, help="Simulated time; with --http, real time of both.")
+@click.option("--turns", default=6, help="With --http: how often the flood comes and goes.")
 @click.option("--http", "is_real", is_flag=True, help="Ask a real gateway over HTTP.")
-def main(streams: int, seconds: float, *, is_real: bool) -> None:
+@click.option("--explain", is_flag=True, help="With --http: where the time to first token went.")
+def main(streams: int, seconds: float, turns: int, *, is_real: bool, explain: bool) -> None:
     """Print shares, times to first token and refusals, with and without the flood."""
     if is_real:
-        asyncio.run(over_http(streams, seconds))
+        asyncio.run(over_http(streams, seconds, turns, explains=explain))
         return
     alone, beside = (
         Crowd(floods=floods, n_streams=streams, duration_s=seconds).run()

@@ -259,7 +259,9 @@ def _orders(pool: PoolConfig, said: Given, start: Start) -> Orders:
     control = ControlServer(Path(pool.gateway.control))
     if resolve.chooses_models(pool):
         catalog = open_catalog(pool, said.on_command_line)
-        return Orders(control, on_demand=OnDemand(catalog, control, start.folder))
+        models_max = pool.gateway.models_max
+        on_demand = OnDemand(catalog, control, start.folder, models_max=models_max)
+        return Orders(control, on_demand=on_demand)
     again = partial(_again, said, start.console)
     reader = ConfigReader(again, str(start.folder), start.host)
     first = Wanted(path=start.config.absolute() if start.config else None)

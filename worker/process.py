@@ -122,7 +122,7 @@ class WorkerProcess:
             return EXIT_CONFIG
         if (code := self._follow_model()) is not None:
             return code
-        if self._link.is_open and not self._is_announced:
+        if not self._is_announced and self._link.is_open:
             self._notifier.ready(f"serving {self._config.alias}")
             self._is_announced = True
         if self._is_admitted:

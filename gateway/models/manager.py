@@ -26,7 +26,16 @@ from gateway.models.state_machine import (
 )
 from gateway.models.views import RELOADED, change, listed
 from protocol.errors import ErrorCode, InvalidRequest, TaskError, loading, shutting_down
-from protocol.process.control import Line, Listed, Order, Verb, WorkerReport
+from protocol.process.control import (
+    Line,
+    Listed,
+    ModelKept,
+    ModelRecall,
+    NoRoom,
+    Order,
+    Verb,
+    WorkerReport,
+)
 from protocol.wire.facts import ModelCard
 
 logger = logging.getLogger(__name__)
@@ -231,6 +240,12 @@ class ModelManager:
                 model = self.states.models.get(name)
                 if model is None or not model.is_running:
                     self._facts.gone(name)
+            case ModelRecall(model=name):
+                self._perform(self.states.recalled(name))
+            case ModelKept(model=name, is_kept=is_kept):
+                self._perform(self.states.kept(name, is_kept=is_kept))
+            case NoRoom(model=name):
+                self._perform(self.states.refused_room(name))
         self._wake()
 
     def _wake(self) -> None:

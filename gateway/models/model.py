@@ -19,10 +19,12 @@ class ManagedModel:
     __slots__ = (
         "exit_code",
         "info",
+        "is_kept",
         "is_stopping",
         "is_unlisted",
         "last_used",
         "n_requests",
+        "owes_idle",
         "progress",
         "state",
         "why",
@@ -36,6 +38,10 @@ class ManagedModel:
         """Whether it is being unloaded: it takes no new request."""
         self.is_unlisted = False
         """Whether no source lists it any more: it is forgotten once it is unloaded."""
+        self.is_kept = False
+        """Whether another gateway has requests of it: it is not unloaded to make room."""
+        self.owes_idle = False
+        """Whether another gateway waits until this one has no request of it."""
         self.n_requests = 0
         self.last_used = 0
         self.workers: dict[str, Phase] = {}
@@ -66,7 +72,7 @@ class ManagedModel:
     @property
     def is_idle(self) -> bool:
         """Whether it can be unloaded to make room: it is loaded and has no request."""
-        return self.is_usable and self.n_requests == 0
+        return self.is_usable and self.n_requests == 0 and not self.is_kept
 
     @property
     def has_failed(self) -> bool:
@@ -87,6 +93,7 @@ class ManagedModel:
         else:
             self.workers[report.worker] = report.phase
         self.progress = report.progress
+        self.is_stopping |= report.phase is Phase.LEAVING
         state = self._state_of_workers()
         if state is self.state:
             return False
@@ -94,11 +101,13 @@ class ManagedModel:
         if state is ModelState.LOADED or self.is_stopping:
             self.exit_code, self.why = 0, ""
         if state is ModelState.UNLOADED:
-            self.is_stopping = False
+            self.is_stopping = self.is_kept = self.owes_idle = False
         return True
 
     def _state_of_workers(self) -> ModelState:
         phases = self.workers.values()
         if Phase.READY in phases:
             return ModelState.LOADED
-        return ModelState.LOADING if phases else ModelState.UNLOADED
+        if Phase.LOADING in phases or not phases:
+            return ModelState.LOADING if phases else ModelState.UNLOADED
+        return self.state if self.is_running else ModelState.LOADED

@@ -98,7 +98,7 @@ class ModelStates:
                 del tickets[ticket]
                 if not tickets:
                     del self._queue[name]
-                return self._pump()
+                return self._settle(self.models[name]) + self._pump()
         return []
 
     def touch(self, model: ManagedModel) -> None:
@@ -110,7 +110,7 @@ class ModelStates:
         """End one request of a model, which may have been removed from the list meanwhile."""
         model.n_requests -= 1
         assert model.n_requests >= 0, f"{model!r} was released too often"
-        return self._pump() if model.n_requests == 0 else []
+        return self._settle(model) + self._pump() if model.n_requests == 0 else []
 
     # ---- load and unload ----------------------------------------------------------------------
 
@@ -126,9 +126,45 @@ class ModelStates:
             return []
         actions: list[Action] = []
         if model.state is ModelState.LOADING:
-            gone = InvalidRequest(f"model name={model.name} is not running", param="model")
-            actions += self._refuse_all(model.name, gone)
+            actions += self._refuse_all(model.name, _not_running(model))
         return actions + self._stop(model)
+
+    # ---- other gateways -------------------------------------------------------------------------
+
+    def recalled(self, name: str) -> list[Action]:
+        """Answer whether a model may be unloaded to make room for another gateway."""
+        model = self.models.get(name)
+        if model is not None and (model.n_requests or name in self._queue):
+            model.owes_idle = True
+            return [Send(Order(verb=Verb.KEEP, model=name))]
+        if model is not None:
+            model.is_stopping = True
+        return [Send(Order(verb=Verb.YIELD, model=name))]
+
+    def kept(self, name: str, *, is_kept: bool) -> list[Action]:
+        """Note whether another gateway has requests of a model; one that is kept goes on."""
+        model = self.models.get(name)
+        if model is None:
+            return []
+        model.is_kept = is_kept
+        model.is_stopping &= not is_kept
+        return self._pump()
+
+    def refused_room(self, name: str) -> list[Action]:
+        """Note that a model was not loaded, because other gateways have taken all places."""
+        model = self.models.get(name)
+        if model is None or model.workers or not model.is_running:
+            return []
+        model.become(ModelState.UNLOADED)
+        model.is_stopping = False
+        return [StateChanged(name), *self._pump()]
+
+    def _settle(self, model: ManagedModel) -> list[Action]:
+        """Tell the gateway that waits for it that nobody uses a model here any more."""
+        if not model.owes_idle or model.n_requests or model.name in self._queue:
+            return []
+        model.owes_idle = False
+        return [Send(Order(verb=Verb.IDLE, model=model.name))]
 
     # ---- reports of the supervisor --------------------------------------------------------------
 
@@ -160,6 +196,8 @@ class ModelStates:
         actions: list[Action] = []
         if has_changed and model.state is ModelState.UNLOADED and not was_stopping:
             actions += self._refuse_all(model.name, _failed(model))
+        elif model.is_stopping and not was_stopping and model.state is ModelState.LOADING:
+            actions += self._refuse_all(model.name, _not_running(model))  # another gateway's order
         if model.state is ModelState.UNLOADED and model.is_unlisted:
             actions += self._remove(model)
         elif has_changed or report.phase is Phase.LOADING:
@@ -186,7 +224,7 @@ class ModelStates:
         actions: list[Action] = []
         n_leaving = sum(one.is_stopping for one in self.models.values())
         while self._n_free() + n_leaving < n_needed and (victim := self._victim()):
-            actions += self._stop(victim)
+            actions += self._stop(victim, if_unused=True)
             n_leaving += 1
         return actions
 
@@ -208,9 +246,9 @@ class ModelStates:
             StateChanged(model.name, has_begun=True),
         ]
 
-    def _stop(self, model: ManagedModel) -> list[Action]:
+    def _stop(self, model: ManagedModel, *, if_unused: bool = False) -> list[Action]:
         model.is_stopping = True
-        return [Send(Order(verb=Verb.UNLOAD, model=model.name))]
+        return [Send(Order(verb=Verb.UNLOAD, model=model.name, if_unused=if_unused))]
 
     def _admit_all(self, model: ManagedModel) -> list[Action]:
         tickets = self._queue.pop(model.name)
@@ -244,7 +282,7 @@ class ModelStates:
     def _forget_workers(self, model: ManagedModel) -> None:
         """Forget a model's workers: a new connection reports them anew."""
         model.workers.clear()
-        model.is_stopping = False
+        model.is_stopping = model.is_kept = model.owes_idle = False
         if model.is_running:
             model.become(ModelState.UNLOADED)
 
@@ -252,6 +290,10 @@ class ModelStates:
 def _failed(model: ManagedModel) -> TaskError:
     why = f": {model.why}" if model.why else ""
     return TaskError(ErrorCode.INTERNAL, f"model name={model.name} failed to load{why}")
+
+
+def _not_running(model: ManagedModel) -> TaskError:
+    return InvalidRequest(f"model name={model.name} is not running", param="model")
 
 
 def no_room() -> TaskError:

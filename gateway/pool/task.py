@@ -236,6 +236,11 @@ class Task:
         return self.worker == worker and self.attempt == attempt
 
     @property
+    def is_aboard(self) -> bool:
+        """Whether a worker has it, cancelled or not."""
+        return self.state not in (TaskState.WAITING, TaskState.ENDED)
+
+    @property
     def may_move(self) -> bool:
         """Whether another worker may go on with it, or begin it anew."""
         return not self.spec.is_bound and (self.spec.continues or not self.is_shown)

@@ -32,6 +32,12 @@ class Verb(StrEnum):
     UNLOAD = "unload"
     RELOAD = "reload"
     """Read the list of models again; answered by `Listed`."""
+    YIELD = "yield"
+    """Answers `ModelRecall`: the gateway has no request of the model, and begins none."""
+    KEEP = "keep"
+    """Answers `ModelRecall`: the gateway has requests of the model; `IDLE` follows."""
+    IDLE = "idle"
+    """The gateway has no request any more of a model that it kept."""
 
 
 class Phase(StrEnum):
@@ -40,6 +46,8 @@ class Phase(StrEnum):
     LOADING = "loading"
     """It is starting, or waiting to restart."""
     READY = "ready"
+    LEAVING = "leaving"
+    """It is being unloaded: it finishes what it has."""
     GONE = "gone"
     """It has ended and will not be restarted."""
 
@@ -50,6 +58,33 @@ class Order:
 
     verb: Verb
     model: str = ""
+    if_unused: bool = False
+    """Unload it only if no other gateway has requests of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRecall:
+    """Asks whether a gateway needs a model in whose place another gateway needs a different one.
+
+    Answered by `Verb.YIELD` or `Verb.KEEP`.
+    """
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelKept:
+    """Tells all gateways that one of them has requests of a model, or that it has none any more."""
+
+    model: str
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoom:
+    """Answers an order to load: as many models are loaded as may be."""
+
+    model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +281,7 @@ class FleetReport:
     rollout: RolloutReport = RolloutReport()
 
 
-ModelLine = Order | Listed | WorkerReport
+ModelLine = Order | Listed | WorkerReport | ModelRecall | ModelKept | NoRoom
 AdminOrder = WorkerOrder | RolloutOrder | AbortOrder
 Line = ModelLine | Subscribe | AdminOrder | Reply | GoldenQuestion | Answered | FleetReport
 
@@ -254,6 +289,9 @@ _KINDS: Mapping[str, type[Any]] = {
     "order": Order,
     "models": Listed,
     "worker": WorkerReport,
+    "recall": ModelRecall,
+    "kept": ModelKept,
+    "no_room": NoRoom,
     "subscribe": Subscribe,
     "worker_order": WorkerOrder,
     "rollout": RolloutOrder,

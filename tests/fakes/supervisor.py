@@ -1,6 +1,7 @@
 """The supervisor's end of the control channel, with fake workers for processes."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from protocol.process.control import (
@@ -18,21 +19,29 @@ from protocol.process.control import (
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
+from worker.supervisor.recalls import ModelRecalls
 
 
 class FakeSupervisor:
     """Does what the gateway orders, unless told to hold it or to let it fail."""
 
-    def __init__(self, folder: Path, *names: str) -> None:
+    def __init__(self, folder: Path, *names: str, endpoints: Sequence[str] = ()) -> None:
+        """`endpoints` are those of the gateways; of a single one it is in the same folder."""
         self.path = str(folder / "control.sock")
-        self._endpoint = f"ipc://{folder}/w.sock"
+        self._endpoints = endpoints or (f"ipc://{folder}/w.sock",)
         self.models = [ModelInfo(name=name, args=("llamapool", "worker")) for name in names]
         self.error = ""
         self.failing: set[str] = set()
         self.held: dict[str, asyncio.Event] = {}
         """Models that load only once this is set."""
         self.orders: list[str] = []
+        self.step_s = 0.0
+        """How long a step of its workers takes."""
         self.workers: dict[str, FakeWorker] = {}
+        self._more: dict[str, list[FakeWorker]] = {}
+        """The same workers at further gateways."""
+        self._recalls: ModelRecalls[asyncio.StreamWriter] = ModelRecalls(self)
+        self._admins: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -44,8 +53,9 @@ class FakeSupervisor:
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
-        for worker in self.workers.values():
-            await worker.die()
+        for name, worker in self.workers.items():
+            for one in (worker, *self._more.pop(name, ())):
+                await one.die()
         self.hang_up()
         assert self._server is not None
         self._server.close()
@@ -56,13 +66,26 @@ class FakeSupervisor:
             writer.close()
         self._writers.clear()
 
+    @property
+    def gateways(self) -> Sequence[asyncio.StreamWriter]:
+        """The connections for models."""
+        return [one for one in self._writers if one not in self._admins]
+
+    def answer(self, peer: asyncio.StreamWriter, line: Line) -> None:
+        """Send a line to one gateway."""
+        peer.write(encode(line))
+
     def send(self, line: Line) -> None:
         """Send a line, whether it fits or not; the connection of admins ignores it."""
         assert self._writers
         for writer in self._writers:
             writer.write(encode(line))
 
-    def report(self, model: str, phase: Phase, exit_code: int = 0, why: str = "") -> None:
+    def report(self, line: Line) -> None:
+        """Tell all gateways; the name that `ModelRecalls` knows."""
+        self.send(line)
+
+    def tell(self, model: str, phase: Phase, exit_code: int = 0, why: str = "") -> None:
         """Report a model's only worker."""
         worker = f"{model}-1"
         self.send(
@@ -79,37 +102,48 @@ class FakeSupervisor:
         while data := await reader.readline():
             order = decode(data)
             if isinstance(order, Subscribe):
+                self._admins.add(writer)
                 continue
             assert isinstance(order, Order)
             self.orders.append(f"{order.verb} {order.model}".strip())
-            task = asyncio.create_task(self._obey(order))
+            task = asyncio.create_task(self._obey(order, writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _obey(self, order: Order) -> None:
-        if order.verb is Verb.RELOAD:
-            self.send(Listed(models=tuple(self.models), error=self.error))
-        elif order.verb is Verb.LOAD:
-            await self._load(order.model)
-        else:
-            await self._unload(order.model)
+    async def _obey(self, order: Order, peer: asyncio.StreamWriter) -> None:
+        match order.verb:
+            case Verb.RELOAD:
+                self.send(Listed(models=tuple(self.models), error=self.error))
+            case Verb.LOAD:
+                await self._load(order.model)
+            case Verb.UNLOAD if order.if_unused:
+                self._recalls.ask(order.model, peer, 0.0)
+            case Verb.UNLOAD:
+                await self._unload(order.model)
+            case _:
+                self._recalls.hear(order, peer)
+        for model in self._recalls.settled(0.0):
+            await self._unload(model)
 
     async def _load(self, model: str) -> None:
-        self.report(model, Phase.LOADING)
+        self.tell(model, Phase.LOADING)
         if model in self.held:
             await self.held[model].wait()
         if model in self.failing:
-            self.report(model, Phase.GONE, 78, "it is broken")
+            self.tell(model, Phase.GONE, 78, "it is broken")
             return
-        worker = FakeWorker(self._endpoint, FakeOptions(name=f"{model}-1", model=model))
-        self.workers[model] = worker
-        await worker.start()
-        await worker.got(m.Opened)
-        self.report(model, Phase.READY)
+        options = FakeOptions(name=f"{model}-1", model=model, step_s=self.step_s)
+        first, *more = (FakeWorker(one, options) for one in self._endpoints)
+        self.workers[model], self._more[model] = first, more
+        for worker in (first, *more):
+            await worker.start()
+            await worker.got(m.Opened)
+        self.tell(model, Phase.READY)
 
     async def _unload(self, model: str) -> None:
         worker = self.workers.pop(model, None)
         if worker is not None:
-            await worker.leave()
-            await worker.die()
-        self.report(model, Phase.GONE)
+            for one in (worker, *self._more.pop(model, ())):
+                await one.leave()
+                await one.die()
+        self.tell(model, Phase.GONE)

@@ -18,6 +18,12 @@ STREAMS = 4
 """Requests that a normal tenant has open at a time: more than its share of the slots."""
 
 
+def jain(tokens: Counter[str]) -> float:
+    """Return Jain's index: 1 is equal shares, 1/n one who has all."""
+    n = list(tokens.values())
+    return sum(n) ** 2 / (len(n) * sum(one * one for one in n))
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What each tenant got."""
@@ -28,9 +34,8 @@ class Outcome:
 
     @property
     def jain(self) -> float:
-        """Jain's index of the tokens served: 1 is equal shares, 1/n one who has all."""
-        n = list(self.tokens.values())
-        return sum(n) ** 2 / (len(n) * sum(one * one for one in n))
+        """Jain's index of the tokens served."""
+        return jain(self.tokens)
 
     def p99_s(self) -> float:
         """The 99th percentile of the normal tenants' time to first token."""

@@ -65,8 +65,9 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        """A gateway has opened the slots: it will send tasks."""
-        return any(session.is_open for session in self._sessions)
+        """The gateways that have answered, at least one, have opened the slots: all may use it."""
+        answered = [one for one in self._sessions if one.is_welcome and not one.is_retired]
+        return bool(answered) and all(one.is_open for one in answered)
 
     def close(self, reason: str, *, is_failure: bool = False) -> None:
         """Send the last messages of the engine, send `Bye` and close the connections."""

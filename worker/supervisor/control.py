@@ -143,9 +143,14 @@ class ControlServer:
         """Return the connections for admins' orders, the newest last."""
         return [peer for peer in self._peers if peer.is_subscribed]
 
+    @property
+    def gateways(self) -> list[ControlPeer]:
+        """Return the connections for models, one of each gateway."""
+        return [peer for peer in self._peers if peer.is_open and not peer.is_subscribed]
+
     def report(self, line: Line) -> None:
         """Tell all gateways of models; a gateway that is not there gets the whole state later."""
-        self._send([peer for peer in self._peers if not peer.is_subscribed], line)
+        self._send(self.gateways, line)
 
     def publish(self, line: Line) -> None:
         """Tell all gateways what admins want to know."""

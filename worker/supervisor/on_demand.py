@@ -11,13 +11,23 @@ from pathlib import Path
 
 from protocol.config import config as configs
 from protocol.errors import ConfigError
-from protocol.process.control import Line, Listed, ModelInfo, Order, Phase, Verb, WorkerReport
+from protocol.process.control import (
+    Line,
+    Listed,
+    ModelInfo,
+    NoRoom,
+    Order,
+    Phase,
+    Verb,
+    WorkerReport,
+)
 from worker.models.catalog import Catalog, Entry
 from worker.supervisor.children import launch
 from worker.supervisor.children.managed_child import ChildState, ManagedChild
 from worker.supervisor.children.restart_policy import EXIT_CONFIG
 from worker.supervisor.children.watch import ChildWatch
-from worker.supervisor.control import ControlServer
+from worker.supervisor.control import ControlPeer, ControlServer
+from worker.supervisor.recalls import ModelRecalls
 
 logger = logging.getLogger("supervisor")
 
@@ -35,8 +45,12 @@ _PROGRESS_STEP = 0.05
 class OnDemand:
     """Maintains the watches of on-demand workers in the supervisor's list."""
 
-    def __init__(self, catalog: Catalog, control: ControlServer, folder: Path) -> None:
+    def __init__(
+        self, catalog: Catalog, control: ControlServer, folder: Path, *, models_max: int
+    ) -> None:
         self._catalog = catalog
+        self._models_max = models_max
+        self._recalls: ModelRecalls[ControlPeer] = ModelRecalls(control)
         self._control = control
         self._folder = folder
         self._watches: list[ChildWatch] = []
@@ -56,14 +70,18 @@ class OnDemand:
             if entry.load_on_startup:
                 self._load(entry, now)
 
-    def obey(self, order: Order, now: float) -> None:
-        """Carry out an order of a gateway."""
+    def obey(self, order: Order, peer: ControlPeer, now: float) -> None:
+        """Carry out an order of a gateway, whose connection this is."""
         entry = self._catalog.entries.get(order.model)
         match order.verb:
             case Verb.RELOAD:
                 self.reread()
+            case Verb.UNLOAD if order.if_unused:
+                self._recalls.ask(order.model, peer, now)
             case Verb.UNLOAD:
                 self._unload(order.model, now)
+            case Verb.YIELD | Verb.KEEP | Verb.IDLE:
+                self._recalls.hear(order, peer)
             case Verb.LOAD if entry is None:
                 self._refuse(order.model, "it is not there any more")
             case Verb.LOAD if any(True for _ in self._of(order.model)):
@@ -71,9 +89,30 @@ class OnDemand:
                     "model is running already",
                     extra={"model": order.model, "action": "the order is ignored"},
                 )
+            case Verb.LOAD if self._is_full():
+                self.tell()  # the gateway learns who has the places before it tries again
+                self._control.answer(peer, NoRoom(model=order.model))
             case Verb.LOAD:
                 assert entry is not None
                 self._load(entry, now)
+
+    def _is_full(self) -> bool:
+        """Whether gateways have ordered as many models as may be loaded, each for itself."""
+        running = {
+            watch.child.launch.model
+            for watch in self._ours()
+            if self._report(watch).phase is not Phase.GONE
+        }
+        return 0 < self._models_max <= len(running)
+
+    def turn(self, now: float) -> None:
+        """Unload what no gateway keeps."""
+        for model in self._recalls.settled(now):
+            self._unload(model, now)
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield the times at which `turn` must be called."""
+        yield from self._recalls.deadlines
 
     def tell(self) -> None:
         """Report changed states, and remove the watches of ended processes."""
@@ -97,6 +136,8 @@ class OnDemand:
         child = watch.child
         phase = _PHASES[child.state]
         is_fault = phase is Phase.GONE and watch.leaves_by is None
+        if phase is not Phase.GONE and watch.leaves_by is not None:
+            phase = Phase.LEAVING
         return WorkerReport(
             model=child.launch.model,
             worker=child.launch.name,
@@ -147,6 +188,7 @@ class OnDemand:
             self._watches.append(ChildWatch(ManagedChild(one, socket), due_at=now))
 
     def _unload(self, model: str, now: float) -> None:
+        self._recalls.forget(model)
         entry = self._catalog.entries.get(model)
         patience_s = entry.stop_timeout_s if entry is not None else 0.0
         logger.info("unloading", extra={"model": model})

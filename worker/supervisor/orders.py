@@ -84,6 +84,8 @@ class Orders:
         """Yield the times at which `obey` must be called."""
         if self._rollouts is not None:
             yield from self._rollouts.deadlines()
+        if self.on_demand is not None:
+            yield from self.on_demand.deadlines()
 
     def reread(self, now: float) -> None:
         """Read the configuration again, as SIGHUP asks, and change what has changed."""
@@ -98,6 +100,8 @@ class Orders:
             self._obey(order, now)
         if self._rollouts is not None:
             self._rollouts.turn(now)
+        if self.on_demand is not None:
+            self.on_demand.turn(now)
 
     def _obey(self, order: ControlOrder, now: float) -> None:
         line, peer = order
@@ -105,7 +109,7 @@ class Orders:
             case Subscribe():
                 self._control.answer(peer, self._report(now))
             case Order() if self.on_demand is not None:
-                self.on_demand.obey(line, now)
+                self.on_demand.obey(line, peer, now)
             case WorkerOrder() | RolloutOrder() | AbortOrder():
                 self._obey_admin(line, peer, now)
             case Answered() if self._rollouts is not None:

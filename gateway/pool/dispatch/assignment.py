@@ -4,6 +4,7 @@ from gateway.pool.dispatch.actions import Action, Assign, CancelTask
 from gateway.pool.dispatch.task_book import TaskBook
 from gateway.pool.dispatch.workers import Worker
 from gateway.pool.recovery.outliers import OutlierDetection
+from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
 from gateway.pool.task import MoveCause, Task, TaskState
@@ -18,6 +19,7 @@ class Assignment:
         placement: TaskPlacement,
         router: RoutingPolicy,
         outliers: OutlierDetection,
+        quarantine: Quarantine,
     ) -> None:
         self.leaving: dict[str, Worker] = {}
         """Workers that drain, by their keys: their tasks move as soon as others have room."""
@@ -25,6 +27,7 @@ class Assignment:
         self._placement = placement
         self._router = router
         self._outliers = outliers
+        self._quarantine = quarantine
         self._n_assigned = 0
 
     def __repr__(self) -> str:
@@ -75,5 +78,6 @@ class Assignment:
         if task.spec.takes_credit:
             self._router.assigned(task, choice)
         self._outliers.assigned(task, choice.predicted_s)
+        self._quarantine.assigned(task)
         self._book.charges.assigned(task)
         return Assign(worker.key, task.task_id, task.attempt, task.slot)

@@ -66,15 +66,17 @@ class Dispatcher:
         self.quarantine = Quarantine(settle_s)
         self.outliers = OutlierDetection(self.workers)
         self.placement = TaskPlacement(self.workers, self.queue, self.router, self.quarantine)
-        self.demand = DemandNotes(self.workers, self.queue, self.placement.deferral)
-        self.limits = QueueLimits(
-            self.queue, self.slots, self.workers, self.router, queue_size=queue_size
+        self.demand = DemandNotes(
+            self.workers, self.queue, self.placement.deferral, self.router.order
         )
+        self.limits = QueueLimits(self.queue, self.slots, self.router, queue_size=queue_size)
         self.allowances = Allowances()
         charges = Charges(self.queue)
         self.book = TaskBook(self.queue, charges, self.placement, self.allowances, on_settled)
         self.tasks = self.book.tasks
-        self._assignment = Assignment(self.book, self.placement, self.router, self.outliers)
+        self._assignment = Assignment(
+            self.book, self.placement, self.router, self.outliers, self.quarantine
+        )
 
     def __repr__(self) -> str:
         leases = sum(worker.n_leases for worker in self.workers.values())

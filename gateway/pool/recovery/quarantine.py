@@ -17,7 +17,7 @@ a row that all had it, it is refused too. Pure; time is passed in.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.pool.recovery.suspect import QuarantineView, Suspect
@@ -56,6 +56,8 @@ class Quarantine:
         """By fingerprint, the one seen longest ago first."""
         self._deaths: deque[tuple[float, frozenset[bytes]]] = deque()
         """Time of each death, and the fingerprints that were there."""
+        self._tried: dict[int, Task] = {}
+        """Tasks of suspects that went to a worker, some of which have ended since."""
 
     def __repr__(self) -> str:
         return f"<Quarantine suspects={len(self._suspects)}>"
@@ -102,21 +104,27 @@ class Quarantine:
             if other not in suspects:
                 other.held_until = 0.0
 
-    def has_room(self, task: "Task", aboard: Iterable["Task"], now: float) -> bool:
-        """Tell whether a suspect may go to the worker that has these tasks."""
+    def assigned(self, task: "Task") -> None:
+        """Note a task that goes to a worker."""
+        if task.suspect is not None:
+            self._tried[task.task_id] = task
+
+    def barred(self, task: "Task", now: float) -> set[str] | None:
+        """Return the workers to which a suspect may not go now; None means all."""
         suspect = task.suspect
         assert suspect is not None
         is_early = 0 <= now - suspect.seen_at < self._settle_s and suspect.n_deaths > 0
         if suspect.held_until or suspect.refused_until or is_early:
-            return False
-        for other in aboard:
+            return None
+        found: set[str] = set()
+        for other in self._tried.values():
             rival = other.suspect
-            if rival is None or rival is suspect or not rival.n_deaths:
+            if not other.is_aboard or rival is None or rival is suspect or not rival.n_deaths:
                 continue
             is_alone = max(suspect.n_deaths, rival.n_deaths) > 1
             if is_alone or now - other.assigned_at < _PLACE_S:
-                return False
-        return True
+                found.add(other.worker)
+        return found
 
     def progressed(self, task: "Task") -> bool:
         """Note a delta of a task; true if nothing is held against it any more."""
@@ -135,6 +143,9 @@ class Quarantine:
 
     def convict(self, now: float) -> bool:
         """Refuse the suspects that were held long enough; tell whether anybody is suspected."""
+        for other in list(self._tried.values()):
+            if not other.is_aboard or other.suspect is None:
+                del self._tried[other.task_id]
         for suspect in list(self._suspects.values()):
             if suspect.held_until and suspect.held_until <= now:
                 self._refuse(suspect, now)

@@ -5,11 +5,11 @@ begin or cease to wait, and what has changed otherwise at each tick. Where a slo
 only its worker is asked, so that no task is sent ahead to another one meanwhile.
 """
 
-import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from gateway.pool.dispatch.workers import NOBODY, Waiting, Worker
 from gateway.pool.routing.deferral import DeferralPolicy
+from gateway.pool.routing.load_order import LoadOrder
 from gateway.pool.tenants.task_queue import TaskQueue
 from protocol.wire.sharing import Demand
 
@@ -21,13 +21,20 @@ class DemandNotes:
     """Keeps what the workers were told, and finds what they have to be told."""
 
     def __init__(
-        self, workers: Mapping[str, Worker], queue: TaskQueue, deferral: DeferralPolicy
+        self,
+        workers: Mapping[str, Worker],
+        queue: TaskQueue,
+        deferral: DeferralPolicy,
+        order: LoadOrder,
     ) -> None:
         self._workers = workers
         self._queue = queue
         self._deferral = deferral
+        self._order = order
         self._pressed: set[str] = set()
         """Models for which tasks were waiting when workers were told last."""
+        self._asked: dict[str, dict[str, None]] = {}
+        """Keys of the workers that were told of tasks, by model."""
 
     def __repr__(self) -> str:
         return f"<DemandNotes pressed={sorted(self._pressed)}>"
@@ -36,7 +43,7 @@ class DemandNotes:
         """Return what a worker does not know yet of what waits for its credits."""
         if not (worker.lacks_credit or worker.demanded[0]):
             return None
-        return self._of(worker, now, is_slot_free=self._is_slot_free(worker.model))
+        return self._of(worker, now, is_slot_free=self._is_slot_free(worker.model, now))
 
     def _of(self, worker: Worker, now: float, *, is_slot_free: bool) -> Demand | None:
         waiting = self._waiting(worker, is_slot_free=is_slot_free)
@@ -44,27 +51,37 @@ class DemandNotes:
             return None
         worker.demanded = waiting
         n, since = waiting
+        asked = self._asked.setdefault(worker.model, {})
+        if n:
+            asked[worker.key] = None
+        else:
+            asked.pop(worker.key, None)
         return Demand(waiting=n, oldest_s=max(0.0, now - since) if n else 0.0)
 
     def crossed(self, now: float) -> list[tuple[str, Demand]]:
         """Find what to say where tasks of a model have begun or ceased to wait."""
-        pressed = {model for model in self._queue.depths() if self._queue.waiting(model)[0]}
+        pressed = self._queue.contested()
         changed, self._pressed = pressed ^ self._pressed, pressed
-        return self._told(changed, now, _MOST_ASKED) if changed else []
+        found: list[tuple[str, Demand]] = []
+        for model in changed:
+            if model in pressed:
+                keys: Collection[str] = self._order.of(model, now).without_credit(_MOST_ASKED)
+            else:
+                keys = list(self._asked.pop(model, ()))[:_MOST_ASKED]
+            found += self._told(keys, now)
+        return found
 
     def changed(self, now: float) -> list[tuple[str, Demand]]:
         """Find all that workers do not know yet."""
-        return self._told(self._queue.depths(), now, len(self._workers))
+        return self._told(self._workers, now)
 
-    def _told(self, models: Iterable[str], now: float, most: int) -> list[tuple[str, Demand]]:
+    def _told(self, keys: Collection[str], now: float) -> list[tuple[str, Demand]]:
         found: list[tuple[str, Demand]] = []
-        for model in models:
-            shared = [one for one in self._workers.values() if one.is_shared and one.model == model]
-            if len(shared) > most:
-                shared = heapq.nlargest(most, shared, key=lambda one: one.n_free)
-            is_free = self._is_slot_free(model)
-            told = ((one.key, self._of(one, now, is_slot_free=is_free)) for one in shared)
-            found += [(key, demand) for key, demand in told if demand is not None]
+        for key in keys:
+            worker = self._workers.get(key)
+            demand = self.of(worker, now) if worker is not None and worker.is_shared else None
+            if demand is not None:
+                found.append((key, demand))
         return found
 
     def _waiting(self, worker: Worker, *, is_slot_free: bool) -> Waiting:
@@ -84,8 +101,5 @@ class DemandNotes:
                 n = max(0, n) + 1
         return (n, since) if n > 0 else NOBODY
 
-    def _is_slot_free(self, model: str) -> bool:
-        if not self._queue.waiting(model)[0]:
-            return False  # nobody asks
-        workers = self._workers.values()
-        return any(one.model == model and one.n_free and one.lacks_credit for one in workers)
+    def _is_slot_free(self, model: str, now: float) -> bool:
+        return bool(self._queue.waiting(model)[0] and self._order.of(model, now).lending)

@@ -5,50 +5,19 @@ place before the next choice. So the order costs a few microseconds for each tas
 workers there are.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from heapq import nsmallest
+from itertools import islice
 
 from gateway.pool.dispatch.workers import Worker
+from gateway.pool.ordered_keys import OrderedKeys
+from gateway.pool.routing.index.worker_sets import bits
 
 NO_CREDIT = 4
+_MOST_SEEN = 32
+"""Workers of a large set that are compared, whatever the size of the pool."""
 _REVIEWED = 1
 """Workers that get a new place, each in its turn, beside those that have changed."""
-
-LoadKey = tuple[float | str, ...]
-
-
-class SortedWorkers:
-    """Workers by a key that changes."""
-
-    def __init__(self) -> None:
-        self._places: list[LoadKey] = []
-        self._of: dict[str, LoadKey] = {}
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def put(self, worker: str, place: LoadKey) -> None:
-        """Give a worker, by its key, another place."""
-        self.drop(worker)
-        place = (*place, worker)
-        self._of[worker] = place
-        insort(self._places, place)
-
-    def drop(self, worker: str) -> None:
-        """Take a worker out."""
-        place = self._of.pop(worker, None)
-        if place is not None:
-            del self._places[bisect_left(self._places, place)]
-
-    def __iter__(self) -> Iterator[LoadKey]:
-        """Go through the places, the first first; the key of the worker is last in each."""
-        return iter(self._places)
-
-    def after(self, place: LoadKey) -> Iterator[LoadKey]:
-        """Go through the places from this one on."""
-        places = self._places
-        for at in range(bisect_left(places, place), len(places)):
-            yield places[at]
 
 
 class ModelWorkers:
@@ -61,41 +30,55 @@ class ModelWorkers:
         """Mask of all of them."""
         self.able = 0
         """Mask of those that have a credit."""
-        self._by_load = SortedWorkers()
-        self._by_asides = SortedWorkers()
-        self._sizes: dict[str, tuple[int, int]] = {}
-        self.n_slots = self.n_free = 0
-        """Slots of all of them, and those that are free."""
+        self.lending = 0
+        """Mask of those with a free slot that only another gateway could give a credit for."""
+        self._keys: dict[int, str] = {}
+        """Place of a worker's bit -> its key."""
+        self._by_load = OrderedKeys()
+        self._by_asides = OrderedKeys()
+        self._sizes: dict[str, tuple[int, int, int]] = {}
+        self.n_slots = self.n_free = self.n_lent = 0
+        """Slots of all of them, those that are free, and those that other gateways use."""
 
     def put(self, worker: Worker, bit: int, load: tuple[bool, float]) -> None:
-        """LoadKey a worker; `load` is whether it reads prompts, and its cost (`place_of`)."""
-        key, rank = worker.key, rank_of(worker)
+        """Give a worker its place; `load` is whether it reads prompts, and its cost."""
+        key, rank, n_slots, n_free = worker.key, rank_of(worker), worker.n_slots, worker.n_free
         self.bits[key] = bit
+        self._keys[bit.bit_length()] = key
         self.ready |= bit
         self.able = self.able & ~bit | (bit if rank < NO_CREDIT else 0)
-        self._resize(key, (worker.n_slots, worker.n_free))
-        self._by_load.put(key, (rank, *load, -worker.n_free, worker.n_ahead, worker.last_used))
+        self.lending = self.lending & ~bit | (bit if n_free and worker.lacks_credit else 0)
+        self._resize(key, (n_slots, n_free, min(worker.n_others, n_slots)))
+        self._by_load.put(key, (rank, *load, -n_free, worker.n_ahead, worker.last_used))
         aside = (not worker.takes_aside, worker.is_sleeping, len(worker.tasks), worker.last_used)
         self._by_asides.put(key, aside)
 
     def drop(self, key: str) -> None:
         """Take out a worker that is not ready."""
-        bit = self.bits.pop(key, 0)
+        bit = self.bits.pop(key)
+        del self._keys[bit.bit_length()]
         self.ready &= ~bit
         self.able &= ~bit
-        self._resize(key, (0, 0))
+        self.lending &= ~bit
+        self._resize(key, (0, 0, 0))
         del self._sizes[key]
         self._by_load.drop(key)
         self._by_asides.drop(key)
 
-    def _resize(self, key: str, size: tuple[int, int]) -> None:
-        n_slots, n_free = self._sizes.get(key, (0, 0))
+    def _resize(self, key: str, size: tuple[int, int, int]) -> None:
+        n_slots, n_free, n_lent = self._sizes.get(key, (0, 0, 0))
         self._sizes[key] = size
         self.n_slots += size[0] - n_slots
         self.n_free += size[1] - n_free
+        self.n_lent += size[2] - n_lent
 
     def __len__(self) -> int:
         return len(self.bits)
+
+    @property
+    def n_own(self) -> int:
+        """Slots that other gateways leave to this one."""
+        return self.n_slots - self.n_lent
 
     def mask(self, keys: Collection[str]) -> int:
         """Return these workers as a mask; others than the model's are left out."""
@@ -130,14 +113,27 @@ class ModelWorkers:
         return found
 
     def least_loaded(self, n: int, mask: int) -> list[str]:
-        """Return `n` workers of a mask, the ones with the least load."""
-        found: list[str] = []
-        for place in self._by_load:
-            if self.bits[str(place[-1])] & mask:
-                found.append(str(place[-1]))
-                if len(found) == n:
-                    break
-        return found
+        """Return `n` workers of a mask, those with the least load.
+
+        Of a large mask only a few are compared: first the ones with the least load of all.
+        """
+        mask &= self.ready
+        if mask.bit_count() > _MOST_SEEN:
+            keys = (str(place[-1]) for place in islice(self._by_load, _MOST_SEEN))
+            if found := [key for key in keys if self.bits[key] & mask]:
+                return found[:n]
+        members = islice(bits(mask), _MOST_SEEN)
+        places = (self._by_load[self._keys[bit.bit_length()]] for bit in members)
+        return [str(place[-1]) for place in nsmallest(n, places)]
+
+    def without_credit(self, n: int) -> list[str]:
+        """Return `n` workers that have no credit: those with a free slot, or if none has, others.
+
+        Among both, those with the least load.
+        """
+        if self.lending:
+            return self.least_loaded(n, self.lending)
+        return [str(place[-1]) for place in islice(self._by_load.after((NO_CREDIT,)), n)]
 
     def for_aside(self, barred: Collection[str]) -> str | None:
         """Return the worker for a task that needs no slot; None if none takes one more."""
@@ -166,6 +162,10 @@ class LoadOrder:
         if self.changes:
             self._refresh(now)
         return self._models.setdefault(model, ModelWorkers())
+
+    def latest(self, model: str) -> ModelWorkers:
+        """Return the workers of a model as they were at the latest choice among them."""
+        return self._models.get(model) or ModelWorkers()
 
     def __getitem__(self, key: str) -> Worker:
         """Return a connected worker."""

@@ -48,9 +48,12 @@ class TaskPlacement:
             return has_rivals and n_asked <= _MAX_ASKED and self.deferral.defers(task, now)
 
         self._held_back.clear()
-        for task in self._queue.candidates(model, has_credit=bool(workers.able), defers=defers):
-            if self._is_held_back(task, now):
-                continue
+        for task in self._queue.candidates(
+            model,
+            has_credit=bool(workers.able),
+            defers=defers,
+            is_held_back=lambda task: self._is_held_back(task, now),
+        ):
             if workers.has_free and self.deferral.keeps(task, self._workers, now):
                 continue
             choice = self.find(task, now)
@@ -73,6 +76,8 @@ class TaskPlacement:
     def _is_held_back(self, task: Task, now: float) -> bool:
         """Tell whether the tenant of a task has too much to get another slot now."""
         tenant, model = task.spec.tenant, task.spec.model
+        if not task.spec.takes_credit:
+            return False
         if tenant not in self._held_back:
             workers = self._router.order.of(model, now)
             waiting = self._queue.tenants(model)
@@ -84,7 +89,9 @@ class TaskPlacement:
     def find(self, task: Task, now: float) -> RouteChoice | None:
         """Find the worker that a task should go to now; None if it must wait for one."""
         spec = task.spec
-        barred = self._full_of_suspects(task, now) if task.is_on_trial else set()
+        barred = self._quarantine.barred(task, now) if task.is_on_trial else set()
+        if barred is None:
+            return None
         if spec.worker:
             return self._pinned(spec, now, barred)
         if task.tried and self.has_other(task, now):
@@ -102,11 +109,6 @@ class TaskPlacement:
             return owner is not None and owner.is_ready and owner.key not in task.tried
         workers = self._router.order.of(spec.model, now)
         return bool(workers.ready & ~workers.mask(task.tried))
-
-    def _full_of_suspects(self, task: Task, now: float) -> set[str]:
-        """Return the workers to which a suspect may not go now, because others are tried there."""
-        has_room, workers = self._quarantine.has_room, self._workers.values()
-        return {one.key for one in workers if not has_room(task, one.tasks.values(), now)}
 
     def _pinned(self, spec: TaskSpec, now: float, barred: Collection[str]) -> RouteChoice | None:
         """Find the place of a task that only one worker may run."""

@@ -7,11 +7,14 @@ after a pause starts at the level of those who waited, so idling saves up nothin
 the order is that of the requests' own priorities, then that of arrival.
 """
 
+import itertools
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
+
+from gateway.pool.ordered_keys import OrderedKeys
 
 MAX_IDLE = 4096
 """Tenants remembered while none of their tasks waits; the one unused longest is forgotten first."""
@@ -30,6 +33,8 @@ class _Line:
     level: float
     rank: int
     """Number of its class, the lower the sooner."""
+    number: int = 0
+    """Counts the lines: of equals the one that waits longest is served."""
     entries: list[_Entry] = field(default_factory=list)
     held: list[_Entry] = field(default_factory=list)
     """Tasks that must wait until the tenant has fewer others."""
@@ -43,6 +48,9 @@ class FairQueue:
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Line] = {}
+        self._order = OrderedKeys()
+        """The waiting tenants, the next one first."""
+        self._numbers = itertools.count()
         self._idle: OrderedDict[str, float] = OrderedDict()
         """Levels of tenants without a waiting task, the one used longest ago first."""
         self._floor = 0.0
@@ -60,6 +68,11 @@ class FairQueue:
     def n_idle(self) -> int:
         """Count the tenants that are remembered without a waiting task."""
         return len(self._idle)
+
+    @property
+    def tenants(self) -> KeysView[str]:
+        """The tenants that wait."""
+        return self._waiting.keys()
 
     def shares(self) -> Mapping[str, int]:
         """Count the waiting tasks of each tenant that has any."""
@@ -85,16 +98,25 @@ class FairQueue:
         """Add a task at its place in the tenant's order; one that comes back is first again."""
         line = self._waiting.get(tenant)
         if line is None:
-            line = self._waiting[tenant] = _Line(self._entry_level(tenant), rank)
+            level = self._entry_level(tenant)
+            line = self._waiting[tenant] = _Line(level, rank, next(self._numbers))
             self._idle.pop(tenant, None)
         line.rank = rank
+        self._arrange(tenant, line)
         insort(line.held if is_held else line.entries, (priority, task_id))
         self._n_waiting += 1
 
+    def _arrange(self, tenant: str, line: _Line) -> None:
+        self._order.put(tenant, (line.rank, line.level, line.number))
+
     def _entry_level(self, tenant: str) -> float:
         """Return the level at which a tenant begins to wait."""
-        floor = min((one.level for one in self._waiting.values()), default=self._floor)
-        return max(self._idle.get(tenant, 0.0), floor)
+        floor = math.inf
+        first = next(iter(self._order), None)
+        while first is not None:  # the first one of each class
+            floor = min(floor, float(first[1]))
+            first = next(self._order.after((float(first[0]) + 1,)), None)
+        return max(self._idle.get(tenant, 0.0), self._floor if math.isinf(floor) else floor)
 
     def first_held(self, tenant: str) -> _Entry | None:
         """Return the held task of a tenant that would be next."""
@@ -106,15 +128,22 @@ class FairQueue:
         line = self._waiting[tenant]
         insort(line.entries, line.held.pop(0))
 
-    def candidates(self, defers: Callable[[int], bool]) -> Iterator[int]:
+    def candidates(
+        self,
+        defers: Callable[[int], bool],
+        is_held_back: Callable[[int], bool] = lambda _: False,
+    ) -> Iterator[int]:
         """Yield tasks in the order of service.
 
-        A task that defers comes after those of its own tenant that do not. The queue must not
+        A task that defers comes after those of its own tenant that do not. Of one that is held back
+        the tenant must leave the slots to others: none of its tasks follows. The queue must not
         change between two of them.
         """
-        for line in sorted(self._waiting.values(), key=lambda line: (line.rank, line.level)):
+        for place in self._order:
             deferred: list[int] = []
-            for _, task_id in line.entries:
+            for _, task_id in self._waiting[str(place[-1])].entries:
+                if is_held_back(task_id):
+                    break
                 if not defers(task_id):
                     yield task_id
                     continue
@@ -129,7 +158,7 @@ class FairQueue:
         Every waiting task is taken to cost as many tokens as this one, which may be yet to come.
         """
         own = self._waiting.get(tenant) or _Line(self._entry_level(tenant), rank)
-        n_own = sum(one < entry for one in own.entries) + sum(one < entry for one in own.held)
+        n_own = bisect_left(own.entries, entry) + bisect_left(own.held, entry)
         turn = own.level + n_own * cost
         n_before = n_own
         for name, line in self._waiting.items():
@@ -148,10 +177,15 @@ class FairQueue:
     def remove(self, tenant: str, task_id: int, priority: int = 0) -> None:
         """Take out a task that waits no longer."""
         line, entry = self._waiting[tenant], (priority, task_id)
-        (line.entries if entry in line.entries else line.held).remove(entry)
+        at = bisect_left(line.entries, entry)
+        if line.entries[at : at + 1] == [entry]:
+            del line.entries[at]
+        else:
+            line.held.remove(entry)
         self._n_waiting -= 1
         if not len(line):
             del self._waiting[tenant]
+            self._order.drop(tenant)
             self._rest(tenant, line.level)
 
     def charge(self, tenant: str, tokens: float) -> None:
@@ -159,6 +193,7 @@ class FairQueue:
         line = self._waiting.get(tenant)
         if line is not None:
             line.level += tokens
+            self._arrange(tenant, line)
         else:
             self._rest(tenant, self._idle.get(tenant, 0.0) + tokens)
 

@@ -1,11 +1,9 @@
 """How many tasks may wait, who gives way in a full queue, and what the refused are told. Pure."""
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from gateway.pool.dispatch.slot_map import SlotMap
-from gateway.pool.dispatch.workers import Worker
 from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.task import Task
 from gateway.pool.tenants.task_queue import TaskQueue
@@ -35,14 +33,12 @@ class QueueLimits:
         self,
         queue: TaskQueue,
         slots: SlotMap,
-        workers: Mapping[str, Worker],
         router: RoutingPolicy,
         *,
         queue_size: int,
     ) -> None:
         self._queue = queue
         self._slots = slots
-        self._workers = workers
         self._router = router
         self._queue_size = queue_size
 
@@ -71,8 +67,7 @@ class QueueLimits:
     def too_late(self, task: Task) -> TaskError:
         """Return the error of a task that has waited too long."""
         model, limit_s = task.spec.model, self._queue.timeout_s
-        has_worker = any(one.is_ready and one.model == model for one in self._workers.values())
-        if task.cause is not None and not has_worker:
+        if task.cause is not None and not self._router.order.latest(model).ready:
             text = f"The worker was lost, and no other came within {limit_s:g} s"
             return TaskError(ErrorCode.UNAVAILABLE, text)
         return self.overloaded(model, f"No slot became free within {limit_s:g} s")
@@ -101,8 +96,8 @@ class QueueLimits:
             raise self.overloaded(model, f"{message}, and must within {within_s:g} s")
 
     def _wait_s(self, model: str, position: int) -> float:
-        slots = sum(worker.n_slots for worker in self._workers.values() if worker.model == model)
-        return position * self._router.service_s(model) / max(1, slots)
+        n_slots = self._router.order.latest(model).n_own
+        return position * self._router.service_s(model) / max(1, n_slots)
 
     def overloaded(self, model: str, message: str) -> TaskError:
         """Build the refusal with the time in which a slot for one more should become free."""

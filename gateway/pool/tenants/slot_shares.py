@@ -6,8 +6,10 @@ that costs: up to a quarter of the slots stays free, while tenants that asked wi
 seconds have nothing in the queue and only tenants above their share wait.
 """
 
+import itertools
 from collections import Counter, OrderedDict
-from collections.abc import Collection
+from collections.abc import Container, Iterator
+from itertools import islice
 
 from gateway.pool.task import Task
 
@@ -25,22 +27,33 @@ class _ModelShares:
         self.n_tasks: Counter[str] = Counter()
         self.seen_at: OrderedDict[str, float] = OrderedDict()
         """When each tenant's number of tasks changed last, the longest ago first."""
+        self.steady: dict[str, None] = {}
+        """Tenants that have a slot and were not seen lately."""
 
     def note(self, tenant: str, n: int, now: float) -> None:
         self.n_tasks[tenant] += n
         if not self.n_tasks[tenant]:
             del self.n_tasks[tenant]
+        self.steady.pop(tenant, None)
         self.seen_at[tenant] = now
         self.seen_at.move_to_end(tenant)
+        self.count_present(now)
 
-    def present(self, now: float) -> list[str]:
-        """List the tenants that have a slot, or had one a moment ago."""
+    def count_present(self, now: float) -> int:
+        """Count the tenants that have a slot, or had one a moment ago."""
         while self.seen_at:
             tenant, at = next(iter(self.seen_at.items()))
             if at + _RECENT_S > now:
                 break
             del self.seen_at[tenant]
-        return list(self.n_tasks.keys() | self.seen_at.keys())
+            if tenant in self.n_tasks:
+                self.steady[tenant] = None
+        return len(self.seen_at) + len(self.steady)
+
+    def light(self, but: str, waiting: Container[str]) -> Iterator[str]:
+        """Go through the present tenants of which no task waits, those seen last first."""
+        present = itertools.chain(reversed(self.seen_at), self.steady)
+        return (name for name in present if name != but and name not in waiting)
 
 
 class SlotShares:
@@ -72,7 +85,7 @@ class SlotShares:
             self._models[task.spec.model].note(task.spec.tenant, -1, self._now)
 
     def holds_back(
-        self, task: Task, waiting: Collection[str], n_slots: int, n_free: int, now: float
+        self, task: Task, waiting: Container[str], n_slots: int, n_free: int, now: float
     ) -> bool:
         """Tell whether a task must leave the free slots to others.
 
@@ -86,12 +99,10 @@ class SlotShares:
         n_own, reserve = model.n_tasks[spec.tenant], -(-n_slots // _SLOTS_PER_RESERVE)
         if not n_own or n_free > reserve:
             return False
-        present = model.present(now)
-        others = [name for name in present if name != spec.tenant]
-        if (n_own + 1) * (len(others) + 1) <= n_slots:
+        if (n_own + 1) * model.count_present(now) <= n_slots:
             return False  # it stays within its share
-        n_light = sum(name not in waiting for name in others)
-        if n_free > min(reserve, n_light):
+        n_light = sum(1 for _ in islice(model.light(spec.tenant, waiting), reserve))
+        if n_free > n_light:
             return False
         if n_light:
             self.held_back.add(spec.model)

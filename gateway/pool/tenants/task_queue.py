@@ -53,6 +53,10 @@ class TaskQueue:
         tasks = self._anywhere.get(model)
         return (len(tasks), next(iter(tasks.values())).waits_since) if tasks else (0, 0.0)
 
+    def contested(self) -> set[str]:
+        """Return the models of which a task waits for any worker with a credit."""
+        return {model for model, tasks in self._anywhere.items() if tasks}
+
     def bound_to(self, worker: str) -> Collection[Task]:
         """List the tasks that need a credit of the worker of this name."""
         return self._bound.get(worker, {}).values()
@@ -67,7 +71,7 @@ class TaskQueue:
 
     def tenants(self, model: str) -> Collection[str]:
         """Return the tenants of which a task of this model waits."""
-        return self._queues[model].shares().keys()
+        return self._queues[model].tenants
 
     def depth(self, model: str) -> int:
         """Count the waiting tasks of one model."""
@@ -165,18 +169,28 @@ class TaskQueue:
             place[task.task_id] = task
 
     def candidates(
-        self, model: str, *, has_credit: bool, defers: Callable[[Task], bool]
+        self,
+        model: str,
+        *,
+        has_credit: bool,
+        defers: Callable[[Task], bool],
+        is_held_back: Callable[[Task], bool],
     ) -> Iterator[Task]:
         """List the tasks of a model in the order of service; only special ones without a credit.
 
-        The queue must not change between two of them.
+        Those that are held back are left out. The queue must not change between two of them.
         """
         if not has_credit and not self._n_special:
             return
-        tasks = self._tasks
-        for task_id in self._queues[model].candidates(lambda i: has_credit and defers(tasks[i])):
-            if has_credit or tasks[task_id].spec.is_special:
-                yield tasks[task_id]
+        tasks, has_special = self._tasks, self._n_special > 0
+        ids = self._queues[model].candidates(
+            lambda i: has_credit and defers(tasks[i]),
+            lambda i: not has_special and is_held_back(tasks[i]),
+        )
+        for task_id in ids:
+            task = tasks[task_id]
+            if (has_credit or task.spec.is_special) and not (has_special and is_held_back(task)):
+                yield task
 
     def places(self) -> dict[int, int]:
         """Return the places of the first tasks of each model, by their ids; 1 is next."""

@@ -25,6 +25,7 @@ models_dir = "models"
 models_preset = "models.ini"
 models_max = {models_max}
 queue_timeout_s = {queue_timeout_s}
+gateways = {gateways}
 [[worker]]
 backend = "fake"
 n_slots = 2
@@ -37,13 +38,13 @@ def route(tmp_path: Path) -> Iterator[Route]:
     """Serve these models of a folder, and those of a preset file."""
     running: list[Served] = []
 
-    def begin(*names: str, ini: str = "", models_max: int = 4, queue_timeout_s: int = 60) -> Served:
+    def begin(*names: str, ini: str = "", **gateway: int) -> Served:
         (tmp_path / "models").mkdir()
         for name in names:
             (tmp_path / "models" / f"{name}.gguf").touch()
         (tmp_path / "models.ini").write_text(ini)
-        config = CONFIG.format(models_max=models_max, queue_timeout_s=queue_timeout_s)
-        (tmp_path / "pool.toml").write_text(config)
+        defaults = {"models_max": 4, "queue_timeout_s": 60, "gateways": 1}
+        (tmp_path / "pool.toml").write_text(CONFIG.format(**defaults | gateway))
         path = str(tmp_path / "pool.toml")
         served = Served(python("-m", "worker.cli", "serve", "--config", path))
         running.append(served)
@@ -94,6 +95,28 @@ def test_a_busy_model_is_waited_for(route: Route) -> None:
         assert first.result() == 100
     assert second.status_code == 200
     assert states(served) == {"a": "unloaded", "b": "loaded"}
+
+
+def test_gateways_make_room_only_with_what_none_of_them_uses(route: Route) -> None:
+    """Four streams of one model fall on either gateway, and so do four requests for another."""
+    served = route("a", "b", ini="[*]\nparallel = 4\n", models_max=1, gateways=2)
+    begun = threading.Barrier(5)
+
+    def busy(number: int) -> int:
+        n = 0
+        with served.stream(f"slow {number}", model="a", n_predict=100) as stream:
+            for event in stream:
+                if not n:
+                    begun.wait(40)
+                n += len(event.get("tokens", ()))
+        return n
+
+    with ThreadPoolExecutor(8) as pool:
+        first = [pool.submit(busy, number) for number in range(4)]
+        begun.wait(40)
+        second = [pool.submit(asked, served, "b") for _ in range(4)]
+        assert [one.result().status_code for one in second] == [200] * 4
+        assert [one.result() for one in first] == [100] * 4
 
 
 def test_a_model_that_cannot_start_fails_its_own_request_alone(route: Route) -> None:

@@ -2,7 +2,18 @@
 
 from gateway.models.state_machine import Action, Admit, ModelStates, Refuse, Send, StateChanged
 from protocol.errors import TaskError
-from protocol.process.control import Listed, ModelInfo, Order, Phase, Verb, WorkerReport
+from protocol.process.control import (
+    Line,
+    Listed,
+    ModelInfo,
+    ModelKept,
+    ModelRecall,
+    NoRoom,
+    Order,
+    Phase,
+    Verb,
+    WorkerReport,
+)
 
 
 class Pretended:
@@ -43,6 +54,18 @@ class Pretended:
 
     def release(self, name: str) -> None:
         self.perform(self.states.release(self.states.models[name]))
+
+    def hear(self, line: Line) -> None:
+        """Take a line of a supervisor that has other gateways too."""
+        match line:
+            case WorkerReport():
+                self.perform(self.states.reported(line))
+            case ModelRecall(model=model):
+                self.perform(self.states.recalled(model))
+            case ModelKept(model=model, is_kept=is_kept):
+                self.perform(self.states.kept(model, is_kept=is_kept))
+            case NoRoom(model=model):
+                self.perform(self.states.refused_room(model))
 
     def says(self, model: str, phase: Phase, exit_code: int = 0, why: str = "") -> None:
         report = WorkerReport(

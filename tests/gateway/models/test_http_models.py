@@ -201,7 +201,7 @@ async def test_every_change_is_an_event(tmp_path: Path) -> None:
         assert response.headers["content-type"] == "text/event-stream"
         lines = response.aiter_lines()
         assert (await complete(gateway, "a")).status_code == 200
-        supervisor.report("a", Phase.GONE, 1, "crashed")
+        supervisor.tell("a", Phase.GONE, 1, "crashed")
         events: list[Any] = []
         while len(events) < 4:
             line = await anext(lines)
@@ -295,3 +295,30 @@ async def test_fixed_models_cannot_be_ordered(tmp_path: Path) -> None:
 def test_a_gateway_alone_cannot_load_models() -> None:
     with pytest.raises(ConfigError, match="only `llamapool serve`"):
         parts_of(GatewayConfig(models_dir="x"), Metrics())
+
+
+async def test_a_model_makes_no_room_while_another_gateway_streams_with_it(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    endpoints = [f"ipc://{tmp_path}/{name}/w.sock" for name in ("one", "other")]
+    async with FakeSupervisor(tmp_path, "a", "b", endpoints=endpoints) as supervisor:
+        supervisor.step_s = 0.01
+        shared = {"models_dir": "models", "models_max": 1, "control": supervisor.path}
+        async with (
+            running(tmp_path / "one", **shared) as one,
+            running(tmp_path / "other", **shared) as other,
+        ):
+            long = {"model": "a", "prompt": "x y", "n_predict": 100, "ignore_eos": True}
+            streaming = asyncio.create_task(one.post("/completion", long))
+            await until(lambda: "a" in supervisor.workers and one.pool.has_tasks)
+            waiting = asyncio.create_task(complete(other, "b"))
+            await until(lambda: "keep a" in supervisor.orders)
+            assert list(supervisor.workers) == ["a"]
+            assert (await streaming).json()["tokens_predicted"] == 100
+            assert (await waiting).status_code == 200
+            assert list(supervisor.workers) == ["b"]
+            told = supervisor.orders
+            assert told == [
+                *("load a", "unload a", "keep a", "idle a"),
+                *("unload a", "yield a", "load b"),
+            ]

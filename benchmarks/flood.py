@@ -1,0 +1,85 @@
+"""One key that keeps many requests open: `python -m benchmarks.flood URL KEY N`, until SIGTERM.
+
+It prints a line when its first answer has come and what it got at the end; SIGUSR1 makes it count
+anew. `ask` is one request of a client, for `benchmarks.fairness` too.
+"""
+
+import asyncio
+import itertools
+import signal
+import sys
+import time
+from dataclasses import dataclass
+
+import orjson
+
+from gateway.bench.client.connection import Client
+
+N_ANSWER = 30
+_WORDS = 30
+_REFUSED_S = 0.05
+"""Pause after a 429, whatever its `Retry-After` says."""
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One answer."""
+
+    status: int
+    first_s: float = 0.0
+    """Time to the first token."""
+    n_tokens: int = 0
+    """Of prompt and answer."""
+    request_id: str = ""
+
+
+async def ask(client: Client) -> Asked:
+    """Stream one completion of a prompt that nobody has sent before."""
+    prompt = f"{time.time_ns()} {next(_numbers)} " + "word " * _WORDS
+    body = {"prompt": prompt, "n_predict": N_ANSWER, "ignore_eos": True, "stream": True}
+    began = time.perf_counter()
+    connection, status = await client.open("POST", "/completion", orjson.dumps(body))
+    if status != 200:
+        await connection.rest()
+        client.done(connection)
+        return Asked(status)
+    first_s = 0.0
+    while data := await connection.more():
+        if not first_s and b"data:" in data:
+            first_s = time.perf_counter() - began
+    request_id = connection.headers.get("x-request-id", "")
+    client.done(connection)
+    return Asked(status, first_s, len(prompt) + N_ANSWER, request_id)
+
+
+async def flood(url: str, key: str, n: int) -> None:
+    """Keep `n` requests open until SIGTERM."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    counts = {"tokens": 0, "refused": 0}
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    loop.add_signal_handler(signal.SIGUSR1, counts.update, {"tokens": 0, "refused": 0})
+    client, has_answer = Client(url, key), asyncio.Event()
+
+    async def keep_asking() -> None:
+        while True:
+            asked = await ask(client)
+            counts["tokens"] += asked.n_tokens
+            if asked.status == 200:
+                has_answer.set()
+            else:
+                counts["refused"] += 1
+                await asyncio.sleep(_REFUSED_S)
+
+    asking = [asyncio.create_task(keep_asking()) for _ in range(n)]
+    await has_answer.wait()
+    print("begun", flush=True)
+    await ended.wait()
+    print(orjson.dumps(counts).decode(), flush=True)
+    for task in asking:
+        task.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(flood(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,128 @@
+"""No decision looks at every worker, and the cost of one does not grow with those who wait."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from gateway.pool.dispatch.dispatcher import Dispatcher
+from gateway.pool.dispatch.workers import Worker
+from gateway.pool.routing.block_hashes import fingerprint
+from gateway.pool.task import TaskSpec
+from gateway.pool.tenants.slot_shares import SlotShares
+from protocol.errors import TaskError
+from protocol.wire.messages import Generate, Heartbeat
+from protocol.wire.sampling import SamplingParams
+from tests.gateway.dispatching import dispatcher, done, places, started, task
+
+N_WORKERS = 200
+FEW = 40
+
+
+@contextmanager
+def touched(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Collect the keys of the workers of which anything is read."""
+    seen: set[str] = set()
+    plain = object.__getattribute__
+
+    def read(worker: Worker, name: str) -> object:
+        seen.add(plain(worker, "key"))
+        return plain(worker, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "__getattribute__", read)
+        yield seen
+
+
+def asking(task_id: int, system: int, own: int) -> TaskSpec:
+    """A task with a prompt of its own after one of a few system prompts."""
+    text = f"system {system} " * 100 + f"own {own} " * 100
+    prefix = fingerprint(Generate(prompt=text, params=SamplingParams()), "m")
+    return replace(task(task_id, tenant=f"t{own % 7}"), prefix=prefix)
+
+
+@pytest.fixture
+def pool() -> Dispatcher:
+    """A pool whose workers hold prompts and have a task each, in two slots."""
+    one = dispatcher(*(f"w{i}" for i in range(N_WORKERS)), n_slots=2, queue_size=8)
+    for i in range(N_WORKERS):
+        one.submit(asking(i, i % 3, i), 0.0)
+    return one
+
+
+def test_a_task_is_placed_and_ended_by_a_look_at_a_few(
+    pool: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = Random(1)
+    for i in range(40):
+        first = next(iter(pool.tasks.values()))
+        own = draw.randrange(N_WORKERS)
+        spec = asking(1000 + i, own % 3, own)
+        with touched(monkeypatch) as seen:
+            (placed,) = places(pool.submit(spec, 1.0))
+            pool.ended(first.worker, done(first.task_id), 2.0)
+        assert placed[0] == 1000 + i
+        assert 0 < len(seen) <= FEW
+
+
+def test_a_refusal_looks_at_no_worker(pool: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = itertools.count(1000)
+    while len(pool.queue) < 8:
+        pool.submit(task(next(ids)), 1.0)
+    with touched(monkeypatch) as seen, pytest.raises(TaskError) as caught:
+        pool.submit(task(5000), 1.0)
+    assert caught.value.detail["retry_after_s"] >= 1
+    assert len(seen) <= 2
+
+
+def test_who_asks_other_gateways_for_credits_looks_at_a_few(
+    pool: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in pool.workers:
+        beat = Heartbeat(step=1, busy=0, granted=-1, is_shared=True)
+        pool.worker_shares(key, beat, 1.0)
+    assert places(pool.submit(task(1000), 2.0)) == []
+    with touched(monkeypatch) as seen:
+        asked = pool.demand.crossed(2.0)
+    assert len(asked) == 16
+    assert len(seen) <= FEW
+
+
+def test_the_time_to_retry_counts_the_slots_that_other_gateways_leave() -> None:
+    waits = {}
+    for n_others in (0, 3):
+        pool = dispatcher("a", n_slots=4, queue_size=1)
+        beat = Heartbeat(step=1, busy=0, granted=0, others=n_others, is_shared=True)
+        pool.worker_shares("a", beat, 0.0)
+        for i in range(30):
+            pool.submit(task(i), float(i))
+            pool.started("a", started(i), float(i))
+            pool.ended("a", done(i), float(i) + 8.0)
+        with pytest.raises(TaskError) as caught:
+            for i in range(10):
+                pool.submit(task(100 + i), 50.0)
+        waits[n_others] = caught.value.detail["queue_wait_ms"]
+    assert waits[3] == 4 * waits[0]
+
+
+def test_a_flood_that_is_held_back_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = dispatcher("a", n_slots=8, n_prefetch=0, queue_size=1000)
+    pool.submit(task(1, tenant="light"), 0.0)
+    for i in range(2, 500):
+        pool.submit(task(i, tenant="flood"), 0.0)
+    n_free = pool.router.order.of("m", 0.0).n_free
+    assert n_free > 0, "it leaves slots to the one that asks seldom"
+    calls = []
+    plain = SlotShares.holds_back
+
+    def counted(*args: object) -> bool:
+        calls.append(args)
+        return plain(*args)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(SlotShares, "holds_back", counted)
+    monkeypatch.setattr(pool.placement, "find", lambda *_: pytest.fail("it looked for a place"))
+    pool.submit(task(1000, tenant="flood"), 0.0)
+    assert len(calls) == 1

@@ -1,0 +1,108 @@
+"""Asks the other gateways before a model is unloaded to make room for one of them.
+
+A gateway that has no request of the model answers `yield`, and begins none until it hears how it
+ended; one that has some answers `keep`, and then the model stays. So no model is unloaded under a
+gateway that uses it, and a request needs no leave of the supervisor.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from protocol.process.control import Line, ModelKept, ModelRecall, Order, Verb
+
+Peer = TypeVar("Peer")
+"""The connection of one gateway."""
+
+_LIMIT_S = 10.0
+"""A gateway that has not answered after this time is taken for stuck: it keeps nothing."""
+
+
+class GatewayLines(Protocol[Peer]):
+    """What reaches the gateways: the control channel."""
+
+    @property
+    def gateways(self) -> Sequence[Peer]:
+        """Return the connections that are open."""
+
+    def answer(self, peer: Peer, line: Line) -> None:
+        """Send a line to one gateway."""
+
+    def report(self, line: Line) -> None:
+        """Send a line to all."""
+
+
+@dataclass(slots=True)
+class _OpenRecall(Generic[Peer]):
+    """One model that shall make room."""
+
+    silent: list[Peer]
+    """Gateways that have not answered yet."""
+    until: float
+
+
+class ModelRecalls(Generic[Peer]):
+    """The models that are being asked for, and those that gateways have kept."""
+
+    def __init__(self, control: GatewayLines[Peer]) -> None:
+        self._control = control
+        self._asked: dict[str, _OpenRecall[Peer]] = {}
+        self._keepers: dict[str, list[Peer]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ModelRecalls asked={sorted(self._asked)} kept={sorted(self._keepers)}>"
+
+    @property
+    def deadlines(self) -> list[float]:
+        """Return the times at which `settled` must be called."""
+        return [one.until for one in self._asked.values()]
+
+    def ask(self, model: str, asker: Peer, now: float) -> None:
+        """Ask all gateways but the one that needs its place."""
+        if model in self._asked:
+            self._heard(model, asker)
+            return
+        others = [peer for peer in self._control.gateways if peer is not asker]
+        self._asked[model] = _OpenRecall(others, now + _LIMIT_S)
+        for peer in others:
+            self._control.answer(peer, ModelRecall(model=model))
+
+    def hear(self, order: Order, peer: Peer) -> None:
+        """Take the answer of a gateway, or that it uses a model no more that it kept."""
+        model = order.model
+        if order.verb is Verb.YIELD:
+            self._heard(model, peer)
+        elif order.verb is Verb.KEEP:
+            self._asked.pop(model, None)
+            self._keepers.setdefault(model, []).append(peer)
+            self._control.report(ModelKept(model=model, is_kept=True))
+        elif order.verb is Verb.IDLE:
+            self._free(model, [one for one in self._keepers.get(model, ()) if one is not peer])
+
+    def settled(self, now: float) -> list[str]:
+        """Return the models that nobody keeps: they are to be unloaded."""
+        gateways = self._control.gateways
+        for model, keepers in list(self._keepers.items()):
+            self._free(model, [one for one in keepers if one in gateways])
+        for one in self._asked.values():
+            one.silent = [peer for peer in one.silent if peer in gateways]
+        found = [name for name, one in self._asked.items() if not one.silent or one.until <= now]
+        for model in found:
+            self.forget(model)
+        return found
+
+    def forget(self, model: str) -> None:
+        """Note that a model is unloaded, whoever has kept it."""
+        self._asked.pop(model, None)
+        self._keepers.pop(model, None)
+
+    def _heard(self, model: str, peer: Peer) -> None:
+        if (one := self._asked.get(model)) is not None:
+            one.silent = [other for other in one.silent if other is not peer]
+
+    def _free(self, model: str, keepers: list[Peer]) -> None:
+        """Note who still keeps a model; tell all gateways if nobody does."""
+        if keepers:
+            self._keepers[model] = keepers
+        elif self._keepers.pop(model, None) is not None:
+            self._control.report(ModelKept(model=model, is_kept=False))
