@@ -64,8 +64,9 @@ class Catalog:
 
     def config_of(self, entry: Entry) -> PoolConfig:
         """Return the configuration for a model's processes, without API keys."""
-        bind = GatewayConfig(bind=self._pool.gateway.bind)
-        return replace(self._pool, gateway=bind, worker=entry.workers)
+        own = self._pool.gateway
+        dialled = GatewayConfig(bind=own.bind, gateways=own.gateways)
+        return replace(self._pool, gateway=dialled, worker=entry.workers)
 
     def _entries(self, found: Iterable[FoundModel], sections: ini.Sections) -> Iterator[Entry]:
         place = self._pool.gateway.models_preset
