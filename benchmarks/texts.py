@@ -19,7 +19,8 @@ from typing import Any
 
 import orjson
 
-from benchmarks.fleet import SHORT_PROBATION, admin, quantile
+from benchmarks.fleet.changes import SHORT_PROBATION, admin
+from benchmarks.fleet.tally import quantile
 from gateway.bench.client.connection import Client
 from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
 

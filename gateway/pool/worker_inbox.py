@@ -11,12 +11,14 @@ from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDER_ID, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
+from gateway.pool.plausible import implausible
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.task_streams import TaskStreams
 from gateway.pool.watch.events import EventKind, PoolEvents
 from protocol.errors import TaskError
 from protocol.wire import messages as m
 from protocol.wire.cached import Cached
+from protocol.wire.codec import ProtocolError
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
 from protocol.wire.sharing import Recall, Returned, SettingsTold
 
@@ -75,6 +77,11 @@ class WorkerInbox:
             "worker joined", extra={"worker": peer.name, "model": peer.model, "epoch": peer.epoch}
         )
 
+    def expects(self, peer: WorkerConnection) -> bool:
+        """Whether a worker has a task, so that its answer may be large."""
+        worker = self._dispatcher.workers.get(peer.key)
+        return worker is not None and bool(worker.tasks or worker.forsaken)
+
     def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
         """Move or fail the tasks of a connection that is lost."""
         self._settings.left(peer.key)
@@ -131,7 +138,10 @@ class WorkerInbox:
         self._metrics.fault(place)
 
     def received(self, peer: WorkerConnection, items: Sequence[FrameItem], now: float) -> None:
-        """Take the messages of one frame: mostly one delta for each busy slot."""
+        """Take the messages of one frame: mostly one delta for each busy slot.
+
+        Raises `ProtocolError` for a report that cannot be; the rest of the frame is not looked at.
+        """
         streams, key = self._streams.by_id, peer.key
         for item in items:
             try:
@@ -150,7 +160,10 @@ class WorkerInbox:
                         if not task.is_read:
                             self._performer.perform(self._dispatcher.prompt_read(key, lease, now))
                 else:
+                    _check(item)
                     self._receive(peer, item, now)
+            except ProtocolError:
+                raise
             except Exception:
                 self._blame(peer, item)
 
@@ -275,3 +288,10 @@ class WorkerInbox:
         stream = self._streams.by_id.get(task_id)
         if stream is not None and stream.task.worker == peer.key:
             self._performer.break_task(task_id)
+
+
+def _check(item: FrameItem) -> None:
+    """Refuse a report that cannot be; raises `ProtocolError`."""
+    told = item.payload if isinstance(item, Envelope) else item
+    if what := implausible(told):
+        raise ProtocolError(f"{type(told).__name__}: {what} cannot be")

@@ -57,6 +57,10 @@ class SoakLoad:
     def __repr__(self) -> str:
         return f"<SoakLoad {len(self.heard)} heard, {self.n_pieces} pieces>"
 
+    def right_answer(self, request: SoakRequest) -> Mapping[str, str]:
+        """Return what the unbroken run has answered."""
+        return self._answers[request.name]
+
     def start(self, seed: int) -> None:
         """Begin; each client asks the requests in an order of its own."""
         for number in range(self.n_clients):

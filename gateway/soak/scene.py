@@ -192,7 +192,7 @@ async def _gate(shape: PoolShape, folder: Path) -> tuple[TcpGate | None, dict[st
         with socket.create_server(("127.0.0.1", 0)) as free:
             bind_port = int(free.getsockname()[1])
         for role, name in (("gateway", "gateway"), ("worker", "far")):
-            await _make_keys(folder / "keys", role, name)
+            await make_keys(folder / "keys", role, name)
         gate = TcpGate(GateAddress(port=bind_port))
         return gate, {"{bind_port}": bind_port, "{gate_port}": (await gate.open()).port}
     target = GateAddress(path=f"{folder}/run/workers.sock")
@@ -201,7 +201,7 @@ async def _gate(shape: PoolShape, folder: Path) -> tuple[TcpGate | None, dict[st
     return gate, {}
 
 
-async def _make_keys(folder: Path, role: str, name: str) -> None:
+async def make_keys(folder: Path, role: str, name: str) -> None:
     """Run `llamapool keygen`."""
     command = "from worker.keygen import keygen; keygen()"
     process = await asyncio.create_subprocess_exec(

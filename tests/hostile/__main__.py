@@ -46,7 +46,7 @@ def _run(pool: TargetPool, chosen: argparse.Namespace) -> int:
         for group in chosen.groups or [*GROUPS, WIRE]:
             start_s = time.monotonic()
             if group == WIRE:
-                n_sent += (n := attack_wire(pool.socket, "w-1"))
+                n_sent += (n := attack_wire(f"ipc://{pool.socket}", "w-1"))
                 print(f"{group}: {n} connections in {time.monotonic() - start_s:.0f} s")
             else:
                 cases = [one for one in GROUPS[group](target) if chosen.only in str(one)]

@@ -67,7 +67,7 @@ def test_group_does_no_harm(attacked: Attacked, group: str) -> None:
 
 
 def test_frames_of_strangers_do_no_harm(attacked: Attacked) -> None:
-    assert attack_wire(attacked.pool.socket, "w-1") > 50
+    assert attack_wire(f"ipc://{attacked.pool.socket}", "w-1") > 50
     assert harm_in_log(attacked.pool) == []
     check_neighbours(attacked)
 

@@ -1,8 +1,7 @@
 """Frames that no worker of ours sends, from a peer that may open the workers' socket."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -100,15 +99,21 @@ _MESSAGES: list[tuple[Any, ...]] = [
 ]
 
 
-def attack_wire(socket: Path, worker: str) -> int:
-    """Send every case over a connection of its own; return how many there were."""
+def attack_wire(
+    endpoint: str, worker: str, prepare: "Callable[[zmq.Socket[bytes]], None]" = lambda _: None
+) -> int:
+    """Send every case over a connection of its own; return how many there were.
+
+    `prepare` sets further options of each socket, such as keys.
+    """
     cases = wire_cases(worker)
     with zmq.Context() as context:
         for case in cases:
             dealer = context.socket(zmq.DEALER)
             dealer.setsockopt(zmq.IDENTITY, case.identity)
             dealer.setsockopt(zmq.LINGER, 500)
-            dealer.connect(f"ipc://{socket}")
+            prepare(dealer)
+            dealer.connect(endpoint)
             for parts in case.sent:
                 dealer.send_multipart(list(parts))
             dealer.poll(50)  # an answer, if there is one, is for reading only

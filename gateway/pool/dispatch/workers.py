@@ -141,7 +141,8 @@ class Worker:
     @property
     def n_credits(self) -> int:
         """Tasks that this gateway may have there at once: all that fit, if it is alone."""
-        return self.n_slots + self.n_prefetch + self.granted - self.returned
+        n_all = self.n_slots + self.n_prefetch
+        return min(n_all, n_all + self.granted - self.returned)
 
     @property
     def has_credit(self) -> bool:

@@ -136,16 +136,33 @@ class PeerAccess:
             return True
         is_blocked = self._offences.note(who, now)
         if is_blocked:
-            known = self._keys.get(who)
-            logger.error(
-                "peer blocked",
-                extra={
-                    "identity": known.path.name if known is not None else who,
-                    "cause": "it has sent too much that is no frame",
-                    "retry_s": BLOCKED_S,
-                },
-            )
+            self._tell_blocked(who, "it has sent too much that is no frame")
         return is_blocked
+
+    def knocked(self, who: str, now: float) -> bool:
+        """Count a frame of a connection that was not taken in; tell whether to hang up."""
+        if self._offences.is_blocked(who, now):
+            return True
+        is_blocked = self._offences.knock(who, now)
+        if is_blocked:
+            self._tell_blocked(who, "it connects over and over")
+        return is_blocked
+
+    def block(self, who: str, cause: str, now: float) -> None:
+        """Block a peer for what it does."""
+        self._offences.block(who, now)
+        self._tell_blocked(who, cause)
+
+    def _tell_blocked(self, who: str, cause: str) -> None:
+        known = self._keys.get(who)
+        logger.error(
+            "peer blocked",
+            extra={
+                "identity": known.path.name if known is not None else who[:64],
+                "cause": cause,
+                "retry_s": BLOCKED_S,
+            },
+        )
 
     def refresh(self, now: float) -> bool:
         """Read the keys again if they have changed; tell whether they had since the last call."""

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _SILENT_BEATS = 5
 _SILENT_MIN_S = 3.0
+_UNASKED_BYTES = 8 * 1024 * 1024
+"""What a worker may say at once that has no task here: its card, its settings, its cache."""
 _RESET = codec.encode(-1, [Ping()])
 """A frame out of sequence, upon which a living worker connects anew."""
 
@@ -121,6 +123,10 @@ class WorkerConnections:
             try:
                 if reason := peer.doubt(now, limit_s):
                     self._break(peer, reason)
+                elif reason := peer.flood(now):
+                    self._access.block(_who(peer.identity, peer.curve_key), reason, now)
+                    self._break(peer, reason)
+                    self._cut(peer.socket)
             except Exception:
                 self._owner.failed("sweep")
 
@@ -153,36 +159,45 @@ class WorkerConnections:
         now = self._now()
         peer = self._peers.get(identity)
         key = key_of(part) if self._socket.has_tcp else ""
-        if peer is None:
-            self._socket.introduce(part)
-            if not self._access.admits(key, now):
-                self._owner.dropped(1)
-                return
-            if self._reception.keep(identity, part):
-                return
-        elif peer.curve_key != key:  # it has taken over the identity of a connection that ended
-            self._owner.dropped(1)
+        if peer is not None and peer.curve_key != key:
+            self._owner.dropped(1)  # it has taken over the identity of a connection that ended
+            return
+        if peer is None and not self._may_speak(identity, part, key, now):
             return
         try:
+            if len(part) > _UNASKED_BYTES and (peer is None or not self._owner.expects(peer)):
+                raise codec.ProtocolError(f"{len(part)} bytes from a worker without a task")
             frame = codec.decode(part.bytes)
+            if peer is None:
+                self._greet(identity, frame, part, key)
+                return
+            if frame.seq != peer.expected:
+                reason = f"skipped from frame {peer.expected} to {frame.seq}"
+                self._break(peer, reason, died=False)
+                return
+            peer.expected += 1
+            peer.seen_at = now
+            if peer.is_contested:
+                self._reception.settle(peer.name, now)
+                peer.is_contested = self._reception.has_waiting
+            self._owner.received(peer, frame.messages, now)
         except codec.ProtocolError as error:
-            self._give_up(peer, identity, part, key, error)
+            self._give_up(self._peers.get(identity), identity, part, key, error)
             return
-        if peer is None:
-            self._greet(identity, frame, part, key)
-            return
-        if frame.seq != peer.expected:
-            reason = f"skipped from frame {peer.expected} to {frame.seq}"
-            self._break(peer, reason, died=False)
-            return
-        peer.expected += 1
-        peer.seen_at = now
-        if peer.is_contested:
-            self._reception.settle(peer.name, now)
-            peer.is_contested = self._reception.has_waiting
-        self._owner.received(peer, frame.messages, now)
         if frame.messages and isinstance(bye := frame.messages[-1], Bye):
             self._lose(peer, f"said bye: {bye.reason}", died=bye.is_failure)
+
+    def _may_speak(self, identity: bytes, part: zmq.Frame, key: str, now: float) -> bool:
+        """Whether to read a frame of a connection that was not taken in, or has been given up."""
+        self._socket.introduce(part)
+        if not self._access.admits(key, now):
+            self._owner.dropped(1)
+            return False
+        if self._access.knocked(_who(identity, key), now):
+            self._owner.dropped(1)
+            self._cut(socket_of(part))
+            return False
+        return not self._reception.keep(identity, part)
 
     def _give_up(
         self,
@@ -205,8 +220,7 @@ class WorkerConnections:
         )
         if peer is not None:
             self._break(peer, "sent what is no frame")
-        name = identity.decode(errors="replace").partition(":")[0]
-        if self._access.offended(key or name, self._now()):
+        if self._access.offended(_who(identity, key), self._now()):
             self._cut(socket_of(part))
 
     def _greet(self, identity: bytes, frame: codec.Frame, part: zmq.Frame, curve: str) -> None:
@@ -252,6 +266,7 @@ class WorkerConnections:
             seen_at=now,
             moved_at=now,
             is_contested=self._reception.has_waiting,
+            counted_at=now,
         )
         self._peers[identity] = peer
         self._owner.joined(peer)
@@ -307,3 +322,8 @@ class WorkerConnections:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _who(identity: bytes, key: str) -> str:
+    """Return whom to block for a frame: its key, or without one the name that it gives itself."""
+    return key or identity.decode(errors="replace").partition(":")[0]

@@ -1,19 +1,24 @@
-"""Peers that write nonsense again and again: blocked for a while. Pure."""
+"""Peers that send nonsense, or far too much: blocked for a while. Pure."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 _LIMIT = 10
+_MOST_KNOCKS = 2000
+"""A worker that was given up may send some hundred frames before it hears of it."""
 _WINDOW_S = 60.0
 BLOCKED_S = 60.0
 _MAX_PEERS = 1024
 """Peers remembered; the one whose last offence is oldest is forgotten first."""
 
+_Times = OrderedDict[str, deque[float]]
+
 
 class Offences:
-    """Times of unreadable frames, by the key or name of who sent them."""
+    """Times of unreadable and of uninvited frames, by the key or name of who sent them."""
 
     def __init__(self) -> None:
-        self._times: OrderedDict[str, list[float]] = OrderedDict()
+        self._times: _Times = OrderedDict()
+        self._knocks: _Times = OrderedDict()
         self._blocked_until: OrderedDict[str, float] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -21,17 +26,18 @@ class Offences:
 
     def note(self, who: str, now: float) -> bool:
         """Count one more offence; tell whether it is the one that blocks."""
-        times = [one for one in self._times.pop(who, []) if one > now - _WINDOW_S]
-        times.append(now)
-        if len(times) >= _LIMIT:
-            self._blocked_until[who] = now + BLOCKED_S
-            if len(self._blocked_until) > _MAX_PEERS:
-                self._blocked_until.popitem(last=False)
-            return True
-        self._times[who] = times
-        if len(self._times) > _MAX_PEERS:
-            self._times.popitem(last=False)
-        return False
+        return self._count(self._times, who, now, _LIMIT)
+
+    def knock(self, who: str, now: float) -> bool:
+        """Count a frame of a connection that was not taken in; tell whether it is one too many."""
+        return self._count(self._knocks, who, now, _MOST_KNOCKS)
+
+    def block(self, who: str, now: float) -> None:
+        """Block a peer from now on."""
+        self._blocked_until[who] = now + BLOCKED_S
+        self._blocked_until.move_to_end(who)
+        if len(self._blocked_until) > _MAX_PEERS:
+            self._blocked_until.popitem(last=False)
 
     def is_blocked(self, who: str, now: float) -> bool:
         """Whether a peer may not connect now."""
@@ -40,3 +46,17 @@ class Offences:
             del self._blocked_until[who]
             until = None
         return until is not None
+
+    def _count(self, found: _Times, who: str, now: float, limit: int) -> bool:
+        times = found.pop(who, None)
+        times = times if times is not None else deque()
+        while times and times[0] <= now - _WINDOW_S:
+            times.popleft()
+        times.append(now)
+        if len(times) >= limit:
+            self.block(who, now)
+            return True
+        found[who] = times
+        if len(found) > _MAX_PEERS:
+            found.popitem(last=False)
+        return False

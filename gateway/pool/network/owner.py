@@ -15,7 +15,10 @@ class Owner(Protocol):
         """Take in a worker that said `Hello`."""
 
     def received(self, peer: WorkerConnection, items: Sequence[FrameItem], now: float) -> None:
-        """Take the messages of one frame."""
+        """Take the messages of one frame; raises `ProtocolError` for what no worker sends."""
+
+    def expects(self, peer: WorkerConnection) -> bool:
+        """Whether a worker has a task, so that its answer may be large."""
 
     def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
         """Act on a lost connection."""

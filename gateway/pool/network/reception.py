@@ -63,7 +63,7 @@ class Reception:
 
     def keep(self, identity: bytes, frame: zmq.Frame) -> bool:
         """Keep a frame of a worker that waits; false if it does not wait."""
-        return self._rivals.keep(identity, frame)
+        return self._rivals.keep(identity, frame, len(frame))
 
     def settle(self, name: str, now: float) -> None:
         """Refuse those that wait for a name whose owner has just sent something."""

@@ -14,6 +14,8 @@ F = TypeVar("F")
 _MAX_RIVALS = 64
 _MAX_FRAMES = 1024
 """Frames kept of a waiting worker, which loads its model meanwhile."""
+_MAX_BYTES = 16 * 1024 * 1024
+"""Their size; the next one is dropped, and the worker connects anew."""
 
 
 @dataclass(slots=True)
@@ -25,6 +27,7 @@ class Rival(Generic[F]):
     since: float
     frames: list[F] = field(default_factory=list)
     """What it has sent, to be taken in once it has the name."""
+    n_bytes: int = 0
 
 
 class Rivals(Generic[F]):
@@ -48,12 +51,15 @@ class Rivals(Generic[F]):
             return None
         return self._waiting.pop(next(iter(self._waiting)))
 
-    def keep(self, identity: bytes, frame: F) -> bool:
-        """Keep a frame of a waiting connection; false if it does not wait."""
+    def keep(self, identity: bytes, frame: F, size: int = 0) -> bool:
+        """Keep a frame of so many bytes of a waiting connection; false if it does not wait."""
         rival = self._waiting.get(identity)
-        if rival is not None and len(rival.frames) < _MAX_FRAMES:
+        if rival is None:
+            return False
+        rival.n_bytes += size
+        if len(rival.frames) < _MAX_FRAMES and rival.n_bytes <= _MAX_BYTES:
             rival.frames.append(frame)
-        return rival is not None
+        return True
 
     def refused(self, name: str, now: float) -> list[Rival[F]]:
         """Take out those whose name stays taken: its owner has just sent a frame."""

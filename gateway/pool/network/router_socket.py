@@ -25,6 +25,8 @@ _BURST = 256
 """Frames or events read in one turn of the loop, so that a flood cannot starve HTTP."""
 _BURST_S = 0.003
 """Time for which frames are read in one turn: as much again goes into writing what they bring."""
+_DRAINING_S = 0.1
+"""How long all frames are read that are here. Peers take turns, so each has been heard by then."""
 
 
 class RouterSocket:
@@ -150,8 +152,9 @@ class RouterSocket:
         return True
 
     def drain_all(self) -> None:
-        """Hand out every frame that is here."""
-        while self._socket is not None and self._has_input():
+        """Hand out every frame that is here; of a flood that does not end, the beginning."""
+        until = time.monotonic() + _DRAINING_S
+        while self._socket is not None and self._has_input() and time.monotonic() < until:
             self.drain()
 
     def drain(self) -> None:

@@ -8,6 +8,8 @@ from protocol.wire.messages import FrameItem, Heartbeat
 
 _STALL_FACTOR, _STALL_MORE_S = 1.5, 5.0
 """A worker whose engine is stuck ends itself after `stall_s`; the gateway waits longer."""
+_FLOOD_PER_S, _FLOOD_S = 20_000, 2.0
+"""Frames that no worker sends, which sends one for each step of its engine."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +35,9 @@ class WorkerConnection:
     stall_s: float = math.inf
     """How long its engine may be busy without a step before the connection is given up."""
     expected: int = 1
+    counted: int = 1
+    """What `expected` was when `flood` last looked, at `counted_at`."""
+    counted_at: float = 0.0
     sent: int = 0
     outbox: list[FrameItem] = field(default_factory=list)
 
@@ -49,3 +54,11 @@ class WorkerConnection:
         if now - self.moved_at > self.stall_s:
             return f"is stuck: busy in step {self.step} for {now - self.moved_at:.1f} s"
         return ""
+
+    def flood(self, now: float) -> str:
+        """Return what is wrong if it sends far more frames than an engine can make steps."""
+        passed_s, n = now - self.counted_at, self.expected - self.counted
+        if passed_s < _FLOOD_S:
+            return ""
+        self.counted_at, self.counted = now, self.expected
+        return f"sent {n} frames in {passed_s:.0f} s" if n > _FLOOD_PER_S * passed_s else ""

@@ -21,8 +21,12 @@ logger = logging.getLogger(__name__)
 
 _HEARING_S = 0.05
 """Maximum time that a turn reads frames of a gateway; the rest is read in the next turn."""
+_LEAST_BEAT_S, _LONGEST_BEAT_S = 0.01, 3600.0
+"""What a gateway may want between two heartbeats; configured is 0.05 s at least."""
 _RECALL_LIMIT_S = 10.0
 """A gateway that has not answered a recall after this time is taken for stuck."""
+_MOST_SESSIONS = 64
+"""Gateways and their successors. Each holds descriptors; one that names ever more gets no more."""
 _NO_CREDIT = TaskError(
     ErrorCode.UNAVAILABLE, "the gateway has sent this worker more tasks than it has credits for"
 )
@@ -148,6 +152,8 @@ class Inbound:
             raise ProtocolError(
                 f"the gateway speaks version {message.wire_version}, this worker {WIRE_VERSION}"
             )
+        if not _LEAST_BEAT_S <= message.heartbeat_s <= _LONGEST_BEAT_S:
+            raise ProtocolError(f"a heartbeat every {message.heartbeat_s} s is not possible")
         twin = self._sessions.twin(session, message.gateway)
         if twin is not None:
             logger.info("gateway known", extra={"action": "its second connection is closed"})
@@ -163,9 +169,12 @@ class Inbound:
 
     def _succeed(self, session: GatewaySession) -> None:
         """Dial the process that takes the endpoint of a gateway over."""
-        if not session.is_retired:
-            self.dial(self._sessions.add_successor(session))
-            self._sessions.grants.retire(session.number)
+        if session.is_retired:
+            return
+        if len(self._sessions) >= _MOST_SESSIONS:
+            raise ProtocolError(f"more than {_MOST_SESSIONS} gateways follow one another")
+        self.dial(self._sessions.add_successor(session))
+        self._sessions.grants.retire(session.number)
 
     def _stay(self, session: GatewaySession) -> None:
         """Go on with a gateway as if it had named no successor."""

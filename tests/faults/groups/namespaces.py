@@ -14,7 +14,7 @@ from gateway.soak.network_faults import rejoined
 from gateway.soak.requests import FAKE_TEMPLATE
 from gateway.soak.scene import PoolShape, Scene
 from tests.faults.case import FaultCase, Inject
-from tests.faults.network import FAR_TCP
+from tests.faults.groups.network import FAR_TCP
 
 HAS_NAMESPACES = os.geteuid() == 0 and shutil.which("ip") is not None
 

@@ -71,7 +71,7 @@ def flips(n: int) -> Inject:
 async def strangers(scene: Scene) -> None:
     """Send the workers' socket what no worker sends, also in a living worker's name."""
     path = scene.pool.folder / "run" / "workers.sock"
-    await asyncio.to_thread(attack_wire, path, "w")
+    await asyncio.to_thread(attack_wire, f"ipc://{path}", "w")
     longest = max(map(len, scene.pool.lines))
     scene.expect(longest < 20_000, f"a line of the log has {longest} characters")
 

@@ -1,0 +1,128 @@
+"""Numbers that a worker may send: what has the right type and still cannot be. Pure.
+
+The wire checks types. A worker whose host was taken over may send a count of -5 or of 2**63, which
+would reach the tenants' charges, the usage log and the map of slots. So its reports are looked at
+before they count; the pieces of an answer, which come with every token, are checked where they are
+used.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from protocol.wire.facts import ModelCard, Stats, Timings, Usage
+from protocol.wire.messages import (
+    Done,
+    Heartbeat,
+    Message,
+    PromptRead,
+    Ready,
+    Started,
+    TaskMessage,
+    Terminal,
+)
+from protocol.wire.sharing import Recall, SettingsTold
+from protocol.wire.side_tasks import Embedded, Reranked
+
+MOST_TOKENS = 1 << 31
+"""No task has as many."""
+_MOST = 1 << 53
+"""Counters of a worker's whole life stay below; so do all that a float can count."""
+MOST_SLOTS = 1 << 16
+_MOST_CREDITS = 1 << 20
+_LONGEST_NAME = 255
+_MOST_NAMES = 256
+_CARD_COUNTS = ("n_ctx", "n_ctx_total", "n_ctx_train", "n_vocab", "longest_piece", "n_embd")
+_STATS, _TIMINGS, _USAGE = (
+    tuple(field.name for field in fields(kind)) for kind in (Stats, Timings, Usage)
+)
+_CARD_SIZES = ("n_params", "size", "n_lora", "n_embd_out")
+
+
+def implausible(message: Message | TaskMessage) -> str:
+    """Say which number of a message cannot be; empty if all is well."""
+    look = _LOOKS.get(type(message))
+    if look is None:
+        return _cost(message) if isinstance(message, Terminal) else ""
+    return look(message)
+
+
+def _heartbeat(beat: Heartbeat) -> str:
+    for name in ("granted", "others"):
+        if why := _credits(name, getattr(beat, name)):
+            return why
+    if not (0 < beat.stall_s < math.inf):
+        return "stall_s"
+    return _all(beat.stats)
+
+
+def _started(message: Started) -> str:
+    counts = _counts(message, ("n_prompt", "n_cached", "n_reread"))
+    return counts or ("" if -1 <= message.slot < MOST_SLOTS else "slot")
+
+
+def _done(message: Done) -> str:
+    counts = _counts(message, ("n_prompt", "n_cached", "n_predicted", "n_past"))
+    return counts or _all(message.timings) or _cost(message)
+
+
+def _vectors(message: Embedded | Reranked) -> str:
+    n_tokens = message.n_tokens
+    every = (n_tokens,) if isinstance(n_tokens, int) else n_tokens
+    return _cost(message) if all(0 <= n < MOST_TOKENS for n in every) else "n_tokens"
+
+
+def _settings(message: SettingsTold) -> str:
+    versions = (message.scales_version, message.system_version)
+    return "" if all(0 <= n < _MOST for n, _ in versions) else "a version"
+
+
+def _card(card: ModelCard) -> str:
+    names = (card.name, *card.aliases)
+    if len(names) > _MOST_NAMES or len(card.tags) > _MOST_NAMES:
+        return "aliases"
+    if not all(0 < len(one) <= _LONGEST_NAME for one in names):
+        return "name"
+    if not 0 <= card.n_slots <= MOST_SLOTS or not 0 <= card.n_prefetch <= MOST_SLOTS:
+        return "n_slots"
+    sizes = next((name for name in _CARD_SIZES if not 0 <= getattr(card, name) < _MOST), "")
+    return sizes or _counts(card, _CARD_COUNTS)
+
+
+def _cost(message: Terminal) -> str:
+    return _counts(message.usage, _USAGE)
+
+
+def _credits(name: str, n: int) -> str:
+    return "" if -_MOST_CREDITS < n < _MOST_CREDITS else name
+
+
+def _counts(message: Any, names: tuple[str, ...]) -> str:
+    for name in names:
+        if not 0 <= getattr(message, name) < MOST_TOKENS:
+            return name
+    return ""
+
+
+def _all(values: Stats | Timings) -> str:
+    """Look at every number: none is negative, endless or absurd."""
+    for name in _STATS if isinstance(values, Stats) else _TIMINGS:
+        value = getattr(values, name)
+        every = value if isinstance(value, tuple) else (value,)
+        if len(every) > MOST_SLOTS or not all(0 <= one < _MOST for one in every):
+            return name
+    return ""
+
+
+_LOOKS: dict[type, Callable[[Any], str]] = {
+    Heartbeat: _heartbeat,
+    Started: _started,
+    PromptRead: lambda told: _counts(told, ("n_read", "n_cached")),
+    Done: _done,
+    Embedded: _vectors,
+    Reranked: _vectors,
+    Ready: lambda told: _credits("granted", told.granted) or _card(told.card),
+    Recall: lambda told: _credits("n", told.n),
+    SettingsTold: _settings,
+}

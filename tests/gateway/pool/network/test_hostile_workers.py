@@ -1,0 +1,190 @@
+"""Peers with a worker's key that send what no worker sends: the pool goes on, and blocks them."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.pool.dispatch.workers import Worker
+from gateway.pool.network import access, connections, router_socket, worker_connection
+from gateway.pool.network.offences import Offences
+from gateway.pool.network.rivals import Rivals
+from gateway.pool.plausible import implausible
+from protocol.errors import ErrorCode
+from protocol.wire import codec, facts
+from protocol.wire import messages as m
+from protocol.wire.sharing import Recall, SettingsTold
+from protocol.wire.side_tasks import Embedded
+from tests.fakes.worker import FakeWorker
+from tests.gateway.pool.network.fleet import Fleet
+from tests.gateway.rig import text_of
+from tests.hostile.thief import CARDS
+
+HUGE = (1 << 63) - 1
+CARD = facts.ModelCard(name="m", path="", n_slots=2, n_ctx=64, n_ctx_total=128)
+
+
+@pytest.fixture(autouse=True)
+def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_LOOK_S", 0.0)
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with Fleet(tmp_path) as one:
+        yield one
+
+
+async def answers(fleet: Fleet) -> None:
+    assert await text_of(fleet.generate("a b")) == "a b"
+
+
+@pytest.mark.parametrize("changed", CARDS)
+def test_no_model_has_such_a_card(changed: dict[str, Any]) -> None:
+    card = replace(CARD, **changed)
+    assert implausible(m.Ready(card=card))
+    assert not implausible(m.Ready(card=CARD, granted=-3))
+
+
+IMPLAUSIBLE = [
+    m.Heartbeat(step=1, busy=0, granted=HUGE),
+    m.Heartbeat(step=1, busy=0, others=-HUGE),
+    m.Heartbeat(step=1, busy=0, stall_s=math.nan),
+    m.Heartbeat(step=1, busy=0, stats=facts.Stats(n_prompt=-1)),
+    m.Heartbeat(step=1, busy=0, stats=facts.Stats(step_s=math.inf)),
+    m.Heartbeat(step=1, busy=0, stats=facts.Stats(accepted_at=(1,) * 100_000)),
+    m.Started(slot=HUGE, n_prompt=1),
+    m.Started(slot=0, n_prompt=-1),
+    m.PromptRead(n_read=HUGE),
+    m.Done(finish=m.Finish.EOS, n_predicted=HUGE),
+    m.Done(finish=m.Finish.EOS, timings=facts.Timings(prompt_ms=math.nan)),
+    m.Done(finish=m.Finish.EOS, usage=facts.Usage(n_read=-5)),
+    m.Failed(code=ErrorCode.INTERNAL, message="", usage=facts.Usage(n_predicted=HUGE)),
+    Embedded(vectors=(b"",), n_embd=1, n_tokens=(HUGE,)),
+    Recall(n=HUGE),
+    SettingsTold(system_version=(HUGE, "z")),
+]
+
+
+@pytest.mark.parametrize("message", IMPLAUSIBLE, ids=lambda one: type(one).__name__)
+def test_such_numbers_cannot_be(message: m.Message | m.TaskMessage) -> None:
+    assert implausible(message)
+
+
+def test_what_workers_say_can_be() -> None:
+    for message in (
+        m.Heartbeat(step=0, busy=0, granted=-9),
+        m.Started(slot=-1, n_prompt=0),
+        m.Done(finish=m.Finish.NONE),
+        m.Ping(),
+    ):
+        assert not implausible(message)
+
+
+async def test_a_report_that_cannot_be_costs_the_connection(fleet: Fleet) -> None:
+    async with (
+        fleet.worker(fleet.keys("good"), "good"),
+        fleet.worker(fleet.keys("bad"), "bad") as b,
+    ):
+        await fleet.until(2)
+        await b.send(m.Heartbeat(step=1, busy=0, granted=HUGE))
+        await fleet.logged("Heartbeat: granted cannot be")
+        await fleet.logged("worker lost worker=bad")
+        await answers(fleet)
+
+
+def test_no_worker_is_sent_more_than_its_card_says() -> None:
+    worker = Worker("w:1:0.0", "w", "m")
+    worker.card = CARD
+    worker.share(m.Heartbeat(step=1, busy=0, granted=1000))
+    assert worker.n_credits == CARD.n_slots
+    worker.share(m.Heartbeat(step=1, busy=0, granted=-1))
+    assert worker.n_credits == CARD.n_slots - 1
+
+
+async def test_a_large_frame_of_a_worker_without_tasks_is_not_read(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_UNASKED_BYTES", 10_000)
+    async with (
+        fleet.worker(fleet.keys("good"), "good"),
+        fleet.worker(fleet.keys("bad"), "bad") as b,
+    ):
+        await fleet.until(2)
+        await b.send_raw(b"\x92\x01\x91\x92\xa4ping\x81\xa1a\xdc\x40\x00" + bytes(0x4000))
+        await fleet.logged("bytes from a worker without a task")
+        await fleet.logged("worker lost worker=bad")
+        await answers(fleet)
+
+
+async def test_who_greets_without_end_is_blocked(fleet: Fleet) -> None:
+    hello = codec.encode(0, [m.Hello(worker="bad", epoch=1, pid=1, model="x")])
+    async with fleet.worker(fleet.keys("good"), "good"):
+        async with fleet.worker(fleet.keys("bad"), "bad") as bad:
+            await fleet.until(2)
+            flood = asyncio.create_task(without_end(bad, hello))
+            await fleet.logged("peer blocked identity=bad.pub")
+            flood.cancel()
+        await fleet.until(1)
+        await answers(fleet)
+
+
+async def test_who_sends_more_than_any_engine_is_blocked(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_connection, "_FLOOD_PER_S", 50)
+    monkeypatch.setattr(worker_connection, "_FLOOD_S", 0.1)
+    async with fleet.worker(fleet.keys("good"), "good"):
+        async with fleet.worker(fleet.keys("bad"), "bad") as bad:
+            await fleet.until(2)
+            flood = asyncio.create_task(pings(bad))
+            await fleet.logged("peer blocked identity=bad.pub")
+            flood.cancel()
+        await fleet.until(1)
+        await answers(fleet)
+
+
+async def without_end(fake: FakeWorker, data: bytes) -> None:
+    while True:
+        for _ in range(100):
+            await fake.send_raw(data)
+        await asyncio.sleep(0)
+
+
+async def pings(fake: FakeWorker) -> None:
+    while True:
+        for _ in range(20):
+            await fake.send(m.Ping())
+        await asyncio.sleep(0.01)
+
+
+async def test_reading_all_ends_although_more_comes(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood faster than its reader must not hold the loop."""
+    monkeypatch.setattr(router_socket, "_DRAINING_S", 0.05)
+    socket = fleet.pool._transport.connections._socket
+    monkeypatch.setattr(socket, "_has_input", lambda: True)
+    monkeypatch.setattr(socket, "drain", lambda: None)
+    socket.drain_all()
+
+
+def test_frames_of_a_waiting_worker_have_a_bound() -> None:
+    rivals: Rivals[bytes] = Rivals(1.0)
+    rivals.wait(b"x", "x", b"hello", 0.0)
+    for _ in range(10):
+        assert rivals.keep(b"x", b"frame", 4 << 20)
+    heir = rivals.heir("x")
+    assert heir is not None and len(heir.frames) == 5
+
+
+def test_knocks_are_counted_by_the_minute() -> None:
+    offences = Offences()
+    assert not any(offences.knock("a", 0.01 * n) for n in range(1999))
+    assert offences.knock("a", 20.0)
+    assert offences.is_blocked("a", 21.0) and not offences.is_blocked("b", 21.0)
+    assert not offences.is_blocked("a", 80.1)
