@@ -129,3 +129,52 @@ def test_the_first_configuration_can_be_read() -> None:
     pool = load(SYSTEMD / "pool.toml")
     assert [worker.name for worker in pool.worker] == ["chat-1"]
     assert pool.gateway.metrics
+
+
+DROP_INS = {path.stem: path for path in (SYSTEMD / "tcp").glob("*.conf")}
+
+
+def with_drop_ins(folder: Path) -> None:
+    """Add the drop-ins for tcp to installed units, as docs/running/fleet.md does."""
+    installed(folder, old=False)
+    for stem, path in DROP_INS.items():
+        target = folder / f"{stem.replace('@', '@small-1')}.service.d"
+        target.mkdir()
+        text = path.read_text().replace("@BINDIR@/llamapool", "/bin/true")
+        (target / "tcp.conf").write_text(text)
+
+
+def test_each_drop_in_has_its_unit_and_its_credentials() -> None:
+    assert DROP_INS.keys() == {"llamapool-gateway", "llamapool-worker@"}
+    for stem, path in DROP_INS.items():
+        text, own = path.read_text(), (SYSTEMD / f"{stem}.service").read_text()
+        given = {one.partition(":")[0] for one in re.findall(r"^LoadCredential=(.*)$", text, re.M)}
+        assert given == set(re.findall(r"%d/(\S+)", text))
+        # What is emptied first is replaced, and not one command more than the unit's.
+        assert text.count("ExecStart=") == 2 and "ExecStart=\n" in text
+        (start,) = re.findall(r"^ExecStart=(\S.*)$", text, re.M)
+        assert re.findall(r"^ExecStart=(\S.*)$", own, re.M)[0].startswith(start)
+    gateway = DROP_INS["llamapool-gateway"].read_text()
+    assert "worker_keys" not in gateway, "the folder is read itself, for it changes"
+
+
+@needs_systemd
+@pytest.mark.parametrize(
+    ("unit", "threshold"),
+    [("llamapool-gateway.service", 12), ("llamapool-worker@small-1.service", 16)],
+)
+def test_systemd_takes_the_drop_ins_and_the_units_stay_hardened(
+    unit: str, threshold: int, tmp_path: Path
+) -> None:
+    with_drop_ins(tmp_path)
+    told = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    complaints = [line for line in told.stderr.splitlines() if "tcp.conf" in line]
+    assert complaints == [] and told.returncode == 0, told.stderr
+    argv = ["systemd-analyze", "security", "--offline=true", f"--threshold={threshold}"]
+    result = subprocess.run([*argv, tmp_path / unit], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from protocol.config.config import WorkerConfig
-from worker.doctor import gpu, library, packages, probe, system
+from worker.doctor import gpu, keys, library, packages, probe, system
 from worker.doctor.case import Case, write
 from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, ok, warn
@@ -41,6 +41,8 @@ def examine(case: Case) -> Iterator[Finding]:
         (library.CPU, host.cpu, _LIMIT_S),
         (gpu.GPU, host.gpu, _LIMIT_S),
         (system.ZMQ, host.zeromq, _LIMIT_S),
+        (keys.KEYS, host.keys, _LIMIT_S),
+        (keys.LINKS, host.links, _LIMIT_S),
         (system.FILES, host.files, _LIMIT_S),
         (system.SHM, host.shm, _LIMIT_S),
         (system.GROUP, host.group, _LIMIT_S),
@@ -123,6 +125,16 @@ class _HostChecks:
     def zeromq(self) -> Iterator[Finding]:
         asked = self._case.ask("worker.doctor.zeromq")
         yield system.judge_zmq(asked, system.endpoints(self._case.pool))
+
+    def keys(self) -> Iterator[Finding]:
+        yield from keys.gateway_keys(self._case.pool.gateway)
+        for worker in self._case.pool.worker:
+            yield from keys.worker_keys(worker)
+
+    def links(self) -> Iterator[Finding]:
+        yield from keys.bound_links(self._case.pool.gateway)
+        for worker in self._case.pool.worker:
+            yield from keys.dialled_links(worker)
 
     def files(self) -> Iterator[Finding]:
         yield system.judge_files(*probe.limit(resource.RLIMIT_NOFILE))

@@ -41,14 +41,19 @@ class _Http2:
         await self._writer.drain()
 
     def ask(self, body: dict[str, object]) -> int:
-        """Begin a completion; return its stream."""
+        """Ask for a completion; return its stream."""
+        stream, data = self.begin(body)
+        self.http.send_data(stream, data, end_stream=True)
+        return stream
+
+    def begin(self, body: dict[str, object]) -> tuple[int, bytes]:
+        """Send the head of a request; return its stream and its body."""
         stream, data = self.http.get_next_available_stream_id(), orjson.dumps(body)
         head = [(":method", "POST"), (":path", "/completion"), (":scheme", "http")]
         self.http.send_headers(
             stream, [*head, (":authority", "x"), ("content-length", str(len(data)))]
         )
-        self.http.send_data(stream, data, end_stream=True)
-        return stream
+        return stream, data
 
     async def hear(self, *, gives: int = 1 << 20) -> bool:
         """Take what has come, and let the server send so many bytes more; false at the end."""
@@ -116,8 +121,8 @@ async def rapid_resets(scene: Scene) -> None:
         async with _connected(scene) as client:
             with contextlib.suppress(OSError):
                 while n_done < _N_RESETS and client.http.highest_outbound_stream_id < 1900:
-                    opened = [client.ask(_completion(2000)) for _ in range(_N_MEANWHILE)]
-                    for stream in opened:
+                    opened = [client.begin(_completion(2000)) for _ in range(_N_MEANWHILE)]
+                    for stream, _ in opened:
                         client.http.reset_stream(stream)
                     await client.flush()
                     n_done += _N_MEANWHILE
