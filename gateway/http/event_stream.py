@@ -15,8 +15,9 @@ from starlette.types import Send
 from gateway.api.reply import ResponseFormatter
 from gateway.http.body import ClientGone
 from gateway.http.direct_write import DirectWriter
+from gateway.http.route_headers import RouteNotice
 from gateway.http.sse import END, PING
-from gateway.pool.stream import TaskStream
+from gateway.pool.stream import Resumed, TaskStream
 from protocol.wire.messages import Delta, Done, Progress, Started
 
 _HEADERS = [
@@ -140,15 +141,22 @@ class ChoiceWriter:
     More of the same text is written in the turn of the loop in which it came, all else by `run`.
     """
 
-    __slots__ = ("_events", "_index", "_part", "_reply", "_stream")
+    __slots__ = ("_events", "_index", "_notice", "_part", "_reply", "_stream")
 
     def __init__(
-        self, index: int, stream: TaskStream, reply: ResponseFormatter, events: EventStream
+        self,
+        index: int,
+        stream: TaskStream,
+        reply: ResponseFormatter,
+        events: EventStream,
+        notice: RouteNotice | None = None,
     ) -> None:
         self._index = index
         self._stream = stream
         self._reply = reply
         self._events = events
+        self._notice = notice
+        """What names the workers to the client; None if it takes no comments."""
         self._part = ""
         """The part of the answer that was written last."""
 
@@ -166,11 +174,19 @@ class ChoiceWriter:
                 case Started():
                     reply.started(index, message)
                     await events.open()
+                    await self._tell()
+                case Resumed():
+                    await self._tell()
                 case Progress():
                     await events.write(reply.progress(index, message))
                 case Done():
                     await events.write(reply.done(index, message))
                     return
+
+    async def _tell(self) -> None:
+        """Name the worker, if the client was told of another one or of none."""
+        if self._notice is not None and (comment := self._notice.comment()):
+            await self._events.write(comment)
 
     def _take(self, deltas: Sequence[Delta]) -> bool:
         """Write deltas at once if they go on with the same part and nothing has to wait."""

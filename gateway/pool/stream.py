@@ -9,7 +9,7 @@ holds up a worker.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gateway.metrics.counters import ModelLatencies
 from gateway.metrics.ended_task import EndedTask
@@ -28,6 +28,11 @@ _COMPACT_AT = 64
 
 Taker = Callable[[Sequence[Delta]], bool]
 """Takes deltas in the turn of the loop in which they came; False if they have to be fetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(TaskMessage):
+    """Never travels: another worker has begun to go on with the answer."""
 
 
 class TaskStream:

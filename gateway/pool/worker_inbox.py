@@ -13,6 +13,7 @@ from gateway.pool.model_settings import ORDER_ID, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
 from gateway.pool.plausible import implausible
 from gateway.pool.recovery.quarantine import SETTLE_S
+from gateway.pool.stream import Resumed
 from gateway.pool.task_streams import TaskStreams
 from gateway.pool.watch.events import EventKind, PoolEvents
 from protocol.errors import TaskError
@@ -258,6 +259,8 @@ class WorkerInbox:
         if answer.told_attempt in (-1, lease.attempt):
             answer.told_attempt = lease.attempt
             stream.push(message)
+        elif isinstance(message, m.Started):
+            stream.push(Resumed())
 
     def _drop(self, key: str, lease: TaskKey) -> None:
         """Count a message that belongs to no task, unless its task was given up a moment ago."""

@@ -17,7 +17,7 @@ from gateway.http.disconnect import disconnected, guarded, together
 from gateway.http.errors import json_response, task_error_body
 from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.origin.auth import require_admin
-from gateway.http.route_headers import route_headers
+from gateway.http.route_headers import RouteNotice, route_headers
 from gateway.http.waiting import keep_in_time, tell_places
 from gateway.pool.routing.origin import Origin, read_origin
 from gateway.pool.stream import TaskStream
@@ -125,17 +125,20 @@ class GenerationEndpoint:
         interval_s = config.ping_interval_s if interval_s is None else interval_s
         writer = exchange.scope.get(DIRECT_WRITER)
         self._service.metrics.event_stream(is_direct=writer is not None)
+        notice = RouteNotice(streams)
         events = EventStream(
             exchange.send,
             interval_s,
             min(config.limits.send_timeout_s, config.timeout_s),
-            lambda: route_headers(streams),
+            notice.headers,
             writer,
         )
         watchers = self._watchers(streams, card, exchange.origin)
-        if not watchers and interval_s != 0 and not plan.reply.is_read_by_chunk:
+        takes_comments = interval_s != 0 and not plan.reply.is_read_by_chunk
+        if not watchers and takes_comments:
             watchers = [tell_places(streams, events, self._service.pool.place)]
-        writers = [ChoiceWriter(i, one, plan.reply, events) for i, one in enumerate(streams)]
+        told = notice if takes_comments else None
+        writers = [ChoiceWriter(i, one, plan.reply, events, told) for i, one in enumerate(streams)]
         try:
             writing = together(writer.run() for writer in writers)
             await guarded(writing, disconnected(exchange.receive), events.keep_alive(), *watchers)

@@ -12,8 +12,8 @@ export class Draft {
     this.usage = null;
     this.startedAt = performance.now();
     this.firstAt = null; // of the first token
-    this.thoughtAt = null;
-    this.thoughtMs = message.reasoningMs ?? 0;
+    this.reasonsSince = null;
+    this.reasonedMs = message.reasoningMs ?? 0;
   }
 
   // Takes one chunk; returns what it told of the prompt's reading, if anything.
@@ -35,10 +35,10 @@ export class Draft {
     this.firstAt ??= now;
     if (reasoning) {
       this.reasoning += reasoning;
-      this.thoughtAt ??= now;
-    } else if (this.thoughtAt !== null) {
-      this.thoughtMs += now - this.thoughtAt;
-      this.thoughtAt = null;
+      this.reasonsSince ??= now;
+    } else if (this.reasonsSince !== null) {
+      this.reasonedMs += now - this.reasonsSince;
+      this.reasonsSince = null;
     }
     if (content) this.content += content;
     for (const { index = 0, id, function: called } of calls ?? []) {
@@ -51,19 +51,19 @@ export class Draft {
 
   // Returns the message as it stands now.
   shown(changes = {}) {
-    const isThinking = this.thoughtAt !== null;
+    const sinceMs = this.reasonsSince === null ? 0 : performance.now() - this.reasonsSince;
     return {
       ...this.message,
       content: this.content,
       reasoning: this.reasoning,
-      reasoningMs: this.thoughtMs + (isThinking ? performance.now() - this.thoughtAt : 0),
+      reasoningMs: this.reasonedMs + sinceMs,
       ...(this.calls.length ? { toolCalls: this.calls.filter(Boolean).map((one) => ({ ...one })) } : {}),
       ...changes,
     };
   }
 
-  // Returns what stands under the answer.
-  figures(headers, queuedMs) {
+  // Returns what stands under the answer; `route` is what the server has told of its way there.
+  figures({ worker = '', route = '', nCached = null, queueMs = null }) {
     const { timings, usage } = this;
     const cached = usage?.prompt_tokens_details?.cached_tokens ?? timings?.cache_n;
     return {
@@ -71,12 +71,10 @@ export class Draft {
       perSecond: timings?.predicted_per_second ?? null,
       ttftMs: this.firstAt === null ? null : this.firstAt - this.startedAt,
       prompt: usage?.prompt_tokens ?? null,
-      cached: cached ?? null,
-      worker: headers?.get('x-llamapool-worker') ?? '',
-      route: headers?.get('x-llamapool-route') ?? '',
-      queueMs: timings?.queue_ms ?? numberOf(headers?.get('x-llamapool-queue-ms')) ?? queuedMs,
+      cached: cached ?? nCached,
+      worker,
+      route,
+      queueMs,
     };
   }
 }
-
-const numberOf = (text) => (text ? Number(text) : null);

@@ -13,7 +13,7 @@ export function requestBody({ model, path, settings, isContinued }) {
     ...parsed('tools', settings.tools),
     ...formatOf(settings.schema),
     ...(parsed('extra', settings.extra).extra ?? {}),
-    // A thought that was cut goes on as a thought.
+    // Reasoning that was cut goes on as reasoning.
     ...(isContinued && last.reasoning && !last.content
       ? { continue_final_message: 'reasoning_content', add_generation_prompt: false }
       : {}),
@@ -27,7 +27,7 @@ export function requestBody({ model, path, settings, isContinued }) {
 function messageOf({ role, content, attachments, reasoning, toolCalls, toolCallId }, i, path) {
   if (role === 'tool') return { role, content, tool_call_id: toolCallId };
   if (role === 'user') return { role, content: partsOf(content, attachments ?? []) };
-  // Thoughts of earlier answers are not sent again, unless this one is to go on.
+  // The reasoning of earlier answers is not sent again, unless this one is to go on.
   const keepsReasoning = reasoning && i === path.length - 1;
   return {
     role,

@@ -10,6 +10,7 @@ import { answerForRuns } from '../store/tabs.js';
 import { Announcer } from '../show/announcer.js';
 import { Draft } from './draft.js';
 import { requestBody } from './request.js';
+import { routeOfComment, routeOfHead } from './route.js';
 import { model } from './server.js';
 
 const PAINT_MS = 50;
@@ -29,8 +30,7 @@ class Run {
     // { phase: 'waiting' | 'reading' | 'writing', place, waitS, progress }
     this.status = signal({ phase: 'waiting' });
     this.controller = new AbortController();
-    this.headers = null;
-    this.queuedMs = 0;
+    this.route = {};
     this.paintedAt = 0;
     this.savedAt = performance.now();
     this.timer = 0;
@@ -44,7 +44,7 @@ class Run {
     this.controller.abort();
   }
 
-  // Lets the model end its thoughts and answer.
+  // Lets the model end its reasoning and answer.
   endReasoning() {
     const body = { id: this.draft.id, action: 'reasoning_end' };
     requestJson('v1/chat/completions/control', { body }).catch(() => {});
@@ -53,7 +53,7 @@ class Run {
   async receive(body) {
     const { signal: until } = this.controller;
     const response = await request('v1/chat/completions', { body, signal: until });
-    this.headers = response.headers;
+    this.route = routeOfHead(response.headers);
     for await (const { data, comment } of events(response)) {
       if (comment) this.hear(comment);
       if (!data) continue;
@@ -66,9 +66,9 @@ class Run {
   }
 
   hear(comment) {
+    this.route = routeOfComment(comment) ?? this.route;
     const place = /^queue position=(\d+)(?: wait_s=([\d.]+))?/.exec(comment);
     if (!place) return;
-    this.queuedMs = performance.now() - this.draft.startedAt;
     const waitS = place[2] === undefined ? null : Number(place[2]);
     this.status.value = { phase: 'waiting', place: Number(place[1]), waitS };
   }
@@ -105,7 +105,7 @@ class Run {
 
   end(changes) {
     clearTimeout(this.timer);
-    const figures = this.draft.figures(this.headers, this.queuedMs);
+    const figures = this.draft.figures(this.route);
     const told = figures.n === null && this.draft.firstAt === null ? {} : { figures };
     const message = this.draft.shown({ ...told, ...changes });
     this.shown.value = message;
@@ -126,9 +126,9 @@ const STATES = { length: 'length', tool_calls: 'done', stop: 'done' };
 // Lets the model write `message`, which is the last of `path` if it is continued.
 async function run(conversation, path, message, isContinued) {
   const own = new Run(conversation, { ...message, state: 'running', error: null });
-  chats.markRun(message.id, true);
+  chats.markRun(message.id, () => own.stop());
   runs.value = new Map([...runs.peek(), [message.id, own]]);
-  await chats.put(conversation, [own.shown.peek()], { leaf: message.id });
+  chats.put(conversation, [own.shown.peek()], { leaf: message.id });
   let changes;
   try {
     const { settings } = conversation;
@@ -138,9 +138,10 @@ async function run(conversation, path, message, isContinued) {
     changes = changesOf(error, own.draft.firstAt !== null || isContinued);
   }
   const ended = own.end(changes);
-  chats.markRun(message.id, false);
-  await chats.put(conversation, [ended]);
+  chats.markRun(message.id, null);
+  const saved = chats.put(conversation, [ended]);
   runs.value = new Map([...runs.peek()].filter(([id]) => id !== message.id));
+  await saved;
 }
 
 function changesOf(error, hasText) {
@@ -161,7 +162,7 @@ const openNow = () => chats.open.peek();
 
 // Answers the message at the end of a path, in a branch of its own.
 function answerTo(path, conversation = openNow()) {
-  const message = newMessage('assistant', path.at(-1).id, { model: model.peek() }, conversation);
+  const message = newMessage('assistant', path.at(-1)?.id ?? null, { model: model.peek() }, conversation);
   return run(conversation, path, message, false);
 }
 
@@ -176,8 +177,9 @@ export async function send(content, attachments = [], parent = openNow().leaf) {
   const fields = { content, ...(attachments.length ? { attachments } : {}) };
   const message = newMessage('user', parent, fields);
   const before = parent ? pathOf(parent) : [];
-  await chats.put(conversation, [message], { leaf: message.id });
-  await answerTo([...before, message], conversation);
+  // Not awaited: what is sent next, however soon, has to find this answer there.
+  const saved = chats.put(conversation, [message], { leaf: message.id });
+  await Promise.all([saved, answerTo([...before, message], conversation)]);
 }
 
 // Sends the results of tool calls, by the ids of the calls.
@@ -192,8 +194,8 @@ export async function sendResults(answer, results) {
     parent = message.id;
     return message;
   });
-  await chats.put(conversation, added, { leaf: parent });
-  await answerTo([...path, ...added], conversation);
+  const saved = chats.put(conversation, added, { leaf: parent });
+  await Promise.all([saved, answerTo([...path, ...added], conversation)]);
 }
 
 // Writes the answer anew, beside the one that is there.

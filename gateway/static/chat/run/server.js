@@ -11,45 +11,68 @@ export const props = signal(null);
 export const model = stored('model', '');
 
 const RETRY_MS = 3000;
-let timer = 0;
 
-export async function loadModels() {
-  clearTimeout(timer);
+// Asks until it is answered, or until the signal says that nobody wants to know it any more.
+async function loadModels(until) {
   try {
-    const { data } = await requestJson('v1/models');
+    const { data } = await requestJson('v1/models', { signal: until });
+    until.throwIfAborted();
     models.value = data.map(({ id }) => id);
     serverTrouble.value = '';
     if (!models.value.includes(model.value)) model.value = models.value[0] ?? '';
   } catch (error) {
+    if (until.aborted) return;
     serverTrouble.value = error.message;
-    if (error.isPassing) timer = setTimeout(loadModels, (error.retryAfter ?? 0) * 1000 || RETRY_MS);
+    if (!error.isPassing) return;
+    const timer = setTimeout(() => loadModels(until), (error.retryAfter ?? 0) * 1000 || RETRY_MS);
+    until.addEventListener('abort', () => clearTimeout(timer));
   }
 }
 
-async function loadProps(name) {
+let described = ''; // the model that the properties are of
+
+async function loadProps(name, until) {
+  let found = null; // the settings say that they are not known
+  if (described !== name) props.value = null;
+  described = name;
   try {
-    const found = await requestJson(`props?model=${encodeURIComponent(name)}`);
-    if (name === model.value) props.value = found;
+    found = await requestJson(`props?model=${encodeURIComponent(name)}`, { signal: until });
   } catch {
-    props.value = null; // the settings say that they are not known
+    // Told by the list of models, if the server is away.
   }
+  if (!until.aborted) props.value = found;
 }
 
-// Asks now, and again when the key or the model changes.
+const nOnline = signal(0);
+const onOnline = () => {
+  nOnline.value += 1;
+};
+
+// Runs `ask` with a signal that ends it when it is to run again, and when the watching ends.
+function asking(ask) {
+  return effect(() => {
+    const controller = new AbortController();
+    ask(controller.signal);
+    return () => controller.abort();
+  });
+}
+
+// Asks now, and again when the key or the model changes or the network comes back.
 export function watchServer() {
   const stops = [
-    effect(() => {
+    asking((until) => {
       apiKey.value;
-      loadModels();
+      nOnline.value;
+      loadModels(until);
     }),
-    effect(() => {
-      if (model.value && models.value.includes(model.value)) loadProps(model.value);
+    asking((until) => {
+      const name = model.value;
+      if (name && models.value.includes(name)) loadProps(name, until);
     }),
   ];
-  addEventListener('online', loadModels);
+  addEventListener('online', onOnline);
   return () => {
-    removeEventListener('online', loadModels);
-    clearTimeout(timer);
+    removeEventListener('online', onOnline);
     stops.forEach((stop) => stop());
   };
 }
