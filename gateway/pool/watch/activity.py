@@ -11,7 +11,10 @@ READS, WRITES, ENDS = "r", "w", "e"
 """What a slot does: it reads a prompt, writes an answer, or ends a task that was cancelled."""
 
 SlotUse = tuple[int, str, int]
-"""The worker's own number of a slot, what it does, and the tokens of its task in the context."""
+"""The worker's own number of a slot, what it does, and the tokens of its task in the context.
+
+While a prompt is read these are the tokens that are read so far, cached ones included.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ def activity(dispatcher: Dispatcher) -> Activity:
 def slot_uses(tasks: Iterable[Task]) -> list[SlotUse]:
     """Return what the slots of one worker do, as far as its tasks have begun."""
     return [
-        (task.slot, _phase(task), task.n_prompt + task.answer.n_predicted)
+        (task.slot, _phase(task), _n_held(task))
         for task in tasks
         if task.has_started and task.slot >= 0 and task.spec.takes_credit
     ]
@@ -49,3 +52,11 @@ def _phase(task: Task) -> str:
     if task.state is TaskState.CANCELLED:
         return ENDS
     return WRITES if task.n_deltas else READS
+
+
+def _n_held(task: Task) -> int:
+    n_tokens = task.n_prompt + task.answer.n_predicted
+    if task.n_deltas:
+        return n_tokens
+    # What was preempted is read twice.
+    return min(n_tokens, task.n_cached + task.attempts[-1].n_read)

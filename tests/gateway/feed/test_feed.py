@@ -60,6 +60,25 @@ async def test_cells_follow_a_task_from_its_prompt_to_its_end(tmp_path: Path) ->
         await reader.until(lambda s: s["load"]["w0"]["slots"] == "..")
 
 
+async def test_a_slot_that_reads_is_as_full_as_what_it_has_read(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway, reading(gateway.client) as reader:
+        worker = await gateway.add_worker(SLOW)
+        await reader.until(lambda s: "w0" in s["workers"])
+        asking = asyncio.create_task(gateway.post("/v1/chat/completions", CHAT))
+        await worker.got(m.Generate)
+        key = worker.envelopes[-1].task
+        begun = m.Started(slot=1, n_prompt=1000, n_cached=100)
+        for n_read, shown in ((0, 100), (300, 400), (900, 1000), (1100, 1000)):
+            read = m.PromptRead(n_read=n_read, n_cached=100)
+            await worker.send(m.Envelope(key, begun if not n_read else read))
+            await reader.until(lambda s, n=shown: s["load"]["w0"]["tokens"] == [0, n])  # type: ignore[misc]
+            assert reader.state["load"]["w0"]["slots"] == ".r"
+        await worker.send(m.Envelope(key, m.Delta(text="x", tokens=(1,), n_predicted=1)))
+        await reader.until(lambda s: s["load"]["w0"]["slots"] == ".w")
+        assert reader.state["load"]["w0"]["tokens"] == [0, 1001]
+        asking.cancel()
+
+
 async def test_what_waits_is_counted_without_addresses(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway, reading(gateway.client) as reader:
         await gateway.add_worker(FakeOptions(free_running=False, n_slots=1, n_prefetch=0))
