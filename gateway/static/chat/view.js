@@ -2,7 +2,7 @@
 
 import { html, signal, useEffect, useState } from '../shared/ui.js';
 import { IconButton } from '../shared/icons.js';
-import { fragment, go, view } from '../shared/route.js';
+import { fragment } from '../shared/route.js';
 import { stored } from '../shared/stored.js';
 import { Composer } from './compose/composer.js';
 import { props, serverTrouble, watchServer } from './run/server.js';
@@ -22,18 +22,14 @@ function toggleSidebar() {
   else isSidebarWide.value = !isSidebarWide.value;
 }
 
-// The address names the open conversation once it has a message, and the other way round.
+// Opens the conversation that the address names.
 function useAddress() {
-  const named = fragment.value;
-  const { id, createdAt } = open.value;
   useEffect(() => {
-    if (!isLoaded.value) return;
     isDrawerOpen.value = false;
-    if (named !== id) openChat(named);
-  }, [named, isLoaded.value]);
-  useEffect(() => {
-    if (createdAt && view.peek() === 'chat' && fragment.peek() !== id) go('chat', id);
-  }, [createdAt ? id : '']);
+    // Also if it is open: another one may be about to come. Effects run late: the address may have
+    // changed again.
+    if (isLoaded.peek()) openChat(fragment.peek());
+  }, [fragment.value]);
 }
 
 function Welcome() {

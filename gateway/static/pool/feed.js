@@ -100,6 +100,7 @@ async function receive(until) {
       await receiveOnce(until, () => {
         pause = 500;
       });
+      if (until.aborted) return;
       problem.value = 'The gateway has ended the stream.';
       pause = 300;
     } catch (error) {
@@ -127,6 +128,7 @@ async function receiveOnce(until, onLive) {
     for await (const { event, data } of events(response)) {
       clearTimeout(timer);
       timer = setTimeout(stop, SILENT_MS);
+      if (own.signal.aborted) return; // what has come with the event before is not wanted any more
       if (data === undefined) continue; // a comment
       batch(() => take(event, JSON.parse(data)));
       onLive();
@@ -138,13 +140,18 @@ async function receiveOnce(until, onLive) {
   }
 }
 
+// Resolves after a time, or at once when the network comes back or the signal ends it.
 const sleep = (ms, until) =>
   new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    until.addEventListener('abort', () => {
+    const done = () => {
       clearTimeout(timer);
+      removeEventListener('online', done);
+      until.removeEventListener('abort', done);
       resolve();
-    });
+    };
+    const timer = setTimeout(done, ms);
+    addEventListener('online', done);
+    until.addEventListener('abort', done);
   });
 
 // Receives while the page is seen, with the present key; returns the function that ends it.

@@ -18,6 +18,7 @@ const close = () => {
 
 // A form with one button that gives an order; closes when the server has accepted it.
 function Confirm({ title, path, body, verb, isDanger = true, children }) {
+  const [order] = useState(shown.peek());
   const [problem, tell] = useState('');
   const [isBusy, setBusy] = useState(false);
   const send = async (event) => {
@@ -26,7 +27,7 @@ function Confirm({ title, path, body, verb, isDanger = true, children }) {
     tell('');
     try {
       await request(path, { body });
-      close();
+      if (shown.peek() === order) close(); // else it was left, and another dialog may be open
     } catch (error) {
       tell(error.message);
       setBusy(false);

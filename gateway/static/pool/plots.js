@@ -149,6 +149,7 @@ function draw(element, plot) {
     endData();
     sizes.disconnect();
     chart?.destroy();
+    pointed.value = null;
   };
 }
 

@@ -24,11 +24,12 @@ export class RequestError extends Error {
 // A `body` that is not FormData goes as JSON. Aborting throws AbortError, as with fetch.
 export async function request(path, { method, body, signal: until, headers } = {}) {
   const isForm = body instanceof FormData;
+  const key = apiKey.peek();
   const response = await fetch(new URL(path, ROOT), {
     method: method ?? (body === undefined ? 'GET' : 'POST'),
     headers: {
       ...(body === undefined || isForm ? {} : { 'Content-Type': 'application/json' }),
-      ...(apiKey.value ? { Authorization: `Bearer ${apiKey.value}` } : {}),
+      ...(key ? { Authorization: `Bearer ${key}` } : {}),
       ...headers,
     },
     body: body === undefined || isForm ? body : JSON.stringify(body),
@@ -39,7 +40,8 @@ export async function request(path, { method, body, signal: until, headers } = {
     throw new RequestError('The server cannot be reached.');
   });
   if (response.ok) return response;
-  if (response.status === 401) isKeyNeeded.value = true;
+  // If another key was typed meanwhile, this says nothing of that one.
+  if (response.status === 401 && key === apiKey.peek()) isKeyNeeded.value = true;
   throw await refusal(response);
 }
 

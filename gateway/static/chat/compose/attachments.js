@@ -9,6 +9,8 @@ const SOUNDS = /^audio\/(wav|x-wav|wave|mpeg|mp3)$/;
 
 export const attachments = signal([]);
 export const attachmentTrouble = signal('');
+// Files that are being read: a message that is sent now would go without them.
+export const nReading = signal(0);
 
 // Returns what the chosen model takes, as the `accept` of a file field.
 export function accepted() {
@@ -44,9 +46,16 @@ export async function attach(files) {
       attachmentTrouble.value = why;
       continue;
     }
-    const kind = PICTURES.test(file.type) ? 'image' : 'audio';
-    const url = await urlOf(file);
-    attachments.value = [...attachments.value, { kind, name: file.name, url }];
+    nReading.value += 1;
+    try {
+      const kind = PICTURES.test(file.type) ? 'image' : 'audio';
+      const url = await urlOf(file);
+      attachments.value = [...attachments.value, { kind, name: file.name, url }];
+    } catch {
+      attachmentTrouble.value = `${file.name}: it could not be read.`;
+    } finally {
+      nReading.value -= 1;
+    }
   }
 }
 

@@ -2,14 +2,14 @@
 
 import { html, signal, useEffect, useLayoutEffect, useRef } from '../../shared/ui.js';
 import { Icon, IconButton } from '../../shared/icons.js';
-import { open, path } from '../store/chats.js';
+import { isLoaded, open, path } from '../store/chats.js';
 import { runs, send } from '../run/run.js';
 import { model, models } from '../run/server.js';
 import {
-  accepted, attach, attachmentTrouble, attachments, detach, takeAttachments,
+  accepted, attach, attachmentTrouble, attachments, detach, nReading, takeAttachments,
 } from './attachments.js';
 
-// What is written and not yet sent, by conversation.
+// What is written and not yet sent, by conversation; under '' before it is known which one opens.
 const drafts = signal(new Map());
 const draftOf = (id) => drafts.value.get(id) ?? '';
 const write = (id, text) => {
@@ -104,10 +104,16 @@ function useDrops() {
 
 export function Composer({ onSettings }) {
   const field = useRef(null);
-  const { id } = open.value;
+  const id = isLoaded.value ? open.value.id : '';
   const text = draftOf(id);
   const run = runHere();
   useDrops();
+  useLayoutEffect(() => {
+    const early = drafts.peek().get('');
+    if (!id || !early) return;
+    write('', '');
+    write(id, early);
+  }, [id]);
   useEffect(() => {
     if (matchMedia('(hover: hover)').matches) field.current.focus(); // no keyboard over a phone
   }, [id]);
@@ -117,7 +123,7 @@ export function Composer({ onSettings }) {
   }, [text]);
   const submit = (event) => {
     event.preventDefault();
-    if (run || (!text.trim() && !attachments.peek().length)) return;
+    if (run || nReading.peek() || (!text.trim() && !attachments.peek().length)) return;
     write(id, '');
     send(text, takeAttachments());
   };
@@ -147,7 +153,7 @@ export function Composer({ onSettings }) {
       <${AttachButton} />
       <${IconButton} icon="settings" label="Settings of this chat" onClick=${onSettings} />
       <${Model} />
-      <${SendOrStop} run=${run} isEmpty=${!text.trim() && !attachments.value.length} />
+      <${SendOrStop} run=${run} isEmpty=${nReading.value > 0 || (!text.trim() && !attachments.value.length)} />
     </div>
   </form>`;
 }

@@ -71,14 +71,15 @@ function Sampling({ sampling, onChange }) {
 }
 
 export function SettingsDialog({ onClose }) {
-  const [settings, change] = useState(open.peek().settings);
+  const [chat] = useState(open.peek()); // going back may open another one below the dialog
+  const [settings, change] = useState(chat.settings);
   const put = (name) => (value) => change({ ...settings, [name]: value });
   const isBroken =
     jsonTrouble(settings.tools, 'array') || jsonTrouble(settings.schema, 'object') || jsonTrouble(settings.extra, 'object');
   const save = (event) => {
     event.preventDefault();
     if (isBroken) return;
-    amend(open.peek(), { settings });
+    amend(chat, { settings });
     onClose();
   };
   return html`<${Dialog} title="Settings of this chat" onClose=${onClose}>

@@ -17,17 +17,25 @@ export async function copy(text) {
 }
 
 const SHOWN_MS = 1500;
+// Buttons that say now that they have copied: what they said before, and when they say it again.
+const saying = new WeakMap();
 
-// Lets a button copy, and say for a moment that it has.
+// Lets a button copy, and say for a moment that it has, or that the browser does not allow it.
 export async function copyBy(button, text) {
-  await copy(text);
-  const { title } = button;
-  button.classList.add('done');
-  button.title = 'Copied';
-  button.setAttribute('aria-label', 'Copied');
-  setTimeout(() => {
+  const outcome = await copy(text).then(() => 'Copied', () => 'Not copied');
+  const { title, timer } = saying.get(button) ?? { title: button.title };
+  clearTimeout(timer);
+  label(button, outcome);
+  button.classList.toggle('done', outcome === 'Copied');
+  const again = setTimeout(() => {
+    saying.delete(button);
     button.classList.remove('done');
-    button.title = title;
-    button.setAttribute('aria-label', title);
+    label(button, title);
   }, SHOWN_MS);
+  saying.set(button, { title, timer: again });
+}
+
+function label(button, text) {
+  button.title = text;
+  button.setAttribute('aria-label', text);
 }

@@ -60,7 +60,11 @@ async function colour(code, name) {
 }
 
 function language(name) {
-  if (!loaded.has(name)) loaded.set(name, load(name));
+  if (!loaded.has(name)) {
+    const coming = load(name);
+    coming.catch(() => loaded.delete(name)); // the next block asks again
+    loaded.set(name, coming);
+  }
   return loaded.get(name);
 }
 

@@ -15,7 +15,12 @@ export function dressMaths(fragment, isWhole) {
   const found = [...fragment.querySelectorAll('.maths')];
   if (!found.length || !isWhole) return;
   loading ??= load();
-  loading.then((katex) => found.forEach((one) => draw(katex, one)), () => {});
+  loading.then(
+    (katex) => found.forEach((one) => draw(katex, one)),
+    () => {
+      loading = null; // the next formula asks again
+    },
+  );
 }
 
 function draw(katex, element) {

@@ -100,6 +100,7 @@ function Actions({ message, run, onEdit }) {
       onClick=${(event) => copyBy(event.currentTarget, message.content)}
     />`}
     ${isAnswer &&
+    messages.value.has(message.parent) &&
     html`<${IconButton} icon="redo" label="Regenerate" onClick=${() => regenerate(message)} />`}
     <${IconButton} icon="edit" label="Edit" onClick=${onEdit} />
     <${IconButton} icon="trash" label="Delete from here" onClick=${() => ask(true)} />

@@ -7,6 +7,7 @@ const channel = new BroadcastChannel(`llamapool:${new URL(ROOT).pathname}`);
 const waiting = new Map();
 const listeners = new Set();
 
+let nAsked = 0;
 let isRunning = () => false;
 
 // Says how to find out whether this tab receives an answer.
@@ -25,18 +26,19 @@ export const tellChange = (conversation) => channel.postMessage({ kind: 'changed
 // Resolves to whether another tab receives this answer now.
 export const isRunningElsewhere = (id) =>
   new Promise((resolve) => {
+    const ask = `${id} ${++nAsked}`; // the same may be asked twice at a time
     const timer = setTimeout(() => done(false), ASK_MS);
     const done = (is) => {
       clearTimeout(timer);
-      waiting.delete(id);
+      waiting.delete(ask);
       resolve(is);
     };
-    waiting.set(id, done);
-    channel.postMessage({ kind: 'ask', id });
+    waiting.set(ask, done);
+    channel.postMessage({ kind: 'ask', id, ask });
   });
 
 channel.onmessage = ({ data }) => {
   if (data.kind === 'changed') listeners.forEach((call) => call(data));
   else if (data.kind === 'ask' && isRunning(data.id)) channel.postMessage({ ...data, kind: 'mine' });
-  else if (data.kind === 'mine') waiting.get(data.id)?.(true);
+  else if (data.kind === 'mine') waiting.get(data.ask)?.(true);
 };
