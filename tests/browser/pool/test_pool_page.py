@@ -1,7 +1,7 @@
 """The view of the pool in a browser: live cells, deaths, orders, keys, phones, many workers."""
 
 import asyncio
-import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from protocol.process.control import Reply, WorkerOrder
-from protocol.wire.messages import Generate
+from protocol.wire.messages import Delta, Envelope, Generate, PromptRead, Started
 from tests.browser.axe import violations
+from tests.browser.pictures import take
+from tests.browser.pool.pool_page import cells as cells_of
+from tests.browser.pool.pool_page import fill_of, use_key
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
 from tests.fakes.echo import FakeOptions
@@ -44,24 +47,11 @@ _SET_VISIBILITY = """(value) => {
   document.dispatchEvent(new Event('visibilitychange'));
 }"""
 
-SHOTS = os.environ.get("LLAMAPOOL_SCREENSHOTS", "")
-"""A folder for pictures of the main states; empty writes none."""
-
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="session")
 async def _expected(watched: Watched) -> None:
     """Browsers write refused requests to the console; those of these tests are wanted."""
     watched.allowed += ["status of 400", "status of 401", "status of 403"]
-
-
-async def shot(page: Page, name: str) -> None:
-    if SHOTS:
-        await page.screenshot(path=f"{SHOTS}/{name}.png", animations="disabled")
-
-
-async def use_key(page: Page, key: str) -> None:
-    await page.get_by_role("textbox", name="API key").fill(key)
-    await page.get_by_role("button", name="Use this key").click()
 
 
 @asynccontextmanager
@@ -97,14 +87,61 @@ async def test_cells_and_figures_are_live_while_chats_run(page: Page, tmp_path: 
             figure = page.locator(".figure", has_text="Slots busy")
             await expect(figure).to_contain_text("12 of 12")
             await expect(page.locator(".badge")).to_have_text("all slots busy")
-            fill = "element => Number(getComputedStyle(element).getPropertyValue('--fill'))"
-            assert await cells.first.evaluate(fill) > 0
-            await shot(page, "pool")
+            assert await fill_of(cells.first) > 0
+            await take(page, "pool")
             await page.get_by_role("button", name="chat-2").click()
             await expect(page.get_by_role("dialog")).to_contain_text("writes an answer")
             await page.keyboard.press("Escape")
             await expect(page.get_by_role("dialog")).to_have_count(0)
         await expect(page.locator(".worker .cells i.w")).to_have_count(0)
+
+
+async def test_a_cell_grows_while_its_prompt_is_read(page: Page, tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        worker = await gateway.add_worker(replace(STILL, n_ctx=1000))
+        await page.goto(f"{gateway.url}/pool")
+        async with asking(gateway, 1):
+            await worker.got(Generate)
+            key = worker.envelopes[-1].task
+            await worker.send(Envelope(key, Started(slot=2, n_prompt=800, n_cached=100)))
+            reads = cells_of(page, "r")
+            await expect(reads).to_have_attribute("style", re.compile(r"--fill: 0\.1;"))
+            await worker.send(Envelope(key, PromptRead(n_read=300)))
+            await expect(reads).to_have_attribute("style", re.compile(r"--fill: 0\.4;"))
+            assert await fill_of(reads) == 0.4
+            await page.get_by_role("button", name="w0", exact=True).click()
+            row = page.get_by_role("dialog").locator("tbody tr").nth(2)
+            await expect(row).to_contain_text("reads a prompt")
+            await expect(row).to_contain_text("400 of 1,000")
+            await page.keyboard.press("Escape")
+            await take(page, "pool-reading")
+            await worker.send(Envelope(key, Delta(text="x", tokens=(1,), n_predicted=1)))
+            await expect(cells_of(page, "w")).to_have_attribute("style", re.compile(r"0\.8;"))
+
+
+async def test_two_tabs_and_a_network_that_goes_and_comes(
+    page: Page, context: BrowserContext, watched: Watched, tmp_path: Path
+) -> None:
+    watched.allowed += ["ERR_INTERNET_DISCONNECTED", "ERR_NETWORK_CHANGED"]
+    async with running(tmp_path) as gateway:
+        await gateway.add_worker()
+        other = await context.new_page()
+        for tab in (page, other):
+            await tab.goto(f"{gateway.url}/pool")
+            await expect(tab.locator(".worker")).to_have_count(1)
+        await gateway.add_worker(FakeOptions(name="w1"))
+        for tab in (page, other):
+            await expect(tab.locator(".worker")).to_have_count(2)
+        await context.set_offline(True)
+        await page.evaluate(_SET_VISIBILITY, "hidden")
+        await page.evaluate(_SET_VISIBILITY, "visible")  # it connects anew, and cannot
+        await expect(page.locator(".badge")).to_have_text("not connected")
+        await expect(page.get_by_role("status")).to_contain_text("The server cannot be reached.")
+        await expect(page.locator(".worker")).to_have_count(2)  # as it was
+        await take(page, "pool-offline")
+        await context.set_offline(False)
+        await expect(page.locator(".badge")).to_have_text("ok")
+        await expect(page.get_by_role("status")).to_have_count(0)
 
 
 async def test_the_last_requests_say_why_they_went_where_they_went(
@@ -118,7 +155,7 @@ async def test_the_last_requests_say_why_they_went_where_they_went(
         row = page.locator(".requests tbody tr").first
         await expect(row).to_contain_text("the fastest by load")
         await expect(row).to_contain_text("h/w0")
-        await shot(page, "pool-requests")
+        await take(page, "pool-requests")
 
 
 async def test_a_worker_that_dies_and_comes_back_is_told(page: Page, tmp_path: Path) -> None:
@@ -148,7 +185,7 @@ async def test_a_drain_is_confirmed_and_its_refusal_is_shown(page: Page, tmp_pat
         watched_error = dialog.get_by_role("alert")
         await dialog.get_by_role("button", name="Drain", exact=True).click()
         await expect(watched_error).to_contain_text("it is the only worker of its model")
-        await shot(page, "pool-drain-refused")
+        await take(page, "pool-drain-refused")
         supervisor.reply = Reply(id=0)
         await dialog.get_by_role("checkbox").check()
         await dialog.get_by_role("button", name="Drain", exact=True).click()
@@ -228,7 +265,7 @@ async def test_axe_finds_nothing_and_a_phone_scrolls_in_one_direction(
             assert await violations(page) == []
             wide = "element => element.scrollWidth - element.clientWidth"
             assert await page.locator(".pool").evaluate(wide) == 0
-            await shot(page, f"pool-phone-{scheme}")
+            await take(page, f"pool-phone-{scheme}")
             await page.get_by_role("button", name="w2", exact=True).click()
             assert await violations(page) == []
         await context.close()
@@ -250,5 +287,5 @@ async def test_two_hundred_and_fifty_six_workers_are_shown_smoothly(
             await page.evaluate(_WATCH_FRAMES)
             await asyncio.sleep(3)
             longest = await page.evaluate("window.frames_ms")
-        await shot(page, "pool-256-workers")
+        await take(page, "pool-256-workers")
         print(f"256 workers: frames {longest}")  # noqa: T201 - measured, not judged: machines differ

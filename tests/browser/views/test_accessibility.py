@@ -1,5 +1,7 @@
 """The page for people who see little, hear it, use no mouse, or want no motion."""
 
+from typing import Literal
+
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
@@ -15,6 +17,7 @@ from tests.browser.chat import (
     say,
     stream,
 )
+from tests.browser.held import hold
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
 
@@ -59,8 +62,8 @@ async def test_axe_finds_nothing(browser: Browser, fake_pool: Served, scheme: st
     await page.goto(fake_pool.url)
     await expect(page.locator(".model")).to_have_text("fake")
     assert await violations(page) == []
-    thought = {"reasoning_content": "Hm."}
-    await answer_with(page, stream(thought, {"content": TEXT}, {"tool_calls": [CALL]}))
+    reasoned = {"reasoning_content": "Hm."}
+    await answer_with(page, stream(reasoned, {"content": TEXT}, {"tool_calls": [CALL]}))
     await say(page, "Say all.")
     await answered(page)
     await expect(page.locator(".hljs-comment")).to_be_attached()
@@ -153,3 +156,23 @@ async def test_the_place_in_the_queue_is_shown(
     await expect(page.get_by_role("alert")).to_contain_text("The answer broke off.")
     waited: list[str] = await page.evaluate("window.waited")
     assert "Number 3 in the queue, about 4 s" in " ".join(waited)
+
+
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+async def test_nothing_moves_for_those_who_want_no_motion(
+    page: Page, fake_pool: Served, motion: Literal["reduce", "no-preference"]
+) -> None:
+    held = await hold(page, ANSWERS)
+    await page.emulate_media(reduced_motion=motion)
+    await page.goto(fake_pool.url)
+    await say(page, "Hello?")
+    await held.next()
+    pulse = page.locator(".waiting .pulse")
+    await expect(pulse).to_have_css("animation-name", "none" if motion == "reduce" else "pulse")
+    moving = """() => [...document.querySelectorAll('*')].filter((one) => {
+      const { animationName, transitionDuration, scrollBehavior } = getComputedStyle(one);
+      const isStill = animationName === 'none' && /^(0s(, )?)+$/.test(transitionDuration);
+      return !isStill || scrollBehavior === 'smooth';
+    }).length"""
+    n_moving = await page.evaluate(moving)
+    assert n_moving == 0 if motion == "reduce" else n_moving > 0

@@ -1,6 +1,7 @@
 """Talking to the real model: send, stream, stop, edit, branches, reload, tabs, offline."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -15,6 +16,8 @@ from tests.browser.chat import (
     say,
     written,
 )
+from tests.browser.pictures import take
+from tests.browser.pool.pool_page import cells, fill_of
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
 
@@ -143,6 +146,33 @@ async def test_without_a_connection_nothing_is_lost(
     await expect(page.get_by_role("alert")).to_have_count(0)
 
 
+async def test_the_pool_shows_the_chat_beside_it(
+    page: Page, context: BrowserContext, pool: Served
+) -> None:
+    beside = await context.new_page()
+    await beside.goto(f"{pool.url}/pool")
+    await expect(beside.locator(".worker")).to_have_count(2)
+    await page.goto(pool.url)
+    await endless(page)
+    await say(page, "Repeat this. " + "The sea is wide and blue. " * 180)
+    await expect(cells(beside, "r")).to_have_count(1)
+    await take(beside, "pool-beside-a-chat-reading")
+    await expect(cells(beside, "w")).to_have_count(1)
+    assert 0.4 < await fill_of(cells(beside, "w")) < 1
+    await grown(written(page))
+    figures = beside.locator(".figure")
+    await expect(figures.filter(has_text="Slots busy")).to_contain_text("1 of 8")
+    await expect(figures.filter(has_text="Tokens a second").locator("dd")).to_have_text(
+        re.compile(r"^[1-9]")
+    )
+    await take(beside, "pool-beside-a-chat")
+    await page.get_by_role("button", name="Stop").click()
+    name = await answers(page).locator(".figures [title^=Worker]").inner_text()
+    await expect(cells(beside, "w")).to_have_count(0)
+    await expect(beside.locator(".requests tbody tr").first).to_contain_text(name)
+    await take(page, "chat-with-a-model")
+
+
 async def test_the_text_goes_on_when_its_worker_is_killed(page: Page, pool: Served) -> None:
     await page.goto(pool.url)
     await endless(page)
@@ -158,3 +188,6 @@ async def test_the_text_goes_on_when_its_worker_is_killed(page: Page, pool: Serv
     await grown(written(page), n + 40)
     await page.get_by_role("button", name="Stop").click()
     await expect(page.locator("article .note")).to_have_text("Stopped.")
+    worker = page.locator(".figures [title^=Worker]")
+    await expect(worker).to_be_visible()
+    assert await worker.inner_text() != name, "it goes on at the other one"

@@ -51,12 +51,12 @@ UNSAFE = """
 
 
 async def test_nothing_that_a_model_writes_runs(page: Page, fake_pool: Served) -> None:
-    thought = {"reasoning_content": HOSTILE}
+    reasoned = {"reasoning_content": HOSTILE}
     call = {"index": 0, "id": "<b>", "function": {"name": HOSTILE, "arguments": HOSTILE}}
     await answer_with(
         page,
         stream({"content": HOSTILE[:200]}, {"content": HOSTILE[200:]}),
-        stream(thought, {"content": HOSTILE}, {"tool_calls": [call]}),
+        stream(reasoned, {"content": HOSTILE}, {"tool_calls": [call]}),
         x_llamapool_worker="<img src=x onerror=window.hit=22>",
     )
     await page.goto(fake_pool.url)

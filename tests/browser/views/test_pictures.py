@@ -1,11 +1,9 @@
 """Pictures of the page for the documents, taken on demand:
 
-PAGE_PICTURES=docs/using/pictures python -m pytest tests/browser/views/test_pictures.py
+LLAMAPOOL_SCREENSHOTS=docs/using/pictures python -m pytest tests/browser/views/test_pictures.py
 """
 
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -13,15 +11,16 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, expect
 
 from tests.browser.chat import answer_with, answered, message_field, refuse_with, say, stream
+from tests.browser.pictures import FOLDER
+from tests.browser.pictures import take as take_picture
 from tests.e2e.served import Served
 
-FOLDER = os.environ.get("PAGE_PICTURES", "")
 LARGEST_BYTES = 60_000
 MODEL = "Qwen3-8B-Q4_K_M"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not FOLDER, reason="PAGE_PICTURES names no folder"),
+    pytest.mark.skipif(not FOLDER, reason="LLAMAPOOL_SCREENSHOTS names no folder"),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
@@ -73,16 +72,14 @@ async def view(
 async def take(page: Page, name: str) -> None:
     """Take a picture."""
     scheme = await page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-    path = Path(FOLDER) / f"{name}{'-dark' if scheme else ''}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    await page.screenshot(path=path)
-    assert path.stat().st_size < LARGEST_BYTES, path
+    path = await take_picture(page, f"{name}{'-dark' if scheme else ''}")
+    assert path is not None and path.stat().st_size < LARGEST_BYTES, path
 
 
 async def test_an_answer(view: Page) -> None:
-    thought = {"reasoning_content": "They want the method and an example."}
+    reasoned = {"reasoning_content": "They want the method and an example."}
     worker = {"x_llamapool_worker": "gpu-1/chat-0", "x_llamapool_queue_ms": "420"}
-    await answer_with(view, stream(thought, {"content": ANSWER}), **worker)
+    await answer_with(view, stream(reasoned, {"content": ANSWER}), **worker)
     await say(view, "How does Euler's method work?")
     last = await answered(view)
     await expect(last.locator(".hljs-keyword").first).to_be_visible()

@@ -1,4 +1,4 @@
-"""What an answer looks like: Markdown, code, formulas, thoughts, calls, waiting, trouble, keys."""
+"""What an answer looks like: Markdown, code, formulas, reasoning, calls, waiting, trouble, keys."""
 
 import json
 import re
@@ -7,6 +7,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.browser.chat import (
+    ANSWERS,
     answer_with,
     answered,
     answers,
@@ -72,13 +73,13 @@ async def test_markdown_becomes_elements_of_ours(page: Page, fake_pool: Served) 
     assert copied == "def add(a, b):\n    return a + b  # sum\n"
 
 
-async def test_thoughts_are_folded_and_timed(page: Page, fake_pool: Served) -> None:
-    thought = [{"reasoning_content": "Let me "}, {"reasoning_content": "see."}]
-    await answer_with(page, stream(*thought, {"content": "Four."}))
+async def test_reasoning_is_folded_and_timed(page: Page, fake_pool: Served) -> None:
+    reasoned = [{"reasoning_content": "Let me "}, {"reasoning_content": "see."}]
+    await answer_with(page, stream(*reasoned, {"content": "Four."}))
     await page.goto(fake_pool.url)
     await say(page, "2 + 2?")
     last = await answered(page)
-    await expect(last.locator(".reasoning summary")).to_contain_text("Thought for")
+    await expect(last.locator(".reasoning summary")).to_contain_text("Reasoned for")
     await expect(last.get_by_text("Let me see.")).to_be_hidden()
     await last.locator(".reasoning summary").click()
     await expect(last.get_by_text("Let me see.")).to_be_visible()
@@ -157,6 +158,42 @@ async def test_trouble_is_told_in_plain_words_with_the_time_to_try_again(
     await expect(again).to_be_enabled()
     await again.click()
     await expect((await answered(page)).locator(".markdown")).to_have_text("Hello.")
+
+
+WORKERS = """
+: queue position=2 wait_s=1.0
+
+: worker queue_ms=1400 cached=3 route=load name=gpu-1/chat 0, gpu-2/x
+
+"""
+
+
+async def test_the_worker_that_ended_an_answer_and_its_wait_are_told_by_the_server(
+    page: Page, fake_pool: Served
+) -> None:
+    begun, rest = stream({"content": "One "}, {"content": "two."}).split("\n\n", 1)
+    moved = ": worker queue_ms=1900 cached=3 route=prefix name=gpu-3/chat-1\n\n"
+    head = {"x_llamapool_worker": "gpu-9/old", "x_llamapool_queue_ms": "70"}
+    await answer_with(page, WORKERS + begun + "\n\n" + rest)
+    await page.goto(fake_pool.url)
+    await say(page, "The head was too early.")
+    figures = (await answered(page)).locator(".figures")
+    await expect(figures).to_contain_text("gpu-1/chat 0, gpu-2/x")
+    await expect(figures).to_contain_text("queued 1.4 s")
+    await page.unroute(ANSWERS)
+    await answer_with(page, f"{begun}\n\n{moved}{rest}", **head)
+    await say(page, "It moved.")
+    figures = (await answered(page, 2)).locator(".figures")
+    await expect(figures).to_contain_text("gpu-3/chat-1")
+    await expect(figures).to_contain_text("queued 1.9 s")
+    await expect(figures).not_to_contain_text("gpu-9/old")
+    await expect(figures.get_by_title("Worker; chosen for: prefix")).to_be_visible()
+    await page.unroute(ANSWERS)
+    await answer_with(page, f"{begun}\n\n{rest}", **head)
+    await say(page, "The head said all.")
+    figures = (await answered(page, 3)).locator(".figures")
+    await expect(figures).to_contain_text("gpu-9/old")
+    await expect(figures).to_contain_text("queued 0.07 s")
 
 
 async def test_an_answer_that_breaks_off_offers_to_go_on(page: Page, fake_pool: Served) -> None:

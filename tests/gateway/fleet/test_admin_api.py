@@ -14,6 +14,7 @@ from gateway.fleet.admin_listener import AdminListener
 from gateway.server import parts_of
 from protocol.config.config import GatewayConfig
 from protocol.process.control import (
+    AbortOrder,
     FleetReport,
     GoldenQuestion,
     Line,
@@ -71,7 +72,7 @@ class Supervisor:
             self.lines.append(line)
             if isinstance(line, Subscribe):
                 self.send(REPORT)
-            elif isinstance(line, WorkerOrder | RolloutOrder):
+            elif isinstance(line, WorkerOrder | RolloutOrder | AbortOrder):
                 reply = self.reply
                 self.send(Reply(id=line.id, error=reply.error, is_unknown=reply.is_unknown))
 

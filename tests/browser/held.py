@@ -1,0 +1,70 @@
+"""Responses and reads that a test holds back, so that they come when nobody wants them any more."""
+
+import asyncio
+
+from playwright.async_api import Page, Route
+
+SLOW_READS = """
+() => {
+  const real = IDBIndex.prototype.getAll;
+  window.reads = [];  // those that wait; each is a function that lets it go on
+  window.heldChat ??= null;  // the conversation whose messages are not read yet
+  IDBIndex.prototype.getAll = function (id) {
+    const request = real.call(this, id);
+    if (id !== window.heldChat) return request;
+    const shown = { result: null, onsuccess: null, onerror: null };
+    request.onsuccess = () => {
+      shown.result = request.result;
+      window.reads.push(() => shown.onsuccess());
+    };
+    return shown;
+  };
+}
+"""
+"""Run before the page's own scripts: reading the messages of one conversation can be held."""
+
+SLOW_WRITES = """
+() => {
+  const real = IDBDatabase.prototype.transaction;
+  window.writes = [];  // those that are done, and that the page has not heard of
+  IDBDatabase.prototype.transaction = function (stores, mode) {
+    const made = real.call(this, stores, mode);
+    if (mode !== 'readwrite') return made;
+    const set = (call) => made.addEventListener('complete', () => window.writes.push(call));
+    Object.defineProperty(made, 'oncomplete', { set });
+    return made;
+  };
+}
+"""
+"""Run before the page's own scripts: nothing that is written is ever heard of as written."""
+
+
+async def happens(page: Page, condition: str) -> None:
+    """Wait until an expression of the page is true; `Page.wait_for_function` needs `eval`."""
+    await page.evaluate(
+        f"(async () => {{ while (!({condition})) await new Promise(requestAnimationFrame); }})()"
+    )
+
+
+class Held:
+    """The requests to an address, answered when the test says so."""
+
+    def __init__(self) -> None:
+        self.n_asked = 0
+        self._waiting: asyncio.Queue[Route] = asyncio.Queue()
+
+    async def hold(self, route: Route) -> None:
+        """Take a request; a handler of `Page.route`."""
+        self.n_asked += 1
+        self._waiting.put_nowait(route)
+
+    async def next(self) -> Route:
+        """Return the request that came first of those that are left."""
+        return await asyncio.wait_for(self._waiting.get(), 15)
+
+
+async def hold(page: Page, address: str) -> Held:
+    """Hold back all requests to an address."""
+    held = Held()
+    await page.route(address, held.hold)
+    return held
