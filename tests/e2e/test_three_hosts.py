@@ -102,14 +102,9 @@ class Hosts:
         return done.stdout
 
     def spawn(self, host: str, command: str) -> None:
-        self._running.append(
-            subprocess.Popen(
-                self.argv(host, f"exec {command}"),
-                env=self.env(host),
-                stdout=(self.folder / f"{host}.log").open("wb"),
-                stderr=subprocess.STDOUT,
-            )
-        )
+        with (self.folder / f"{host}.log").open("wb") as log:
+            argv, env = self.argv(host, f"exec {command}"), self.env(host)
+            self._running.append(subprocess.Popen(argv, env=env, stdout=log, stderr=log))
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +146,12 @@ def configure(hosts: Hosts) -> None:
         (hosts.folder / host / "pool.toml").write_text(hosts.here(host, text))
 
 
+def is_serving(told: str) -> bool:
+    """Whether the slots of both hosts are there."""
+    found = json.loads(told or "{}")
+    return found.get("status") == "ok" and len(found["slots"]) == 16
+
+
 def test_three_hosts_become_one_pool_as_the_page_says(hosts: Hosts) -> None:
     for step in (1, 2):
         for host, command in commands(step):
@@ -177,8 +178,7 @@ def test_three_hosts_become_one_pool_as_the_page_says(hosts: Hosts) -> None:
         )
 
     until(is_whole)
-    told = hosts.run("gw", health.partition("|")[0])
-    assert json.loads(told)["status"] == "ok" and len(json.loads(told)["slots"]) == 16
+    until(lambda: is_serving(hosts.run("gw", health.partition("|")[0], check=False)))
     body = json.dumps({"prompt": "Hello", "n_predict": 4, "ignore_eos": True})
     answer = json.loads(hosts.run("gw", f"curl -s localhost:8080/completion -d '{body}'"))
     assert answer["tokens_predicted"] == 4
