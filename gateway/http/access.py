@@ -119,7 +119,11 @@ class AccessMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, exchange: _AccessRecord) -> None:
         fault = framing_fault(scope, self._limits)
         if fault is not None:
-            await refused_response(fault)(scope, receive, exchange.forward)
+            response = refused_response(fault)
+            if scope.get("http_version") != "2":
+                # What follows may be a second request only by our reading of the framing.
+                response.headers["connection"] = "close"
+            await response(scope, receive, exchange.forward)
             return
         try:
             check_head(scope, self._bounds)

@@ -51,7 +51,7 @@ class _Http2:
         stream, data = self.http.get_next_available_stream_id(), orjson.dumps(body)
         head = [(":method", "POST"), (":path", "/completion"), (":scheme", "http")]
         self.http.send_headers(
-            stream, [*head, (":authority", "x"), ("content-length", str(len(data)))]
+            stream, [*head, (":authority", "127.0.0.1"), ("content-length", str(len(data)))]
         )
         return stream, data
 
@@ -150,10 +150,10 @@ async def small_windows(scene: Scene) -> None:
 
 async def two_lengths(scene: Scene) -> None:
     """Send a length and chunks with a second request behind: there is one answer, a refusal."""
-    hidden = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    hidden = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     pair = ("Content-Length: 5", "Transfer-Encoding: chunked")
     for first, second in (pair, pair[::-1]):
-        head = f"POST /completion HTTP/1.1\r\nHost: x\r\n{first}\r\n{second}\r\n\r\n"
+        head = f"POST /completion HTTP/1.1\r\nHost: 127.0.0.1\r\n{first}\r\n{second}\r\n\r\n"
         answer = await _raw(scene, head.encode() + b"0\r\n\r\n" + hidden)
         n_answers = answer.count(b"HTTP/1.1 ")
         scene.expect(n_answers == 1, f"{n_answers} answers to one request: {answer[:200]!r}")
@@ -165,14 +165,14 @@ async def upgrades(scene: Scene) -> None:
     body = orjson.dumps(_completion(2))
     for path, wanted in (("/health", b"200"), ("/completion", b"405")):
         head = (
-            f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade, HTTP2-Settings\r\n"
             "Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
         )
         answer = await _raw(scene, head.encode())
         n_answers = answer.count(b"HTTP/1.1 ")
         is_one = n_answers == 1 and answer[9:12] in (b"101", wanted)
         scene.expect(is_one, f"{path}: {answer[:200]!r}")
-    head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST /completion HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
     upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: !\r\n\r\n"
     answer = await _raw(scene, (head + upgrade).encode() + body)
     scene.expect(answer.count(b"HTTP/1.1 ") <= 1, f"a wrong upgrade: {answer[:200]!r}")

@@ -59,3 +59,20 @@ async def test_the_lifespan_passes() -> None:
 
     await AccessMiddleware(app, Metrics())(_scope("lifespan"), _nothing, Sink())
     assert seen == ["lifespan"]
+
+
+@pytest.mark.parametrize(("version", "closes"), [("1.1", True), ("2", False)])
+async def test_a_request_that_is_framed_in_two_ways_ends_its_connection(
+    version: str, closes: bool
+) -> None:
+    """What follows on the connection is a second request only by one of two readings."""
+    sink = Sink()
+    headers = [(b"content-length", b"5"), (b"transfer-encoding", b"chunked")]
+    scope = {**_scope(), "http_version": version, "headers": headers}
+    await AccessMiddleware(_never, Metrics())(scope, _nothing, sink)
+    assert sink.messages[0]["status"] == 400
+    assert ((b"connection", b"close") in sink.messages[0]["headers"]) is closes
+
+
+async def _never(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError("it is refused before")
