@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 OURS = {"gateway", "protocol", "worker"}
 STDLIB = frozenset(sys.stdlib_module_names)
 ENGINE = {
+    "protocol.wire.accounts",
     "protocol.wire.begun",
     "protocol.wire.cached",
     "protocol.wire.messages",

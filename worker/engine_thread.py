@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
+from protocol.wire.accounts import AccountTable
 from protocol.wire.facts import ModelCard
 from worker.engine.adapters import Scales
 from worker.engine.backend import Backend
@@ -50,12 +51,19 @@ class EngineThread:
     """Owns one backend and its engine, from loading to freeing."""
 
     def __init__(
-        self, config: WorkerConfig, outlet: OutboundQueue, opener: Opener, kept: Kept | None = None
+        self,
+        config: WorkerConfig,
+        outlet: OutboundQueue,
+        opener: Opener,
+        kept: Kept | None = None,
+        accounts: AccountTable | None = None,
     ) -> None:
+        """`kept` is of the thread before, with its accounts."""
         self._config = config
         self._outlet = outlet
         self._opener = opener
         self._kept = kept
+        self._accounts = accounts
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._ended = threading.Event()
         self.engine: Engine | None = None
@@ -102,7 +110,7 @@ class EngineThread:
         backend = self._opener(self._config, self._on_load)
         drafter = open_drafter(self._config, backend)
         config = engine_config(self._config, backend)
-        engine = Engine(backend, config, self._outlet.put, drafter)
+        engine = Engine(backend, config, self._outlet.put, drafter, self._accounts)
         if self._kept is not None:
             _go_on(engine, backend.card, self._kept)
         self.backend, self.engine = backend, engine

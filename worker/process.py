@@ -17,7 +17,9 @@ from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, TaskError
 from protocol.process.logs import LOG_FD_VARIABLE
 from protocol.process.notify import Notifier
+from protocol.process.shared_memory import make_shared
 from protocol.system_prompt import load_system_prompt
+from protocol.wire.accounts import N_BYTES, AccountTable
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Hello, LoadingProgress
 from protocol.wire.side_tasks import SetSystemPrompt
@@ -60,7 +62,9 @@ class WorkerProcess:
         self._clock = clock
         self._notifier = Notifier.from_environ()
         self._outlet = OutboundQueue()
-        self._thread = EngineThread(config, self._outlet, opener)
+        epoch = time.time_ns()
+        fd, accounts = _shared_accounts(epoch)
+        self._thread = EngineThread(config, self._outlet, opener, accounts=accounts)
         self._phase = SleepPhase.LOADING
         self._idle = IdleTime(config.sleep_idle_s)
         self._reader: PromptReader | None = None
@@ -69,9 +73,10 @@ class WorkerProcess:
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         hello = Hello(
             worker=config.name,
-            epoch=time.time_ns(),
+            epoch=epoch,
             pid=os.getpid(),
             model=config.alias,
+            accounts=fd,
         )
         name = f"{hello.worker}:{hello.epoch}"
         connections = [
@@ -329,6 +334,22 @@ class WorkerProcess:
     def _on_admission(self, _number: int, _frame: FrameType | None) -> None:
         self._is_admitted = True
         self._outlet.wake()
+
+
+def _shared_accounts(epoch: int) -> tuple[int, AccountTable]:
+    """Make the table that gateways of this host can read after a death, and its descriptor.
+
+    Where the system gives no such memory, nobody else reads it and the descriptor is -1.
+    """
+    try:
+        fd, memory = make_shared(N_BYTES)
+    except OSError as error:
+        logger.warning(
+            "no shared memory",
+            extra={"cause": error, "action": "if this worker dies, its last step is not counted"},
+        )
+        return -1, AccountTable(epoch=epoch)
+    return fd, AccountTable(memory, epoch)
 
 
 def _curve_files(config: WorkerConfig) -> CurveFiles | None:

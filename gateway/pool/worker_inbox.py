@@ -86,6 +86,7 @@ class WorkerInbox:
     def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
         """Move or fail the tasks of a connection that is lost."""
         self._settings.left(peer.key)
+        self._account(peer)
         n_tasks = len(self._dispatcher.workers[peer.key].tasks)
         kind = EventKind.LOST if died else EventKind.LEFT
         self.events.note(kind, name=peer.name, model=peer.model, why=reason, n_tasks=n_tasks)
@@ -105,6 +106,19 @@ class WorkerInbox:
             },
         )
         self._performer.perform(actions)
+
+    def _account(self, peer: WorkerConnection) -> None:
+        """Count what a lost worker has computed, from its own memory if that can be read here."""
+        if peer.accounts is None:
+            return
+        for one in peer.accounts.of(peer.number):
+            lease = TaskKey(one.task, one.attempt)
+            self._dispatcher.accounted(peer.key, lease, one.usage)
+        sums = peer.accounts.sums()
+        stats = dataclasses.replace(
+            peer.stats, n_prompt=sums.n_read, n_cached=sums.n_cached, n_predicted=sums.n_predicted
+        )
+        self._metrics.beat(peer.name, peer.model, peer.epoch, stats)
 
     def dropped(self, n: int) -> None:
         """Count messages that belong to no task."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from protocol.wire.facts import Usage
-from protocol.wire.messages import Done, Failed, PromptRead, Started, Terminal
+from protocol.wire.messages import Done, Failed, Started, Terminal
 from protocol.wire.side_tasks import Embedded, Reranked
 
 LOST = "lost"
@@ -47,6 +47,9 @@ class Attempt:
     """0 until its worker has begun; so with the times below."""
     first_at: float = 0.0
     ended_at: float = 0.0
+    reading_s: float = 0.0
+    writing_s: float = 0.0
+    """What its worker has measured for prompt and answer; 0 of one that went on from another."""
     end: str = ""
     """How it ended: as the task did (`finish`), or why it went elsewhere."""
     n_prompt: int = 0
@@ -64,20 +67,21 @@ class Attempt:
         self.started_at, self.slot = now, message.slot
         self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
 
-    def read(self, message: PromptRead) -> None:
-        """Note what the prompt has cost so far."""
-        self.n_read, self.n_reused = message.n_read, message.n_cached
+    def account(self, usage: Usage) -> None:
+        """Take the worker's own account so far; what came in another way is never more."""
+        self.n_read = max(self.n_read, usage.n_read)
+        self.n_reused = max(self.n_reused, usage.n_cached)
+        self.n_predicted = max(self.n_predicted, usage.n_predicted)
 
     def finish(self, message: Terminal, now: float) -> None:
-        """Take the worker's own account; one that a gateway made for it has none."""
-        usage = message.usage
-        if usage != Usage():
-            self.n_read = max(self.n_read, usage.n_read)
-            self.n_reused = max(self.n_reused, usage.n_cached)
-            self.n_predicted = max(self.n_predicted, usage.n_predicted)
+        """Take the worker's last word; a message that a gateway made for it has no account."""
+        self.account(message.usage)
         match message:
             case Done():
                 end = str(message.finish)
+                if not self.n_before:
+                    self.reading_s = message.timings.prompt_ms / 1e3
+                    self.writing_s = message.timings.predicted_ms / 1e3
                 if message.n_prompt:
                     self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
                     self.is_told = True

@@ -59,6 +59,8 @@ class FakeWorker:
         self._sent = 0
         self._expected = 0
         self._silent = False
+        self.accounts = -1
+        """Descriptor of the memory where it says that it counts."""
         self._heartbeat_s = 0.1
         self._changed = asyncio.Event()
         self._work = asyncio.Event()
@@ -103,6 +105,7 @@ class FakeWorker:
             model=self.options.model,
             wire_version=self.options.wire_version,
             connection=self.options.connection,
+            accounts=self.accounts,
         )
         await self.send(hello)
         if self.options.ready:

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 from protocol.config.config import WorkerConfig
+from protocol.wire.accounts import AccountTable
 from protocol.wire.cached import Cached
 from protocol.wire.messages import (
     Delta,
@@ -48,6 +49,7 @@ class Rig:
     self_extend: SelfExtend | None = None
     shows_texts: bool = False
     step_ms: float = 0.0
+    accounts: AccountTable | None = None
     lora: tuple[str, ...] = ()
     emitted: list[Payload] = field(default_factory=list)
     envelopes: list[Envelope] = field(default_factory=list)
@@ -80,6 +82,7 @@ class Rig:
             ),
             self._emit,
             self.drafter,
+            self.accounts,
         )
         self._ids = itertools.count(1)
 

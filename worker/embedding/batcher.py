@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.facts import Usage
+from protocol.wire.accounts import usage_of
 from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from worker.embedding.inputs import InputReader, MediaInput
@@ -93,7 +93,7 @@ class EmbeddingBatcher:
             message = "this model makes no embeddings of images or sounds"
             raise TaskError(ErrorCode.NOT_SUPPORTED, message)
         self._reader.check_media(n)
-        self._engine.submit(EngineJob(key, lambda: self._embed_media(found), is_heavy=True))
+        self._engine.submit(EngineJob(key, lambda: self._embed_media(key, found), is_heavy=True))
 
     # ---- the engine's thread ------------------------------------------------------------------
 
@@ -110,12 +110,12 @@ class EmbeddingBatcher:
             self._call(job)
             return None
         if job in self._jobs:
-            self._jobs.remove(job)
+            self._forget(job)
         if job.error is not None:
             raise job.error
         return answer_of(job, self._embedder.pooling)
 
-    def _embed_media(self, found: MediaInput) -> Terminal:
+    def _embed_media(self, key: TaskKey, found: MediaInput) -> Terminal:
         """Compute an input with media alone, because it takes several batches."""
         embedder, task = self._embedder, found.task
         carried = self._carried
@@ -129,7 +129,11 @@ class EmbeddingBatcher:
             raise TaskError(ErrorCode.OVERLOADED, message) from error
         except DecodeFailed as error:
             raise TaskError(ErrorCode.INTERNAL, str(error)) from error
-        self._account(len(found.tokens), time.perf_counter() - start)
+        accounts = self._engine.counters.accounts
+        account = accounts.open(key)
+        self._engine.counters.read(account, len(found.tokens))
+        accounts.close(account)
+        self._took(len(found.tokens), time.perf_counter() - start)
         is_pooled = embedder.pooling != "none"
         n_vectors = 1 if is_pooled else len(found.tokens)
         return Embedded(
@@ -137,7 +141,7 @@ class EmbeddingBatcher:
             n_embd=len(vectors) // (4 * n_vectors),
             n_tokens=(len(found.tokens),),
             is_pooled=is_pooled,
-            usage=Usage(n_read=len(found.tokens)),
+            usage=usage_of(account),
         )
 
     def _forget_dropped(self) -> None:
@@ -147,7 +151,12 @@ class EmbeddingBatcher:
                 self._embedder.forget(carried.seq)
             self._carried = None
         for job in [job for job in self._jobs if job.is_dropped]:
-            self._jobs.remove(job)
+            self._forget(job)
+
+    def _forget(self, job: EmbeddingJob) -> None:
+        self._jobs.remove(job)
+        if job.account is not None:
+            self._engine.counters.accounts.close(job.account)
 
     def _compute(self) -> None:
         batch = self._plan()
@@ -163,9 +172,10 @@ class EmbeddingBatcher:
             for reading, _ in batch:
                 reading.job.error = TaskError(ErrorCode.INTERNAL, str(error))
             return
-        self._account(sum(len(piece.tokens) for piece in pieces), time.perf_counter() - start)
+        for reading, piece in batch:
+            self._read(reading.job, len(piece.tokens))
+        self._took(sum(len(piece.tokens) for piece in pieces), time.perf_counter() - start)
         for (reading, piece), answer in zip(batch, answers, strict=True):
-            reading.job.n_read += len(piece.tokens)
             if piece.is_last:
                 reading.job.store(reading.index, answer)
 
@@ -174,9 +184,14 @@ class EmbeddingBatcher:
         if all(piece.pos == 0 for piece in pieces):
             self._embedder.adapters.use(self._engine.scales)
 
-    def _account(self, n: int, elapsed_s: float) -> None:
+    def _read(self, job: EmbeddingJob, n: int) -> None:
+        counters = self._engine.counters
+        if job.account is None:
+            job.account = counters.accounts.open(job.key)
+        counters.read(job.account, n)
+
+    def _took(self, n: int, elapsed_s: float) -> None:
         self._budget.observe(0, n, elapsed_s)
-        self._engine.counters.n_prompt += n
         self._engine.counters.prompt_s += elapsed_s
 
     def _plan(self) -> list[tuple[EmbeddingInput, MediaEmbedding]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import InvalidRequest, TaskError
+from protocol.wire.accounts import usage_of
 from protocol.wire.facts import Usage
 from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
@@ -27,8 +28,8 @@ class EmbeddingJob:
     n_started: int = 0
     n_done: int = 0
     n_bytes: int = 0
-    n_read: int = 0
-    """Tokens that were computed."""
+    account: memoryview | None = None
+    """Counts what was computed; None before anything was."""
     vectors: list[bytes] = field(default_factory=list)
     n_tokens: list[int] = field(default_factory=list)
     error: TaskError | None = None
@@ -41,7 +42,7 @@ class EmbeddingJob:
 
     def usage(self) -> Usage:
         """Return what it has cost so far."""
-        return Usage(n_read=self.n_read)
+        return usage_of(self.account) if self.account is not None else Usage()
 
     @property
     def is_over(self) -> bool:

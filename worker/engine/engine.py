@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import replace
 
 from protocol.errors import ErrorCode, TaskError
+from protocol.wire.accounts import AccountTable
 from protocol.wire.facts import Usage
 from protocol.wire.messages import (
     Done,
@@ -54,8 +55,14 @@ class Engine:
     """Owns the slots and the backend; `run` is what the thread does."""
 
     def __init__(
-        self, backend: Backend, config: EngineConfig, emit: Emit, drafter: Drafter | None = None
+        self,
+        backend: Backend,
+        config: EngineConfig,
+        emit: Emit,
+        drafter: Drafter | None = None,
+        accounts: AccountTable | None = None,
     ) -> None:
+        """`accounts` is where tasks are counted; by default where nobody else reads it."""
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[EngineTask] = deque()
@@ -64,7 +71,7 @@ class Engine:
         self._n_admitted = self._n_busy = 0
         self._stopping = False
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
-        self.counters = Counters(n_kv=backend.card.n_ctx_total)
+        self.counters = Counters(n_kv=backend.card.n_ctx_total, accounts=accounts or AccountTable())
         extends = config.self_extend is not None
         # With self-extend nothing that a slot holds is of use to another task.
         self.cache = PrefixCache(
@@ -279,7 +286,8 @@ class Engine:
         slot.begin(SlotTask.of(task, sampler, n_cached, order=self._n_admitted))
         self._n_busy += 1
         self.cache.promise(slot)
-        self.counters.n_cached += n_cached
+        slot.active.account = self.counters.accounts.open(task.key)
+        self.counters.reused(slot.active.account, n_cached)
         self._outbox.append(slot.started(n_known))
         self._outbox += self._results.progress(slot)
 
@@ -303,6 +311,7 @@ class Engine:
         """Free a slot; it is idle afterwards, also if keeping its tokens as cache fails."""
         task_id = slot.active.task.key.id
         self._n_busy -= 1
+        self.counters.accounts.close(slot.active.account)
         try:
             slot.end(self.cache.tick())
             if self._drafter is not None:

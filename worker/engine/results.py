@@ -107,7 +107,7 @@ class SampleProcessor:
         now_s = time.perf_counter()
         if run.last_token_s:
             self._counters.predicted_s += now_s - run.last_token_s
-        self._counters.n_predicted += 1
+        self._counters.predicted(run.account)
         run.pending, run.last_token_s = sampled.token, now_s
         run.first_token_s = run.first_token_s or now_s
         text = run.generation.accept(
@@ -165,8 +165,8 @@ class SampleProcessor:
     @staticmethod
     def read(slot: Slot) -> Envelope:
         """Return what the prompt has cost so far, for whoever pays for it."""
-        run = slot.active
-        return Envelope(run.task.key, PromptRead(n_read=run.n_read, n_cached=run.n_reused))
+        run, cost = slot.active, slot.active.usage
+        return Envelope(run.task.key, PromptRead(n_read=cost.n_read, n_cached=cost.n_cached))
 
     def _delta(
         self, slot: Slot, run: SlotTask, text: str, sampled: Sampled | None = None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from protocol.wire.accounts import spare_row, usage_of
 from protocol.wire.facts import SlotReport, Timings, TokenProb, Usage
 from protocol.wire.messages import Envelope, Started
 from protocol.wire.sampling import SamplingParams
@@ -64,10 +65,9 @@ class SlotTask:
     reading: list[int] = field(default_factory=list)
     """Tokens that must be in the cache before the next token is chosen: the prompt, and what was
     generated before a preemption or by another worker."""
-    n_read: int = 0
-    """Tokens of `reading` that were computed, all that were computed twice included."""
-    n_reused: int = 0
-    """Tokens of `reading` that were found in the cache, at the beginning and later."""
+    account: memoryview = field(default_factory=spare_row)
+    """What it has cost so far (`protocol.wire.accounts`): tokens of `reading` that were computed,
+    all that were computed twice included, those that were found in the cache, and new tokens."""
     n_recovered: int = 0
     """Tokens of `reading` that a task which had begun found in the cache when it continued."""
     is_preempted: bool = False
@@ -88,7 +88,6 @@ class SlotTask:
         else:
             generation = task.begun.generation
         run = cls(task, sampler, generation, time.perf_counter(), n_cached, order=order)
-        run.n_reused = n_cached
         run.unsaid = ResponseBuffer() if task.is_held else None
         if task.begun is not None and task.begun.told.tokens:
             run.pending = task.begun.told.tokens[-1]
@@ -108,11 +107,7 @@ class SlotTask:
     @property
     def usage(self) -> Usage:
         """What it has cost so far."""
-        return Usage(
-            n_read=self.n_read,
-            n_cached=self.n_reused,
-            n_predicted=self.generation.n_predicted - self.task.n_begun,
-        )
+        return usage_of(self.account)
 
     @property
     def told_cached(self) -> int:

@@ -2,9 +2,10 @@
 
 import logging
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 
 from protocol.errors import ErrorCode, TaskError
+from protocol.wire.accounts import CACHED, PREDICTED, READ, AccountTable
 from protocol.wire.facts import Stats
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,26 @@ class Counters:
     n_drafts: int = 0
     accepted_at: list[int] = field(default_factory=list)
     n_faults: int = 0
+    accounts: AccountTable = field(default_factory=AccountTable)
+    """What attempts have cost, each in a row of its own, and the sums again."""
+
+    def read(self, account: memoryview, n: int) -> None:
+        """Count tokens of a prompt that were computed for an attempt."""
+        account[READ] += n
+        self.n_prompt += n
+        self.accounts.sums[READ] = self.n_prompt
+
+    def reused(self, account: memoryview, n: int) -> None:
+        """Count tokens that were found in the cache for an attempt."""
+        account[CACHED] += n
+        self.n_cached += n
+        self.accounts.sums[CACHED] = self.n_cached
+
+    def predicted(self, account: memoryview) -> None:
+        """Count a token that was generated for an attempt."""
+        account[PREDICTED] += 1
+        self.n_predicted += 1
+        self.accounts.sums[PREDICTED] = self.n_predicted
 
     def fault(self, task_id: int, error: Exception) -> TaskError:
         """Log and count an unexpected exception; return the error for the client."""
@@ -113,4 +134,8 @@ class Counters:
 
     def snapshot(self) -> Stats:
         """Return the numbers as a message."""
-        return Stats(**asdict(self) | {"accepted_at": tuple(self.accepted_at)})
+        told = {name: getattr(self, name) for name in _TOLD}
+        return Stats(**told, accepted_at=tuple(self.accepted_at))
+
+
+_TOLD = tuple(one.name for one in fields(Counters) if one.name not in ("accepted_at", "accounts"))

@@ -172,8 +172,7 @@ class Step:
 
     def _read(self, slot: Slot, n: int) -> None:
         """Count tokens of a prompt that were computed."""
-        slot.active.n_read += n
-        self._counters.n_prompt += n
+        self._counters.read(slot.active.account, n)
         self._cache.note(slot)
 
     def _give_up(

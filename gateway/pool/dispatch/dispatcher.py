@@ -27,7 +27,7 @@ from gateway.pool.tenants.queue_limits import QueueLimits
 from gateway.pool.tenants.task_queue import TaskQueue
 from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire.cached import Cached
-from protocol.wire.facts import ModelCard
+from protocol.wire.facts import ModelCard, Usage
 from protocol.wire.messages import (
     Done,
     Envelope,
@@ -278,11 +278,15 @@ class Dispatcher:
 
     def paid(self, key: str, lease: TaskKey, message: PromptRead) -> None:
         """Note what a worker says that a prompt has cost so far, whoever still waits for it."""
+        self.accounted(key, lease, Usage(n_read=message.n_read, n_cached=message.n_cached))
+
+    def accounted(self, key: str, lease: TaskKey, usage: Usage) -> None:
+        """Note what an attempt that a worker has not ended has cost so far."""
         task, worker = self.book.find(key, lease), self.workers.get(key)
         if task is None and worker is not None:
             task = worker.forsaken.get(TaskKey(lease.id, lease.attempt))
         if task is not None:
-            task.attempts[lease.attempt].read(message)
+            task.attempts[lease.attempt].account(usage)
 
     def cached(self, key: str, message: Cached) -> None:
         """Note what a worker says of its prefix cache."""

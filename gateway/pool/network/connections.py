@@ -13,13 +13,15 @@ import zmq
 
 from gateway.pool.network.access import PeerAccess
 from gateway.pool.network.owner import Owner
-from gateway.pool.network.peer_socket import PeerSocket, key_of, socket_of
+from gateway.pool.network.peer_socket import PeerSocket, key_of, pid_of, socket_of
 from gateway.pool.network.reception import Reception
 from gateway.pool.network.router_socket import RouterSocket
 from gateway.pool.network.second_look import SecondLook
 from gateway.pool.network.worker_connection import WorkerConnection
 from protocol.config.config import GatewayConfig
+from protocol.process.shared_memory import open_shared
 from protocol.wire import codec
+from protocol.wire.accounts import N_BYTES, ToldAccounts
 from protocol.wire.frames import pack
 from protocol.wire.messages import Bye, FrameItem, Hello, Ping, Welcome
 from protocol.wire.sharing import Stay, Successor
@@ -267,6 +269,7 @@ class WorkerConnections:
             moved_at=now,
             is_contested=self._reception.has_waiting,
             counted_at=now,
+            accounts=_accounts_of(hello, pid_of(part)),
         )
         self._peers[identity] = peer
         self._owner.joined(peer)
@@ -327,3 +330,10 @@ class WorkerConnections:
 def _who(identity: bytes, key: str) -> str:
     """Return whom to block for a frame: its key, or without one the name that it gives itself."""
     return key or identity.decode(errors="replace").partition(":")[0]
+
+
+def _accounts_of(hello: Hello, pid: int) -> ToldAccounts | None:
+    """Return where a worker of this host counts; None for any other."""
+    memory = open_shared(pid, hello.accounts, N_BYTES) if pid and hello.accounts >= 0 else None
+    told = ToldAccounts(memory) if memory is not None else None
+    return told if told is not None and told.is_of(hello.epoch) else None

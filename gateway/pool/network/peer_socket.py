@@ -49,6 +49,13 @@ def address_of(frame: zmq.Frame) -> str:
     return str(frame.get("Peer-Address"))
 
 
+def pid_of(frame: zmq.Frame) -> int:
+    """Return the process of the sender, by the kernel's word; 0 unless it is on this host."""
+    address = address_of(frame)
+    tail = address.rpartition(":")[2]
+    return int(tail) if address.startswith(_LOCAL) and tail.isdecimal() else 0
+
+
 def socket_of(frame: zmq.Frame) -> PeerSocket | None:
     """Find the socket that a frame came through; None if it is closed already."""
     try:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, field
 
 from gateway.pool.network.peer_socket import PeerSocket
+from protocol.wire.accounts import ToldAccounts
+from protocol.wire.facts import Stats
 from protocol.wire.messages import FrameItem, Heartbeat
 
 _STALL_FACTOR, _STALL_MORE_S = 1.5, 5.0
@@ -40,9 +42,14 @@ class WorkerConnection:
     counted_at: float = 0.0
     sent: int = 0
     outbox: list[FrameItem] = field(default_factory=list)
+    accounts: ToldAccounts | None = None
+    """What its attempts have cost, in its own memory; None if it is on another host."""
+    stats: Stats = Stats()
+    """Its counters, by the latest heartbeat."""
 
     def beat(self, beat: Heartbeat, now: float) -> None:
-        """Take in whether the engine makes steps."""
+        """Take in its counters, and whether the engine makes steps."""
+        self.stats = beat.stats
         if not beat.busy or beat.step != self.step:
             self.step, self.moved_at = beat.step, now
         self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if beat.busy else math.inf

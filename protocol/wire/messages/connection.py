@@ -18,6 +18,11 @@ class Hello(Message):
     """The alias under which the model will be served, known before it is loaded."""
     connection: int = 0
     """The worker's number of this connection: it may have several to one address."""
+    accounts: int = -1
+    """Its descriptor of the memory where it counts (`protocol.wire.accounts`); -1 is none.
+
+    A gateway on the same host reads it when the worker is lost.
+    """
     wire_version: int = WIRE_VERSION
 
 

@@ -7,7 +7,7 @@ from gateway.requests.record import cost_of
 from gateway.usage.entry import Tokens
 from protocol.errors import ErrorCode
 from protocol.wire.facts import Usage
-from protocol.wire.messages import Delta, Done, Failed, Finish, PromptRead, Started
+from protocol.wire.messages import Delta, Done, Failed, Finish, Started
 from protocol.wire.side_tasks import Embedded
 
 
@@ -27,7 +27,7 @@ def begin(task: Task, *, n_prompt: int = 10, n_cached: int = 0, worker: str = "w
 
 
 def read(task: Task, n_read: int, n_cached: int = 0) -> None:
-    task.attempts[task.attempt].read(PromptRead(n_read=n_read, n_cached=n_cached))
+    task.attempts[task.attempt].account(Usage(n_read=n_read, n_cached=n_cached))
 
 
 def write(task: Task, n: int) -> None:

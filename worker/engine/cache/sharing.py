@@ -98,8 +98,7 @@ class PrefixSharing:
             run.n_recovered += n
         else:
             run.n_cached += n
-        run.n_reused += n
-        self._counters.n_cached += n
+        self._counters.reused(run.account, n)
 
 
 def most(run: SlotTask) -> int:
