@@ -35,7 +35,7 @@ class TaskStreams:
         ended = stream.ended(finish, asyncio.get_running_loop().time())
         self._metrics.ended(ended)
         if task.spec.trace is not None:
-            task.spec.trace.ended(task.task_id, stream.request, ended)
+            task.spec.trace.ended(stream.request, ended, task.attempts)
 
     def close(self) -> None:
         """Fail those that are left."""

@@ -176,9 +176,6 @@ class TaskTransport:
             stream.latencies.queue.observe(task.queued_s)
         if isinstance(request, m.Generate):
             self._metrics.routed(task.spec.model, task.route)
-            if task.spec.trace is not None:
-                now = self._now()
-                task.spec.trace.assigned(task.task_id, task.worker_name, task.route, now)
         lease = TaskKey(action.task_id, action.attempt)
         self._peers.post(action.worker, Envelope(lease, request, action.slot))
         self.tell_demand(action.worker)

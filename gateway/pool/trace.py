@@ -1,8 +1,10 @@
 """What the pool tells the trace of a request; `gateway.tracing` writes the spans."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.metrics.ended_task import EndedTask
+from gateway.requests.attempt import Attempt
 from protocol.wire.messages import Generate
 
 TRACE = "llamapool.trace"
@@ -10,10 +12,7 @@ TRACE = "llamapool.trace"
 
 
 class TaskTrace(Protocol):
-    """The trace of the request that a task belongs to; times are those of the event loop."""
+    """The trace of the request that a task belongs to."""
 
-    def assigned(self, task_id: int, worker: str, route: str, now: float) -> None:
-        """Note that a worker of this name has the task now, the first one or another one."""
-
-    def ended(self, task_id: int, request: Generate, task: EndedTask) -> None:
-        """Note the end of the task."""
+    def ended(self, request: Generate, task: EndedTask, attempts: Sequence[Attempt]) -> None:
+        """Note the end of the task, and where it was."""

@@ -1,15 +1,17 @@
 """The spans of one request.
 
 The request is a span of kind SERVER, whose parent is the client's span if it sent a `traceparent`.
-Under it each task has a span after OpenTelemetry's conventions for generative AI, and under that
-one span for each wait in the queue and for each worker. They are written at the end of the task,
-from the times that the pool keeps anyway: nothing is done for a token.
+Under it each task has a span after OpenTelemetry's conventions for generative AI; under that one
+span for each wait in the queue and for each worker; and under a worker one for the prompt and one
+for the answer, as long as the worker has measured them. All are written at the end of the task,
+from what the pool knows anyway: nothing is done for a token, and workers make no spans (as vLLM's
+engine, whose front end writes them from its times).
 Source of names: https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-spans.md).
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from opentelemetry.context import Context
@@ -17,6 +19,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 from opentelemetry.util.types import AttributeValue
 
 from gateway.metrics.ended_task import EndedTask
+from gateway.requests.attempt import Attempt
 from protocol.wire.messages import Generate
 
 _Clock = Callable[[float], int]
@@ -27,33 +30,18 @@ _CANCELLED = "cancelled"
 
 
 @dataclass(slots=True)
-class _Visit:
-    """One worker that had a task, and since when."""
-
-    worker: str
-    route: str
-    since: float
-
-
-@dataclass(slots=True)
 class RequestTrace:
     """The trace of one request."""
 
     tracer: Tracer
     span: Span
     _context: Context = field(init=False)
-    _visits: dict[int, list[_Visit]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._context = set_span_in_context(self.span)
 
-    def assigned(self, task_id: int, worker: str, route: str, now: float) -> None:
-        """Note that a worker of this name has the task now."""
-        self._visits.setdefault(task_id, []).append(_Visit(worker, route, now))
-
-    def ended(self, task_id: int, request: Generate, task: EndedTask) -> None:
+    def ended(self, request: Generate, task: EndedTask, attempts: Sequence[Attempt]) -> None:
         """Write the spans of a task."""
-        visits = self._visits.pop(task_id, [])
         if not self.span.is_recording():
             return
         epoch_s = time.time() - asyncio.get_running_loop().time()
@@ -71,32 +59,64 @@ class RequestTrace:
         )
         if task.first_at:
             span.add_event("gen_ai.first_token", timestamp=at(task.first_at))
-        span.set_attributes(_of_answer(task, visits))
+        span.set_attributes(_of_answer(task, len(attempts)))
         failed = task.finish not in _REASONS and task.finish != _CANCELLED
         if failed:
             span.set_status(Status(StatusCode.ERROR, task.finish))
-        context = set_span_in_context(span)
-        self._parts(context, task, visits, at)
+        self._parts(set_span_in_context(span), task, attempts, at)
         span.end(at(task.ended_at))
 
-    def _parts(self, context: Context, task: EndedTask, visits: list[_Visit], at: _Clock) -> None:
-        """Write the wait and each worker."""
-        first = visits[0].since if visits else task.ended_at
-        queue = self.tracer.start_span("queue", context, start_time=at(task.submitted_at))
-        queue.end(at(first))
-        ends = [one.since for one in visits[1:]] + [task.ended_at]
-        for number, (visit, end) in enumerate(zip(visits, ends, strict=True)):
-            attributes: dict[str, AttributeValue] = {
-                "llamapool.worker": visit.worker,
-                "llamapool.route": visit.route,
-                "llamapool.attempt": number,
-            }
-            span = self.tracer.start_span(
-                f"worker {visit.worker}", context, attributes=attributes, start_time=at(visit.since)
-            )
-            if visit.since <= task.first_at <= end:
-                span.add_event("gen_ai.first_token", timestamp=at(task.first_at))
-            span.end(at(end))
+    def _parts(
+        self, context: Context, task: EndedTask, attempts: Sequence[Attempt], at: _Clock
+    ) -> None:
+        """Write each wait and each worker."""
+        waits_since = task.submitted_at
+        for number, one in enumerate(attempts):
+            if not number or one.assigned_at > waits_since:
+                self._span("queue", context, at(waits_since), at(one.assigned_at))
+            later = attempts[number + 1].assigned_at if number + 1 < len(attempts) else 0.0
+            end = min(one.ended_at or task.ended_at, later or task.ended_at)
+            self._worker(context, number, one, end, at)
+            waits_since = end
+        if not attempts:
+            self._span("queue", context, at(waits_since), at(task.ended_at))
+
+    def _worker(self, context: Context, number: int, one: Attempt, end: float, at: _Clock) -> None:
+        """Write what a worker did, up to `end`."""
+        attributes: dict[str, AttributeValue] = {
+            "llamapool.worker": one.worker,
+            "llamapool.route": one.route,
+            "llamapool.attempt": number,
+        }
+        name = f"worker {one.worker}"
+        span = self.tracer.start_span(
+            name, context, attributes=attributes, start_time=at(one.assigned_at)
+        )
+        inner = set_span_in_context(span)
+        first = min(one.first_at, end)
+        if one.started_at:
+            read = first or end
+            began = max(one.assigned_at, read - one.reading_s) if one.reading_s else one.started_at
+            counts = {"llamapool.n_read": one.n_read, "llamapool.n_cached": one.n_reused}
+            self._span("prompt", inner, at(min(began, read)), at(read), counts)
+        if first:
+            if not one.n_before:
+                span.add_event("gen_ai.first_token", timestamp=at(first))
+            written = min(end, first + one.writing_s) if one.writing_s else end
+            counts = {"llamapool.n_predicted": one.n_predicted}
+            self._span("decode", inner, at(first), at(written), counts)
+        span.end(at(end))
+
+    def _span(
+        self,
+        name: str,
+        context: Context,
+        start: int,
+        end: int,
+        attributes: dict[str, int] | None = None,
+    ) -> None:
+        span = self.tracer.start_span(name, context, attributes=attributes, start_time=start)
+        span.end(max(start, end))
 
 
 def _of_request(request: Generate, task: EndedTask) -> dict[str, AttributeValue]:
@@ -115,7 +135,7 @@ def _of_request(request: Generate, task: EndedTask) -> dict[str, AttributeValue]
     return told
 
 
-def _of_answer(task: EndedTask, visits: list[_Visit]) -> dict[str, AttributeValue]:
+def _of_answer(task: EndedTask, n_workers: int) -> dict[str, AttributeValue]:
     told: dict[str, AttributeValue] = {
         "gen_ai.response.model": task.model,
         "gen_ai.usage.input_tokens": task.n_prompt,
@@ -123,7 +143,7 @@ def _of_answer(task: EndedTask, visits: list[_Visit]) -> dict[str, AttributeValu
         "gen_ai.usage.output_tokens": task.n_predicted,
         "llamapool.finish": task.finish,
         "llamapool.queue_s": task.queue_s,
-        "llamapool.n_workers": len(visits),
+        "llamapool.n_workers": n_workers,
     }
     if task.finish in _REASONS:
         told["gen_ai.response.finish_reasons"] = [_REASONS[task.finish]]

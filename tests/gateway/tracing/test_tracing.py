@@ -20,6 +20,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from gateway.tracing.provider import tracer_provider
 from protocol.errors import ConfigError
 from protocol.wire import messages as m
+from protocol.wire.facts import Timings, Usage
+from protocol.wire.messages import Envelope
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
 
@@ -48,11 +50,18 @@ async def gateway(tmp_path: Path, exporter: InMemorySpanExporter) -> AsyncIterat
 
 
 async def finished(exporter: InMemorySpanExporter, n: int) -> dict[str, ReadableSpan]:
-    """Wait for n spans and return them by name."""
+    """Wait for n spans and return them by name; a worker's are called after it."""
     await until(lambda: len(exporter.get_finished_spans()) >= n)
     spans: Sequence[ReadableSpan] = exporter.get_finished_spans()
-    assert len({span.name for span in spans}) == len(spans) == n
-    return {span.name: span for span in spans}
+    names = {span.context.span_id: span.name for span in spans if span.context is not None}
+    found = {}
+    for span in spans:
+        parent = names.get(span.parent.span_id, "") if span.parent is not None else ""
+        is_part = parent.startswith("worker ")
+        name = f"{parent}: {span.name}" if is_part else span.name
+        found[f"{name} again" if name in found else name] = span
+    assert len(found) == len(spans) == n
+    return found
 
 
 async def test_a_streamed_chat_is_a_tree_of_spans_under_its_clients(
@@ -64,12 +73,14 @@ async def test_a_streamed_chat_is_a_tree_of_spans_under_its_clients(
         "/v1/chat/completions", CHAT | {"stream": True}, headers={"traceparent": PARENT}
     )
     assert response.headers["traceresponse"].startswith("00-0af7651916cd43dd8448eb211c80319c-")
-    spans = await finished(exporter, 4)
+    spans = await finished(exporter, 6)
     request, task = spans["POST /v1/chat/completions"], spans["chat fake"]
     queue, work = spans["queue"], spans["worker w0"]
+    prompt, decode = spans["worker w0: prompt"], spans["worker w0: decode"]
     assert request.kind is SpanKind.SERVER
     assert request.parent is not None and f"{request.parent.span_id:016x}" == "b7ad6b7169203331"
-    for child, parent in ((task, request), (queue, task), (work, task)):
+    tree = (task, request), (queue, task), (work, task), (prompt, work), (decode, work)
+    for child, parent in tree:
         assert child.parent is not None and child.context is not None
         assert parent.context is not None and child.parent.span_id == parent.context.span_id
         assert f"{child.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
@@ -92,6 +103,33 @@ async def test_a_streamed_chat_is_a_tree_of_spans_under_its_clients(
     assert [event.name for event in task.events] == ["gen_ai.first_token"]
     assert [event.name for event in work.events] == ["gen_ai.first_token"]
     assert work.attributes is not None and work.attributes["llamapool.route"] == "load"
+    assert prompt.end_time == decode.start_time == work.events[0].timestamp
+    assert decode.attributes is not None and decode.attributes["llamapool.n_predicted"] == 4
+
+
+async def test_prompt_and_answer_take_what_their_worker_has_measured(
+    gateway: Running, exporter: InMemorySpanExporter
+) -> None:
+    worker = await gateway.add_worker(FakeOptions(free_running=False))
+    asked = asyncio.create_task(gateway.post("/completion", {"prompt": "a b", "n_predict": 2}))
+    await worker.got(m.Generate)
+    key = worker.envelopes[-1].task
+    await worker.send(
+        Envelope(key, m.Started(slot=0, n_prompt=2)),
+        Envelope(key, m.Delta(text="x", tokens=(1,), n_predicted=1)),
+    )
+    await until(lambda: gateway.metrics.of_model("fake").ttft.n == 1)
+    timings = Timings(prompt_ms=0.02, predicted_ms=0.03, predicted_n=1, prompt_n=2)
+    usage = Usage(n_read=2, n_predicted=1)
+    done = m.Done(finish=m.Finish.LIMIT, n_prompt=2, n_predicted=1, timings=timings, usage=usage)
+    await worker.send(Envelope(key, done))
+    assert (await asked).status_code == 200
+    spans = await finished(exporter, 6)
+    prompt, decode = spans["worker w0: prompt"], spans["worker w0: decode"]
+    assert prompt.attributes == {"llamapool.n_read": 2, "llamapool.n_cached": 0}
+    for span, ns in ((prompt, 20_000), (decode, 30_000)):
+        assert span.start_time is not None and span.end_time is not None
+        assert abs(span.end_time - span.start_time - ns) < 2000  # floats since 1970
 
 
 async def test_a_completion_that_goes_on_elsewhere_has_a_span_for_each_worker(
@@ -106,9 +144,10 @@ async def test_a_completion_that_goes_on_elsewhere_has_a_span_for_each_worker(
     await gateway.add_worker(FakeOptions(name="b"))
     await doomed.die()
     await asked
-    spans = await finished(exporter, 5)
+    spans = await finished(exporter, 10)
     first, second = spans["worker a"], spans["worker b"]
-    assert first.end_time == second.start_time
+    assert first.end_time == spans["queue again"].start_time
+    assert spans["queue again"].end_time == second.start_time
     assert len(first.events) == 1 and not second.events, "the first token came from the first one"
     told = spans["text_completion fake"].attributes
     assert told is not None and told["llamapool.n_workers"] == 2
@@ -218,7 +257,8 @@ async def test_spans_leave_for_the_endpoint_that_the_environment_names(
             await gateway.add_worker()
             await gateway.post("/v1/chat/completions", CHAT)
         server.shutdown()
-    assert {"POST /v1/chat/completions", "chat fake", "queue", "worker w0"} == set(Collector.spans)
+    parts = {"queue", "worker w0", "prompt", "decode"}
+    assert {"POST /v1/chat/completions", "chat fake", *parts} == set(Collector.spans)
 
 
 @pytest.mark.parametrize(
