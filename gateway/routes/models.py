@@ -1,5 +1,7 @@
 """Loading and unloading models, and the stream of their changes, where the server has a choice."""
 
+from collections.abc import Callable
+
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,7 +13,7 @@ from gateway.http.event_stream import EventStream
 from gateway.http.sse import event
 from gateway.models.events import Mailbox
 from gateway.models.manager import ModelManager
-from gateway.routes.service import Service
+from gateway.routes.service import Service, check_allowed, may_use
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
 _SUCCESS = {"success": True}
@@ -26,12 +28,14 @@ class ModelEndpoints:
     async def load(self, request: Request) -> Response:
         """Load a model; answers when it is ready."""
         manager, name = await self._read(request)
+        _check_named(manager, name, request.scope)
         await guarded(manager.load(name), disconnected(request.receive))
         return json_response(_SUCCESS)
 
     async def unload(self, request: Request) -> Response:
         """Unload a model; answers at once."""
         manager, name = await self._read(request)
+        _check_named(manager, name, request.scope)
         manager.unload(name)
         return json_response(_SUCCESS)
 
@@ -48,7 +52,7 @@ class ModelEndpoints:
         if not name:
             raise InvalidRequest("model must be a non-empty string", param="model")
         model = manager.states.named(name)
-        if model is None:
+        if model is None or not may_use(request.scope, model.name, *model.info.aliases):
             message = f"model name={name} is not found"
             raise TaskError(ErrorCode.NOT_FOUND, message, param="model")
         message = f"model name={model.name} is not removable (not from cache)"
@@ -75,13 +79,33 @@ class ModelEventStream:
         )
         with manager.events.listening() as mailbox:
             await events.open()
-            await guarded(_pass_on(mailbox, events), disconnected(receive), events.keep_alive())
+            shown = _shown_to(scope, manager)
+            work = _pass_on(mailbox, events, shown)
+            await guarded(work, disconnected(receive), events.keep_alive())
         await events.finish()
 
 
-async def _pass_on(mailbox: Mailbox, events: EventStream) -> None:
+async def _pass_on(mailbox: Mailbox, events: EventStream, shown: Callable[[str], bool]) -> None:
     while (news := await mailbox.get()) is not None:
-        await events.write(event(orjson.dumps(news)))
+        if shown(news["model"]):
+            await events.write(event(orjson.dumps(news)))
+
+
+def _shown_to(scope: Scope, manager: ModelManager) -> Callable[[str], bool]:
+    """Return which models' events the key of a request may see; `*` stands for no model."""
+
+    def shown(name: str) -> bool:
+        model = manager.states.named(name)
+        aliases = model.info.aliases if model is not None else ()
+        return name == "*" or may_use(scope, name, *aliases)
+
+    return shown
+
+
+def _check_named(manager: ModelManager, name: str, scope: Scope) -> None:
+    model = manager.states.named(name)
+    if model is not None:  # else the manager refuses it in its own words
+        check_allowed(scope, name, model.name, *model.info.aliases)
 
 
 def chosen_by(service: Service, path: str) -> ModelManager:

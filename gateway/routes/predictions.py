@@ -22,6 +22,7 @@ from gateway.http.body import read_json
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
 from gateway.http.errors import RequestRefused, json_response, refused_response, task_error_response
+from gateway.http.origin.auth import require_path
 from gateway.routes.service import Service
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
@@ -81,6 +82,7 @@ class PredictionEndpoint:
         answer = _PredictionAnswer()
         try:
             route, body = self._read(instance)
+            require_path(scope, route.path)
             inner = {
                 **scope,
                 "path": route.path,

@@ -104,10 +104,10 @@ class Service:
             raise InvalidRequest(message, param="model")
         if self.router is None:
             card = self.pool.card(model)
-            check_allowed(scope, card.name, *card.aliases)
+            check_allowed(scope, model, card.name, *card.aliases)
             return card
         info = self.router.states.find(model).info
-        check_allowed(scope, info.name, *info.aliases)
+        check_allowed(scope, model, info.name, *info.aliases)
         asked = Request(scope).query_params.get("autoload", "")
         autoload = asked in ("true", "1") if asked else self.config.models_autoload
         touches = scope["method"] == "POST"
@@ -138,10 +138,14 @@ def may_use(scope: Scope, *names: str) -> bool:
     return key is None or key.allows(*names)
 
 
-def check_allowed(scope: Scope, *names: str) -> None:
-    """Raise `RequestRefused` unless the key of a request may use the model of these names."""
+def check_allowed(scope: Scope, asked: str | None, *names: str) -> None:
+    """Raise `RequestRefused` unless the key of a request may use the model of these names.
+
+    The refusal says what the client has `asked` for, and not what the model is called.
+    """
     if not may_use(scope, *names):
-        message = f"The key '{scope['key']}' may not use the model '{names[0]}'"
+        what = f"the model '{asked}'" if asked else "the model of this server"
+        message = f"The key '{scope['key']}' may not use {what}"
         raise RequestRefused(403, message, "permission_error")
 
 

@@ -16,7 +16,7 @@ from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
 from gateway.pool.routing.origin import read_origin
 from gateway.requests.record import REQUEST
-from gateway.routes.service import Service
+from gateway.routes.service import Service, check_allowed
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.side_tasks import SlotActed, SlotAction
 
@@ -40,6 +40,9 @@ class SlotEndpoints:
             filename = read_filename(body)
         origin = read_origin(scope, body)
         model = self._service.pool.model_of_slot(slot_id)
+        for card in self._service.ready_cards():
+            if card.name == model:
+                check_allowed(scope, model, card.name, *card.aliases)
         if model and self._service.router is not None:  # keeps it loaded meanwhile
             await self._service.card(model, scope, receive)
         owner = scope.get("namespace", "")

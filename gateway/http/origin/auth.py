@@ -141,6 +141,12 @@ def require_scope(scope: Scope, name: str) -> None:
         raise refusal
 
 
+def require_path(scope: Scope, path: str) -> None:
+    """Raise `RequestRefused` unless the client may ask for a path; keys are checked before."""
+    if scope["key"]:
+        require_scope(scope, _needed(path))
+
+
 def require_admin(scope: Scope) -> None:
     """Raise `RequestRefused` unless the client is an admin."""
     if not scope["is_admin"]:

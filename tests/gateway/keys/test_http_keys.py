@@ -103,8 +103,51 @@ async def test_a_key_sees_and_uses_its_models_only(tmp_path: Path) -> None:
         assert (
             await gateway.client.get("/props?model=big", headers=as_("some"))
         ).status_code == 403
-        slots = (await gateway.client.get("/slots", headers=as_("some"))).json()
-        assert len(slots) == 2
+        for path in ("/slots", "/health?include_slots"):
+            slots = (await gateway.client.get(path, headers=as_("some"))).json()
+            assert len(slots if path == "/slots" else slots["slots"]) == 2
+            assert "big" not in str(slots)
+
+
+async def test_a_refusal_does_not_tell_what_a_hidden_model_is_called(tmp_path: Path) -> None:
+    async with running(tmp_path, **keys(tmp_path, some='models = ["sm*"]')) as gateway:
+        await gateway.add_worker(FakeOptions(model="secret-name"))
+        for body in ({}, {"model": "sm-all"}, {"model": None}):
+            refused = await ask(gateway, "some", **body)
+            assert refused.status_code == 403
+            assert "secret" not in refused.text
+        for path in ("/props", "/v1/models", "/models", "/slots", "/lora-adapters", "/health"):
+            answer = await gateway.client.get(path, headers=as_("some"))
+            assert "secret" not in answer.text, path
+
+
+async def test_an_admin_of_some_models_acts_on_no_other(tmp_path: Path) -> None:
+    settings = keys(tmp_path, boss='scopes = ["admin"]\nmodels = ["small"]')
+    async with running(tmp_path, **settings) as gateway:
+        await gateway.add_worker(FakeOptions(name="w0", model="small", saves_slots=True))
+        await gateway.add_worker(FakeOptions(name="w1", model="big", saves_slots=True))
+        rows = (await gateway.client.get("/slots", headers=as_("boss"))).json()
+        own = rows[0]["id"]
+        answers = [
+            (await gateway.post(f"/slots/{number}?action=erase", {}, headers=as_("boss")))
+            for number in (own, own + len(rows))
+        ]
+        assert [one.status_code for one in answers] == [200, 403]
+
+
+async def test_a_prediction_opens_no_path_that_the_key_does_not(tmp_path: Path) -> None:
+    settings = keys(tmp_path, user="", watcher='scopes = ["infer", "metrics"]')
+    async with running(tmp_path, metrics=True, predict_route="/predict", **settings) as gateway:
+        await gateway.add_worker()
+        body = {"instances": [{"@requestFormat": "metrics"}, {"@requestFormat": "models"}]}
+        for name, expected in (("user", 403), ("watcher", None)):
+            answer = await gateway.post("/predict", body, headers=as_(name))
+            metrics, models = answer.json()["predictions"]
+            assert models["data"]
+            if expected is None:
+                assert "llamapool_workers" in metrics
+            else:
+                assert metrics["error"]["code"] == expected
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])

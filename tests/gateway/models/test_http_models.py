@@ -215,6 +215,37 @@ async def test_every_change_is_an_event(tmp_path: Path) -> None:
     assert gone["data"] == {"status": "unloaded", "exit_code": 1}
 
 
+async def test_a_key_hears_of_its_models_only(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(
+        '[[key]]\nname = "some"\nkey = "some"\nscopes = ["admin"]\nmodels = ["b"]\n'
+        '[[key]]\nname = "all"\nkey = "all"\n'
+    )
+    headers = {one: {"Authorization": f"Bearer {one}"} for one in ("some", "all")}
+    async with (
+        routing(tmp_path, "a", "b", api_key_file=(str(path),)) as (gateway, _),
+        gateway.client.stream("GET", "/models/sse", headers=headers["some"]) as response,
+    ):
+        lines = response.aiter_lines()
+        for name in ("a", "b"):
+            body = {"prompt": "hi", "n_predict": 2, "model": name}
+            answer = await gateway.post("/completion", body, headers=headers["all"])
+            assert answer.status_code == 200
+        heard: list[Any] = []
+        while len(heard) < 3:
+            line = await anext(lines)
+            if line.startswith("data: "):
+                heard.append(json.loads(line[6:])["model"])
+        assert heard == ["b"] * 3
+        for order in ("load", "unload"):
+            refused = await gateway.post(
+                f"/models/{order}", {"model": "a"}, headers=headers["some"]
+            )
+            assert refused.status_code == 403
+        hidden = await gateway.client.delete("/models?model=a", headers=headers["some"])
+        assert said(hidden) == "404 model name=a is not found"
+
+
 async def test_nothing_can_be_deleted(tmp_path: Path) -> None:
     async with routing(tmp_path, "a") as (gateway, _):
         for query, answer in (
