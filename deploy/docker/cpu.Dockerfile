@@ -21,7 +21,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends libgomp1 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --no-create-home llamapool \
-    && install -d -o llamapool -m 700 /run/llamapool /var/cache/llamapool
+    && install -d -o llamapool -m 700 /run/llamapool /var/cache/llamapool /var/lib/llamapool
 COPY --from=build /opt/llamapool /opt/llamapool
 COPY --chmod=755 deploy/docker/entrypoint.sh deploy/docker/healthcheck.sh /usr/local/bin/
 ENV PATH=/opt/llamapool/bin:$PATH LLAMAPOOL_ROLE=worker RUNTIME_DIRECTORY=/run/llamapool \

@@ -16,7 +16,7 @@ RUN /opt/llamapool/bin/pip install --no-deps --no-build-isolation . \
 
 FROM python:3.11-slim-bookworm
 RUN useradd --system --uid 10001 --no-create-home llamapool \
-    && install -d -o llamapool -m 700 /run/llamapool
+    && install -d -o llamapool -m 700 /run/llamapool /var/lib/llamapool
 COPY --from=build /opt/llamapool /opt/llamapool
 COPY --chmod=755 deploy/docker/entrypoint.sh deploy/docker/healthcheck.sh /usr/local/bin/
 ENV PATH=/opt/llamapool/bin:$PATH LLAMAPOOL_ROLE=gateway RUNTIME_DIRECTORY=/run/llamapool \

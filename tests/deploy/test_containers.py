@@ -82,6 +82,13 @@ def test_compose_says_what_the_images_know() -> None:
         assert service["read_only"] and service["cap_drop"] == ["ALL"]
         seconds = int(service["stop_grace_period"].removesuffix("s"))
         assert seconds > GatewayConfig().drain_timeout_s
+    service = compose["services"]["gateway"]
+    assert set(service["environment"]) <= {one.env for one in OPTIONS} | {"LLAMAPOOL_STATE_FILE"}
+    where = service["environment"]["LLAMA_ARG_USAGE_DIR"]
+    mounted = [one.partition(":")[::2] for one in service["volumes"]]
+    assert [name for name, path in mounted if where.startswith(f"{path}/")] == ["state"]
+    assert "state" in compose["volumes"]
+    assert all("/var/lib/llamapool\n" in stages(path)[1] for path in FILES), "its owner"
     assert compose["services"]["gateway"]["ports"] == ["127.0.0.1:8080:8080"]
     assert f"uid={USER}," in compose["volumes"]["sockets"]["driver_opts"]["o"]
 

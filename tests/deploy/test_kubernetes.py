@@ -18,6 +18,7 @@ import yaml
 from gateway.cli import gateway
 from protocol.config.config import GatewayConfig
 from protocol.config.options.table import OPTIONS
+from tests.deploy.custom_kinds import KINDS
 from tests.e2e.process import Process, python
 from tests.gateway.pool.network.fleet import free_port
 from worker.worker_command import worker
@@ -26,6 +27,7 @@ KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
 OVERLAYS = ("cpu", "cuda", "many-models")
 METRICS = Path(__file__).parents[2] / "docs" / "running" / "metrics.md"
 COMMANDS = {"gateway": gateway, "worker": worker}
+STATE = "/var/lib/llamapool"
 OURS = {"RUNTIME_DIRECTORY", "LLAMAPOOL_STATE_FILE", "WATCHDOG_USEC", "HF_HOME"}
 CORE = ("v1", "apps/v1", "policy/v1", "networking.k8s.io/v1")
 
@@ -78,8 +80,40 @@ def test_the_core_kinds_are_valid(manifests: list[Manifest]) -> None:
     assert {one["kind"] for one in core} >= {"StatefulSet", "Service", "PodDisruptionBudget"}
     for one in core:
         validate.validate(one, "1.32", strict=True)
-    others = {one["kind"] for one in manifests if one["apiVersion"] not in CORE}
-    assert others <= {"ServiceMonitor", "ScaledObject", "InferencePool"}
+
+
+def test_the_custom_kinds_are_valid(manifests: list[Manifest]) -> None:
+    validate = pytest.importorskip("jsonschema").validate
+    for one in manifests:
+        if one["apiVersion"] not in CORE:
+            validate(one, KINDS[one["kind"]])
+
+
+@pytest.mark.parametrize(
+    ("overlay", "kind", "path", "value"),
+    [
+        ("cuda", "ScaledObject", "spec.triggers.0.metadata.threshold", 4),
+        ("cuda", "ScaledObject", "spec.triggers.0.metadata.treshold", "4"),
+        ("cuda", "ScaledObject", "spec.maxReplicas", 4),
+        ("cuda", "ScaledObject", "spec.minReplicaCount", "1"),
+        ("cuda", "ServiceMonitor", "spec.endpoints.0.interval", "15"),
+        ("cuda", "ServiceMonitor", "spec.endpoints.0.bearerToken", "secret"),
+        ("cuda", "ServiceMonitor", "apiVersion", "monitoring.coreos.com/v2"),
+        ("many-models", "InferencePool", "spec.targetPorts.0.number", 0),
+        ("many-models", "InferencePool", "spec.endpointPickerRef.failureMode", "failOpen"),
+        ("many-models", "InferencePool", "spec.extensionRef", {"name": "picker"}),
+    ],
+)
+def test_a_wrong_custom_kind_is_refused(overlay: str, kind: str, path: str, value: object) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    (one,) = of_kind(render(overlay), kind)
+    *way, last = path.split(".")
+    place: Any = one
+    for name in way:
+        place = place[int(name)] if name.isdigit() else place[name]
+    place[last] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(one, KINDS[kind])
 
 
 def test_args_and_variables_are_those_of_the_program(manifests: list[Manifest]) -> None:
@@ -193,6 +227,14 @@ def test_cuda_workers_ask_for_a_gpu_each() -> None:
             assert limits.get("nvidia.com/gpu") == (1 if role == "worker" else None)
 
 
+def test_usage_is_kept_where_it_outlives_a_pod(manifests: list[Manifest]) -> None:
+    ((gateways, container, _),) = [one for one in containers(manifests) if one[2] == "gateway"]
+    assert f"--usage-dir={STATE}/usage" in container["args"]
+    (claim,) = gateways["spec"]["volumeClaimTemplates"]
+    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+    assert mounts[STATE] == {"name": claim["metadata"]["name"], "mountPath": STATE}
+
+
 def test_metrics_that_scale_and_pick_exist() -> None:
     text = METRICS.read_text()
     names = set(re.findall(r"(?:vllm:|llamapool_)\w+", str(render("cuda"))))
@@ -212,7 +254,7 @@ class Pod:
     """The container of a pod as a process: its arguments and variables, paths below a folder."""
 
     def __init__(self, container: Manifest, folder: Path, places: dict[str, str]) -> None:
-        self._places = {"/run/llamapool": str(folder), **places}
+        self._places = {"/run/llamapool": str(folder), STATE: f"{folder}/state", **places}
         folder.mkdir()
         self.container = container
         role = container["name"]
