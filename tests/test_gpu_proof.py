@@ -41,6 +41,9 @@ def test_the_sources_are_what_a_build_reads(tmp_path: Path) -> None:
         ),
         f"{vendor}/tools/server/server.cpp": "llama.cpp/tools/server/server.cpp",
         f"{vendor}/tools/CMakeLists.txt": None,
+        f"{vendor}/tools/ui/ui.h.in": "llama.cpp/tools/ui/ui.h.in",  # even a build without it
+        f"{vendor}/tools/ui/ui.cpp.in": "llama.cpp/tools/ui/ui.cpp.in",
+        f"{vendor}/tools/ui/package.json": None,
         f"{vendor}/tools/quantize/quantize.cpp": None,
         f"{vendor}/ggml/src/ggml-vulkan/ggml-vulkan.cpp": None,
         f"{vendor}/models/vocab.gguf": None,

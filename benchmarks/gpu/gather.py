@@ -24,7 +24,8 @@ _KEPT = (
     *("CMakeLists.txt", "LICENSE", "cmake/", "include/", "src/", "common/", "vendor/"),
     *("ggml/CMakeLists.txt", "ggml/cmake/", "ggml/include/", "ggml/src/ggml-cpu/"),
     *("ggml/src/ggml-cuda/", "tools/server/", "tools/mtmd/", "tools/ui/CMakeLists.txt"),
-    *("tools/ui/embed", "scripts/ui-assets.cmake", "scripts/build-info", "licenses/"),
+    *("tools/ui/ui.h.in", "tools/ui/ui.cpp.in", "tools/ui/sources.cmake"),
+    *("scripts/ui-assets.cmake", "scripts/build-info", "licenses/"),
 )
 _DROPPED = (".gguf", ".png", ".jpg", ".md", ".py", ".mp3", ".wav")
 _TOOLS = """find_package(Threads REQUIRED)
