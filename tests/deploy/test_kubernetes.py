@@ -229,7 +229,8 @@ def test_cuda_workers_ask_for_a_gpu_each() -> None:
 
 def test_usage_is_kept_where_it_outlives_a_pod(manifests: list[Manifest]) -> None:
     ((gateways, container, _),) = [one for one in containers(manifests) if one[2] == "gateway"]
-    assert f"--usage-dir={STATE}/usage" in container["args"]
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    assert variables["LLAMA_ARG_USAGE_DIR"] == f"{STATE}/usage"
     (claim,) = gateways["spec"]["volumeClaimTemplates"]
     mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
     assert mounts[STATE] == {"name": claim["metadata"]["name"], "mountPath": STATE}
