@@ -62,8 +62,7 @@ class WorkerProcess:
         self._clock = clock
         self._notifier = Notifier.from_environ()
         self._outlet = OutboundQueue()
-        epoch = time.time_ns()
-        fd, accounts = _shared_accounts(epoch)
+        hello, accounts = _introduced(config)
         self._thread = EngineThread(config, self._outlet, opener, accounts=accounts)
         self._phase = SleepPhase.LOADING
         self._idle = IdleTime(config.sleep_idle_s)
@@ -71,13 +70,6 @@ class WorkerProcess:
         self._kept: Kept | None = None
         self._system: SetSystemPrompt | None = None
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        hello = Hello(
-            worker=config.name,
-            epoch=epoch,
-            pid=os.getpid(),
-            model=config.alias,
-            accounts=fd,
-        )
         name = f"{hello.worker}:{hello.epoch}"
         connections = [
             GatewayConnection(self._zmq, endpoint, name, number, _curve_files(config))
@@ -336,11 +328,12 @@ class WorkerProcess:
         self._outlet.wake()
 
 
-def _shared_accounts(epoch: int) -> tuple[int, AccountTable]:
-    """Make the table that gateways of this host can read after a death, and its descriptor.
+def _introduced(config: WorkerConfig) -> tuple[Hello, AccountTable]:
+    """Return the first message of this run, and the table that gateways here read after a death.
 
-    Where the system gives no such memory, nobody else reads it and the descriptor is -1.
+    Where the system gives no such memory, nobody else can read the table.
     """
+    epoch, fd, memory = time.time_ns(), -1, None
     try:
         fd, memory = make_shared(N_BYTES)
     except OSError as error:
@@ -348,8 +341,9 @@ def _shared_accounts(epoch: int) -> tuple[int, AccountTable]:
             "no shared memory",
             extra={"cause": error, "action": "if this worker dies, its last step is not counted"},
         )
-        return -1, AccountTable(epoch=epoch)
-    return fd, AccountTable(memory, epoch)
+    model, pid = config.alias, os.getpid()
+    hello = Hello(worker=config.name, epoch=epoch, pid=pid, model=model, accounts=fd)
+    return hello, AccountTable(memory, epoch)
 
 
 def _curve_files(config: WorkerConfig) -> CurveFiles | None:

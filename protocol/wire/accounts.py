@@ -70,7 +70,7 @@ def usage_of(row: memoryview) -> Usage:
     return Usage(n_read=row[READ], n_cached=row[CACHED], n_predicted=row[PREDICTED])
 
 
-class Account(NamedTuple):
+class AttemptCost(NamedTuple):
     """What one attempt has cost."""
 
     task: int
@@ -94,13 +94,13 @@ class ToldAccounts:
         """Return the sums over all attempts."""
         return usage_of(self._words()[:_WIDTH])
 
-    def of(self, connection: int) -> Iterator[Account]:
+    def of(self, connection: int) -> Iterator[AttemptCost]:
         """Go through the attempts of the worker's connection of this number."""
         words = self._words()
         for start in range(_WIDTH, len(words), _WIDTH):
             if words[start] == connection + 1:
                 row = words[start : start + _WIDTH]
-                yield Account(row[1], row[2], usage_of(row))
+                yield AttemptCost(row[1], row[2], usage_of(row))
 
     def _words(self) -> memoryview:
         return self._memory.cast("B").cast("q")

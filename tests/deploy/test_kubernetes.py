@@ -18,7 +18,6 @@ import yaml
 from gateway.cli import gateway
 from protocol.config.config import GatewayConfig
 from protocol.config.options.table import OPTIONS
-from tests.deploy.custom_kinds import KINDS
 from tests.e2e.process import Process, python
 from tests.gateway.pool.network.fleet import free_port
 from worker.worker_command import worker
@@ -80,40 +79,6 @@ def test_the_core_kinds_are_valid(manifests: list[Manifest]) -> None:
     assert {one["kind"] for one in core} >= {"StatefulSet", "Service", "PodDisruptionBudget"}
     for one in core:
         validate.validate(one, "1.32", strict=True)
-
-
-def test_the_custom_kinds_are_valid(manifests: list[Manifest]) -> None:
-    validate = pytest.importorskip("jsonschema").validate
-    for one in manifests:
-        if one["apiVersion"] not in CORE:
-            validate(one, KINDS[one["kind"]])
-
-
-@pytest.mark.parametrize(
-    ("overlay", "kind", "path", "value"),
-    [
-        ("cuda", "ScaledObject", "spec.triggers.0.metadata.threshold", 4),
-        ("cuda", "ScaledObject", "spec.triggers.0.metadata.treshold", "4"),
-        ("cuda", "ScaledObject", "spec.maxReplicas", 4),
-        ("cuda", "ScaledObject", "spec.minReplicaCount", "1"),
-        ("cuda", "ServiceMonitor", "spec.endpoints.0.interval", "15"),
-        ("cuda", "ServiceMonitor", "spec.endpoints.0.bearerToken", "secret"),
-        ("cuda", "ServiceMonitor", "apiVersion", "monitoring.coreos.com/v2"),
-        ("many-models", "InferencePool", "spec.targetPorts.0.number", 0),
-        ("many-models", "InferencePool", "spec.endpointPickerRef.failureMode", "failOpen"),
-        ("many-models", "InferencePool", "spec.extensionRef", {"name": "picker"}),
-    ],
-)
-def test_a_wrong_custom_kind_is_refused(overlay: str, kind: str, path: str, value: object) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    (one,) = of_kind(render(overlay), kind)
-    *way, last = path.split(".")
-    place: Any = one
-    for name in way:
-        place = place[int(name)] if name.isdigit() else place[name]
-    place[last] = value
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(one, KINDS[kind])
 
 
 def test_args_and_variables_are_those_of_the_program(manifests: list[Manifest]) -> None:

@@ -65,8 +65,7 @@ class Engine:
         """`accounts` is where tasks are counted; by default where nobody else reads it."""
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._waiting: deque[EngineTask] = deque()
-        self._outbox: list[FrameItem] = []
+        self._waiting, self._outbox = deque[EngineTask](), list[FrameItem]()
         self._emit = emit
         self._n_admitted = self._n_busy = 0
         self._stopping = False

@@ -1,7 +1,6 @@
 """Workers that die, fall silent, send invalid frames or leave."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +10,8 @@ import pytest
 
 from gateway.pool.stream import TaskStream
 from protocol.errors import ErrorCode, TaskError
-from protocol.process.shared_memory import make_shared
 from protocol.wire import codec, side_tasks
 from protocol.wire import messages as m
-from protocol.wire.accounts import CACHED, N_BYTES, PREDICTED, READ, AccountTable
-from protocol.wire.messages import TaskKey
 from tests.fakes.echo import FakeOptions, token_of
 from tests.fakes.worker import FakeWorker, failed
 from tests.gateway.rig import SLOW, Rig, one_more, reach, text_of
@@ -376,48 +372,3 @@ async def test_slots_of_a_mute_worker_are_told_by_the_gateway(
             (0, True, stream.task_id),
             (1, False, -1),
         ]
-
-
-async def test_what_a_killed_worker_has_computed_and_not_told_counts(rig: Rig) -> None:
-    fake = FakeWorker(rig.endpoint, replace(SLOW, name="a"))
-    fake.accounts, memory = make_shared(N_BYTES)
-    table = AccountTable(memory, fake.epoch)
-    await fake.start()
-    await rig.until(1)
-    stream = rig.generate()
-    await fake.got(m.Generate)
-    await fake.step()
-    await reach(stream, m.Delta)
-    # Another gateway's task of the same number, and one that has ended long ago.
-    for key in (TaskKey(stream.task_id, 0, 4), TaskKey(stream.task_id + 1, 0, 0)):
-        table.open(key)[PREDICTED] = 1000
-    row = table.open(TaskKey(stream.task_id))
-    row[READ], row[CACHED], row[PREDICTED] = 11, 5, 3
-    table.sums[READ], table.sums[CACHED], table.sums[PREDICTED] = 111, 55, 33
-    async with one_more(rig, "b"):
-        await fake.die()
-        await text_of(stream)
-    lost, last = stream.task.attempts
-    assert (lost.n_read, lost.n_reused, lost.n_predicted) == (11, 5, 3)
-    assert last.n_predicted < 1000
-    (sums,) = (one for (name, _), one in rig.metrics.stats.sums().items() if name == "a")
-    assert (sums["n_prompt"], sums["n_cached"], sums["n_predicted"]) == (111, 55, 33)
-    os.close(fake.accounts)
-
-
-async def test_the_accounts_of_another_run_count_nothing(rig: Rig) -> None:
-    fake = FakeWorker(rig.endpoint, replace(SLOW, name="a"))
-    fake.accounts, memory = make_shared(N_BYTES)
-    table = AccountTable(memory, fake.epoch + 1)
-    await fake.start()
-    await rig.until(1)
-    stream = rig.generate()
-    await fake.got(m.Generate)
-    await fake.step()
-    await reach(stream, m.Delta)
-    table.open(TaskKey(stream.task_id))[READ] = 1000
-    async with one_more(rig, "b"):
-        await fake.die()
-        await text_of(stream)
-    assert stream.task.attempts[0].n_read < 1000
-    os.close(fake.accounts)
