@@ -52,7 +52,10 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Owns the slots and the backend; `run` is what the thread does."""
+    """Owns the slots and the backend; `run` is what the thread does.
+
+    It counts what tasks cost in `accounts`, by default where nobody else can read it.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,6 @@ class Engine:
         drafter: Drafter | None = None,
         accounts: AccountTable | None = None,
     ) -> None:
-        """`accounts` is where tasks are counted; by default where nobody else reads it."""
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting, self._outbox = deque[EngineTask](), list[FrameItem]()
