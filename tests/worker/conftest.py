@@ -11,6 +11,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from tests.cores import threads
+from tests.models.shallow import shallow_path
 from tests.worker.served import Served
 from worker.engine.task import Stop
 from worker.speculation.drafting import open_drafter
@@ -25,7 +26,7 @@ def model_path() -> str:
 
 @contextmanager
 def serving(n_slots: int, **settings: Any) -> Iterator[Served]:
-    """Run an engine over SmolLM2 with 512 tokens of context a slot.
+    """Run an engine with 512 tokens of context a slot, over the first layers of SmolLM2.
 
     Without flash attention, unless told otherwise: on a CPU its kernels round by the number of rows
     in a batch, and a text would depend on how its prompt was cut and on who else is served. A
@@ -34,11 +35,15 @@ def serving(n_slots: int, **settings: Any) -> Iterator[Served]:
     from worker.llama.backend import LlamaBackend
 
     config = WorkerConfig(
-        model=model_path(),
         n_slots=n_slots,
         n_ctx=n_slots * 512,
         n_threads=threads(),
-        **{"flash_attn": "off", "cache_branches": 0 if n_slots == 1 else 32} | settings,
+        **{
+            "model": shallow_path(),
+            "flash_attn": "off",
+            "cache_branches": 0 if n_slots == 1 else 32,
+        }
+        | settings,
     )
     backend = LlamaBackend(config, lambda _fraction: None)
     drafter = open_drafter(config, backend)
@@ -66,4 +71,11 @@ def served() -> Iterator[Served]:
 def single() -> Iterator[Served]:
     """One slot, whose cells always lie in the same place: for what must be exactly repeatable."""
     with serving(1) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def fluent() -> Iterator[Served]:
+    """One slot of the whole model: for what a text must make sense for."""
+    with serving(1, model=model_path()) as served:
         yield served

@@ -19,6 +19,7 @@ from protocol.wire.values import SAMPLER_NAMES
 from tests.e2e.process import python
 from tests.e2e.served import Served
 from tests.examples import examples
+from tests.models.shallow import shallow_path
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -95,8 +96,8 @@ FUZZ = examples(
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Served]:
-    """One worker on the real model, with a small context."""
-    arguments = ["--workers", "1", "-np", "2", "-c", "1024", "--port", "0"]
+    """One worker on the shallow model, with a small context."""
+    arguments = ["-m", shallow_path(), "--workers", "1", "-np", "2", "-c", "1024", "--port", "0"]
     served = Served(python("-m", "worker.cli", "serve", *arguments))
     yield served.wait_until_ready()
     assert "died" not in served.text

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.e2e.fuzz.test_bodies import FUZZ, MESSAGES, SCALARS, VALUES
 from tests.e2e.process import python
 from tests.e2e.served import Served
+from tests.models.shallow import shallow_path
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -69,8 +70,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pool(folder: Path) -> Iterator[Served]:
-    """One worker on the real model that also embeds and saves slots."""
-    arguments = ["--workers", "1", "-np", "2", "-c", "1024", "--port", "0"]
+    """One worker on the shallow model that also embeds and saves slots."""
+    arguments = ["-m", shallow_path(), "--workers", "1", "-np", "2", "-c", "1024", "--port", "0"]
     arguments += ["--embeddings", "--pooling", "mean", "--slot-save-path", str(folder)]
     served = Served(python("-m", "worker.cli", "serve", *arguments))
     yield served.wait_until_ready()

@@ -9,12 +9,14 @@ import pytest
 from protocol.errors import ConfigError, TaskError
 from protocol.wire.side_tasks import LoraListed, SetLora
 from tests.models.adapters import write_control_vector, write_lora
-from tests.worker.conftest import serving
+from tests.models.shallow import N_LAYERS
+from tests.worker.conftest import model_path, serving
 from tests.worker.served import Served, is_plausible
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
 N_EMBD, N_LAYER = 576, 30
+"""Of the whole model."""
 STORY = "Once upon a time there was"
 ON: dict[str, Any] = {"lora": [{"id": 0, "scale": 1.0}]}
 OFF: dict[str, Any] = {"lora": [{"id": 0, "scale": 0.0}]}
@@ -23,8 +25,8 @@ OFF: dict[str, Any] = {"lora": [{"id": 0, "scale": 0.0}]}
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("adapters")
-    write_lora(folder / "lora.gguf", n_embd=N_EMBD, n_layer=N_LAYER, strength=0.05)
-    write_control_vector(folder / "cvec.gguf", n_embd=N_EMBD, n_layer=N_LAYER, strength=0.5)
+    write_lora(folder / "lora.gguf", n_embd=N_EMBD, n_layer=N_LAYERS, strength=0.2)
+    write_control_vector(folder / "cvec.gguf", n_embd=N_EMBD, n_layer=N_LAYERS, strength=0.5)
     return folder
 
 
@@ -53,17 +55,19 @@ STEERED_BY_LLAMA_SERVER = (
 """Beside the adapter, the control vector with scale 0.7 on layers 5 to 20."""
 
 
-def test_texts_are_llama_servers_own(files: Path) -> None:
-    lora = (str(files / "lora.gguf"),)
-    with serving(1, lora=lora) as served:
+def test_texts_are_llama_servers_own(tmp_path: Path) -> None:
+    write_lora(tmp_path / "lora.gguf", n_embd=N_EMBD, n_layer=N_LAYER, strength=0.05)
+    write_control_vector(tmp_path / "cvec.gguf", n_embd=N_EMBD, n_layer=N_LAYER, strength=0.5)
+    whole: dict[str, Any] = {"model": model_path(), "lora": (str(tmp_path / "lora.gguf"),)}
+    with serving(1, **whole) as served:
         for scale, text in SAID_BY_LLAMA_SERVER.items():
             asked = {"lora": [{"id": 0, "scale": scale}], "cache_prompt": False, "n_predict": 32}
             assert served.ask(STORY, **asked).text == text, scale
     steering: dict[str, Any] = {
-        "control_vector": (f"{files / 'cvec.gguf'}:0.7",),
+        "control_vector": (f"{tmp_path / 'cvec.gguf'}:0.7",),
         "control_vector_layers": (5, 20),
     }
-    with serving(1, lora=lora, **steering) as served:
+    with serving(1, **whole, **steering) as served:
         assert served.ask(STORY, n_predict=32).text == STEERED_BY_LLAMA_SERVER
 
 
@@ -136,14 +140,14 @@ def test_a_file_that_is_no_adapter_stops_the_start(files: Path, tmp_path: Path) 
 
 
 def test_a_control_vector_steers_by_scale_and_layers(files: Path) -> None:
-    path = str(files / "cvec.gguf")
+    path, last = str(files / "cvec.gguf"), (N_LAYERS - 1, N_LAYERS)
     texts = {}
     variants: dict[str, dict[str, Any]] = {
         "none": {},
         "zero": {"control_vector": (f"{path}:0",)},
         "one": {"control_vector": (path,)},
         "twice a half": {"control_vector": (f"{path}:0.5", f"{path}:0.5")},
-        "last layer": {"control_vector": (path,), "control_vector_layers": (29, 30)},
+        "last layer": {"control_vector": (path,), "control_vector_layers": last},
     }
     for name, settings in variants.items():
         with serving(1, **settings) as served:

@@ -18,7 +18,7 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
 from tests.cores import threads
 from tests.envelopes import payload_of
-from tests.worker.conftest import model_path
+from tests.models.shallow import shallow_path
 from tests.worker.continuing import Asker, Told
 from tests.worker.served import Answer, Served, is_plausible
 from worker.engine.backend import BatchRow, Sampler
@@ -128,7 +128,7 @@ def require_same(served: Served, message: Generate, places: Sequence[int] = (1, 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LlamaBackend]:
     """The model with the logits of one prompt, from which any number of tokens can be chosen."""
-    config = WorkerConfig(model=model_path(), n_slots=1, n_ctx=512, n_threads=threads())
+    config = WorkerConfig(model=shallow_path(), n_slots=1, n_ctx=512, n_threads=threads())
     backend = LlamaBackend(config, lambda _fraction: None)
     tokens = backend.tokenize(STORY, add_special=True, parse_special=True)
     backend.decode([BatchRow(0, 0, tokens, True)])
@@ -227,13 +227,14 @@ def test_a_schema_goes_on(single: Served) -> None:
 
 
 @exact
-@pytest.mark.parametrize("choice", ["required", "auto"])
-def test_a_call_of_a_tool_goes_on(single: Served, choice: str) -> None:
+@pytest.mark.parametrize(("kind", "choice"), [("fluent", "required"), ("single", "auto")])
+def test_a_call_of_a_tool_goes_on(request: pytest.FixtureRequest, kind: str, choice: str) -> None:
+    served: Served = request.getfixturevalue(kind)
     content = "What is the weather in Rome? Call get_weather."
     chat = Chat(messages=({"role": "user", "content": content},), tools=(TOOL,), tool_choice=choice)
     asked = {"n_predict": 32, "stream": True, "cache_prompt": False, "temperature": 0.3, "seed": 3}
     params = read(SamplingParams(), asked)
-    whole = require_same(single, Generate(chat=chat, params=params), (12,))
+    whole = require_same(served, Generate(chat=chat, params=params), (12,))
     assert bool(whole.calls) or choice == "auto"
 
 

@@ -9,7 +9,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Finish
 from protocol.wire.sampling import SamplingParams
 from tests.cores import threads
-from tests.worker.conftest import model_path
+from tests.models.shallow import shallow_path
 from tests.worker.served import Served, is_plausible
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
@@ -23,7 +23,7 @@ def test_greedy_text_equals_llama_cpp_pythons_own(single: Served) -> None:
     from llama_cpp import Llama
 
     llama = Llama(
-        model_path(), n_ctx=512, n_threads=threads(), n_threads_batch=threads(), verbose=False
+        shallow_path(), n_ctx=512, n_threads=threads(), n_threads_batch=threads(), verbose=False
     )
     for prompt in (STORY, "The capital of France is", "def fibonacci(n):\n"):
         theirs = llama(prompt, max_tokens=32, temperature=0)["choices"][0]["text"]
@@ -114,13 +114,13 @@ def test_a_banned_token_never_comes(single: Served) -> None:
     assert banned != first
 
 
-def test_penalize_nl_false_leaves_the_newline_alone(single: Served) -> None:
+def test_penalize_nl_false_leaves_the_newline_alone(fluent: Served) -> None:
     prompt = "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\n"
     base: dict[str, Any] = {"temperature": 0, "n_predict": 6, "repeat_penalty": 1.0}
     heavy = base | {"repeat_penalty": 100.0, "repeat_last_n": -1}
-    assert "\n" in single.ask(prompt, **base).text
-    assert "\n" not in single.ask(prompt, **heavy).text
-    assert "\n" in single.ask(prompt, **heavy, penalize_nl=False).text
+    assert "\n" in fluent.ask(prompt, **base).text
+    assert "\n" not in fluent.ask(prompt, **heavy).text
+    assert "\n" in fluent.ask(prompt, **heavy, penalize_nl=False).text
 
 
 def test_a_grammar_is_followed(single: Served) -> None:

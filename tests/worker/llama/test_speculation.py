@@ -9,6 +9,7 @@ import pytest
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.models.llama import write_llama
+from tests.models.shallow import shallow_path
 from tests.worker.conftest import model_path, serving
 from tests.worker.served import Served, is_plausible
 from worker.engine.cache.self_extend import SelfExtend
@@ -31,20 +32,21 @@ STORYTELLING: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def draft_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The default model with coarser weights: the same words, other opinions."""
+    """The shallow model with coarser weights: the same words, other opinions."""
     import llama_cpp.llama_cpp as lib
 
     path = tmp_path_factory.mktemp("draft") / "draft-q4_0.gguf"
     params = lib.llama_model_quantize_default_params()
     params.ftype, params.allow_requantize, params.nthread = 2, True, 2
-    assert lib.llama_model_quantize(model_path().encode(), str(path).encode(), params) == 0
+    assert lib.llama_model_quantize(shallow_path().encode(), str(path).encode(), params) == 0
     return str(path)
 
 
 @pytest.fixture(scope="module")
 def lookup() -> Iterator[Served]:
     """One slot that looks its guesses up in its own text."""
-    with serving(1, spec_type=("ngram-simple",), spec_ngram_size_n=3, spec_ngram_size_m=8) as one:
+    guesses = {"spec_type": ("ngram-simple",), "spec_ngram_size_n": 3, "spec_ngram_size_m": 8}
+    with serving(1, model=model_path(), **guesses) as one:
         yield one
 
 
@@ -57,10 +59,10 @@ def drafting(draft_model: str) -> Iterator[Served]:
 
 @pytest.mark.parametrize("params", STORYTELLING[:2], ids=str)
 def test_a_text_with_lookup_is_the_text_without(
-    single: Served, lookup: Served, params: dict[str, Any]
+    fluent: Served, lookup: Served, params: dict[str, Any]
 ) -> None:
     asked = {"n_predict": 40, "cache_prompt": False} | params
-    plain, guessed = single.ask(REPEAT, **asked), lookup.ask(REPEAT, **asked)
+    plain, guessed = fluent.ask(REPEAT, **asked), lookup.ask(REPEAT, **asked)
     assert guessed.text == plain.text
     assert guessed.done.timings.draft_n_accepted > 5
     assert plain.done.timings.draft_n == 0
@@ -156,7 +158,7 @@ def test_choices_of_one_prompt_start_from_the_same_logits(served: Served) -> Non
 def test_self_extend_reads_on_where_positions_are_shared() -> None:
     rules = SelfExtend(4, 64)
     story = "Anna has a red kite. " * 16 + "Anna has a"
-    with serving(1) as extended:
+    with serving(1, model=model_path()) as extended:
         engine = extended.engine
         engine._step._room._extend = rules
         engine.cache.is_on = engine._admission._cuts = False

@@ -126,36 +126,36 @@ COUNTING = "one two three one two three one two three one two"
 
 
 @pytest.mark.model
-def test_the_model_is_made_to_end_its_reasoning(single: Served) -> None:
+def test_the_model_is_made_to_end_its_reasoning(fluent: Served) -> None:
     marks = {"reasoning_budget_start_tag": " three", "reasoning_budget_end_tags": ["END"]}
-    answer = single.ask(COUNTING, n_predict=8, reasoning_budget_tokens=2, **marks)
+    answer = fluent.ask(COUNTING, n_predict=8, reasoning_budget_tokens=2, **marks)
     assert answer.text.startswith(" three one twoEND")
-    probable = single.ask(COUNTING, n_predict=8, reasoning_budget_tokens=2, n_probs=1, **marks)
+    probable = fluent.ask(COUNTING, n_predict=8, reasoning_budget_tokens=2, n_probs=1, **marks)
     assert probable.text == answer.text and len(probable.probs) == len(answer.tokens)
 
 
 @pytest.mark.model
-def test_no_grammar_begins_inside_a_thought(single: Served) -> None:
-    free = single.ask(COUNTING, n_predict=12).text
+def test_no_grammar_begins_inside_a_thought(fluent: Served) -> None:
+    free = fluent.ask(COUNTING, n_predict=12).text
     lazy: dict[str, Any] = {"triggers": (" one",), "grammar": 'root ::= " one" " done"'}
     marks = {"reasoning_budget_start_tag": "three", "reasoning_budget_end_tags": [" two"]}
-    inside = single.ask(COUNTING, n_predict=12, generation_prompt="three", **lazy, **marks)
+    inside = fluent.ask(COUNTING, n_predict=12, generation_prompt="three", **lazy, **marks)
     assert inside.text.startswith(" three one two three") and inside.text == free
-    ended = single.ask(
+    ended = fluent.ask(
         COUNTING, n_predict=12, **lazy, **marks | {"reasoning_budget_start_tag": "x"}
     )
     assert ended.text == " three one done"
 
 
 @pytest.mark.model
-def test_the_end_of_a_thought_may_begin_a_call(single: Served) -> None:
+def test_the_end_of_a_thought_may_begin_a_call(fluent: Served) -> None:
     lazy: dict[str, Any] = {"triggers": (" one",), "grammar": 'root ::= " one" " done"'}
     marks = {"reasoning_budget_start_tag": "three", "reasoning_budget_end_tags": [" one"]}
-    assert single.ask(COUNTING, n_predict=12, **lazy, **marks).text == " three one done"
+    assert fluent.ask(COUNTING, n_predict=12, **lazy, **marks).text == " three one done"
 
 
 @pytest.mark.model
-def test_a_grammar_that_knows_no_reasoning_goes_on(single: Served) -> None:
+def test_a_grammar_that_knows_no_reasoning_goes_on(fluent: Served) -> None:
     marks = {"reasoning_budget_start_tag": "a", "reasoning_budget_end_tags": ["END"]}
-    answer = single.ask("x", grammar='root ::= "abc"', reasoning_budget_tokens=0, **marks)
+    answer = fluent.ask("x", grammar='root ::= "abc"', reasoning_budget_tokens=0, **marks)
     assert answer.text == "abc" and isinstance(answer.end, Done)

@@ -47,12 +47,12 @@ def test_other_texts_trigger_nothing_and_are_forgotten() -> None:
     [('root ::= " one" " done"', " one done"), ('root ::= "never"', None)],
 )
 def test_the_model_is_free_before_the_trigger_and_bound_after(
-    single: Served, grammar: str, goes_on: str | None
+    fluent: Served, grammar: str, goes_on: str | None
 ) -> None:
     prompt = "one two three one two three one two three one two"
-    free = single.ask(prompt, n_predict=12).text
+    free = fluent.ask(prompt, n_predict=12).text
     assert " one two" in free
-    bound = single.ask(prompt, n_predict=12, triggers=(" one",), grammar=grammar)
+    bound = fluent.ask(prompt, n_predict=12, triggers=(" one",), grammar=grammar)
     assert isinstance(bound.end, Done)
     before = free[: free.index(" one")]
     if goes_on is None:  # what was written does not fit: the text stays free
