@@ -32,21 +32,24 @@ export PYTHONDONTWRITEBYTECODE :=
 # A file's tests run in one process, in which they share their fixtures.
 PYTEST := $(BIN)/python -m pytest -q
 PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-# Many tests wait for processes that start or end: one more than cores uses the pauses.
-MORE_JOBS = $(shell echo $$(( $$(nproc) + 1 )))
+# Many tests wait for processes that start or end: two more than cores use the pauses.
+MORE_JOBS = $(shell echo $$(( $$(nproc) + 2 )))
 # Files with tests that run with nothing beside them; to collect all others takes ten seconds.
 ALONE = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)
 # Folders that `quick` does not even import: other programs, and the clients' own libraries.
 NOT_QUICK := tests/browser tests/deploy tests/e2e tests/hostile tests/monitoring tests/parity \
   tests/gateway/clients
 
-.PHONY: help serve quick test again faults check lint types format clean build dev install uninstall deb
+.PHONY: help serve quick fast test again faults check lint types format clean build dev install uninstall deb
 .DEFAULT_GOAL := serve
 
 serve: build  ## serve the built-in model on port 8080; ARGS="--port 9000 ..." for options
 	$(BIN)/llamapool serve --config configs/cpu-tiny.toml $(ARGS)
 
-quick: lint types  ## after each edit: lint, types, and the tests without processes or a model
+quick: dev  ## after each edit: lint, types, and the tests without processes or a model, at once
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint types fast
+
+fast: dev
 	$(PYTEST) $(PARALLEL) -m "not model and not slow" --hypothesis-profile=quick \
 	  $(addprefix --ignore=,$(NOT_QUICK)) $(ARGS)
 

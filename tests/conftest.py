@@ -25,10 +25,11 @@ settings.register_profile("quick", settings.get_profile("thorough"), max_example
 settings.load_profile("shared")
 
 
-_LONG = tuple(
-    f"tests/{name}" for name in ("faults", "hostile", "browser", "deploy", "e2e", "parity")
+_LONG = (
+    *("tests/browser", "tests/faults", "tests/parity", "tests/deploy", "tests/e2e"),
+    *("tests/hostile", "tests/worker/llama", "tests/gateway/test_server.py"),
 )
-"""Folders whose files take long: they begin first, or one of them is left over at the end."""
+"""Folders whose files take long, the longest first: one that began late would be left over."""
 _TOGETHER = ("tests/browser",)
 """Folders whose tests share what is dear to start: one process runs all of them."""
 
@@ -36,7 +37,12 @@ _TOGETHER = ("tests/browser",)
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes long."""
-    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+    ranks = tuple(enumerate(_LONG))
+
+    def rank(item: pytest.Item) -> int:
+        return next((i for i, name in ranks if item.nodeid.startswith(name)), len(ranks))
+
+    items.sort(key=rank)
 
 
 class _FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
