@@ -1,8 +1,8 @@
 """One flooding key beside nine normal ones: `python -m benchmarks.fairness`, on a simulated clock.
 
 With `--http` it is real: a gateway, two workers with the fake engine, keys from a file, and clients
-over HTTP, the flood in a process of its own. The nine ask alone and beside the flood in turns, so
-that whatever else the machine does slows both.
+over HTTP, the flood in a process of its own, which comes and goes while the nine ask all the time:
+whatever else the machine does slows both turns.
 
 The normal keys keep as many requests open as `--streams` says: with four they want more than the
 pool has, with one they leave slots free, which the flood then takes.
@@ -36,7 +36,7 @@ _WORKER = {"n_slots": 8, "fake_step_ms": 20, "n_ctx": 1 << 15, "embeddings": Fal
 _ADMIN = "watcher"
 _NAMES = [f"normal-{i}" for i in range(N_NORMAL)]
 _SETTLE_S = 1.0
-"""Time for the flood to come, or for its last answers to end."""
+"""Time for the flood's last answers to end."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,6 @@ class Seen:
     refused: Counter[str] = field(default_factory=Counter)
     parts: list[Mapping[str, float]] = field(default_factory=list)
     """Where the time of an answer's first token went, in seconds."""
-    ratios: list[float] = field(default_factory=list)
 
     def quantile_ms(self, share: float) -> float:
         """Return a quantile of the times to the first token."""
@@ -76,19 +75,53 @@ async def pool() -> AsyncIterator[SoakPool]:
             await one.stop(signal.SIGKILL)
 
 
+class Nine:
+    """The normal keys: they ask all the time, and what they see counts for `seen`."""
+
+    def __init__(self, url: str, *, explains: bool) -> None:
+        self.seen: Seen | None = None
+        self._url = url
+        self._watcher = Client(url, _ADMIN) if explains else None
+
+    async def ask(self, name: str) -> None:
+        """Ask one question after the other."""
+        client = Client(self._url, name)
+        while True:
+            seen, asked = self.seen, await ask(client)
+            if seen is None:
+                continue
+            if asked.status == 429:
+                seen.refused[name] += 1
+                continue
+            seen.answers.append(asked)
+            seen.tokens[name] += asked.n_tokens
+            if self._watcher is not None:
+                seen.parts.append(await _parts(self._watcher, asked))
+
+    async def watch(self, seconds: float, seen: Seen) -> float:
+        """Count for a while; returns the p99 of the time to first token, in seconds."""
+        before, self.seen = len(seen.answers), seen
+        await asyncio.sleep(seconds)
+        self.seen = None
+        return quantile([one.first_s for one in seen.answers[before:]], 0.99)
+
+
 async def over_http(streams: int, seconds: float, turns: int, *, explains: bool) -> None:
     """Print what nine keys see with and without a tenth that floods."""
-    alone, beside = Seen(), Seen()
+    alone, beside, ratios = Seen(), Seen(), []
     async with pool() as one:
+        nine = Nine(one.url, explains=explains)
+        asking = [asyncio.create_task(nine.ask(name)) for name in _NAMES for _ in range(streams)]
         for _ in range(turns):
-            before = await _turn(one.url, streams, seconds / turns, alone, explains=explains)
+            await asyncio.sleep(_SETTLE_S)
+            before_s = await nine.watch(seconds / turns / 2, alone)
             async with _flood(one.url, streams * N_NORMAL * _FLOODING, beside):
-                with_flood = await _turn(
-                    one.url, streams, seconds / turns, beside, explains=explains
-                )
-            beside.ratios.append(quantile(with_flood, 0.99) / quantile(before, 0.99))
+                ratios.append(await nine.watch(seconds / turns / 2, beside) / before_s)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
     for name, seen in (("alone", alone), ("with flood", beside)):
-        told = ", ".join(f"{n} of {who}" for who, n in seen.refused.items()) or "none"
+        told = ", ".join(f"{n} of {who}" for who, n in seen.refused.items() if n) or "none"
         print(
             f"{name:10}  TTFT of the nine, ms: p50 {seen.quantile_ms(0.5):.0f}, "
             f"p99 {seen.quantile_ms(0.99):.0f} ({len(seen.answers)} answers); 429: {told}"
@@ -96,7 +129,7 @@ async def over_http(streams: int, seconds: float, turns: int, *, explains: bool)
         if seen.parts:
             _explain(seen)
     ratio = beside.quantile_ms(0.99) / alone.quantile_ms(0.99)
-    each = ", ".join(f"{one:.2f}" for one in sorted(beside.ratios))
+    each = ", ".join(f"{one:.2f}" for one in sorted(ratios))
     print(f"p99 beside the flood over p99 alone: {ratio:.2f} (of each turn: {each})")
     print(f"Jain by tokens, with the flood: {jain(beside.tokens):.4f} {dict(beside.tokens)}")
 
@@ -109,8 +142,7 @@ async def _flood(url: str, n: int, seen: Seen) -> AsyncIterator[None]:
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
-    await process.stdout.readline()  # it has had a first answer
-    process.send_signal(signal.SIGUSR1)  # count from now on
+    await process.stdout.readline()  # it begins now
     try:
         yield
     finally:
@@ -119,33 +151,6 @@ async def _flood(url: str, n: int, seen: Seen) -> AsyncIterator[None]:
         await process.wait()
         seen.tokens[FLOOD] += told["tokens"]
         seen.refused[FLOOD] += told["refused"]
-        await asyncio.sleep(_SETTLE_S)
-
-
-async def _turn(
-    url: str, streams: int, seconds: float, seen: Seen, *, explains: bool
-) -> list[float]:
-    """Let the nine ask for a while; return their times to first token."""
-    until = asyncio.get_running_loop().time() + seconds
-    found: list[float] = []
-    watcher = Client(url, _ADMIN) if explains else None
-
-    async def client(name: str) -> None:
-        one = Client(url, name)
-        while asyncio.get_running_loop().time() < until:
-            asked = await ask(one)
-            if asked.status == 429:
-                seen.refused[name] += 1
-                continue
-            seen.answers.append(asked)
-            seen.tokens[name] += asked.n_tokens
-            found.append(asked.first_s)
-            if watcher is not None:
-                seen.parts.append(await _parts(watcher, asked))
-        one.close()
-
-    await asyncio.gather(*(client(name) for name in _NAMES for _ in range(streams)))
-    return found
 
 
 async def _parts(watcher: Client, asked: Asked) -> Mapping[str, float]:

@@ -121,7 +121,8 @@ class Worker:
     @property
     def n_busy(self) -> int:
         """Slots in use as far as the gateway knows."""
-        return min(self.n_load, self.n_slots)
+        n_load, n_slots = self.n_leases + self.n_others, self.n_slots
+        return n_load if n_load < n_slots else n_slots
 
     @property
     def n_load(self) -> int:
@@ -131,12 +132,14 @@ class Worker:
     @property
     def n_ahead(self) -> int:
         """Tasks that were sent ahead and wait in the worker for a slot."""
-        return self.n_load - self.n_busy
+        n_ahead = self.n_leases + self.n_others - self.n_slots
+        return n_ahead if n_ahead > 0 else 0
 
     @property
     def n_free(self) -> int:
         """Free slots."""
-        return self.n_slots - self.n_busy
+        n_free = self.n_slots - self.n_leases - self.n_others
+        return n_free if n_free > 0 else 0
 
     @property
     def n_credits(self) -> int:

@@ -23,10 +23,14 @@ _MIN_MEASURED_TOKENS = 32
 class Ratio:
     """A decaying mean, as one sum over another; with few observations it is near to its prior."""
 
-    __slots__ = ("_over", "_prior", "_under", "_weight")
+    __slots__ = ("_assumed", "_mean", "_over", "_shared", "_under", "_weight")
 
     def __init__(self, prior: "float | Ratio", weight: float) -> None:
-        self._prior = prior
+        """`prior` is a number, or a mean that several share and whose prior is a number."""
+        self._shared = prior if isinstance(prior, Ratio) else None
+        assert self._shared is None or self._shared._shared is None
+        self._assumed = self._mean = prior.value if isinstance(prior, Ratio) else prior
+        """The number, and the mean of one without a shared prior: it changes with `add` alone."""
         self._weight = weight
         """Weight of the prior, in units of the divisor; it does not decay."""
         self._over = 0.0
@@ -38,8 +42,10 @@ class Ratio:
     @property
     def value(self) -> float:
         """The mean."""
-        prior = self._prior.value if isinstance(self._prior, Ratio) else self._prior
-        return (self._over + self._weight * prior) / (self._under + self._weight)
+        shared, weight = self._shared, self._weight
+        if shared is None:
+            return self._mean
+        return (self._over + weight * shared._mean) / (self._under + weight)
 
     @property
     def is_measured(self) -> bool:
@@ -50,8 +56,11 @@ class Ratio:
         """Count an observation, here and in the prior that is shared with others."""
         self._over = _DECAY * self._over + over
         self._under = _DECAY * self._under + under
-        if isinstance(self._prior, Ratio):
-            self._prior.add(over, under)
+        if self._shared is None:
+            total = self._over + self._weight * self._assumed
+            self._mean = total / (self._under + self._weight)
+        else:
+            self._shared.add(over, under)
 
 
 class Throughput:
@@ -154,11 +163,15 @@ class PendingPrefill:
 
 def slot_wait_s(throughput: Throughput, n_slots: int, n_leases: int) -> float:
     """Seconds until one more task would get a slot."""
-    n_before = max(0, n_leases - n_slots + 1)
+    n_before = n_leases - n_slots + 1
+    if n_before <= 0:
+        return 0.0
     return n_before * throughput.service_s.value / max(1, n_slots)
 
 
 def crowding_s(throughput: Throughput, n_busy: int) -> float:
     """Seconds by which the worker's running streams make an answer longer."""
+    if not n_busy:
+        return 0.0
     answer_s = throughput.answer_tokens.value / throughput.answer_per_s.value
     return n_busy * _CROWDING * answer_s

@@ -120,8 +120,8 @@ class ModelWorkers:
         mask &= self.ready
         if mask.bit_count() > _MOST_SEEN:
             keys = (str(place[-1]) for place in islice(self._by_load, _MOST_SEEN))
-            if found := [key for key in keys if self.bits[key] & mask]:
-                return found[:n]
+            if found := list(islice((key for key in keys if self.bits[key] & mask), n)):
+                return found
         members = islice(bits(mask), _MOST_SEEN)
         places = (self._by_load[self._keys[bit.bit_length()]] for bit in members)
         return [str(place[-1]) for place in nsmallest(n, places)]
@@ -161,7 +161,13 @@ class LoadOrder:
         """Return the ready workers of a model, all at their places."""
         if self.changes:
             self._refresh(now)
-        return self._models.setdefault(model, ModelWorkers())
+        return self._of(model)
+
+    def _of(self, model: str) -> ModelWorkers:
+        workers = self._models.get(model)
+        if workers is None:
+            workers = self._models[model] = ModelWorkers()
+        return workers
 
     def latest(self, model: str) -> ModelWorkers:
         """Return the workers of a model as they were at the latest choice among them."""
@@ -210,8 +216,7 @@ class LoadOrder:
                 continue
             self._model_of[worker.key] = worker.model
             bit, is_reading, cost = load
-            workers = self._models.setdefault(worker.model, ModelWorkers())
-            workers.put(worker, bit, (is_reading, cost))
+            self._of(worker.model).put(worker, bit, (is_reading, cost))
 
     def _drop(self, key: str) -> None:
         model = self._model_of.pop(key, None)

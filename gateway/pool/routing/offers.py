@@ -39,11 +39,12 @@ def make_offers(
     found = []
     for worker, estimate in workers:
         n_blocks = holders.depth(estimate.bit)
-        n_indexed = estimate.indexed(spec, n_blocks)
         throughput = estimate.throughput
         n_tokens = estimate.n_tokens(spec)
         had_session = session is not None and session.worker == worker.key
-        n_cached = n_indexed * throughput.hit_ratio.value
+        n_cached = 0.0
+        if n_blocks:
+            n_cached = n_tokens * n_blocks / spec.prefix.size * throughput.hit_ratio.value
         if session is not None and had_session and not holders.most:
             n_cached = float(min(session.n_tokens, n_tokens))
         n_read = n_tokens - n_cached

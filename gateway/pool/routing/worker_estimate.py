@@ -49,9 +49,8 @@ class WorkerEstimate:
 
         That is the time when it could have read one more, or else the logarithm of its cost.
         """
-        n_load = worker.n_busy + worker.n_ahead
         cost_s = (
-            slot_wait_s(self.throughput, worker.n_slots, n_load)
+            slot_wait_s(self.throughput, worker.n_slots, worker.n_load)
             + _TYPICAL_TOKENS / self.throughput.prompt_per_s.value
             + crowding_s(self.throughput, worker.n_busy)
         )

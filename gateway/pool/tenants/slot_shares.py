@@ -75,7 +75,9 @@ class SlotShares:
         self._now = now
         if task.spec.takes_credit:
             self._counted.add(task.task_id)
-            model = self._models.setdefault(task.spec.model, _ModelShares())
+            model = self._models.get(task.spec.model)
+            if model is None:
+                model = self._models[task.spec.model] = _ModelShares()
             model.note(task.spec.tenant, 1, now)
 
     def returned(self, task: Task) -> None:
