@@ -33,6 +33,8 @@ N_SLOTS = 4
 N_SYSTEMS, SYSTEM_BLOCKS = 20, 40
 TALKS_PER_WORKER = 60
 WAITING = 64
+KEYS = 1000
+"""Tenants of which each has a task in the queue, at the end."""
 _START = bytes(BLOCK_BYTES)
 
 
@@ -48,6 +50,8 @@ class BusyPool:
     talks: list[bytes] = field(default_factory=list)
     n_pairs: int = 0
     """Blocks of all workers."""
+    n_tenants: int = 1
+    """Tenants that ask in turns."""
 
     def __post_init__(self) -> None:
         self.pool = Dispatcher(queue_size=100_000)
@@ -87,9 +91,11 @@ class BusyPool:
         """The next turn of some conversation."""
         talk = self.draw.choice(self.talks) + self.draw.randbytes(BLOCK_BYTES * 4)
         n_blocks = len(talk) // BLOCK_BYTES
+        task_id = next(self.ids)
         return TaskSpec(
-            task_id=next(self.ids),
+            task_id=task_id,
             model="m",
+            tenant=f"t{task_id % self.n_tenants}",
             n_tokens=64 * n_blocks,
             prefix=Prefix(talk, n_blocks + 0.5),
         )
@@ -201,6 +207,11 @@ def main(rounds: int) -> None:
         pool.fill(n_workers * (N_SLOTS + 1) + WAITING - len(pool.running))
         ends = decisions(pool, rounds)[1]
         name = f"{len(pool.pool.queue)} wait: an end decides"
+        print(f"  {name:32} {spread(ends)}")
+        pool.n_tenants = KEYS
+        pool.fill(KEYS)
+        ends = decisions(pool, rounds)[1]
+        name = f"{KEYS} keys wait: an end decides"
         print(f"  {name:32} {spread(ends)}")
     one, two = two_gateways()
     print(f"two gateways, four workers: {two / one:.1%} of the cached tokens of one (simulated)")
