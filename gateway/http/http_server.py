@@ -32,6 +32,7 @@ class HttpServer:
         self._connect = connection_class()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_cutting = False
 
     def __repr__(self) -> str:
         return f"<HttpServer listeners={len(self._servers)} connections={len(self._tasks)}>"
@@ -67,6 +68,7 @@ class HttpServer:
         self._config.connections.close_idle()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
+        self._is_cutting = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -85,6 +87,9 @@ class HttpServer:
         loop, state = asyncio.get_running_loop(), self._context
         try:
             await self._connect(self._app, loop, self._config, state, {}, reader, writer)
+        except asyncio.CancelledError:
+            if not self._is_cutting:  # else asyncio would log each connection that `close` cuts
+                raise
         finally:
             # Hypercorn closes it; a cancel at the wrong moment must not leave the socket open.
             if not writer.is_closing():

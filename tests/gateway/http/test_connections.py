@@ -129,6 +129,20 @@ async def test_a_server_that_closes_ends_idle_connections_at_once(gateway: Runni
     await hang_up(silent, idle)
 
 
+async def test_connections_that_are_cut_at_the_end_leave_no_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path) as gateway:
+        worker = await gateway.add_worker(FakeOptions(free_running=False))
+        busy = await connect(gateway, (POST + STREAM) * 20)
+        await worker.got(m.Generate)
+        await gateway.server.close(grace_s=0.01)
+        await rest(busy[0])
+        await hang_up(busy)
+        await until(lambda: open_connections(gateway) == 0)
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
+
+
 async def test_an_idle_connection_is_one_task(gateway: Running) -> None:
     before = len(asyncio.all_tasks())
     pairs = [await connect(gateway, HEALTH) for _ in range(4)]
