@@ -119,8 +119,9 @@ class RequestBook:
         return running[::-1] + ended[::-1]
 
     def _end(self, record: RequestRecord) -> None:
-        """Log a request, let it be paid for, and remember it."""
-        del self.open_ones[record.number]
+        """Log a request, let it be paid for, and remember it; once."""
+        if self.open_ones.pop(record.number, None) is None:
+            return  # `close` has done it, and its answer was cut afterwards
         row = summary(record)
         _log(row, logging.DEBUG if record.is_quiet else logging.INFO)
         if record.tasks:

@@ -107,6 +107,8 @@ async def test_the_end_of_the_gateway_settles_what_runs(kept: Kept) -> None:
         await kept.pool.close()
     assert kept.paid[0].tokens.completion >= 1
     assert kept.paid[0].tokens.requests == 1
+    kept.book.over(record, 200, 0.1)  # its connection is cut only now
+    assert len(kept.paid) == len(kept.lines) == 1
 
 
 def test_the_latest_are_bounded_and_the_oldest_goes_first() -> None:
