@@ -23,6 +23,8 @@ from tests.fakes.echo import FakeOptions
 from tests.gateway.feed.reader import keys_of, reading
 from tests.gateway.inprocess import Running, running, until
 
+pytestmark = pytest.mark.slow
+
 SLOW = FakeOptions(free_running=False)
 CHAT = {"messages": [{"role": "user", "content": "word " * 20}], "stream": True}
 

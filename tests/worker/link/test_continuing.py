@@ -1,6 +1,7 @@
 """Chats whose worker is lost: reasoning and calls half said go on where they stopped."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -34,17 +35,24 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def asker(template: str) -> Asker:
+@cache
+def reader_of(template: str) -> PromptReader:
+    """A reader with the template, which takes longer to compile than an answer to make."""
     rig = Rig(n_slots=1, n_ctx=1024)
     config = WorkerConfig(backend="fake", n_slots=1, n_ctx=1024, chat_template=template)
     rig.backend.card = FakeBackend(config).card
+    return PromptReader(rig.backend, cuts_long=False)
+
+
+def asker(template: str) -> Asker:
+    rig = Rig(n_slots=1, n_ctx=1024)
 
     def run(task: Any) -> Any:
         rig.engine.submit(Submit(task))
         rig.finish()
         return [one for one in rig.envelopes if one.task == task.key]
 
-    return Asker(PromptReader(rig.backend, cuts_long=False), run)
+    return Asker(reader_of(template), run)
 
 
 def chat(say: str, *, stream: bool, template: str = HERMES, **params: Any) -> Generate:

@@ -5,6 +5,7 @@ import pytest
 from tests.gateway.flood import FLOOD, N_NORMAL, STREAMS, Crowd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_streams", "jain"), [(STREAMS, 0.95), (1, 0.0)])
 def test_a_flood_takes_nothing_from_nine_others(n_streams: int, jain: float) -> None:
     """With one request each the nine leave slots free; the flood has them, so it has more."""
