@@ -103,3 +103,9 @@ def test_every_address_has_a_tenant(
     found: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
     assert tenant_of(str(found))
+
+
+def test_only_the_nearest_addresses_of_a_long_header_count() -> None:
+    many = ", ".join(["6.6.6.6", *(f"10.1.{i // 256}.{i % 256}" for i in range(3000))])
+    assert address("10.0.0.1", many) == "10.1.11.152", "the thirty-second from the right"
+    assert address("10.0.0.1", ", ".join(["1.2.3.4", *["10.0.0.9"] * 31])) == "1.2.3.4"
