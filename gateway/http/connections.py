@@ -103,8 +103,10 @@ class Connections:
 class _KeepAlive:
     """Closes a connection that was idle for too long.
 
-    Hypercorn has a task for it, which waits in another one: 4 KB and 40 objects a connection.
+    Hypercorn has a task for it, which waits in another one: 3 KB and 30 objects a connection.
     """
+
+    __slots__ = ("_close", "_limit_s", "_loop", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float, close: Close) -> None:
         self._loop = loop

@@ -37,6 +37,8 @@ KNOWN_VERSIONS = ("0.18.",)
 class DirectWriter:
     """Writes chunks of a body that has no length."""
 
+    __slots__ = ("_connection", "_transport")
+
     def __init__(self, transport: asyncio.WriteTransport, connection: h11.Connection) -> None:
         self._transport = transport
         self._connection = connection

@@ -165,7 +165,7 @@ class RouterSocket:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        until = time.monotonic() + _BURST_S  # the loop's own clock stands still in a turn
+        until = time.monotonic() + _BURST_S
         try:
             for _ in range(_BURST):
                 identity = socket.recv(zmq.NOBLOCK)
