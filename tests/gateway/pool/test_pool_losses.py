@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from gateway.pool.stream import TaskStream
+from gateway.pool.stream import Resumed, TaskStream
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import codec, side_tasks
 from protocol.wire import messages as m
@@ -88,6 +88,7 @@ async def test_a_stream_goes_on_at_another_worker_and_its_client_sees_nothing(ri
         stream = await begun(rig, doomed, "one two three four", 2)
         async with one_more(rig, "b") as other:
             await doomed.die()
+            assert await stream.receive() == Resumed()
             rest = [await stream.receive() for _ in range(3)]
             (again,) = [one for one in other.received if isinstance(one, m.Generate)]
     assert [one.text for one in rest[:2] if isinstance(one, m.Delta)] == [" three", " four"]
