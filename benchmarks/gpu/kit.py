@@ -69,7 +69,7 @@ class Kit:
         paths = [str(self.site)] if self.site.exists() else []
         env["PYTHONPATH"] = os.pathsep.join([*paths, str(ROOT), env.get("PYTHONPATH", "")])
         if (self.build / "bin").exists():
-            env["LLAMA_CPP_LIB_PATH"] = str(self.build / "bin")
+            env["LLAMA_CPP_LIB_PATH"] = env["MTMD_CPP_LIB"] = str(self.build / "bin")
             env["LD_LIBRARY_PATH"] = f"{self.build / 'bin'}:{env.get('LD_LIBRARY_PATH', '')}"
         return env
 
