@@ -67,7 +67,7 @@ function options(plot, width, colours) {
     width,
     height: HEIGHT,
     legend: { show: false },
-    padding: [8, 4, 0, 0],
+    padding: [8, 16, 0, 0], // half of the last time stands to the right
     cursor: { y: false, drag: { x: false, y: false }, sync: { key: 'pool' }, points: { size: 6 } },
     scales: {
       x: { time: true, range: (_, low, high) => [high - SPAN_S, high] },
