@@ -12,7 +12,7 @@ from protocol.config.config import GatewayConfig
 Headers = list[tuple[bytes, bytes]]
 
 _EXPOSED = (
-    b"access-control-expose-headers",
+    b"Access-Control-Expose-Headers",
     ", ".join(("x-request-id", "retry-after", *ROUTE_HEADERS, *LIMIT_HEADERS)).encode(),
 )
 
@@ -25,9 +25,9 @@ class CorsMiddleware:
         self._origins = config.cors_origins
         self._has_credentials = config.cors_credentials
         self._preflight: Headers = [
-            (b"access-control-allow-credentials", b"true" if self._has_credentials else b"false"),
-            (b"access-control-allow-methods", _joined(config.cors_methods)),
-            (b"access-control-allow-headers", _joined(config.cors_headers)),
+            (b"Access-Control-Allow-Credentials", b"true" if self._has_credentials else b"false"),
+            (b"Access-Control-Allow-Methods", _joined(config.cors_methods)),
+            (b"Access-Control-Allow-Headers", _joined(config.cors_headers)),
             (b"content-type", b"text/html"),
             (b"content-length", b"0"),
         ]
@@ -39,9 +39,10 @@ class CorsMiddleware:
             return
         origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
         allowed = allowed_origin(origin, self._origins, echoes=self._has_credentials)
-        own: Headers = [(b"access-control-allow-origin", allowed)] if allowed else []
+        own: Headers = [(b"Access-Control-Allow-Origin", allowed)] if allowed else []
         if scope["method"] == "OPTIONS":
             headers = [*own, *self._preflight]
+            headers = _spelled(headers, scope)
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
@@ -49,8 +50,9 @@ class CorsMiddleware:
             await self._app(scope, receive, send)
             return
         if self._has_credentials and "*" not in self._origins:
-            own.append((b"access-control-allow-credentials", b"true"))
+            own.append((b"Access-Control-Allow-Credentials", b"true"))
         own += [(b"vary", b"origin"), _EXPOSED]
+        own = _spelled(own, scope)
 
         async def allow(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -58,6 +60,17 @@ class CorsMiddleware:
             await send(message)
 
         await self._app(scope, receive, allow)
+
+
+def _spelled(headers: Headers, scope: Scope) -> Headers:
+    """Return the names as HTTP/2 demands them, or for HTTP/1 as llama-server writes them.
+
+    Upper case means nothing in HTTP/1, but clients that compare names as they came exist:
+    llama-server's own tests are one.
+    """
+    if scope.get("http_version", "1.1").startswith("1"):
+        return headers
+    return [(name.lower(), value) for name, value in headers]
 
 
 def allowed_origin(origin: bytes, origins: Sequence[str], *, echoes: bool) -> bytes:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
-from gateway.http.origin.cors import allowed_origin
+from gateway.http.origin.cors import CorsMiddleware, allowed_origin
+from protocol.config.config import GatewayConfig
 from tests.gateway.inprocess import running
 
 ALLOW = "access-control-allow-origin"
@@ -66,3 +68,34 @@ async def test_credentials_are_only_allowed_to_pages_that_are_named(tmp_path: Pa
         answer = await gateway.client.get("/livez", headers=origin)
         assert answer.headers[ALLOW] == "http://a.b"
         assert key not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("1.0", b"Access-Control-Allow-Origin"),
+        ("1.1", b"Access-Control-Allow-Origin"),
+        ("2", b"access-control-allow-origin"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "OPTIONS"])
+async def test_names_are_spelled_as_llama_server_does_where_the_protocol_allows_it(
+    method: str, version: str, name: bytes
+) -> None:
+    sent: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Message:
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"origin", b"http://a.b")]
+    scope = {"type": "http", "method": method, "http_version": version, "headers": headers}
+    await CorsMiddleware(app, GatewayConfig())(scope, receive, send)
+    names = [key for key, _ in sent[0]["headers"]]
+    assert name in names
+    assert version < "2" or names == [key.lower() for key in names]
