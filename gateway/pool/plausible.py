@@ -48,13 +48,16 @@ def implausible(message: Message | TaskMessage) -> str:
     return look(message)
 
 
+def implausible_stats(stats: Stats) -> str:
+    """Say which counter of a worker cannot be; it is no reason to lose the worker."""
+    return _all(stats)
+
+
 def _heartbeat(beat: Heartbeat) -> str:
     for name in ("granted", "others"):
         if why := _credits(name, getattr(beat, name)):
             return why
-    if not (0 < beat.stall_s < math.inf):
-        return "stall_s"
-    return _all(beat.stats)
+    return "" if 0 < beat.stall_s < math.inf else "stall_s"
 
 
 def _started(message: Started) -> str:

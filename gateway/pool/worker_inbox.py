@@ -11,7 +11,7 @@ from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDER_ID, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
-from gateway.pool.plausible import implausible
+from gateway.pool.plausible import implausible, implausible_stats
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.stream import Resumed
 from gateway.pool.task_streams import TaskStreams
@@ -227,6 +227,7 @@ class WorkerInbox:
                 self._settings.told(peer.key, message)
             case m.Heartbeat():
                 now = self._now()
+                message = _with_counters(peer, message)
                 peer.beat(message, now)
                 self._performer.perform(self._dispatcher.worker_shares(peer.key, message, now))
                 self._dispatcher.connected.sleeps(peer.key, message.is_sleeping)
@@ -305,6 +306,17 @@ class WorkerInbox:
         stream = self._streams.by_id.get(task_id)
         if stream is not None and stream.task.worker == peer.key:
             self._performer.break_task(task_id)
+
+
+def _with_counters(peer: WorkerConnection, beat: m.Heartbeat) -> m.Heartbeat:
+    """Return a heartbeat with counters that can be: its own, or those of the one before."""
+    if not (what := implausible_stats(beat.stats)):
+        return beat
+    if not peer.is_miscounting:
+        peer.is_miscounting = True
+        extra = {"worker": peer.name, "cause": f"{what} cannot be", "action": "the last ones stay"}
+        logger.warning("counters implausible", extra=extra)
+    return dataclasses.replace(beat, stats=peer.stats)
 
 
 def _check(item: FrameItem) -> None:

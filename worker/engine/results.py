@@ -74,7 +74,8 @@ class SampleProcessor:
             self.finished.append(slot)
             return [*self._echo(slot), *self.finish(slot, Finish.LIMIT)]
         messages = self._next(slot, index)
-        self._counters.prompt_s += run.first_token_s - run.started_s
+        if run.first_token_s:  # otherwise no token could be chosen, and the time is counted
+            self._counters.prompt_s += run.first_token_s - run.started_s
         return [*self._echo(slot), *messages]
 
     def _echo(self, slot: Slot) -> list[Envelope]:

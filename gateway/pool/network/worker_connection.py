@@ -46,6 +46,8 @@ class WorkerConnection:
     """What its attempts have cost, in its own memory; None if it is on another host."""
     stats: Stats = Stats()
     """Its counters, by the latest heartbeat."""
+    is_miscounting: bool = False
+    """It has sent counters that cannot be, which was logged."""
 
     def beat(self, beat: Heartbeat, now: float) -> None:
         """Take in its counters, and whether the engine makes steps."""

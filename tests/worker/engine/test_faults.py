@@ -1,14 +1,16 @@
 """No exception of one task ends the engine's loop: the task fails, is logged and counted."""
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Detokenized, Finish, TaskKey
 from tests.worker.engines import Rig
+from worker.engine.backend import DeadEnd
 from worker.engine.fake.backend import FakeSampler
 from worker.engine.slot import Slot
 from worker.engine.task import EngineJob, Report
@@ -46,6 +48,20 @@ def test_a_fault_while_a_token_is_chosen_fails_that_task_only(
     again = rig.submit("three")
     rig.finish()
     assert rig.done(again).finish is Finish.LIMIT
+
+
+@pytest.mark.parametrize("error", [DeadEnd(), TaskError(ErrorCode.INTERNAL, "no grammar")])
+def test_the_time_of_a_prompt_without_a_first_token_is_counted_once(error: Exception) -> None:
+    rig = Rig(n_slots=1)
+
+    def raising(*args: Any, **named: Any) -> Any:
+        raise error
+
+    rig.backend.sample = raising  # type: ignore[method-assign]
+    rig.submit("one", n_predict=20)
+    start_s = time.perf_counter()
+    rig.finish()
+    assert 0 < rig.engine.counters.prompt_s <= time.perf_counter() - start_s
 
 
 def test_a_fault_while_a_sampler_is_made_fails_that_task_only() -> None:

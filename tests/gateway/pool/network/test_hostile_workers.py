@@ -54,9 +54,6 @@ IMPLAUSIBLE = [
     m.Heartbeat(step=1, busy=0, granted=HUGE),
     m.Heartbeat(step=1, busy=0, others=-HUGE),
     m.Heartbeat(step=1, busy=0, stall_s=math.nan),
-    m.Heartbeat(step=1, busy=0, stats=facts.Stats(n_prompt=-1)),
-    m.Heartbeat(step=1, busy=0, stats=facts.Stats(step_s=math.inf)),
-    m.Heartbeat(step=1, busy=0, stats=facts.Stats(accepted_at=(1,) * 100_000)),
     m.Started(slot=HUGE, n_prompt=1),
     m.Started(slot=0, n_prompt=-1),
     m.PromptRead(n_read=HUGE),
@@ -73,6 +70,27 @@ IMPLAUSIBLE = [
 @pytest.mark.parametrize("message", IMPLAUSIBLE, ids=lambda one: type(one).__name__)
 def test_such_numbers_cannot_be(message: m.Message | m.TaskMessage) -> None:
     assert implausible(message)
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        facts.Stats(n_prompt=-1),
+        facts.Stats(step_s=math.inf),
+        facts.Stats(prompt_s=-0.001),
+        facts.Stats(accepted_at=(1,) * 100_000),
+    ],
+)
+async def test_counters_that_cannot_be_are_left_out_and_the_worker_stays(
+    fleet: Fleet, stats: facts.Stats
+) -> None:
+    async with fleet.worker(fleet.keys("odd"), "odd") as odd:
+        await fleet.until(1)
+        good = facts.Stats(n_prompt=7, prompt_s=0.5)
+        await odd.send(m.Heartbeat(step=1, busy=0, stats=good))
+        await odd.send(m.Heartbeat(step=2, busy=0, stats=stats))
+        await fleet.logged("counters implausible worker=odd")
+        await answers(fleet)
 
 
 def test_what_workers_say_can_be() -> None:
