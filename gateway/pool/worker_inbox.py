@@ -314,8 +314,14 @@ def _with_counters(peer: WorkerConnection, beat: m.Heartbeat) -> m.Heartbeat:
         return beat
     if not peer.is_miscounting:
         peer.is_miscounting = True
-        extra = {"worker": peer.name, "cause": f"{what} cannot be", "action": "the last ones stay"}
-        logger.warning("counters implausible", extra=extra)
+        logger.warning(
+            "counters implausible",
+            extra={
+                "worker": peer.name,
+                "cause": f"{what} cannot be",
+                "action": "those of its last report stay",
+            },
+        )
     return dataclasses.replace(beat, stats=peer.stats)
 
 

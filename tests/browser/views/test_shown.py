@@ -1,5 +1,6 @@
 """What an answer looks like: Markdown, code, formulas, reasoning, calls, waiting, trouble, keys."""
 
+import base64
 import json
 import re
 
@@ -237,3 +238,39 @@ async def test_pictures_are_offered_only_to_models_that_see(page: Page, fake_poo
     picture, text = asked[0]["messages"][0]["content"]
     assert picture["image_url"]["url"].startswith("data:image/gif;base64,")
     assert text == {"type": "text", "text": "What is this?"}
+
+
+async def test_sounds_are_sent_and_a_webp_picture_goes_as_one_that_llama_cpp_reads(
+    page: Page, fake_pool: Served
+) -> None:
+    asked = await answer_with(page, stream({"content": "A drum."}))
+    await page.route(
+        "**/props?*",
+        lambda route: route.fulfill(json={"modalities": {"vision": True, "audio": True}}),
+    )
+    await page.goto(fake_pool.url)
+    await expect(page.get_by_role("button", name="Attach")).to_be_visible()
+    await message_field(page).evaluate(
+        """
+        async (field) => {
+          const canvas = new OffscreenCanvas(3, 2);
+          canvas.getContext('2d').fillRect(0, 0, 3, 2);
+          const webp = await canvas.convertToBlob({ type: 'image/webp' });
+          const data = new DataTransfer();
+          data.items.add(new File([webp], 'dot.webp', { type: 'image/webp' }));
+          data.items.add(new File([new Uint8Array([82, 73])], 'drum.wav', { type: 'audio/wav' }));
+          const event = new DragEvent('drop', { dataTransfer: data, bubbles: true });
+          field.dispatchEvent(event);
+        }
+        """
+    )
+    await expect(page.get_by_alt_text("dot.webp")).to_be_visible()
+    await expect(page.get_by_text("drum.wav")).to_be_visible()
+    await say(page, "What is this?")
+    await answered(page)
+    picture, sound, _ = asked[0]["messages"][0]["content"]
+    png = base64.b64decode(picture["image_url"]["url"].removeprefix("data:image/png;base64,"))
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (3, 2)
+    assert sound["input_audio"] == {"data": "Ukk=", "format": "wav"}
+    await expect(page.get_by_label("drum.wav")).to_be_visible()

@@ -37,6 +37,15 @@ const urlOf = (file) =>
     reader.readAsDataURL(file);
   });
 
+// llama.cpp decodes no WebP, which is what most browsers copy.
+async function readable(file) {
+  if (file.type !== 'image/webp') return file;
+  const picture = await createImageBitmap(file);
+  const canvas = new OffscreenCanvas(picture.width, picture.height);
+  canvas.getContext('2d').drawImage(picture, 0, 0);
+  return canvas.convertToBlob({ type: 'image/png' });
+}
+
 // Takes files; says which of them the model cannot take.
 export async function attach(files) {
   attachmentTrouble.value = '';
@@ -49,7 +58,7 @@ export async function attach(files) {
     nReading.value += 1;
     try {
       const kind = PICTURES.test(file.type) ? 'image' : 'audio';
-      const url = await urlOf(file);
+      const url = await urlOf(await readable(file));
       attachments.value = [...attachments.value, { kind, name: file.name, url }];
     } catch {
       attachmentTrouble.value = `${file.name}: it could not be read.`;
