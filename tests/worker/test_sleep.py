@@ -235,6 +235,7 @@ def test_a_loading_worker_lives_and_its_tasks_wait(stage: Stage) -> None:
     stage.gate.clear()
     stage.gateway.send(generate(1), generate(2), m.Envelope(m.TaskKey(3), m.Tokenize(content="x")))
     stage.until(lambda: stage.n_opened == 2)
+    stage.until(lambda: stage.gateway.of(m.Heartbeat)[-1].waiting == 3)
     stage.now += 10 * IDLE_S
     assert {beat.waiting for beat in stage.beats()} == {3}
     stage.gateway.send(m.Envelope(m.TaskKey(2), m.Cancel()))
