@@ -149,7 +149,7 @@ async def test_everything_is_done_with_the_keyboard_alone(page: Page, tmp_path: 
         await page.keyboard.press("Space")
         await expect(dialog.get_by_role("checkbox")).to_be_checked()
         await page.keyboard.press("Escape")
-        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await expect(page.locator("dialog")).to_have_count(0)  # gone, not only closed
         await expect(page.get_by_role("button", name="w9", exact=True)).to_be_focused()
         n_lines = len(supervisor.lines)
         await page.keyboard.press("Enter")
