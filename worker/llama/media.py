@@ -150,7 +150,7 @@ class MediaReader:
         pixels = [n_pixels(data) for data in media if not is_sound(data)]
         if 0 in pixels:  # libmtmd would take it for a video and give it to ffmpeg
             raise InvalidRequest(_NO_MEDIUM, param="image_data")
-        if sum(one or 0 for one in pixels) > MAX_PIXELS:
+        if sum(pixels) > MAX_PIXELS:
             message = f"images of more than {MAX_PIXELS} pixels together"
             raise InvalidRequest(message, param="image_data")
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import llama_cpp.mtmd_cpp as mtmd
 
+from protocol.errors import ErrorCode, TaskError
+
 _UNKNOWN = math.inf
 _TAG_HEAD = 10
 """Bytes of the head of an ID3v2 tag."""
@@ -36,11 +38,11 @@ def is_sound(data: bytes) -> bool:
     )
 
 
-def n_pixels(data: bytes) -> int | None:
-    """Return the pixels of a picture; 0 if it is none, None if this build cannot tell."""
+def n_pixels(data: bytes) -> int:
+    """Return the pixels of a picture; 0 if it is none. Raises `TaskError` if it cannot tell."""
     info: Any = getattr(mtmd._libmtmd, "stbi_info_from_memory", None)
     if info is None:
-        return None
+        raise TaskError(ErrorCode.NOT_SUPPORTED, "this libmtmd does not tell the size of a picture")
     width, height, depth = (ctypes.c_int(0) for _ in range(3))
     size = ctypes.c_int(len(data))
     found = info(data, size, ctypes.byref(width), ctypes.byref(height), ctypes.byref(depth))

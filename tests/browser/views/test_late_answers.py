@@ -261,15 +261,20 @@ async def test_a_picture_that_is_still_read_goes_with_its_message(
     assert [part["type"] for part in request["messages"][0]["content"]] == ["image_url", "text"]
 
 
+async def open_slowly(page: Page, url: str) -> None:
+    """Open the first of two chats; reading it waits for `let_go`."""
+    await page.add_init_script(f"({SLOW_READS})()")
+    one, _ = await two_chats(page, url)
+    await page.add_init_script(f"window.heldChat = {json.dumps(one)}")
+    await page.goto("about:blank")
+    await page.goto(f"{url}/#{one}")
+    await happens(page, "window.reads.length > 0")
+
+
 async def test_what_is_typed_before_the_chats_are_read_stays_in_the_field(
     page: Page, fake_pool: Served
 ) -> None:
-    await page.add_init_script(f"({SLOW_READS})()")
-    one, _ = await two_chats(page, fake_pool.url)
-    await page.add_init_script(f"window.heldChat = {json.dumps(one)}")
-    await page.goto("about:blank")
-    await page.goto(f"{fake_pool.url}/#{one}")
-    await happens(page, "window.reads.length > 0")
+    await open_slowly(page, fake_pool.url)
     await message_field(page).fill("Early words")
     await let_go(page)
     await expect(answers(page).locator(".markdown")).to_have_text("First.")
@@ -279,12 +284,7 @@ async def test_what_is_typed_before_the_chats_are_read_stays_in_the_field(
 async def test_what_is_sent_before_the_chats_are_read_stays_open(
     page: Page, fake_pool: Served
 ) -> None:
-    await page.add_init_script(f"({SLOW_READS})()")
-    one, _ = await two_chats(page, fake_pool.url)
-    await page.add_init_script(f"window.heldChat = {json.dumps(one)}")
-    await page.goto("about:blank")
-    await page.goto(f"{fake_pool.url}/#{one}")
-    await happens(page, "window.reads.length > 0")
+    await open_slowly(page, fake_pool.url)
     await say(page, "Three")
     await answered(page)
     await let_go(page)

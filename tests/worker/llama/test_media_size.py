@@ -1,11 +1,13 @@
-"""The length of a sound is known from its headers, whatever they claim."""
+"""How large a picture or a sound becomes is known from its headers, whatever they claim."""
 
 import math
 import struct
 
+import llama_cpp.mtmd_cpp as mtmd
 import pytest
 
-from worker.llama.media_size import is_sound, n_samples
+from protocol.errors import ErrorCode, TaskError
+from worker.llama.media_size import is_sound, n_pixels, n_samples
 
 RATE = 16_000
 
@@ -59,3 +61,16 @@ def test_a_sound_is_as_long_as_its_headers_say(data: bytes, seconds: float) -> N
 def test_a_sound_that_is_cut_off_anywhere_raises_nothing(n: int) -> None:
     for whole in (wav(400, fact=9), flac(5, 5), mp3(2), b"ID3\4\0\x10\0\0\0\5" + flac(5, 5)):
         assert n_samples(whole[:n], RATE) >= 0
+
+
+def test_a_picture_tells_its_size_before_it_is_decoded() -> None:
+    gif = b"GIF89a" + struct.pack("<HHBBB", 30_000, 40_000, 0, 0, 0) + b";"
+    assert n_pixels(gif) == 30_000 * 40_000
+    assert n_pixels(b"no picture at all") == 0
+
+
+def test_no_picture_is_read_whose_size_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mtmd, "_libmtmd", object())
+    with pytest.raises(TaskError) as caught:
+        n_pixels(b"GIF89a")
+    assert caught.value.code is ErrorCode.NOT_SUPPORTED

@@ -15,7 +15,7 @@ from protocol.config.config import GatewayConfig
 from protocol.curve import public_text, secret_text
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker, Keys
-from tests.gateway.rig import Rig
+from tests.gateway.rig import Rig, text_of
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -92,3 +92,8 @@ class Fleet(Rig):
         """Run a worker that is dialling."""
         async with FakeWorker(self.endpoint, FakeOptions(name=name), keys) as fake:
             yield fake
+
+
+async def answers(fleet: Fleet) -> None:
+    """Check that the pool serves."""
+    assert await text_of(fleet.generate("a b")) == "a b"

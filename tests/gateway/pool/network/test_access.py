@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgpack
@@ -10,7 +9,6 @@ import pytest
 import zmq
 
 from gateway.metrics.metrics import Metrics
-from gateway.pool.network import access
 from gateway.pool.pool import Pool
 from protocol.config.config import GatewayConfig
 from protocol.curve import public_text, secret_text
@@ -19,23 +17,9 @@ from protocol.wire import codec
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker, Keys
-from tests.gateway.pool.network.fleet import Fleet
-from tests.gateway.rig import text_of
+from tests.gateway.pool.network.fleet import Fleet, answers
 
-
-@pytest.fixture(autouse=True)
-def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_LOOK_S", 0.0)
-
-
-@pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    async with Fleet(tmp_path) as one:
-        yield one
-
-
-async def answers(fleet: Fleet) -> None:
-    assert await text_of(fleet.generate("a b")) == "a b"
+pytestmark = pytest.mark.usefixtures("looks_always")
 
 
 async def test_workers_over_tcp_and_of_this_host_serve_side_by_side(fleet: Fleet) -> None:

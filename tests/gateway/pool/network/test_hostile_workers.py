@@ -2,15 +2,13 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.pool.dispatch.workers import Worker
-from gateway.pool.network import access, connections, router_socket, worker_connection
+from gateway.pool.network import connections, router_socket, worker_connection
 from gateway.pool.network.offences import Offences
 from gateway.pool.network.rivals import Rivals
 from gateway.pool.plausible import implausible
@@ -20,27 +18,13 @@ from protocol.wire import messages as m
 from protocol.wire.sharing import Recall, SettingsTold
 from protocol.wire.side_tasks import Embedded
 from tests.fakes.worker import FakeWorker
-from tests.gateway.pool.network.fleet import Fleet
-from tests.gateway.rig import text_of
+from tests.gateway.pool.network.fleet import Fleet, answers
 from tests.hostile.thief import CARDS
+
+pytestmark = pytest.mark.usefixtures("looks_always")
 
 HUGE = (1 << 63) - 1
 CARD = facts.ModelCard(name="m", path="", n_slots=2, n_ctx=64, n_ctx_total=128)
-
-
-@pytest.fixture(autouse=True)
-def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_LOOK_S", 0.0)
-
-
-@pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    async with Fleet(tmp_path) as one:
-        yield one
-
-
-async def answers(fleet: Fleet) -> None:
-    assert await text_of(fleet.generate("a b")) == "a b"
 
 
 @pytest.mark.parametrize("changed", CARDS)
