@@ -65,6 +65,13 @@ def test_the_sources_are_what_a_build_reads(tmp_path: Path) -> None:
     assert set(found) == {*filter(None, names.values()), "llama.cpp/tools/CMakeLists.txt"}
 
 
+def test_a_kit_that_is_too_large_to_travel_is_named_and_the_model_is_not_counted() -> None:
+    found = {"wheels": 50_000_000, "sources": 9_000_000, "model/0.part": 50_000_000}
+    assert gather.too_large(found) is None
+    fault = gather.too_large({**found, "vocabulary": 7_000_000})
+    assert fault is not None and "66.0 MB, 60 may travel" in fault
+
+
 def test_the_model_travels_in_parts_and_a_missing_one_is_named(tmp_path: Path) -> None:
     kit = kit_in(tmp_path)
     with pytest.raises(Unfit, match="the model is not in the kit"):
