@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import gather
+from benchmarks.gpu.alike import alike
 from benchmarks.gpu.kit import ROOT, Kit, Unfinished, Unfit
 from benchmarks.gpu.offload import read
 from benchmarks.gpu.report import report
-from benchmarks.gpu.requests import alike
 from benchmarks.gpu.stages import STAGES, suite
 
 
@@ -131,6 +131,16 @@ def test_a_stage_without_its_kit_fails_and_says_so(tmp_path: Path) -> None:
     assert "sources.tar.xz is missing: gather first" in found.stdout
     unknown = run(tmp_path, "instal")
     assert (unknown.returncode, "no stage is called instal" in unknown.stderr) == (1, True)
+
+
+def test_a_python_without_packages_can_begin(tmp_path: Path) -> None:
+    """The machine with the GPU has none of them before the stage `install` has run."""
+    code = f"import sys, runpy; sys.path.insert(0, {str(ROOT)!r});"
+    code += "runpy.run_module('benchmarks.gpu', run_name='__main__', alter_sys=True)"
+    where = ("--kit", str(tmp_path / "kit"), "--work", str(tmp_path / "work"))
+    argv = [sys.executable, "-I", "-S", "-c", code, "run", "install", *where]
+    found = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "sources.tar.xz is missing: gather first" in found.stdout, found.stderr
 
 
 def test_a_failed_test_fails_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

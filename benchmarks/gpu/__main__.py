@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.gpu.gather import gather
 from benchmarks.gpu.kit import Kit, Unfinished, Unfit
 from benchmarks.gpu.report import report
-from benchmarks.gpu.stages import STAGES, ask_here, machine
+from benchmarks.gpu.stages import STAGES, machine
 
 EXIT_AGAIN = 75
 
@@ -31,6 +31,8 @@ def main() -> None:
         elif given.what == "run":
             _run(kit, given.rest or list(STAGES))
         elif given.what == "ask":
+            from benchmarks.gpu.requests import ask_here
+
             what, how, model, server = given.rest
             found = ask_here(what, how, Path(model), Path(server), is_dry=kit.is_dry)
             print("\n" + json.dumps(found))

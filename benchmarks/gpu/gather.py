@@ -43,7 +43,7 @@ _LEFT_OUT = (
     *("playwright", "greenlet", "axe-playwright-python", "kubernetes-validate"),
     *("schemathesis", "jsonschema-rs", "hypothesis-graphql", "graphql-core"),
 )
-"""Built there, a part of its own, or of no use there: types, browsers, the fuzzer, with their needs."""
+"""Built there, a part of its own, or not used there: types, browsers and the fuzzer."""
 _PLATFORMS = (
     *("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64"),
     *("manylinux2014_x86_64", "manylinux1_x86_64", "manylinux_2_24_x86_64"),

@@ -15,6 +15,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = "vocabulary.gguf"
 """A tiny model of the kit, whose vocabulary the large random ones take."""
+ALL_LAYERS = 999
+"""-ngl above what any model has."""
 
 
 class Unfit(Exception):

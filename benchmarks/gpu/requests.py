@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.servers import Flags, Side, running
+from benchmarks.gpu.alike import alike
+from benchmarks.gpu.kit import ALL_LAYERS
 
 TEXTS = (
     "The sea was calm, and the captain said",
@@ -78,21 +80,6 @@ def answers(asked: Asked) -> list[list[int]]:
     return asyncio.run(_answers(asked))
 
 
-def alike(ours: list[list[int]], theirs: list[list[int]]) -> dict[str, Any]:
-    """Count the texts that are equal to the token, and where the others part."""
-    parts = []
-    for one, other in zip(ours, theirs, strict=True):
-        pairs = enumerate(zip(one, other, strict=False))
-        parts.append(next((n for n, (a, b) in pairs if a != b), min(len(one), len(other))))
-    n_equal = sum(one == other for one, other in zip(ours, theirs, strict=True))
-    return {
-        "texts": len(ours),
-        "equal": n_equal,
-        "tokens": len(ours[0]),
-        "first_parting": min(parts),
-    }
-
-
 async def _kill(model: Path, n_tokens: int, flags: tuple[str, ...]) -> dict[str, Any]:
     async with serving(Side.OURS, Path(), model, *flags, workers=2) as (url, pid):
         with ThreadPoolExecutor(8) as threads:
@@ -126,3 +113,20 @@ def _workers_of(supervisor: int) -> list[int]:
 def kill_one_of_two(model: Path, n_tokens: int, *flags: str) -> dict[str, Any]:
     """Kill one of two workers while it streams; return how many answers came whole, and alike."""
     return asyncio.run(_kill(model, n_tokens, flags))
+
+
+def ask_here(what: str, how: str, model: Path, server: Path, *, is_dry: bool) -> Any:
+    """Do what a stage orders, in this process."""
+    n = 8 if is_dry else 128
+    flags = ("-ngl", str(ALL_LAYERS))
+    match what, how:
+        case "answers", "ours":
+            return answers(Asked(Side.OURS, server, model, n, flags))
+        case "answers", "theirs":
+            return answers(Asked(Side.THEIRS, server, model, n, flags))
+        case "sampled", _:
+            fields = {"temperature": 0.8, "top_k": 40, "seed": 7}
+            fields["backend_sampling"] = how == "device"
+            return answers(Asked(Side.OURS, server, model, n, flags, fields))
+        case _:
+            return kill_one_of_two(model, 200 if is_dry else 512, *flags)

@@ -1,23 +1,24 @@
-"""The stages of a proof, in order. Each keeps what it has found and goes on where it ended."""
+"""The stages of a proof, in order. Each keeps what it has found and goes on where it ended.
+
+Only the standard library is imported: the stage `install` is what brings the packages. What needs
+them runs in a child.
+"""
 
 import json
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.servers import Side
+from benchmarks.gpu.alike import alike
 from benchmarks.gpu.gather import SOURCES, joined
-from benchmarks.gpu.kit import ROOT, Kit, Unfit
-from benchmarks.gpu.requests import Asked, alike, answers, kill_one_of_two
+from benchmarks.gpu.kit import ALL_LAYERS, ROOT, Kit, Unfit
 
 Found = dict[str, Any]
-_ALL = 999
 _CMAKE = (
     *("-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON"),
     *("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF"),
@@ -36,8 +37,7 @@ def install(kit: Kit) -> Found:
             return {"sources": "none: what is installed here is used"}
         raise Unfit(f"{sources} is missing: gather first")
     shutil.rmtree(kit.work / "sources", ignore_errors=True)
-    with tarfile.open(sources) as archive:
-        archive.extractall(kit.work / "sources", filter="data")
+    shutil.unpack_archive(sources, kit.work / "sources", "xztar")
     wheels = sorted(map(str, kit.folder.glob("wheels/*.whl")))
     if not kit.is_dry:
         argv = ("-m", "pip", "install", "-q", "--no-index", "--no-deps", "--upgrade")
@@ -67,7 +67,7 @@ def offload(kit: Kit) -> Found:
     model = small(kit)
     n_layers = len(_look(kit, model, 0)["layers"])  # the output layer is one of them
     found = {}
-    for n in sorted({0, 1, n_layers // 2, _ALL}):
+    for n in sorted({0, 1, n_layers // 2, ALL_LAYERS}):
         seen = _look(kit, model, n)
         on_gpu = [one for one in seen["layers"].values() if one != "CPU"]
         found[str(n)] = {"on_gpu": len(on_gpu), "of": n_layers, "buffers": seen["buffers"]}
@@ -172,7 +172,7 @@ def _point(kit: Kit, *, slots: int, workers: int) -> Any:
     def measure() -> Any:
         argv = ("-m", "benchmarks.slots", "--model", str(model), "--json", str(out))
         size = ("--slots", str(slots), "--workers", str(workers))
-        kit.python(name, *argv, *size, *rounds, "--flag=-ngl", f"--flag={_ALL}")
+        kit.python(name, *argv, *size, *rounds, "--flag=-ngl", f"--flag={ALL_LAYERS}")
         return json.loads(out.read_text())
 
     return kit.once(name, measure)
@@ -192,7 +192,15 @@ def _compared(kit: Kit, load: str) -> Any:
     model = small(kit) if kit.is_dry else large(kit)
     out = kit.work / f"compare-{load}.json"
     argv = ["-m", "benchmarks.compare", "--llama-server", str(kit.llama_server), "--model"]
-    argv += [str(model), "--workload", load, "--json", str(out), "--flag=-ngl", f"--flag={_ALL}"]
+    argv += [
+        str(model),
+        "--workload",
+        load,
+        "--json",
+        str(out),
+        "--flag=-ngl",
+        f"--flag={ALL_LAYERS}",
+    ]
     kit.python(f"compare-{load}", *argv, "--rounds", "1" if kit.is_dry else "2")
     return json.loads(out.read_text())
 
@@ -212,23 +220,6 @@ def in_child(kit: Kit, what: str, how: str, model: Path, server: Path) -> Any:
     argv = ("-m", "benchmarks.gpu", "ask", what, how, str(model), str(server))
     text = kit.python(f"{what}-{how}", *argv, *(("--dry-run",) if kit.is_dry else ()))
     return json.loads(text.splitlines()[-1])
-
-
-def ask_here(what: str, how: str, model: Path, server: Path, *, is_dry: bool) -> Any:
-    """Do what `in_child` orders, in this process."""
-    n = 8 if is_dry else 128
-    flags = ("-ngl", str(_ALL))
-    match what, how:
-        case "answers", "ours":
-            return answers(Asked(Side.OURS, server, model, n, flags))
-        case "answers", "theirs":
-            return answers(Asked(Side.THEIRS, server, model, n, flags))
-        case "sampled", _:
-            fields = {"temperature": 0.8, "top_k": 40, "seed": 7}
-            fields["backend_sampling"] = how == "device"
-            return answers(Asked(Side.OURS, server, model, n, flags, fields))
-        case _:
-            return kill_one_of_two(model, 200 if is_dry else 512, *flags)
 
 
 STAGES: dict[str, Callable[[Kit], Found]] = {
