@@ -146,6 +146,7 @@ def test_a_python_without_packages_can_begin(tmp_path: Path) -> None:
 def test_a_failed_test_fails_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kit = kit_in(tmp_path)
     monkeypatch.setattr("benchmarks.gpu.stages._put_model", lambda _kit: None)
+    (kit.site / "llama_cpp").mkdir(parents=True)
     monkeypatch.setattr(
         Kit,
         "run",

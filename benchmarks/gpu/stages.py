@@ -114,14 +114,15 @@ def kill(kit: Kit) -> Found:
 
 
 def suite(kit: Kit) -> Found:
-    """Run the tests with the real model, a file at a time."""
+    """Run the tests with the real model, a file at a time; no browser is in the kit."""
     marked = sorted(
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests").rglob("test_*.py")
-        if "mark.model" in path.read_text()
+        if "browser" not in path.parts and "mark.model" in path.read_text()
     )
     if not kit.is_dry:
         _put_model(kit)
+        _put_library(kit)
     counts = {}
     for name in marked[:1] if kit.is_dry else marked:
         key = name.replace("/", "-").removesuffix(".py")
@@ -139,6 +140,13 @@ def _tested(kit: Kit, name: str, key: str) -> str:
     except Unfit as error:
         text = str(error)
     return text.strip().splitlines()[-1]
+
+
+def _put_library(kit: Kit) -> None:
+    """Put the library where llama.cpp's package looks: tests start processes without LLAMA_*."""
+    path = kit.site / "llama_cpp" / "lib"
+    if not path.is_symlink():
+        path.symlink_to(kit.build / "bin")
 
 
 def _put_model(kit: Kit) -> None:

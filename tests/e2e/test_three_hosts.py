@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ pytestmark = [
     pytest.mark.skipif(
         os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None,
         reason="network namespaces need root and ip",
+    ),
+    pytest.mark.skipif(
+        not entry_points(group="llamapool.commands"),
+        reason="llamapool is not installed, so it has no command `gateway`",
     ),
 ]
 
