@@ -257,7 +257,15 @@ def _with_model(worker: WorkerConfig) -> WorkerConfig:
         return replace(worker, alias=worker.alias or stem)
     model = find_model(worker.model)
     mmproj = find_model(worker.mmproj, "mmproj", "--mmproj") if worker.mmproj else ""
-    return replace(worker, model=model, mmproj=mmproj, alias=worker.alias or Path(model).stem)
+    worker = replace(worker, model_draft=_draft(worker), model=model, mmproj=mmproj)
+    return replace(worker, alias=worker.alias or Path(model).stem)
+
+
+def _draft(worker: WorkerConfig) -> str:
+    """Return the absolute path of the draft model; a file to be downloaded keeps its name."""
+    if not worker.model_draft or worker.hf_repo_draft:
+        return worker.model_draft
+    return find_model(worker.model_draft, "model_draft", "-md")
 
 
 def _named(worker: WorkerConfig) -> WorkerConfig:

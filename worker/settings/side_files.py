@@ -20,7 +20,15 @@ def with_side_files(worker: WorkerConfig) -> WorkerConfig:
         lora=_scaled(worker.lora, "lora"),
         control_vector=_scaled(worker.control_vector, "control_vector"),
         system_prompt_file=_system_prompt(worker.system_prompt_file),
+        lookup_cache_static=_absolute(worker.lookup_cache_static),
+        lookup_cache_dynamic=_absolute(worker.lookup_cache_dynamic),
+        prompts_dir=_absolute(worker.prompts_dir),
     )
+
+
+def _absolute(text: str) -> str:
+    """Anchor a path here: a worker runs in a folder of its own."""
+    return str(Path(text).expanduser().absolute()) if text else ""
 
 
 def _folder(text: str) -> str:

@@ -84,11 +84,13 @@ def without_texts(shown: Any) -> Any:
 
 
 def _next_token(report: SlotReport) -> dict[str, Any]:
+    """Return how far a task is; of an ended one today's keys tell nothing, those of 2024 do."""
+    runs = report.is_processing
     return {
         "has_next_token": report.has_next_token,
-        "has_new_line": report.has_new_line,
-        "n_remain": report.n_remain,
-        "n_decoded": report.n_decoded,
+        "has_new_line": runs and report.has_new_line,
+        "n_remain": report.n_remain if runs else -1,
+        "n_decoded": report.n_decoded if runs else 0,
         "num_tokens_predicted": report.n_decoded,
         "stopped_eos": report.finish == Finish.EOS,
         "stopped_limit": report.finish == Finish.LIMIT,

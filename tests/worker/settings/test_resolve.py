@@ -373,3 +373,14 @@ def test_the_context_of_a_slot_sizes_that_of_all_unless_that_was_said(
 def test_a_projector_that_is_not_there_is_named_as_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"mmproj .*none does not exist: check --mmproj"):
         pool(WorkerConfig(mmproj=str(tmp_path / "none")))
+
+
+def test_a_draft_model_is_found_from_here_for_its_worker_runs_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "draft.gguf").write_bytes(b"GGUF")
+    worker = pool(WorkerConfig(model_draft="draft.gguf")).worker[0]
+    assert worker.model_draft == str(tmp_path / "draft.gguf")
+    with pytest.raises(ConfigError, match=r"model_draft .* does not exist: check -md"):
+        pool(WorkerConfig(model_draft="nowhere.gguf"))

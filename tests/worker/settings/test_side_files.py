@@ -22,12 +22,18 @@ def test_paths_become_absolute_and_keep_their_scales(
             control_vector=("b.gguf:-1",),
             control_vector_layers=(2, 5),
             system_prompt_file="system.txt",
+            lookup_cache_static="static.bin",
+            lookup_cache_dynamic="dynamic.bin",
+            prompts_dir="prompts",
         )
     )
     assert worker.slot_save_path == str(tmp_path)
     assert worker.lora == (f"{tmp_path}/a.gguf:1.0", f"{tmp_path}/b.gguf:0.5")
     assert worker.control_vector == (f"{tmp_path}/b.gguf:-1.0",)
     assert worker.system_prompt_file == f"{tmp_path}/system.txt"
+    assert worker.lookup_cache_static == f"{tmp_path}/static.bin"
+    assert worker.lookup_cache_dynamic == f"{tmp_path}/dynamic.bin"
+    assert worker.prompts_dir == f"{tmp_path}/prompts"
     assert with_side_files(worker) == worker
 
 

@@ -83,6 +83,22 @@ def test_a_used_slot_has_todays_keys_and_the_seeds() -> None:
     assert slot(report, CARD, legacy=True)["next_token"]["num_tokens_predicted"] == 2
 
 
+def test_an_idle_slot_keeps_nothing_of_its_last_tasks_budget() -> None:
+    report = SlotReport(
+        id=1,
+        is_processing=False,
+        n_decoded=8,
+        n_remain=0,
+        has_new_line=True,
+        finish=Finish.LIMIT,
+        params=params(),
+    )
+    (following,) = slot(report, CARD)["next_token"]
+    assert (following["n_remain"], following["n_decoded"]) == (-1, 0)
+    assert not following["has_new_line"]
+    assert (following["num_tokens_predicted"], following["stopped_limit"]) == (8, True)
+
+
 def test_a_worker_that_is_debugged_shows_what_clients_wrote() -> None:
     report = SlotReport(
         id=1,
