@@ -107,7 +107,32 @@ def decode(data: bytes) -> Frame:
     seq, items = outer
     if not isinstance(seq, int) or type(items) is not tuple:
         raise ProtocolError("a frame must be [seq, items]")
-    return Frame(seq, tuple([_read_item(items, i) for i in range(len(items))]))
+    read = [_read_token(item) or _read_item(items, i) for i, item in enumerate(items)]
+    return Frame(seq, tuple(read))
+
+
+def _read_token(item: Any) -> m.Envelope | None:
+    """Read one plain token, as nearly all items of a busy pool are; None for anything else.
+
+    It says what `_read_item` says of such an item, in half the time.
+    """
+    if type(item) is not tuple or len(item) != 5 or item[0] != _DELTA:
+        return None
+    _, task_id, attempt, slot, body = item
+    if type(body) is not dict or len(body) != 3:
+        return None
+    text, tokens, n = body.get("text"), body.get("tokens"), body.get("n_predicted")
+    if type(tokens) is not tuple or len(tokens) != 1 or type(text) is not str:
+        return None
+    if not type(task_id) is type(attempt) is type(slot) is type(n) is type(tokens[0]) is int:
+        return None
+    delta = m.Delta(text=text, tokens=tokens, n_predicted=n)
+    # What a named tuple's own constructor does, without its call.
+    return _new(m.Envelope, (_new(m.TaskKey, (task_id, attempt, 0)), delta, slot))
+
+
+_DELTA = _TAG_OF[m.Delta]
+_new = tuple.__new__
 
 
 def _read_item(items: tuple[Any, ...], place: int) -> m.FrameItem:
@@ -222,7 +247,7 @@ def _unpacker(kind: Any) -> Unpacker:
     if origin is dict:
         return _dict(args[1])
     if isinstance(kind, type) and is_dataclass(kind):
-        return _delta(_dataclass(kind)) if kind is m.Delta else _dataclass(kind)
+        return _dataclass(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum(kind)
     return _scalar(kind)
@@ -364,17 +389,3 @@ def _dataclass(kind: type) -> Unpacker:
         return kind(**values)
 
     return unpack
-
-
-def _delta(unpack: Unpacker) -> Unpacker:
-    """Read what a plain token has without a loop, which takes a third of the time."""
-
-    def unpack_delta(value: Any) -> Any:
-        if len(value) == 3:
-            text, tokens, n = value.get("text"), value.get("tokens"), value.get("n_predicted")
-            is_plain = type(text) is str and type(n) is int and type(tokens) is tuple
-            if is_plain and len(tokens) == 1 and type(tokens[0]) is int:
-                return m.Delta(text=text, tokens=tokens, n_predicted=n)
-        return unpack(value)
-
-    return unpack_delta
