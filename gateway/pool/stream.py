@@ -35,12 +35,38 @@ class Resumed(TaskMessage):
     """Never travels: another worker has begun to go on with the answer."""
 
 
+class DeltaOffers:
+    """The streams with deltas of this turn of the loop; one call offers them all to their readers.
+
+    A call for each of them costs as much as to write its token.
+    """
+
+    __slots__ = ("_streams",)
+
+    def __init__(self) -> None:
+        self._streams: list[TaskStream] = []
+
+    def __repr__(self) -> str:
+        return f"<DeltaOffers {len(self._streams)}>"
+
+    def add(self, stream: "TaskStream") -> None:
+        """Offer what a stream has at the end of this turn."""
+        if not self._streams:
+            asyncio.get_running_loop().call_soon(self._offer)
+        self._streams.append(stream)
+
+    def _offer(self) -> None:
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            stream.offer()
+
+
 class TaskStream:
     """One task as its request sees it. One reader; `close` may be called from anywhere."""
 
     __slots__ = (
-        *("_closed", "_deltas", "_ended", "_error", "_mail", "_on_close", "_take", "_waiter"),
-        *("answer", "latencies", "request", "task"),
+        *("_closed", "_deltas", "_ended", "_error", "_mail", "_offers", "_on_close", "_take"),
+        *("_waiter", "answer", "latencies", "request", "task"),
     )
 
     def __init__(
@@ -49,6 +75,7 @@ class TaskStream:
         request: TaskMessage,
         *,
         latencies: ModelLatencies,
+        offers: DeltaOffers,
         on_close: Callable[["TaskStream"], None],
     ) -> None:
         self.task = task
@@ -56,6 +83,7 @@ class TaskStream:
         self.request = request
         """What is sent to the worker."""
         self.latencies = latencies
+        self._offers = offers
         self._on_close = on_close
         self._mail: list[TaskMessage] = []
         self._deltas: list[Delta] = []
@@ -173,11 +201,11 @@ class TaskStream:
         if self._waiter is not None and self._take is None:
             self._wake()
         elif self._waiter is not None and len(pending) == 1:
-            asyncio.get_running_loop().call_soon(self._offer)
+            self._offers.add(self)
         elif len(pending) >= _COMPACT_AT:
             self._deltas = [merge(pending)]
 
-    def _offer(self) -> None:
+    def offer(self) -> None:
         """Offer the reader what has come since it began to wait; wake it if it does not take it."""
         waiter, take = self._waiter, self._take
         if waiter is None or waiter.done() or take is None or not self._deltas:

@@ -3,7 +3,7 @@
 import asyncio
 
 from gateway.metrics.metrics import Metrics
-from gateway.pool.stream import TaskStream
+from gateway.pool.stream import DeltaOffers, TaskStream
 from protocol.errors import ErrorCode, shutting_down
 from protocol.wire.messages import Generate
 
@@ -13,6 +13,7 @@ class TaskStreams:
 
     def __init__(self, metrics: Metrics) -> None:
         self.by_id: dict[int, TaskStream] = {}
+        self.offers = DeltaOffers()
         self._metrics = metrics
         self._idle = asyncio.Event()
 

@@ -106,6 +106,7 @@ class TaskTransport:
             self._dispatcher.tasks[spec.task_id],
             request,
             latencies=latencies,
+            offers=self.streams.offers,
             on_close=self._abandon,
         )
         self.streams.add(stream)

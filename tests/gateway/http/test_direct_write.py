@@ -19,7 +19,7 @@ from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.http_server import HttpServer
 from gateway.http.sse import PING, event
 from gateway.metrics.counters import ConnectionCounts, ModelLatencies
-from gateway.pool.stream import TaskStream
+from gateway.pool.stream import DeltaOffers, TaskStream
 from gateway.pool.task import Task, TaskSpec
 from gateway.server import server_config
 from protocol.config.config import GatewayConfig
@@ -324,6 +324,7 @@ async def begun(
         Task(TaskSpec(task_id=1, model="m"), 10.0),
         Tokenize(content=""),
         latencies=ModelLatencies(),
+        offers=DeltaOffers(),
         on_close=lambda _: None,
     )
     events = EventStream(send, 0, 30, writer=writer)

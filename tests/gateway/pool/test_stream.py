@@ -10,7 +10,7 @@ from gateway.api.reply import ResponseFormatter
 from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.sse import event
 from gateway.metrics.counters import ModelLatencies
-from gateway.pool.stream import TaskStream, merge
+from gateway.pool.stream import DeltaOffers, TaskStream, merge
 from gateway.pool.task import RouteReason, Task, TaskSpec
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import Timings, TokenProb
@@ -31,6 +31,7 @@ def stream(closed: list[TaskStream] | None = None) -> TaskStream:
         Task(TaskSpec(task_id=1, model="m"), 10.0),
         Generate(prompt="x", params=SamplingParams()),
         latencies=ModelLatencies(),
+        offers=DeltaOffers(),
         on_close=(closed if closed is not None else []).append,
     )
 
