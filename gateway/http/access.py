@@ -119,7 +119,7 @@ class AccessMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, exchange: _AccessRecord) -> None:
         fault = framing_fault(scope, self._limits)
         if fault is not None:
-            response = refused_response(fault)
+            response = refused_response(fault, scope["path"])
             if scope.get("http_version") != "2":
                 # What follows may be a second request only by our reading of the framing.
                 response.headers["connection"] = "close"

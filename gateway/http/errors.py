@@ -149,8 +149,9 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     """Answer Starlette's exceptions; as in llama-server, a wrong method counts as unknown path."""
     assert isinstance(error, HTTPException)
     if error.status_code in (404, 405):
-        return refused_response(FILE_NOT_FOUND)
-    return refused_response(RequestRefused(error.status_code, str(error.detail)))
+        return refused_response(FILE_NOT_FOUND, request.scope["path"])
+    refusal = RequestRefused(error.status_code, str(error.detail))
+    return refused_response(refusal, request.scope["path"])
 
 
 HANDLERS: Mapping[Any, Any] = {

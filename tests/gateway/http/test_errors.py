@@ -7,6 +7,7 @@ import pytest
 
 from gateway.http.errors import ANSWERS, RequestRefused, refused_response, task_error_response
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from tests.gateway.inprocess import Running
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,13 @@ def test_a_prompt_that_does_not_fit_tells_both_numbers() -> None:
         '{"error":{"code":400,"message":"long","type":"exceed_context_size_error",'
         '"n_prompt_tokens":701,"n_ctx":512}}'
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"), [("GET", {}, 404), ("POST", {"x": "a" * 40_000}, 431)]
+)
+async def test_anthropics_clients_find_their_type_in_every_refusal(
+    gateway: Running, method: str, headers: dict[str, str], status: int
+) -> None:
+    response = await gateway.client.request(method, "/v1/messages", headers=headers)
+    assert (response.status_code, response.json()["type"]) == (status, "error")
