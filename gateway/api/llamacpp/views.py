@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.api.results.settings import legacy_settings, metric_settings, settings
+from protocol.version import version
 from protocol.wire.facts import ModelCard, SlotReport, SystemPrompt
 from protocol.wire.messages import Finish
 from protocol.wire.sampling import SamplingParams
@@ -170,7 +171,7 @@ def router_props(
         "model_path": "none",
         "default_generation_settings": {"params": None, "n_ctx": 0},
         "ui_settings": {},
-        "build_info": cards[0].build if cards else "",
+        "build_info": cards[0].build if cards else f"b{version()}",
         "cors_proxy_enabled": False,
     }
 
@@ -217,7 +218,7 @@ def _ollama_model(card: ModelCard) -> dict[str, Any]:
         "type": "model",
         "description": "",
         "tags": [""],
-        "capabilities": ["completion"],
+        "capabilities": ["completion", *(["multimodal"] if len(_inputs(card)) > 1 else ())],
         "parameters": "",
         "details": {
             "parent_model": "",

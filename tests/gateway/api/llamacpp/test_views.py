@@ -1,5 +1,9 @@
 """/props, /slots and /v1/models: shapes of both eras."""
 
+from dataclasses import replace
+
+import pytest
+
 from gateway.api.llamacpp.views import Offers, models, props, router_props, slot
 from protocol.wire.facts import SlotReport
 from protocol.wire.messages import Finish
@@ -152,6 +156,12 @@ def test_several_models_are_a_router() -> None:
     assert router_props([CARD, CARD])["max_instances"] == 2
 
 
+def test_a_router_without_a_loaded_model_tells_its_own_build() -> None:
+    assert router_props([CARD])["build_info"] == CARD.build
+    told = router_props([], 2)["build_info"]
+    assert told.startswith("b") and told[1:2].isdigit()
+
+
 def test_models_are_listed_for_three_kinds_of_client() -> None:
     shown = models([CARD], created=5, states={CARD.name: "sleeping"})
     assert shown["object"] == "list"
@@ -159,3 +169,10 @@ def test_models_are_listed_for_three_kinds_of_client() -> None:
     assert shown["data"][0]["status"] == {"value": "sleeping"}
     assert shown["data"][0]["meta"]["n_ctx"] == 512
     assert shown["models"][0]["capabilities"] == ["completion"]
+
+
+@pytest.mark.parametrize("takes", ["has_vision", "has_audio"])
+def test_a_model_with_a_projector_is_multimodal_in_the_list(takes: str) -> None:
+    card = replace(CARD, **{takes: True})  # type: ignore[arg-type]
+    (listed,) = models([card], created=5, states={card.name: "loaded"})["models"]
+    assert listed["capabilities"] == ["completion", "multimodal"]
