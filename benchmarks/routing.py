@@ -24,8 +24,8 @@ from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
 from gateway.pool.task import TaskSpec
 from protocol.wire.cached import BLOCK_BYTES, MAX_SAID_BLOCKS, Cached
+from protocol.wire.codec import pack
 from protocol.wire.facts import ModelCard, Timings
-from protocol.wire.frames import pack
 from protocol.wire.messages import Done, Envelope, Finish, Generate, Started, TaskKey
 from protocol.wire.sampling import SamplingParams
 

@@ -19,7 +19,7 @@ from gateway.pool.watch.events import EventKind, PoolEvents
 from protocol.errors import TaskError
 from protocol.wire import messages as m
 from protocol.wire.cached import Cached
-from protocol.wire.codec import ProtocolError
+from protocol.wire.field_readers import ProtocolError
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
 from protocol.wire.sharing import Recall, Returned, SettingsTold
 

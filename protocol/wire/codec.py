@@ -4,12 +4,15 @@ A frame is `[seq, [item, …]]`. An item is `[tag, {field: value}]`, or for what
 `[tag, task, attempt, slot, {field: value}]`. Fields at their default are left out, unknown fields
 are ignored (a newer peer may send them), and every value is checked against the declared type: what
 `decode` returns has the shape that `messages/` promises, or a `ProtocolError` is raised.
+
+A bad message fails only its own task. Nearly always everything fits into one frame and is packed in
+one call. Where that fails, or the frame becomes large, each message is packed by itself: what
+cannot be written is handed back with the reason, and the rest goes out in as many frames as its
+bytes need.
 """
 
-import types
-import typing
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
 from operator import attrgetter
@@ -17,7 +20,10 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
+from protocol.wire.field_readers import PLAIN, ProtocolError, Unpacker, unpacker
+from protocol.wire.messages import Envelope, FrameItem, Generate
 from protocol.wire.tags import PAYLOADS, TAGS
 
 _TAG_OF: dict[type, str] = {cls: tag for tag, cls in TAGS.items()}
@@ -25,29 +31,31 @@ _FORM = "a message must be [tag, fields] or [tag, task, attempt, slot, fields]"
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """No honest frame comes near it; a larger one is refused before it is parsed."""
+FRAME_BYTES = 16 * 1024 * 1024
+"""Messages share a frame up to this size; a larger message has a frame of its own."""
+_ROOM = 64
+"""Bytes of a frame around its messages."""
+_SHARED = ("prompt", "chat", "infill", "media", "schema", "chain")
+"""Fields of a generation that its choices have in common, written once a frame."""
 _SAME = 1
 """Code of the msgpack extension that stands for a field of an earlier message of the frame."""
-
-
-class ProtocolError(Exception):
-    """The bytes are not a frame of this protocol."""
 
 
 class EncodeError(Exception):
     """A message holds a value that msgpack cannot write."""
 
 
-class Frame(typing.NamedTuple):
+class Frame(NamedTuple):
     """The messages of one ZeroMQ message; `seq` counts the frames of a connection from 0."""
 
     seq: int
-    messages: tuple[m.FrameItem, ...]
+    messages: tuple[FrameItem, ...]
 
 
 _UNWRITABLE = (OverflowError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
 
 
-def encode(seq: int, items: Sequence[m.FrameItem]) -> bytes:
+def encode(seq: int, items: Sequence[FrameItem]) -> bytes:
     """Pack items into the bytes of one frame; raises `EncodeError`."""
     try:
         packed: bytes = msgpack.packb([seq, [_item(item) for item in items]])
@@ -56,7 +64,7 @@ def encode(seq: int, items: Sequence[m.FrameItem]) -> bytes:
     return packed
 
 
-def parts(item: m.FrameItem) -> tuple[Any, ...]:
+def parts(item: FrameItem) -> tuple[Any, ...]:
     """Return an item as msgpack writes it, the map of its fields last; raises `EncodeError`."""
     try:
         return _item(item)
@@ -64,8 +72,8 @@ def parts(item: m.FrameItem) -> tuple[Any, ...]:
         raise EncodeError(f"{error!r:.200}") from error
 
 
-def _item(item: m.FrameItem) -> tuple[Any, ...]:
-    if type(item) is m.Envelope:
+def _item(item: FrameItem) -> tuple[Any, ...]:
+    if type(item) is Envelope:
         (task_id, attempt, _), payload, slot = item
         return _TAG_OF[type(payload)], task_id, attempt, slot, _pack_fields(payload)
     return _TAG_OF[type(item)], _pack_fields(item)
@@ -111,7 +119,7 @@ def decode(data: bytes) -> Frame:
     return Frame(seq, tuple(read))
 
 
-def _read_token(item: Any) -> m.Envelope | None:
+def _read_token(item: Any) -> Envelope | None:
     """Read one plain token, as nearly all items of a busy pool are; None for anything else.
 
     It says what `_read_item` says of such an item, in half the time.
@@ -128,14 +136,14 @@ def _read_token(item: Any) -> m.Envelope | None:
         return None
     delta = m.Delta(text=text, tokens=tokens, n_predicted=n)
     # What a named tuple's own constructor does, without its call.
-    return _new(m.Envelope, (_new(m.TaskKey, (task_id, attempt, 0)), delta, slot))
+    return _new(Envelope, (_new(m.TaskKey, (task_id, attempt, 0)), delta, slot))
 
 
 _DELTA = _TAG_OF[m.Delta]
 _new = tuple.__new__
 
 
-def _read_item(items: tuple[Any, ...], place: int) -> m.FrameItem:
+def _read_item(items: tuple[Any, ...], place: int) -> FrameItem:
     item = items[place]
     if type(item) is not tuple or len(item) not in _LENGTHS:
         raise ProtocolError(_FORM)
@@ -152,12 +160,12 @@ def _read_item(items: tuple[Any, ...], place: int) -> m.FrameItem:
     if not type(task_id) is type(attempt) is type(slot) is int:
         raise ProtocolError(f"{cls.__name__}: task, attempt and slot must be numbers")
     try:
-        if cls is m.Generate:
+        if cls is Generate:
             _restore_shared(items, place)
         payload: m.TaskMessage = unpack(body)
     except ProtocolError as error:
         payload = m.Malformed(reason=str(error))
-    return m.Envelope(m.TaskKey(task_id, attempt), payload, slot)
+    return Envelope(m.TaskKey(task_id, attempt), payload, slot)
 
 
 _LENGTHS = (5, 2)
@@ -169,7 +177,7 @@ def _reader(tag: str) -> "tuple[type, bool, Unpacker]":
     cls: Any = TAGS.get(tag)
     if cls is None:
         raise ProtocolError(f"unknown message '{tag}'")
-    return cls, cls in PAYLOADS, _unpacker(cls)
+    return cls, cls in PAYLOADS, unpacker(cls)
 
 
 def _restore_shared(items: tuple[Any, ...], place: int) -> None:
@@ -187,7 +195,7 @@ def _restore_shared(items: tuple[Any, ...], place: int) -> None:
 def _pack(value: Any) -> Any:
     """Turn a declared value into what msgpack writes."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return value
     if kind is tuple or kind is list:
         return [_pack(item) for item in value]
@@ -207,12 +215,9 @@ def _pack_fields(value: Any) -> dict[str, Any]:
         if item is not default and item != default:
             kind = type(item)
             # Plain values and tuples of them, which is all that a token has, are written as is.
-            is_plain = kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, item)))
+            is_plain = kind in PLAIN or (kind is tuple and PLAIN.issuperset(map(type, item)))
             result[name] = item if is_plain else _pack(item)
     return result
-
-
-_PLAIN = frozenset({int, str, float, bool, bytes, type(None)})
 
 
 class _MessageShape(NamedTuple):
@@ -231,161 +236,99 @@ def _shape(cls: Any) -> _MessageShape:
     return _MessageShape(names, defaults, lambda one: tuple(getattr(one, name) for name in names))
 
 
-Unpacker = Callable[[Any], Any]
+class FrameRefusal(NamedTuple):
+    """An item that stays behind, and what its task ends with."""
+
+    item: FrameItem
+    error: TaskError
 
 
-@cache
-def _unpacker(kind: Any) -> Unpacker:
-    """Build the function that checks and converts one value of a declared type."""
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return _listed
-    if _is_union(kind):
-        return _union(args)
-    if origin is tuple:
-        return _tuple(args)
-    if origin is dict:
-        return _dict(args[1])
-    if isinstance(kind, type) and is_dataclass(kind):
-        return _dataclass(kind)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return _enum(kind)
-    return _scalar(kind)
+@dataclass(slots=True)
+class Packed:
+    """Frames in the order of their messages, and what is in none of them."""
+
+    frames: list[bytes] = field(default_factory=list)
+    refused: list[FrameRefusal] = field(default_factory=list)
 
 
-def _listed(value: Any) -> Any:
-    """Give free-form JSON its lists back: msgpack hands out tuples."""
-    if isinstance(value, tuple):
-        return [_listed(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
-    return value
-
-
-def _scalar(kind: type) -> Unpacker:
-    def unpack(value: Any) -> Any:
-        if type(value) is kind:
-            return value
-        if kind is float and type(value) is int:
-            return float(value)
-        raise ProtocolError(f"expected {kind.__name__}, got {type(value).__name__}")
-
-    return unpack
-
-
-def _enum(kind: type[Enum]) -> Unpacker:
-    def unpack(value: Any) -> Any:
+def pack(seq: int, items: Sequence[FrameItem], *, limit: int = MAX_FRAME_BYTES) -> Packed:
+    """Write items into frames numbered from `seq`; never raises for what they hold."""
+    if len(items) < 2 or sum(map(_is_generate, items)) < 2:
         try:
-            return kind(value)
-        except ValueError as error:
-            raise ProtocolError(str(error)) from error
-
-    return unpack
-
-
-def _union(args: tuple[Any, ...]) -> Unpacker:
-    others = [_unpacker(arg) for arg in args if arg is not type(None)]
-    optional = type(None) in args
-
-    def unpack(value: Any) -> Any:
-        if value is None and optional:
-            return None
-        for other in others[:-1]:
-            try:
-                return other(value)
-            except ProtocolError:
-                continue
-        return others[-1](value)
-
-    return unpack
+            data = encode(seq, items)
+        except EncodeError:
+            data = b""
+        # A large message that is alone has its frame already: writing it anew takes 100 ms.
+        if data and len(data) <= (limit if len(items) == 1 else min(FRAME_BYTES, limit)):
+            return Packed([data])
+    writer = _FrameWriter(seq, limit)
+    for item in items:
+        writer.add(item)
+    return writer.finish()
 
 
-def _tuple(args: tuple[Any, ...]) -> Unpacker:
-    items = [_unpacker(arg) for arg in args if arg is not Ellipsis]
-    uniform = len(args) == 2 and args[1] is Ellipsis
-
-    def unpack(value: Any) -> Any:
-        if type(value) is not tuple:
-            raise ProtocolError(f"expected an array, got {type(value).__name__}")
-        if uniform:
-            return tuple([items[0](item) for item in value])
-        if len(value) != len(items):
-            raise ProtocolError(f"expected {len(items)} items, got {len(value)}")
-        return tuple([item(one) for item, one in zip(items, value, strict=True)])
-
-    return unpack
+def _is_generate(item: FrameItem) -> bool:
+    return type(item) is Envelope and type(item.payload) is Generate
 
 
-def _dict(arg: Any) -> Unpacker:
-    item = _unpacker(arg)
+class _FrameWriter:
+    """Fills one frame after the other."""
 
-    def unpack(value: Any) -> Any:
-        if type(value) is not dict:
-            raise ProtocolError(f"expected a map, got {type(value).__name__}")
-        return {key: item(one) for key, one in value.items()}
+    def __init__(self, seq: int, limit: int) -> None:
+        self._seq = seq
+        self._limit = limit
+        self._bodies: list[bytes] = []
+        self._size = 0
+        self._places: dict[tuple[str, int], int] = {}
+        """Field and identity of a shared value -> the message of this frame that has it."""
+        self._packed = Packed()
 
-    return unpack
+    def add(self, item: FrameItem) -> None:
+        try:
+            body = self._write(item)
+            if self._bodies and self._size + len(body) > min(FRAME_BYTES, self._limit) - _ROOM:
+                self._flush()
+                body = self._write(item)
+        except EncodeError as error:
+            text = f"the request holds a value that cannot be passed on: {error}"
+            self._refuse(item, TaskError(ErrorCode.INVALID_REQUEST, text))
+            return
+        if len(body) > self._limit - _ROOM:
+            text = f"{len(body)} bytes are more than the {self._limit} of one message"
+            self._refuse(item, TaskError(ErrorCode.TOO_LARGE, text))
+            return
+        self._note(item)
+        self._bodies.append(body)
+        self._size += len(body)
+
+    def finish(self) -> Packed:
+        if self._bodies:
+            self._flush()
+        return self._packed
+
+    def _write(self, item: FrameItem) -> bytes:
+        written = parts(item)
+        for name, value in _shared(item):
+            if (place := self._places.get((name, id(value)))) is not None:
+                written[-1][name] = same_as(place)
+        return write(written)
+
+    def _note(self, item: FrameItem) -> None:
+        for name, value in _shared(item):
+            self._places.setdefault((name, id(value)), len(self._bodies))
+
+    def _refuse(self, item: FrameItem, error: TaskError) -> None:
+        self._packed.refused.append(FrameRefusal(item, error))
+
+    def _flush(self) -> None:
+        self._packed.frames.append(join(self._seq, self._bodies))
+        self._seq += 1
+        self._bodies, self._size = [], 0
+        self._places.clear()
 
 
-class _Field(typing.NamedTuple):
-    """How the values of one field are checked.
-
-    What has an exact type of `plain`, or is a tuple of nothing but `items`, is taken as it is and
-    costs no call; `unpack` says what becomes of everything else, and why it is refused.
-    """
-
-    plain: frozenset[type]
-    items: frozenset[type]
-    unpack: Unpacker
-
-
-_NOTHING: frozenset[type] = frozenset()
-
-
-def _field(kind: Any) -> _Field:
-    plain, items = set[type](), _NOTHING
-    # A union tries its types in order: what stands behind one that may convert waits its turn.
-    for arg in typing.get_args(kind) if _is_union(kind) else (kind,):
-        if arg in _PLAIN and float not in plain:
-            plain.add(arg)
-        elif typing.get_origin(arg) is tuple and typing.get_args(arg)[1:] == (Ellipsis,):
-            items = _field(typing.get_args(arg)[0]).plain
-            break
-        else:
-            break
-    return _Field(frozenset(plain), items, _unpacker(kind))
-
-
-def _is_union(kind: Any) -> bool:
-    return typing.get_origin(kind) in (types.UnionType, typing.Union)
-
-
-def _dataclass(kind: type) -> Unpacker:
-    hints = typing.get_type_hints(kind)
-    known = {f.name: _field(hints[f.name]) for f in fields(kind)}
-    required = {
-        f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
-    }
-
-    def unpack(value: Any) -> Any:
-        if type(value) is not dict:
-            raise ProtocolError(f"{kind.__name__}: expected a map, got {type(value).__name__}")
-        values = {}
-        for name, item in value.items():
-            if name not in known:
-                continue
-            plain, items, unpack_item = known[name]
-            given = type(item)
-            if given in plain or (items and given is tuple and items.issuperset(map(type, item))):
-                values[name] = item
-                continue
-            try:
-                values[name] = unpack_item(item)
-            except ProtocolError as error:
-                raise ProtocolError(f"{kind.__name__}.{name}: {error}") from error
-        if required and not required <= values.keys():
-            missing = ", ".join(sorted(required - values.keys()))
-            raise ProtocolError(f"{kind.__name__}: missing {missing}")
-        return kind(**values)
-
-    return unpack
+def _shared(item: FrameItem) -> list[tuple[str, Any]]:
+    if type(item) is not Envelope or type(item.payload) is not Generate:
+        return []
+    values = [(name, getattr(item.payload, name)) for name in _SHARED]
+    return [(name, value) for name, value in values if value]

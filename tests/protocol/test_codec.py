@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.wire import codec
 from protocol.wire import messages as m
+from protocol.wire.field_readers import ProtocolError
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Reranked
 from protocol.wire.tags import TAGS
@@ -91,7 +92,7 @@ def accepted_or_refused(data: bytes) -> None:
     """Decoding gives a frame of messages or a `ProtocolError`, and nothing else."""
     try:
         frame = codec.decode(data)
-    except codec.ProtocolError:
+    except ProtocolError:
         return
     assert isinstance(frame.seq, int)
     kinds = (*TAGS.values(), m.Malformed)
@@ -128,7 +129,7 @@ def test_a_damaged_frame_is_refused_or_still_well_formed(
 
 @given(frame=VALID, position=st.integers(0, 10_000))
 def test_a_frame_cut_short_is_refused(frame: bytes, position: int) -> None:
-    with pytest.raises(codec.ProtocolError):
+    with pytest.raises(ProtocolError):
         codec.decode(frame[: position % len(frame)])
 
 
@@ -180,7 +181,7 @@ def test_unknown_fields_are_ignored(message: m.FrameItem, value: Any) -> None:
     ],
 )
 def test_the_reason_names_what_is_wrong(value: Any, reason: str) -> None:
-    with pytest.raises(codec.ProtocolError, match=reason):
+    with pytest.raises(ProtocolError, match=reason):
         codec.decode(msgpack.packb(value))
 
 
@@ -227,7 +228,7 @@ def test_whole_numbers_are_numbers_too() -> None:
     ],
 )
 def test_hostile_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(codec.ProtocolError):
+    with pytest.raises(ProtocolError):
         codec.decode(data)
 
 
@@ -241,5 +242,5 @@ def test_fields_at_their_default_do_not_travel() -> None:
 
 def test_a_frame_beyond_the_limit_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "MAX_FRAME_BYTES", 3)
-    with pytest.raises(codec.ProtocolError, match="larger than 3"):
+    with pytest.raises(ProtocolError, match="larger than 3"):
         codec.decode(b"1234")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode
-from protocol.wire import codec, frames
+from protocol.wire import codec
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from tests.envelopes import payloads
@@ -32,7 +32,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-def received(packed: frames.Packed, seq: int) -> list[m.FrameItem]:
+def received(packed: codec.Packed, seq: int) -> list[m.FrameItem]:
     """Decode all frames, which must follow each other without a gap."""
     found: list[m.FrameItem] = []
     for i, data in enumerate(packed.frames):
@@ -54,7 +54,7 @@ def test_hostile_values_keep_no_other_message_back(
     for at, value in bad:
         fields = [{"prompt": value}, {"media": (value,)}, {"chat": m.Chat(kwargs={"a": value})}]
         messages.insert(at, generate(7, **fields[at % 3]))
-    packed = frames.pack(seq, messages)
+    packed = codec.pack(seq, messages)
     refused = [message for message, _ in packed.refused]
     arrived = received(packed, seq)
     assert len(arrived) + len(refused) == len(messages)
@@ -68,7 +68,7 @@ def test_a_token_beyond_64_bits_ends_its_own_task_only() -> None:
     bad = m.Envelope(
         m.TaskKey(2), m.Generate(prompt="hi", params=SamplingParams(logit_bias=((2**64, 1.0),)))
     )
-    packed = frames.pack(3, [generate(1, prompt="a"), bad, m.Envelope(m.TaskKey(9), m.Cancel())])
+    packed = codec.pack(3, [generate(1, prompt="a"), bad, m.Envelope(m.TaskKey(9), m.Cancel())])
     assert [one.task.id for one in received(packed, 3) if isinstance(one, m.Envelope)] == [1, 9]
     ((message, error),) = packed.refused
     assert message is bad and error.code is ErrorCode.INVALID_REQUEST
@@ -76,15 +76,15 @@ def test_a_token_beyond_64_bits_ends_its_own_task_only() -> None:
 
 def test_nesting_that_cannot_be_written_ends_its_own_task_only() -> None:
     bad = generate(2, chat=m.Chat(kwargs={"a": nested(5000)}))
-    packed = frames.pack(0, [bad, m.Envelope(m.TaskKey(9), m.Cancel())])
+    packed = codec.pack(0, [bad, m.Envelope(m.TaskKey(9), m.Cancel())])
     assert received(packed, 0) == [m.Envelope(m.TaskKey(9), m.Cancel())]
     assert [message for message, _ in packed.refused] == [bad]
 
 
 def test_large_messages_are_split_over_frames_in_order() -> None:
-    text = "x" * (frames.FRAME_BYTES // 2)
+    text = "x" * (codec.FRAME_BYTES // 2)
     tasks = [m.Envelope(m.TaskKey(i), m.Tokenize(content=text + str(i))) for i in range(5)]
-    packed = frames.pack(10, tasks)
+    packed = codec.pack(10, tasks)
     assert len(packed.frames) == 5 and not packed.refused
     assert received(packed, 10) == tasks
 
@@ -92,7 +92,7 @@ def test_large_messages_are_split_over_frames_in_order() -> None:
 def test_what_no_frame_can_hold_is_too_large_and_says_so() -> None:
     big = m.Envelope(m.TaskKey(1), m.Tokenize(content="x" * 5000))
     small = m.Envelope(m.TaskKey(2), m.Cancel())
-    packed = frames.pack(0, [small, big, small], limit=4096)
+    packed = codec.pack(0, [small, big, small], limit=4096)
     assert received(packed, 0) == [small, small]
     ((message, error),) = packed.refused
     assert message is big and error.code is ErrorCode.TOO_LARGE and "4096" in error.message
@@ -101,7 +101,7 @@ def test_what_no_frame_can_hold_is_too_large_and_says_so() -> None:
 def test_choices_of_one_prompt_share_its_bytes() -> None:
     prompt, media = "y" * 1_000_000, (b"z" * 1_000_000,)
     tasks = [generate(i, prompt=prompt, media=media) for i in range(128)]
-    packed = frames.pack(0, tasks)
+    packed = codec.pack(0, tasks)
     assert sum(map(len, packed.frames)) < 2_100_000
     arrived = received(packed, 0)
     assert arrived == tasks
@@ -121,4 +121,4 @@ def test_an_ordinary_turn_is_one_frame() -> None:
     deltas = [
         m.Envelope(m.TaskKey(i), m.Delta(text="a", tokens=(1,), n_predicted=1)) for i in range(8)
     ]
-    assert frames.pack(4, deltas).frames == [codec.encode(4, deltas)]
+    assert codec.pack(4, deltas).frames == [codec.encode(4, deltas)]

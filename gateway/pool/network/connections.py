@@ -22,7 +22,7 @@ from protocol.config.config import GatewayConfig
 from protocol.process.shared_memory import open_shared
 from protocol.wire import codec
 from protocol.wire.accounts import N_BYTES, ToldAccounts
-from protocol.wire.frames import pack
+from protocol.wire.field_readers import ProtocolError
 from protocol.wire.messages import Bye, FrameItem, Hello, Ping, Welcome
 from protocol.wire.sharing import Stay, Successor
 
@@ -142,7 +142,7 @@ class WorkerConnections:
             self._break(peer, "could not be sent to", died=False)
 
     def _send(self, peer: WorkerConnection, items: Sequence[FrameItem]) -> bool:
-        packed = pack(peer.sent, items)
+        packed = codec.pack(peer.sent, items)
         for data in packed.frames:
             peer.sent += 1
             if not self._socket.send(peer.identity, data):
@@ -168,7 +168,7 @@ class WorkerConnections:
             return
         try:
             if len(part) > _UNASKED_BYTES and (peer is None or not self._owner.expects(peer)):
-                raise codec.ProtocolError(f"{len(part)} bytes from a worker without a task")
+                raise ProtocolError(f"{len(part)} bytes from a worker without a task")
             frame = codec.decode(part.bytes)
             if peer is None:
                 self._greet(identity, frame, part, key)
@@ -183,7 +183,7 @@ class WorkerConnections:
                 self._reception.settle(peer.name, now)
                 peer.is_contested = self._reception.has_waiting
             self._owner.received(peer, frame.messages, now)
-        except codec.ProtocolError as error:
+        except ProtocolError as error:
             self._give_up(self._peers.get(identity), identity, part, key, error)
             return
         if frame.messages and isinstance(bye := frame.messages[-1], Bye):
@@ -207,7 +207,7 @@ class WorkerConnections:
         identity: bytes,
         part: zmq.Frame,
         key: str,
-        error: codec.ProtocolError,
+        error: ProtocolError,
     ) -> None:
         """Drop a frame that is none, and the connection with it; block who does so often."""
         self._owner.dropped(1)

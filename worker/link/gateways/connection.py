@@ -15,8 +15,8 @@ from dataclasses import replace
 import zmq
 
 from protocol.wire import codec
-from protocol.wire.codec import ProtocolError
-from protocol.wire.frames import FrameRefusal, pack
+from protocol.wire.codec import FrameRefusal
+from protocol.wire.field_readers import ProtocolError
 from protocol.wire.messages import Envelope, FrameItem, TaskKey, Terminal
 from worker.engine.task import failed
 from worker.link.gateways.dialling import CurveFiles, dialling
@@ -114,7 +114,7 @@ class GatewayConnection:
             return ()
         if self._failed:
             items = self._without_failed(items)
-        packed = pack(self._n_sent, items)
+        packed = codec.pack(self._n_sent, items)
         for data in packed.frames:
             self.dealer.send(data, zmq.NOBLOCK)
             self._n_sent += 1

@@ -10,7 +10,7 @@ from typing import Protocol
 from protocol import WIRE_VERSION
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
-from protocol.wire.codec import ProtocolError
+from protocol.wire.field_readers import ProtocolError
 from protocol.wire.messages import Envelope, FrameItem
 from protocol.wire.sharing import Demand, Returned, Stay, Successor
 from worker.engine.task import failed

@@ -1,0 +1,177 @@
+"""Values of the wire, checked and converted to the fields that the classes of messages declare.
+
+Built once for each type. It knows no frames and no tags.
+"""
+
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any
+
+Unpacker = Callable[[Any], Any]
+PLAIN = frozenset({int, str, float, bool, bytes, type(None)})
+"""What msgpack writes and reads as it is."""
+
+
+class ProtocolError(Exception):
+    """The bytes are not a frame of this protocol."""
+
+
+@cache
+def unpacker(kind: Any) -> Unpacker:
+    """Build the function that checks and converts one value of a declared type."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return _listed
+    if _is_union(kind):
+        return _union(args)
+    if origin is tuple:
+        return _tuple(args)
+    if origin is dict:
+        return _dict(args[1])
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _dataclass(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum(kind)
+    return _scalar(kind)
+
+
+def _listed(value: Any) -> Any:
+    """Give free-form JSON its lists back: msgpack hands out tuples."""
+    if isinstance(value, tuple):
+        return [_listed(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return value
+
+
+def _scalar(kind: type) -> Unpacker:
+    def unpack(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if kind is float and type(value) is int:
+            return float(value)
+        raise ProtocolError(f"expected {kind.__name__}, got {type(value).__name__}")
+
+    return unpack
+
+
+def _enum(kind: type[Enum]) -> Unpacker:
+    def unpack(value: Any) -> Any:
+        try:
+            return kind(value)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from error
+
+    return unpack
+
+
+def _union(args: tuple[Any, ...]) -> Unpacker:
+    others = [unpacker(arg) for arg in args if arg is not type(None)]
+    optional = type(None) in args
+
+    def unpack(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        for other in others[:-1]:
+            try:
+                return other(value)
+            except ProtocolError:
+                continue
+        return others[-1](value)
+
+    return unpack
+
+
+def _tuple(args: tuple[Any, ...]) -> Unpacker:
+    items = [unpacker(arg) for arg in args if arg is not Ellipsis]
+    uniform = len(args) == 2 and args[1] is Ellipsis
+
+    def unpack(value: Any) -> Any:
+        if type(value) is not tuple:
+            raise ProtocolError(f"expected an array, got {type(value).__name__}")
+        if uniform:
+            return tuple([items[0](item) for item in value])
+        if len(value) != len(items):
+            raise ProtocolError(f"expected {len(items)} items, got {len(value)}")
+        return tuple([item(one) for item, one in zip(items, value, strict=True)])
+
+    return unpack
+
+
+def _dict(arg: Any) -> Unpacker:
+    item = unpacker(arg)
+
+    def unpack(value: Any) -> Any:
+        if type(value) is not dict:
+            raise ProtocolError(f"expected a map, got {type(value).__name__}")
+        return {key: item(one) for key, one in value.items()}
+
+    return unpack
+
+
+class _Field(typing.NamedTuple):
+    """How the values of one field are checked.
+
+    What has an exact type of `plain`, or is a tuple of nothing but `items`, is taken as it is and
+    costs no call; `unpack` says what becomes of everything else, and why it is refused.
+    """
+
+    plain: frozenset[type]
+    items: frozenset[type]
+    unpack: Unpacker
+
+
+_NOTHING: frozenset[type] = frozenset()
+
+
+def _field(kind: Any) -> _Field:
+    plain, items = set[type](), _NOTHING
+    # A union tries its types in order: what stands behind one that may convert waits its turn.
+    for arg in typing.get_args(kind) if _is_union(kind) else (kind,):
+        if arg in PLAIN and float not in plain:
+            plain.add(arg)
+        elif typing.get_origin(arg) is tuple and typing.get_args(arg)[1:] == (Ellipsis,):
+            items = _field(typing.get_args(arg)[0]).plain
+            break
+        else:
+            break
+    return _Field(frozenset(plain), items, unpacker(kind))
+
+
+def _is_union(kind: Any) -> bool:
+    return typing.get_origin(kind) in (types.UnionType, typing.Union)
+
+
+def _dataclass(kind: type) -> Unpacker:
+    hints = typing.get_type_hints(kind)
+    known = {f.name: _field(hints[f.name]) for f in fields(kind)}
+    required = {
+        f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
+    }
+
+    def unpack(value: Any) -> Any:
+        if type(value) is not dict:
+            raise ProtocolError(f"{kind.__name__}: expected a map, got {type(value).__name__}")
+        values = {}
+        for name, item in value.items():
+            if name not in known:
+                continue
+            plain, items, unpack_item = known[name]
+            given = type(item)
+            if given in plain or (items and given is tuple and items.issuperset(map(type, item))):
+                values[name] = item
+                continue
+            try:
+                values[name] = unpack_item(item)
+            except ProtocolError as error:
+                raise ProtocolError(f"{kind.__name__}.{name}: {error}") from error
+        if required and not required <= values.keys():
+            missing = ", ".join(sorted(required - values.keys()))
+            raise ProtocolError(f"{kind.__name__}: missing {missing}")
+        return kind(**values)
+
+    return unpack
