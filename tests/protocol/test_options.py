@@ -31,6 +31,10 @@ def test_no_environment_name_is_used_twice() -> None:
     assert len(names) == len(set(names))
 
 
+def test_the_default_seed_is_told_as_one_writes_a_random_one() -> None:
+    assert BY_FLAG["--seed"].default_text == "-1"
+
+
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.flags[-1])
 def test_every_option_has_a_field_with_a_text(option: Any) -> None:
     assert option.row.spec.doc

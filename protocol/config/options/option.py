@@ -15,7 +15,7 @@ from typing import Any
 
 from protocol.config.config import GatewayConfig, LogConfig, WorkerConfig
 from protocol.errors import InvalidRequest
-from protocol.wire.sampling import SamplingParams
+from protocol.wire.sampling import UNSET_SEED, SamplingParams
 from protocol.wire.schema import FieldRow, check, describe
 
 SECTIONS: Mapping[str, type] = {
@@ -88,6 +88,8 @@ class Option:
             return ""
         if isinstance(value, bool):
             return "on" if value else "off"
+        if value == UNSET_SEED:
+            return "-1"  # as one would write it
         return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     @property
