@@ -55,6 +55,11 @@ _RETRY_AFTER_S = 1
 _LONGEST_RETRY_AFTER_S = 120
 """OpenAI's clients do not retry if the server asks for more."""
 
+_LONGEST = 2000
+"""Characters of a message; what a client sent may be quoted in it, and that may be megabytes."""
+_TAIL = 300
+"""Of these the last: what is wrong often stands behind the quotation."""
+
 _SHOWN = ("n_prompt_tokens", "n_ctx")
 
 
@@ -76,20 +81,27 @@ BROKEN = TaskError(ErrorCode.INTERNAL, "internal error")
 
 def task_error_body(error: TaskError) -> dict[str, Any]:
     """Return the JSON value for a failed task, also used for the event in a stream."""
-    answer = ANSWERS[error.code]
+    answer, message = ANSWERS[error.code], shortened(error.message)
     fields: dict[str, Any]
     if error.code in (
         ErrorCode.UNAVAILABLE,
         ErrorCode.LOST,
     ):  # llama-server sends this one from a middleware
-        fields = {"message": error.message, "type": answer.kind, "code": answer.status}
+        fields = {"message": message, "type": answer.kind, "code": answer.status}
     else:
-        fields = {"code": answer.status, "message": error.message, "type": answer.kind}
+        fields = {"code": answer.status, "message": message, "type": answer.kind}
     if error.param is not None:
-        fields["param"] = error.param
+        fields["param"] = shortened(error.param)
     if error.code is ErrorCode.CONTEXT_EXCEEDED:
         fields |= {key: error.detail[key] for key in _SHOWN if key in error.detail}
     return {"error": fields}
+
+
+def shortened(text: str) -> str:
+    """Return a text without its middle if it is too long for an answer."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[: _LONGEST - _TAIL]} ... {text[-_TAIL:]}"
 
 
 def retry_headers(error: TaskError) -> Headers:
@@ -114,7 +126,7 @@ def task_error_response(error: TaskError, path: str = "") -> Response:
 
 def refused_response(error: RequestRefused, path: str = "") -> Response:
     """Return the response for a request that reached no handler."""
-    fields = {"message": error.message, "type": error.kind, "code": error.status}
+    fields = {"message": shortened(error.message), "type": error.kind, "code": error.status}
     body = _enveloped(path, {"error": fields})
     return json_response(body, error.status, {"x-should-retry": "false"})
 

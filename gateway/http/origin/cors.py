@@ -1,5 +1,6 @@
 """Cross-origin requests: which web pages may call from a browser, with llama-server's options."""
 
+import re
 from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,6 +12,8 @@ from protocol.config.config import GatewayConfig
 
 Headers = list[tuple[bytes, bytes]]
 
+_ORIGIN = re.compile(rb"[\x21-\x7e]{1,512}")
+"""What can be one: anything else is not echoed, and counts as none."""
 _EXPOSED = (
     b"Access-Control-Expose-Headers",
     ", ".join(("x-request-id", "retry-after", *ROUTE_HEADERS, *LIMIT_HEADERS)).encode(),
@@ -79,6 +82,8 @@ def allowed_origin(origin: bytes, origins: Sequence[str], *, echoes: bool) -> by
     With credentials the origin is echoed, because browsers refuse `*` then. For a list of origins
     llama-server sends the whole list, which no browser accepts; this sends the matching one.
     """
+    if not _ORIGIN.fullmatch(origin):
+        origin = b""
     if "*" in origins:
         return origin if echoes and origin else b"*"
     text = origin.decode("latin-1")

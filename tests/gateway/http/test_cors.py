@@ -17,6 +17,8 @@ ALLOW = "access-control-allow-origin"
     [
         (b"http://a.b", ("*",), True, b"http://a.b"),
         (b"", ("*",), True, b"*"),
+        (b"a\x7fb", ("*",), True, b"*"),
+        (b"http://" + b"a" * 9000, ("*",), True, b"*"),
         (b"http://a.b", ("*",), False, b"*"),
         (b"http://localhost:3", ("localhost",), True, b"http://localhost:3"),
         (b"http://127.0.0.1", ("localhost",), True, b"http://127.0.0.1"),

@@ -78,3 +78,15 @@ async def test_anthropics_clients_find_their_type_in_every_refusal(
 ) -> None:
     response = await gateway.client.request(method, "/v1/messages", headers=headers)
     assert (response.status_code, response.json()["type"]) == (status, "error")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        task_error_response(InvalidRequest("x" * 100_000 + " is odd", param="y" * 100_000)),
+        refused_response(RequestRefused(400, "x" * 100_000 + " is odd")),
+    ],
+)
+def test_what_a_client_sent_is_not_quoted_at_length(response: Any) -> None:
+    assert len(response.body) < 5000
+    assert json.loads(_text(response))["error"]["message"].endswith("x is odd")
