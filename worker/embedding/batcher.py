@@ -175,6 +175,7 @@ class EmbeddingBatcher:
         for reading, piece in batch:
             self._read(reading.job, len(piece.tokens))
         self._took(sum(len(piece.tokens) for piece in pieces), time.perf_counter() - start)
+        self._engine.counters.computed(len(pieces))
         for (reading, piece), answer in zip(batch, answers, strict=True):
             if piece.is_last:
                 reading.job.store(reading.index, answer)

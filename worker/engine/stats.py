@@ -132,6 +132,11 @@ class Counters:
         self.n_decode += 1
         self.n_busy += n_rows
 
+    def computed(self, n_inputs: int) -> None:
+        """Count a decode call that samples nothing; each of its inputs is a busy slot."""
+        self.n_decode += 1
+        self.n_busy += n_inputs
+
     def snapshot(self) -> Stats:
         """Return the numbers as a message."""
         told = {name: getattr(self, name) for name in _TOLD}

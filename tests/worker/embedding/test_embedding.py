@@ -46,6 +46,14 @@ def test_small_inputs_share_a_batch_also_with_those_of_others() -> None:
     assert len(rig.embedder.batches) == 1
 
 
+def test_every_batch_counts_as_a_decode_call_of_as_many_busy_slots() -> None:
+    rig = DeskRig()
+    rig.vectors(rig.embed("a", "b"))
+    counters = rig.engine.counters
+    assert (counters.n_decode, counters.n_busy) == (1, 2)
+    assert counters.n_predicted == 0
+
+
 def test_no_batch_is_larger_than_the_model_takes_at_once() -> None:
     rig = DeskRig(n_batch=64)
     rig.vectors(rig.embed(*["x" * 40] * 5, *["y"] * 20))
