@@ -1,8 +1,7 @@
 """What all tests share."""
 
-import gc
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -33,16 +32,6 @@ _LONG = (
 """Folders whose files take long, the longest first: one that began late would be left over."""
 _TOGETHER = ("tests/browser",)
 """Folders whose tests share what is dear to start: one process runs all of them."""
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Collect the tests without the garbage collector: nearly all that is made then stays."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
