@@ -113,7 +113,7 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
     step_target_ms: float = param(
         0.0,
         "Longest duration of one engine step while answers are streamed, in milliseconds: lower"
-        " gives steadier streams, higher reads prompts faster. 0: 100 on a CPU, 40 on a GPU.",
+        " gives steadier streams, higher reads prompts faster. 0: 200 on a CPU, 40 on a GPU.",
         low=0,
     )
     slot_save_path: str = param("", "Folder of saved slots; empty: slots cannot be saved.")

@@ -14,7 +14,7 @@ class EngineConfig:
     """Tokens that one slot can hold."""
     similarity: float = 0.1
     """A slot that holds more than this share of a prompt is chosen for it; 0 turns that off."""
-    step_target_s: float = 0.1
+    step_target_s: float = 0.2
     """Longest step while no more tasks wait for their first token than stream, in seconds."""
     context_shift: bool = False
     spec_slots: int = 0
