@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import logging
 from collections.abc import Iterator
 from functools import cache
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, name in ranks if item.nodeid.startswith(name)), len(ranks))
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what the collected tests hold: each full collection walks it."""
+    gc.collect()
+    gc.freeze()
 
 
 class _FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types

@@ -13,6 +13,8 @@ class _Later:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest asks everything in a module whether it is a fixture
+            raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)
 
 

@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -132,6 +133,14 @@ def open_pages(config: GatewayConfig) -> Pages:
 
 def _read_own() -> tuple[str, dict[str, StaticFile]]:
     """Return the digest of the built-in files, and the files by their paths in the URL."""
+    digest, bodies = _read_bodies()
+    files = {f"/{name}": StaticFile(name, body) for name, body in bodies.items()}
+    return digest, {**files, **dict.fromkeys(_SHELL_PATHS, files[f"/{_INDEX}"])}
+
+
+@cache
+def _read_bodies() -> tuple[str, Mapping[str, bytes]]:
+    """Return the digest of the built-in files and their contents; they are read once."""
     bodies = {
         path.relative_to(_OWN).as_posix(): path.read_bytes()
         for path in sorted(_OWN.rglob("*"))
@@ -140,5 +149,4 @@ def _read_own() -> tuple[str, dict[str, StaticFile]]:
     listed = b"".join(name.encode() + b"\0" + body for name, body in bodies.items())
     digest = hashlib.sha256(listed).hexdigest()[:16]
     bodies[_INDEX] = bodies[_INDEX].replace(_DIGEST, digest.encode())
-    files = {f"/{name}": StaticFile(name, body) for name, body in bodies.items()}
-    return digest, {**files, **dict.fromkeys(_SHELL_PATHS, files[f"/{_INDEX}"])}
+    return digest, bodies

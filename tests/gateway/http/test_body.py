@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections import deque
 from typing import Any
 
 import orjson
@@ -26,13 +27,13 @@ class Parts:
     """A `receive` that hands out these parts, then nothing."""
 
     def __init__(self, *parts: bytes | None) -> None:
-        self._parts = list(parts)
+        self._parts = deque(parts)
         self.n_read = 0
 
     async def __call__(self) -> Message:
         if not self._parts:
             await asyncio.Event().wait()
-        part = self._parts.pop(0)
+        part = self._parts.popleft()
         self.n_read += 1
         if part is None:
             return {"type": "http.disconnect"}

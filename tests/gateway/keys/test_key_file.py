@@ -145,6 +145,7 @@ async def test_two_files_may_not_contradict_each_other(
         open_ring([], [str(first), str(second)])
 
 
+@pytest.mark.slow
 async def test_keys_are_found_among_ten_thousand_and_read_beside_the_loop(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     tables = [

@@ -59,6 +59,7 @@ def test_tasks_beyond_the_credits_are_refused(pair: Pair) -> None:
     serves(pair)
 
 
+@pytest.mark.slow
 def test_gateways_that_follow_one_another_without_end_are_given_up(pair: Pair) -> None:
     sessions = pair.link._sessions
     for number in range(80):

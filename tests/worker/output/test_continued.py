@@ -50,7 +50,7 @@ def joined(said: Sequence[Parsed]) -> tuple[Answer, dict[int, int]]:
 
 
 @pytest.mark.parametrize(("expected", "text"), ALL)
-@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_cut_anywhere_changes_nothing(expected: Expected, text: str, is_whole: bool) -> None:
     parser = ChatParser(expected, is_whole=is_whole)
     parts = fed(parser, text)

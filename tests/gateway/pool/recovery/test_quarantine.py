@@ -242,7 +242,9 @@ class Killing:
         self.note(self.pool.worker_lost(key, self.now))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 8))]
+)
 def test_fifty_kills_in_a_row_under_load_refuse_no_request(seed: int) -> None:
     killing = Killing(seed)
     killing.run(50)

@@ -87,6 +87,7 @@ def test_a_slow_worker_gets_as_much_as_it_can_take() -> None:
     assert simulation.loads["w0"] > 4 * simulation.loads["w1"]
 
 
+@pytest.mark.slow
 def test_a_choice_among_many_workers_looks_at_a_few_and_is_as_good(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
