@@ -328,6 +328,7 @@ def server_config(config: GatewayConfig, counts: ConnectionCounts) -> ServerConf
         counts,
         limit=config.limits.connections,
         head_s=min(config.limits.head_s, config.timeout_s),
+        send_s=min(config.limits.send_timeout_s, config.timeout_s),
     )
     result.backlog = _BACKLOG
     result.keep_alive_timeout = KEEP_ALIVE_S

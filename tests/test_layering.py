@@ -49,6 +49,7 @@ RULES: dict[str, set[str]] = {
         *("protocol", "gateway", "starlette", "hypercorn", "zmq", "orjson"),
         *("prometheus_client", "click", "uvloop", "h11"),
     },
+    "gateway/http/protocols": {"gateway.http.protocols", "hypercorn", "h11", "h2"},
     # Nothing else may import what only the extra `otel` brings.
     "gateway/tracing": {"protocol", "gateway", "starlette", "opentelemetry"},
     "gateway/api/fields": {"protocol", "orjson", "gateway.api.fields"},

@@ -1,7 +1,7 @@
-"""Limits the number of connections, and the time for the head of a request.
+"""Limits the number of connections, the time for the head of a request, and that to take an answer.
 
-Hypercorn limits neither, and keeps a connection whose client has left until its keep-alive time is
-over. `BoundedConnection` does, on a Hypercorn that has the methods which this needs.
+Hypercorn limits none of them, and keeps a connection whose client has left until its keep-alive
+time is over. `BoundedConnection` does, on a Hypercorn that has the methods which this needs.
 """
 
 import asyncio
@@ -19,8 +19,13 @@ from hypercorn.asyncio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import parse_socket_addr
 
 from gateway.http.errors import task_error_body
+from gateway.http.protocols.choice import Protocols
+from gateway.http.protocols.inbox import AppTasks
+from gateway.http.protocols.stall import StallWatch
 from gateway.metrics.counters import ConnectionCounts
 from protocol.errors import ErrorCode, TaskError
 
@@ -43,9 +48,13 @@ Close = Callable[[], None]
 class Connections:
     """The open connections of one server; idle ones are closed first."""
 
-    def __init__(self, counts: ConnectionCounts, *, limit: int, head_s: float) -> None:
+    def __init__(
+        self, counts: ConnectionCounts, *, limit: int, head_s: float, send_s: float = 30.0
+    ) -> None:
         self.head_s = head_s
         """Longest time from the first byte of a request to the end of its head."""
+        self.send_s = send_s
+        """Longest time for which a client may take nothing of what waits for it."""
         self._counts = counts
         self._limit = limit or descriptors() - _RESERVED
         self._open: set[BoundedConnection] = set()
@@ -148,14 +157,56 @@ class BoundedConnection(TCPServer):
         self.idle_task: Any = _KeepAlive(
             self.loop, self.config.keep_alive_timeout, self.writer.close
         )
+        self._unsent = StallWatch(self.loop, self.writer.transport, connections.send_s)
         try:
-            await super().run()
+            await self._serve(connections.send_s)
+        except BaseExceptionGroup as faults:
+            _, others = faults.split(Exception)
+            if others is not None:
+                raise others from None
+            cause = repr(faults.exceptions[0])
+            logger.warning("connection failed", extra={"cause": cause, "action": "it is closed"})
         finally:
             self._end_deadline()
+            self._unsent.stop()
             connections.leave(self)
+
+    async def _serve(self, send_s: float) -> None:
+        """Do what Hypercorn's `run` does, with our tasks and protocols."""
+        sock = self.writer.get_extra_info("socket")
+        tls = self.writer.get_extra_info("ssl_object")
+        try:
+            client = parse_socket_addr(sock.family, sock.getpeername())
+            server = parse_socket_addr(sock.family, sock.getsockname())
+            async with AppTasks(self.loop) as tasks:
+                self._task_group = tasks
+                self.protocol = Protocols(
+                    self.app,
+                    self.config,
+                    self.context,
+                    tasks,
+                    ConnectionState(self.state),
+                    tls is not None,
+                    client,
+                    server,
+                    self.protocol_send,
+                    tls.selected_alpn_protocol() if tls is not None else "http/1.1",
+                    send_s=send_s,
+                )
+                await self.protocol.initiate()
+                await self.idle_task.restart(tasks, self._idle_timeout)
+                await self._read_data()
+        except OSError:
+            pass
+        finally:
+            self._unsent.wrote(0)
+            await self._close()
 
     async def protocol_send(self, event: Event) -> None:
         """Pass an event of the protocol on, and record whether the connection has a request."""
+        if isinstance(event, RawData) and self._connections is not None:
+            await self._send(event.data)
+            return
         if isinstance(event, Updated):
             self._is_idle = event.idle
             self._end_deadline()
@@ -166,6 +217,15 @@ class BoundedConnection(TCPServer):
             if self._has_left:
                 return  # no next request follows, so its deadline does not begin
         await super().protocol_send(event)
+
+    async def _send(self, data: bytes) -> None:
+        async with self.send_lock:
+            try:
+                self.writer.write(data)
+                self._unsent.wrote(len(data))
+                await self.writer.drain()
+            except (OSError, RuntimeError):
+                await self.protocol.handle(Closed())
 
     def retire(self) -> None:
         """End with the next answer: HTTP/1.1 says `Connection: close`, HTTP/2 sends GOAWAY."""
@@ -221,7 +281,7 @@ class ServerConfig(hypercorn.Config):
 
 def connection_class() -> type[TCPServer]:
     """Return `BoundedConnection`; Hypercorn's own, with a warning, if this one is not known."""
-    names = ("_read_data", "protocol_send", "run", "_idle_timeout")
+    names = ("_read_data", "_close", "protocol_send", "run", "_idle_timeout")
     if all(hasattr(TCPServer, name) for name in names):
         return BoundedConnection
     logger.warning(

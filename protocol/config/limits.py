@@ -38,7 +38,9 @@ class LimitsConfig:
         30.0, "Seconds for a request body, plus one second for each MiB of it.", low=0.1
     )
     send_timeout_s: float = param(
-        30.0, "Seconds that a client may leave its full receive buffer unread.", low=0.1
+        30.0,
+        "Seconds that a client may take nothing of an answer that waits for it.",
+        low=0.1,
     )
     depth: int = param(128, "Depth of nested arrays and objects in a body.", low=8, high=256)
     values: int = param(

@@ -46,9 +46,17 @@ def leaks(served: Served, before: Footprint, *, spare: int = 3) -> list[str]:
         pairs = {pid: (n, now.get(pid, 0)) for pid, n in before.descriptors.items()}
         return {pid: pair for pid, pair in pairs.items() if pair[1] > pair[0] + spare}
 
+    if not eventually(lambda: _connections(served) <= spare, 20.0):
+        found.append(f"connections are counted as open: {_connections(served)}")
     if not eventually(lambda: not grown(), 20.0):
         found.append(f"descriptors grew (pid: before, after): {grown()}")
     return found
+
+
+def _connections(served: Served) -> float:
+    lines = served.client.get("/metrics").text.splitlines()
+    found = (one for one in lines if one.startswith("llamapool_http_connections "))
+    return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
 def _waiting(served: Served) -> list[str]:

@@ -50,6 +50,11 @@ _CONNECTIONS: dict[str, bytes] = {
     "a chunk extension": _chunked(b"5;" + b"a" * 100_000 + b"\r\nhello\r\n0\r\n\r\n"),
     "trailers": _chunked(b"0\r\n", b"X: a\r\n" * 10_000, b"\r\n"),
     "tiny chunks": _chunked(*[b"1\r\n%c\r\n" % byte for byte in _BODY * 300], b"0\r\n\r\n"),
+    "tiny chunks that nobody reads": b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 100,
+    "a websocket with frames": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eA==\r\n"
+    b"Sec-WebSocket-Protocol: \xff\r\n\r\n" + b"\x81\x05hello" * 50,
     "pipelined": (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") * 200,
     "pipelined completions": (_POST + _LENGTH + b"\r\n" + _BODY) * 20,
     "smuggled": _POST + b"Content-Length: 0\r\n\r\n" + b"GET /slots HTTP/1.1\r\nHost: x\r\n\r\n",

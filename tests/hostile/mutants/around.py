@@ -97,6 +97,7 @@ def _raw(draft: Draft, rng: random.Random) -> str:
         "a huge chunk": chunked + b"\r\nffffffffffffffff\r\n" + data,
         "extensions": chunked + b"\r\n%x;%s\r\n%s\r\n0\r\n\r\n" % (len(data), b"a" * 99, data),
         "trailers": chunked + b"\r\n%x\r\n%s\r\n0\r\nX: y\r\n\r\n" % (len(data), data),
+        "chunks in pieces": chunked + b"\r\n" + b"1\r\n{\r\n" * 40,
         "half": b"Content-Length: %d\r\n\r\n%s" % (len(data), half),
         "too long": b"Content-Length: %d\r\n\r\n%s" % (max(len(data) - 3, 0), data),
         "negative": b"Content-Length: -5\r\n\r\n" + data,

@@ -1,0 +1,70 @@
+"""Chooses between HTTP/1.1 and HTTP/2, as Hypercorn does, and takes ours of both."""
+
+from typing import Any
+
+import h11
+from hypercorn.events import Event, RawData
+from hypercorn.protocol import ProtocolWrapper
+from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedError, H11Protocol
+
+from gateway.http.protocols.http2 import Http2
+
+
+class Http1(H11Protocol):
+    """Hypercorn's HTTP/1.1, without WebSockets: a server may ignore an upgrade."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        if any(name == b"upgrade" for name, _ in request.headers):
+            request = h11.Request(
+                method=request.method,
+                target=request.target,
+                headers=[one for one in request.headers if one[0] != b"upgrade"],
+                http_version=request.http_version,
+            )
+        await super()._create_stream(request)
+
+
+class Protocols(ProtocolWrapper):
+    """The protocol of one connection, which the client's first bytes choose."""
+
+    def __init__(self, *args: Any, send_s: float) -> None:
+        super().__init__(*args)
+        self._send_s = send_s
+        is_http2 = not isinstance(self.protocol, H11Protocol)
+        self.protocol = self._http2() if is_http2 else self._made(Http1)
+
+    def __repr__(self) -> str:
+        return f"<Protocols {type(self.protocol).__name__}>"
+
+    async def handle(self, event: Event) -> None:
+        """Handle what came; HTTP/2 takes over where the client begins with it or asks for it."""
+        try:
+            await self.protocol.handle(event)
+        except H2ProtocolAssumedError as error:
+            self.protocol, data = self._http2(), error.data
+            await self.protocol.initiate()
+        except H2CProtocolRequiredError as error:
+            self.protocol, data = self._http2(), error.data
+            await self.protocol.initiate(error.headers, error.settings)
+        else:
+            return
+        if data:
+            await self.protocol.handle(RawData(data=data))
+
+    def _http2(self) -> Http2:
+        protocol: Http2 = self._made(Http2)
+        protocol.send_s = self._send_s
+        return protocol
+
+    def _made(self, kind: Any) -> Any:
+        return kind(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.state,
+            self.ssl,
+            self.client,
+            self.server,
+            self.send,
+        )

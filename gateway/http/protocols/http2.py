@@ -1,0 +1,106 @@
+"""HTTP/2 whose streams end alone: what is wrong with one ends neither the connection nor waits.
+
+Hypercorn ends a connection, and all streams of a proxy with it, at data for a request that was
+answered before its body had come, at a path that is no ASCII, and at frames of priority. A stream
+without room in its window waits for ever there, also after the client has left.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from h2.errors import ErrorCodes
+from h2.events import DataReceived, PriorityUpdated, RequestReceived
+from h2.events import Event as HttpEvent
+from h2.exceptions import ProtocolError
+from hypercorn.events import Closed, Event
+from hypercorn.protocol.events import Body, EndBody
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.h2 import H2Protocol
+
+_MOST_DROPPED = 64 * 1024 * 1024
+"""Bytes of bodies that nobody reads, of one connection; beyond, such a stream is reset."""
+
+
+class Http2(H2Protocol):
+    """Hypercorn's HTTP/2 connection."""
+
+    send_s = 30.0
+    """Longest time for which a client may give a waiting answer no room."""
+    _n_dropped = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deadlines: dict[int, asyncio.Timeout] = {}
+
+    async def handle(self, event: Event) -> None:
+        """Handle what came; at the end nobody waits for room any more."""
+        await super().handle(event)
+        if isinstance(event, Closed):
+            for buffer in list(self.stream_buffers.values()):
+                await buffer.close()
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        """Send a part of an answer; a stream whose client makes no room for it is reset."""
+        if not isinstance(event, Body | EndBody):
+            await super().stream_send(event)
+            return
+        try:
+            async with asyncio.timeout(self.send_s) as deadline:
+                self._deadlines[event.stream_id] = deadline
+                await super().stream_send(event)
+        except TimeoutError:
+            await self._give_up(event.stream_id, ErrorCodes.CANCEL)
+        finally:
+            self._deadlines.pop(event.stream_id, None)
+
+    async def _send_data(self, stream_id: int) -> None:
+        before = len(self.stream_buffers[stream_id].buffer)
+        await super()._send_data(stream_id)
+        deadline = self._deadlines.get(stream_id)
+        after = self.stream_buffers.get(stream_id)
+        is_moving = after is None or len(after.buffer) < before
+        if deadline is not None and is_moving and not deadline.expired():
+            deadline.reschedule(asyncio.get_running_loop().time() + self.send_s)
+
+    async def _handle_events(self, events: Sequence[HttpEvent]) -> None:
+        for event in events:
+            if isinstance(event, DataReceived) and event.stream_id not in self.streams:
+                await self._drop(event)
+            else:
+                await super()._handle_events([event])
+        await self._flush()
+
+    async def _drop(self, event: DataReceived) -> None:
+        """Drop what comes for a request that was answered: its client may send it to the end."""
+        length = event.flow_controlled_length or 0
+        self._n_dropped += length
+        if self._n_dropped > _MOST_DROPPED:
+            await self._give_up(event.stream_id, ErrorCodes.NO_ERROR)
+        elif length:
+            self.connection.acknowledge_received_data(length, event.stream_id)
+
+    async def _create_stream(self, request: RequestReceived) -> None:
+        head = dict(request.headers or ())
+        method, path = head.get(b":method", b""), head.get(b":path", b"")
+        if not (method.isascii() and path.isascii() and path):
+            await self._give_up(request.stream_id, ErrorCodes.PROTOCOL_ERROR)
+        elif method.upper() == b"CONNECT":
+            await self._give_up(request.stream_id, ErrorCodes.CONNECT_ERROR)
+        else:
+            await super()._create_stream(request)
+
+    async def _priority_updated(self, event: PriorityUpdated) -> None:
+        """Ignore it, as RFC 9113 allows: each would take memory, also for streams that are over."""
+
+    async def _give_up(self, stream_id: int, code: ErrorCodes) -> None:
+        try:
+            self.connection.reset_stream(stream_id, code)
+        except ProtocolError:
+            return  # it has ended meanwhile
+        await self._close_stream(stream_id)
+        if (buffer := self.stream_buffers.get(stream_id)) is not None:
+            await buffer.close()
+            self.priority.unblock(stream_id)
+            await self.has_data.set()  # whoever sends removes it
+        await self._flush()
