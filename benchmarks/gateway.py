@@ -1,15 +1,16 @@
 """What the gateway alone costs: real gateway process, fake workers, raw HTTP clients.
 
 `python -m benchmarks.gateway` prints tokens a second, CPU a token (from the kernel's count of the
-gateway process, so busy neighbours do not spoil it) and the time to the first token. The fake
-worker answers at once; what is left of the time to the first token is the gateway and two sockets.
+gateway process, so busy neighbours do not spoil it) and the time to the first token. CPU is told
+twice: with the requests, and of the middle of the run alone, where no request begins or ends. The
+fake worker answers at once; what is left of the time to the first token is the gateway and two
+sockets.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import json
-import os
 import socket
 import statistics
 import subprocess
@@ -28,6 +29,8 @@ from protocol.config.config import GatewayConfig, PoolConfig, dump
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 0.05
 START_POLLS = 400
+EDGE_S = 1.0
+"""Begin and end of a run, where its requests are read and ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,9 @@ class Site:
     pid: int
 
     def cpu_s(self) -> float:
-        """CPU seconds that the gateway has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU seconds that the threads of the gateway have used."""
+        counts = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(one.read_text().split()[0]) for one in counts) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,19 @@ async def crowd(port: int, load: Load) -> list[Answer]:
     return await asyncio.gather(*(stream(port, load.tokens) for _ in range(load.streams)))
 
 
+async def crowd_and_middle(one: Site, load: Load) -> tuple[list[Answer], float]:
+    """Run all streams of a scenario; return its answers, and the gateway's CPU in its middle."""
+    running = asyncio.create_task(crowd(one.port, load))
+    length_s = load.tokens / load.rate if load.rate else 0.0
+    cpu = 0.0
+    if length_s > 3 * EDGE_S:
+        await asyncio.sleep(EDGE_S)
+        cpu_s, started = one.cpu_s(), time.perf_counter()
+        await asyncio.sleep(length_s - 2 * EDGE_S)
+        cpu = (one.cpu_s() - cpu_s) / (time.perf_counter() - started)
+    return await running, cpu
+
+
 async def in_turn(port: int, n: int, model: str = "fake") -> list[Answer]:
     """Run n short streams one after the other."""
     return [await stream(port, 2, model) for _ in range(n)]
@@ -192,13 +208,15 @@ def measure(load: Load, n_workers: int) -> str:
     with site(*(Fake(f"w{i}", slots, load.rate) for i in range(n_workers))) as one:
         asyncio.run(crowd(one.port, dataclasses.replace(load, tokens=8)))
         cpu_s, started = one.cpu_s(), time.perf_counter()
-        seen = asyncio.run(crowd(one.port, load))
+        seen, middle = asyncio.run(crowd_and_middle(one, load))
         wall_s, cpu_s = time.perf_counter() - started, one.cpu_s() - cpu_s
     n_tokens = load.streams * load.tokens
     per_event = n_tokens / sum(answer.n_events for answer in seen)
+    middle_s = middle * wall_s / n_tokens
     return (
         f"| {load.name} | {load.streams} | {n_tokens / wall_s:,.0f} | {per_event:.2f} "
-        f"| {cpu_s / n_tokens * 1e6:.1f} | {n_tokens / cpu_s:,.0f} | {cpu_s / wall_s:.0%} |"
+        f"| {cpu_s / n_tokens * 1e6:.1f} | {f'{middle_s * 1e6:.1f}' if middle_s else '-'} "
+        f"| {n_tokens / cpu_s:,.0f} | {cpu_s / wall_s:.0%} |"
     )
 
 
@@ -216,8 +234,8 @@ def first_token(name: str, seen: list[Answer]) -> str:
 @click.option("--workers", default=2, help="Fake workers.")
 def main(streams: int, tokens: int, requests: int, workers: int) -> None:
     """Measure the gateway alone."""
-    print("| load | streams | tokens/s | tokens/event | CPU us/token | tokens/s/core | CPU |")
-    print("|---|---|---|---|---|---|---|")
+    columns = ("load", "streams", "tokens/s", "tokens/event", "CPU us/token", "in the middle")
+    print(f"| {' | '.join(columns)} | tokens/s/core | CPU |\n{'|---' * 8}|")
     for load in (
         Load("50 tokens/s each", streams, tokens // 2, 50.0),
         Load("150 tokens/s each", streams, tokens, 150.0),

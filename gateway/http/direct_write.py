@@ -12,12 +12,14 @@ with any other version, class or attribute: each response is then written by Hyp
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.pool.stream import Write
 
 try:
     from hypercorn.asyncio.tcp_server import TCPServer
@@ -44,18 +46,22 @@ class DirectWriter:
         self._connection = connection
 
     @property
-    def is_free(self) -> bool:
-        """Whether `write` may be called; if not, data has to go through `send`."""
-        transport = self._transport
-        if transport.get_write_buffer_size() or transport.is_closing():
-            return False
+    def is_in_body(self) -> bool:
+        """Whether the head has been sent, by the server; so it stays until the body ends."""
         return self._connection.our_state is h11.SEND_BODY
 
-    def write(self, frames: Iterable[bytes]) -> None:
-        """Write each frame that is not empty as a chunk, all in one call."""
-        data = b"".join([b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames if frame])
-        if data:
-            self._transport.write(data)
+    @property
+    def is_free(self) -> bool:
+        """Whether data may be written now; if not, it has to go through `send`."""
+        transport = self._transport
+        return not (transport.get_write_buffer_size() or transport.is_closing())
+
+    def prepare(self, frames: Sequence[bytes]) -> Write:
+        """Make each frame that is not empty a chunk; the caller writes them."""
+        if len(frames) == 1 and (frame := frames[0]):
+            return self._transport.write, b"%x\r\n%b\r\n" % (len(frame), frame)
+        chunks = [b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames if frame]
+        return self._transport.write, b"".join(chunks)
 
 
 class DirectWriteMiddleware:

@@ -17,7 +17,7 @@ from gateway.http.body import ClientGone
 from gateway.http.direct_write import DirectWriter
 from gateway.http.route_headers import RouteNotice
 from gateway.http.sse import END, PING
-from gateway.pool.stream import Resumed, TaskStream
+from gateway.pool.stream import Resumed, TaskStream, Write
 from protocol.wire.messages import Delta, Done, Progress, Started
 
 _HEADERS = [
@@ -37,7 +37,7 @@ class EventStream:
 
     __slots__ = (
         *("_clock", "_headers", "_opening", "_ping_interval_s", "_send", "_send_timeout_s"),
-        *("_sending_since", "_writer", "_written_at", "is_open"),
+        *("_is_direct", "_sending_since", "_writer", "_written_at", "is_open"),
     )
 
     def __init__(
@@ -59,6 +59,8 @@ class EventStream:
         self._written_at = self._clock()
         self._sending_since = 0.0
         self.is_open = False
+        self._is_direct = False
+        """Whether the writer has written: then nothing but its buffer keeps it from doing so."""
 
     async def open(self) -> None:
         """Send status and headers, once."""
@@ -86,8 +88,11 @@ class EventStream:
         if not self.is_open:
             await self.open()
         now = self._clock()
-        if self._writer is not None and self._writer.is_free:
-            self._writer.write((frame,))
+        writer = self._writer
+        if writer is not None and writer.is_free and writer.is_in_body:
+            self._is_direct = True
+            write, data = writer.prepare((frame,))
+            write(data)
         else:
             self._sending_since = now
             await self._send({"type": "http.response.body", "body": frame, "more_body": True})
@@ -97,15 +102,15 @@ class EventStream:
 
     @property
     def is_free(self) -> bool:
-        """Whether `write_at_once` may be called: nothing has to wait, neither does the client."""
+        """Whether `prepare` may be called: nothing has to wait, neither does the client."""
         writer = self._writer
-        return writer is not None and writer.is_free and self.is_open and not self._sending_since
+        return self._is_direct and not self._sending_since and writer is not None and writer.is_free
 
-    def write_at_once(self, frames: Sequence[bytes]) -> None:
-        """Send single events, together."""
+    def prepare(self, frames: Sequence[bytes]) -> Write:
+        """Return what sends single events together, in this turn of the loop."""
         assert self._writer is not None
-        self._writer.write(frames)
         self._written_at = self._clock()
+        return self._writer.prepare(frames)
 
     async def finish(self) -> None:
         """End the body as it should end; a stream that is not finished ends as broken."""
@@ -193,16 +198,15 @@ class ChoiceWriter:
         if self._notice is not None and (comment := self._notice.comment()):
             await self._events.write(comment)
 
-    def _take(self, deltas: Sequence[Delta]) -> bool:
-        """Write deltas at once if they go on with the same part and nothing has to wait."""
+    def _take(self, deltas: Sequence[Delta]) -> Write | None:
+        """Format deltas at once if they go on with the same part and nothing has to wait."""
         index, reply, events = self._index, self._reply, self._events
         if not events.is_free or (reply.is_read_by_chunk and len(deltas) > 1):
-            return False
+            return None
         for delta in deltas:
             if not _is_more(self._part, delta):
-                return False
-        events.write_at_once([reply.delta(index, delta) for delta in deltas])
-        return True
+                return None
+        return events.prepare([reply.delta(index, delta) for delta in deltas])
 
 
 def _last_part(delta: Delta) -> str:

@@ -26,8 +26,11 @@ _COMPACT_AT = 64
 """Pending deltas at which they are merged: an object per token takes more memory than its text."""
 
 
-Taker = Callable[[Sequence[Delta]], bool]
-"""Takes deltas in the turn of the loop in which they came; False if they have to be fetched."""
+Write = tuple[Callable[[bytes], object], bytes]
+"""A call that sends, and what it sends."""
+
+Taker = Callable[[Sequence[Delta]], Write | None]
+"""Takes deltas in the turn of the loop in which they came; None if they have to be fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,9 @@ class Resumed(TaskMessage):
 class DeltaOffers:
     """The streams with deltas of this turn of the loop; one call offers them all to their readers.
 
-    A call for each of them costs as much as to write its token.
+    A call of the loop for each of them costs as much as to write its token. All are formatted
+    before the first is written: Python and the kernel's network code push each other out of the
+    caches.
     """
 
     __slots__ = ("_streams",)
@@ -57,8 +62,12 @@ class DeltaOffers:
 
     def _offer(self) -> None:
         streams, self._streams = self._streams, []
-        for stream in streams:
-            stream.offer()
+        taken = [(stream, one) for stream in streams if (one := stream.offer()) is not None]
+        for stream, (write, data) in taken:
+            try:
+                write(data)
+            except Exception as error:
+                stream.fail_reader(error)
 
 
 class TaskStream:
@@ -205,21 +214,30 @@ class TaskStream:
         elif len(pending) >= _COMPACT_AT:
             self._deltas = [merge(pending)]
 
-    def offer(self) -> None:
-        """Offer the reader what has come since it began to wait; wake it if it does not take it."""
+    def offer(self) -> Write | None:
+        """Offer the reader what has come since it began to wait; return what it writes of that.
+
+        It is woken if it does not take it.
+        """
         waiter, take = self._waiter, self._take
         if waiter is None or waiter.done() or take is None or not self._deltas:
-            return  # something else has woken it
+            return None  # something else has woken it
         pending, self._deltas = self._deltas, []
         try:
-            if take(_few(pending)):
-                return
+            write = take(_few(pending))
         except Exception as error:
-            self._waiter = None
+            self.fail_reader(error)
+            return None
+        if write is None:
+            self._deltas = pending
+            self._wake()
+        return write
+
+    def fail_reader(self, error: Exception) -> None:
+        """Raise an error where the reader waits: what it took cannot be written."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
             waiter.set_exception(error)
-            return
-        self._deltas = pending
-        self._wake()
 
     def _begin(self, delta: Delta, now: float) -> None:
         """Take the first delta of an attempt."""

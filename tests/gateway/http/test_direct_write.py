@@ -19,7 +19,7 @@ from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.http_server import HttpServer
 from gateway.http.sse import PING, event
 from gateway.metrics.counters import ConnectionCounts, ModelLatencies
-from gateway.pool.stream import DeltaOffers, TaskStream
+from gateway.pool.stream import DeltaOffers, TaskStream, Write
 from gateway.pool.task import Task, TaskSpec
 from gateway.server import server_config
 from protocol.config.config import GatewayConfig
@@ -223,9 +223,17 @@ async def test_a_layer_without_its_attribute_writes_the_stream_itself(
 
 
 async def test_a_body_that_h11_does_not_expect_takes_the_servers_way() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body"))
+
     transport = Transport()
     writer = DirectWriter(transport, h11.Connection(h11.SERVER))
-    assert not writer.is_free
+    events = EventStream(send, 0, 30, writer=writer)
+    await events.write(b"a")
+    assert writer.is_free and not events.is_free
+    assert sent == [None, b"a"] and not transport.written
 
 
 async def test_responses_are_counted_by_their_way(
@@ -275,13 +283,13 @@ async def test_more_of_the_same_part_is_written_without_waking_its_task(
     deltas: list[Delta], at_once: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[bytes] = []
-    write = EventStream.write_at_once
+    prepare = EventStream.prepare
 
-    def writes(events: EventStream, frames: Sequence[bytes]) -> None:
+    def prepares(events: EventStream, frames: Sequence[bytes]) -> Write:
         written.extend(frames)
-        write(events, frames)
+        return prepare(events, frames)
 
-    monkeypatch.setattr(EventStream, "write_at_once", writes)
+    monkeypatch.setattr(EventStream, "prepare", prepares)
     transport = Transport()
     one, pumping = await begun(DirectWriter(transport, SENDING))
     for delta in deltas:

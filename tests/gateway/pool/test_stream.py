@@ -10,7 +10,7 @@ from gateway.api.reply import ResponseFormatter
 from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.sse import event
 from gateway.metrics.counters import ModelLatencies
-from gateway.pool.stream import DeltaOffers, TaskStream, merge
+from gateway.pool.stream import DeltaOffers, TaskStream, Write, merge
 from gateway.pool.task import RouteReason, Task, TaskSpec
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import Timings, TokenProb
@@ -26,12 +26,12 @@ from protocol.wire.messages import (
 from protocol.wire.sampling import SamplingParams
 
 
-def stream(closed: list[TaskStream] | None = None) -> TaskStream:
+def stream(offers: DeltaOffers | None = None, closed: list[TaskStream] | None = None) -> TaskStream:
     return TaskStream(
         Task(TaskSpec(task_id=1, model="m"), 10.0),
         Generate(prompt="x", params=SamplingParams()),
         latencies=ModelLatencies(),
-        offers=DeltaOffers(),
+        offers=offers or DeltaOffers(),
         on_close=(closed if closed is not None else []).append,
     )
 
@@ -147,7 +147,7 @@ async def test_an_error_wakes_the_reader() -> None:
 
 def test_close_tells_the_pool_once() -> None:
     closed: list[TaskStream] = []
-    one = stream(closed)
+    one = stream(closed=closed)
     one.close()
     one.close()
     assert closed == [one]
@@ -156,7 +156,7 @@ def test_close_tells_the_pool_once() -> None:
 
 def test_close_after_the_end_tells_nobody() -> None:
     closed: list[TaskStream] = []
-    one = stream(closed)
+    one = stream(closed=closed)
     one.push(DONE)
     one.close()
     assert closed == []
@@ -220,17 +220,28 @@ async def test_tokens_that_came_together_are_written_one_by_one(is_read_by_chunk
 
 
 class Taker:
-    """Takes what it is offered while `takes`; fails if that is an error."""
+    """Takes what it is offered while `takes`; fails, then or when writing, if there is an error."""
 
-    def __init__(self, takes: bool | Exception = True) -> None:
+    def __init__(
+        self, takes: bool | Exception = True, log: list[str] | None = None, fault: str = ""
+    ) -> None:
         self.takes = takes
         self.offered: list[list[Delta]] = []
+        self.log = log if log is not None else []
+        self.fault = fault
 
-    def __call__(self, deltas: Sequence[Delta]) -> bool:
+    def __call__(self, deltas: Sequence[Delta]) -> Write | None:
         self.offered.append(list(deltas))
         if isinstance(self.takes, Exception):
             raise self.takes
-        return self.takes
+        text = "".join(delta.text for delta in deltas)
+        self.log.append(f"format {text}")
+        return (self.write, text.encode()) if self.takes else None
+
+    def write(self, data: bytes) -> None:
+        if self.fault:
+            raise ValueError(self.fault)
+        self.log.append(f"write {data.decode()}")
 
 
 async def reading(one: TaskStream, take: Taker) -> "asyncio.Task[TaskMessage]":
@@ -285,6 +296,33 @@ async def test_a_taker_that_fails_fails_its_reader() -> None:
     one.push_delta(delta("a", 1), 11.0)
     with pytest.raises(ValueError, match="a fault"):
         await reader
+
+
+async def test_all_streams_are_formatted_before_the_first_is_written() -> None:
+    offers, log = DeltaOffers(), list[str]()
+    streams = [stream(offers) for _ in range(2)]
+    readers = [await reading(one, Taker(log=log)) for one in streams]
+    for letter, one in zip("ab", streams, strict=True):
+        one.push_delta(delta(letter, 1), 11.0)
+    await asyncio.sleep(0)
+    assert log == ["format a", "format b", "write a", "write b"]
+    for one, reader in zip(streams, readers, strict=True):
+        one.push(DONE)
+        assert await reader is DONE
+
+
+async def test_a_write_that_fails_fails_its_reader_and_no_other() -> None:
+    offers, log = DeltaOffers(), list[str]()
+    bad, good = (stream(offers) for _ in range(2))
+    failing = await reading(bad, Taker(fault="closed"))
+    other = await reading(good, Taker(log=log))
+    for one in (bad, good):
+        one.push_delta(delta("a", 1), 11.0)
+    with pytest.raises(ValueError, match="closed"):
+        await failing
+    assert log == ["format a", "write a"] and not other.done()
+    good.push(DONE)
+    assert await other is DONE
 
 
 async def test_a_reader_that_was_cancelled_is_offered_nothing() -> None:
