@@ -158,6 +158,9 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
         low=0.1,
     )
     fake_step_ms: float = param(0.0, "Fake backend: duration of a step, in milliseconds.", low=0)
+    fake_token_ms: float = param(
+        0.0, "Fake backend: what each token of a step adds to it, in milliseconds.", low=0
+    )
     fake_load_ms: float = param(0.0, "Fake backend: duration of loading, in milliseconds.", low=0)
 
     @property

@@ -39,7 +39,7 @@ NEUTRAL = frozenset(
         *("cache_type_k", "cache_type_v", "kv_unified", "cache_branches", "cache_ram"),
         *("verbose_prompt", "prompts_dir", "warmup", "slot_similarity", "step_target_ms"),
         *("slot_save_path", "slot_quota_mib", "sleep_idle_s", "stall_s", "sampling"),
-        *("fake_step_ms", "fake_load_ms"),
+        *("fake_step_ms", "fake_token_ms", "fake_load_ms"),
     }
 )
 """Keys that do not change a text, or travel with each task (`sampling`). Any other key counts."""

@@ -111,6 +111,7 @@ class FakeBackend:
         n_ctx = total if config.kv_unified else total // config.n_slots
         self._config = config
         self._step_s = config.fake_step_ms / 1e3
+        self._token_s = config.fake_token_ms / 1e3
         self._cells: dict[int, list[int]] = {}
         self._faults: dict[int, tuple[bytes, bytes]] = {}
         self._process_faults = ProcessFaults(config.name)
@@ -201,8 +202,8 @@ class FakeBackend:
         for row in rows:
             self._cells[row.seq] += map(Cell, row.tokens)
             self._find_fault(row)
-        if self._step_s:
-            time.sleep(self._step_s)
+        if step_s := self._step_s + n_tokens * self._token_s:
+            time.sleep(step_s)
         n_outputs = sum(len(row.tokens) if row.is_probed else row.wants_logits for row in rows)
         assert n_outputs <= self.n_outputs, f"{n_outputs} rows of logits"
         self._last = list(rows)

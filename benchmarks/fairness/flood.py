@@ -1,7 +1,7 @@
-"""One key that keeps many requests open: `python -m benchmarks.flood URL KEY N`, until SIGTERM.
+"""One key that keeps many requests open: `python -m benchmarks.fairness.flood URL KEY N`.
 
-It prints a line when it begins, and what it got at the end. `ask` is one request of a client, for
-`benchmarks.fairness` too.
+Until SIGTERM. It prints a line when it begins, and what it got at the end. `ask` is one request of
+a client, for the nine too.
 """
 
 import asyncio

@@ -1,0 +1,1 @@
+"""One flooding key beside nine normal ones: `python -m benchmarks.fairness`."""

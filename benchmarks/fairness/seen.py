@@ -1,0 +1,58 @@
+"""What the nine normal keys have seen in one company, and how it is printed."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from benchmarks.fairness.core_use import CoreUse, told
+from benchmarks.fairness.flood import Asked
+
+
+@dataclass(slots=True)
+class Seen:
+    """Answers, shares and refusals of all turns in one company."""
+
+    answers: list[Asked] = field(default_factory=list)
+    tokens: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    parts: list[Mapping[str, float]] = field(default_factory=list)
+    """Where the time of an answer's first token went, in seconds."""
+    seconds: float = 0.0
+    uses: dict[str, CoreUse] = field(default_factory=dict)
+    """What each process did with the cores."""
+
+    def quantile_ms(self, share: float) -> float:
+        """Return a quantile of the times to the first token."""
+        return quantile([one.first_s for one in self.answers], share) * 1e3
+
+    def add_uses(self, before: Mapping[str, CoreUse], after: Mapping[str, CoreUse]) -> None:
+        """Count what processes did in a turn; one that began in it has nothing before."""
+        for name, use in after.items():
+            since = use.since(before.get(name, CoreUse()))
+            self.uses[name] = self.uses.get(name, CoreUse()).plus(since)
+
+    def show(self, name: str) -> None:
+        """Print all of it."""
+        refused = ", ".join(f"{n} of {who}" for who, n in self.refused.items() if n) or "none"
+        print(
+            f"{name:16}  TTFT of the nine, ms: p50 {self.quantile_ms(0.5):.0f}, "
+            f"p99 {self.quantile_ms(0.99):.0f} ({len(self.answers)} answers); 429: {refused}"
+        )
+        if self.parts:
+            self._explain()
+        print(f"    computed + waited for a core: {told(self.uses, self.seconds)}")
+
+    def _explain(self) -> None:
+        """Print where the time of all answers went, and of the slowest."""
+        slow = sorted(self.parts, key=lambda one: one["first token"])
+        slow = slow[-max(1, len(slow) // 50) :]
+        for name, parts in (("all", self.parts), ("slowest 2 %", slow)):
+            means = (f"{key} {fmean(one[key] for one in parts) * 1e3:.1f}" for key in parts[0])
+            print(f"    {name}, mean ms: {', '.join(means)}")
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value that so great a share lies at or below; not a number without any."""
+    return sorted(values)[int(share * (len(values) - 1))] if values else math.nan
