@@ -13,11 +13,14 @@ from tests.hostile.health import Footprint, harm_in_log, leaks, loop_lag
 from tests.hostile.neighbours import Neighbours
 from tests.hostile.pool import TargetPool, start_pool, target_of
 from tests.hostile.wire_frames import attack_wire
+from tests.models.shallow import shallow_path
 
 pytestmark = [pytest.mark.model, pytest.mark.alone, pytest.mark.timeout(300)]
 
 SHARE = {"numbers": 10, "encodings": 6, "tokens": 4}
 """Of these groups every n-th case is sent; `python -m tests.hostile` sends them all."""
+AT_ONCE = {"raw_http": 8}
+"""Of these groups so many cases are sent at once, not two: they wait for no answer to come."""
 LONGEST_GAP_S = 1.0
 WORST_LAG_S = 0.25
 LOOPS = {"llamapool_gateway_loop_lag_seconds", "llamapool_link_loop_lag_seconds"}
@@ -34,8 +37,8 @@ class Attacked:
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
-    """Two workers on the real model; what must hold after all attacks is looked at in the end."""
-    pool = start_pool(tmp_path_factory.mktemp("attacked"))
+    """Two workers of llama.cpp; what must hold after all attacks is looked at in the end."""
+    pool = start_pool(tmp_path_factory.mktemp("attacked"), f'model = "{shallow_path()}"\n')
     try:
         before = Footprint.of(pool)
         with Neighbours(pool.url, n_streams=1) as neighbours:
@@ -60,7 +63,7 @@ def check_neighbours(attacked: Attacked) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_group_does_no_harm(attacked: Attacked, group: str) -> None:
     cases = GROUPS[group](attacked.target)[:: SHARE.get(group, 1)]
-    outcomes = attack(attacked.pool.url, cases, at_once=2)
+    outcomes = attack(attacked.pool.url, cases, at_once=AT_ONCE.get(group, 2))
     assert [str(one) for one in outcomes if not one.is_good] == []
     assert harm_in_log(attacked.pool) == []
     check_neighbours(attacked)
