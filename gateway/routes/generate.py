@@ -51,6 +51,13 @@ class GenerationEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        try:
+            await self._answer(scope, receive, send)
+        except TaskError as error:
+            await self._service.refusals.hold(scope["tenant"], error, receive)
+            raise
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = await self._service.read(scope, receive, self._kind)
         if self._service.config.verbose:
             asked.body.setdefault("verbose", True)

@@ -12,6 +12,7 @@ from gateway.api.fields.bounds import bounds_of, check_body
 from gateway.http.body import HELD, LARGE, MIB, BodyLimits, in_thread, read_json, read_list
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import RequestRefused
+from gateway.http.origin.refusal_pause import RefusalPause
 from gateway.keys.api_key import key_of, limits_of
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
@@ -57,6 +58,7 @@ class Service:
     """Loads and unloads models; None if the models are fixed."""
     siblings: Siblings = field(default_factory=lambda: Siblings(""))
     """The other gateways of this host."""
+    refusals: RefusalPause = field(default_factory=RefusalPause)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
