@@ -219,6 +219,9 @@ def _entry(item: Any) -> tuple[int | str, float]:
     if not isinstance(item, list | tuple) or len(item) != 2:
         raise ValueError("each entry must be a pair of token and bias")
     token, bias = item
+    is_plain = type(token) in (int, str) and type(bias) in (int, float)
+    if is_plain and -FLOAT32_MAX <= bias <= FLOAT32_MAX:
+        return token, bias  # there may be thousands
     if isinstance(token, bool) or not isinstance(token, int | str):
         raise ValueError(f"a token must be a whole number or a text, but is {json_type(token)}")
     if bias is False or bias is None:

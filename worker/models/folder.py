@@ -1,11 +1,14 @@
 """The models of a folder: each file, and each sub-folder with a file in it, is one."""
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import ConfigError
+
+logger = logging.getLogger("supervisor")
 
 _SUFFIX = ".gguf"
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
@@ -29,10 +32,31 @@ def scan(folder: Path) -> list[FoundModel]:
         found = choose(folder, [entry.name for entry in entries if entry.is_file()])
         for entry in entries:
             if entry.is_dir():
-                found += _in_subfolder(entry)
+                found += _tried(entry)
     except OSError as error:
         raise ConfigError(f"models_dir {folder}: {error.strerror}: name a directory") from error
-    return sorted(found, key=lambda one: one.name)
+    return sorted(filter(_can_be_listed, found), key=lambda one: one.name)
+
+
+def _can_be_listed(found: FoundModel) -> bool:
+    """Tell whether JSON can hold the name; a file system takes any bytes."""
+    paths = found.model + found.mmproj
+    if paths.encode(errors="replace").decode() == paths:
+        return True
+    logger.warning(
+        "model not listed",
+        extra={"model": ascii(found.name)[1:-1], "cause": "its name is no UTF-8"},
+    )
+    return False
+
+
+def _tried(folder: Path) -> list[FoundModel]:
+    """Return what is in a sub-folder; nothing of one that is closed, such as `lost+found`."""
+    try:
+        return _in_subfolder(folder)
+    except OSError as error:
+        logger.warning("models not listed", extra={"file": folder, "cause": error.strerror})
+        return []
 
 
 def _in_subfolder(folder: Path) -> list[FoundModel]:

@@ -9,6 +9,8 @@ from worker.engine.backend import Backend
 
 Mixed = str | tuple[int | str, ...]
 
+_MOST_BIASES = 8192
+"""Tokens of all texts of `logit_bias`: as many as a request may name one by one."""
 _CUT_FROM = 4
 """Contexts that a prompt may be long whose middle is cut out."""
 
@@ -30,10 +32,20 @@ class PromptTokenizer:
             self.check_length(prompt)
             prompt = tuple(self._backend.tokenize(prompt, add_special=False, parse_special=False))
         if any(isinstance(token, str) for token, _ in biases):
-            biases = tuple((one, bias) for token, bias in biases for one in self._biased(token))
+            biases = self._biases(biases)
         if prompt is params.penalty_prompt and biases is params.logit_bias:
             return params
         return replace(params, penalty_prompt=prompt, logit_bias=biases)
+
+    def _biases(self, asked: Sequence[tuple[int | str, float]]) -> tuple[tuple[int, float], ...]:
+        """Turn the texts of `logit_bias` into tokens, each with the bias of its text."""
+        found: list[tuple[int, float]] = []
+        for token, bias in asked:
+            found += [(one, bias) for one in self._biased(token)]
+            if len(found) > _MOST_BIASES:
+                message = f"Field 'logit_bias': its texts have more than {_MOST_BIASES} tokens"
+                raise InvalidRequest(message, param="logit_bias")
+        return tuple(found)
 
     def _biased(self, token: int | str) -> Sequence[int]:
         if isinstance(token, int):

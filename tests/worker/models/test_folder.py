@@ -1,5 +1,8 @@
 """The models of a folder."""
 
+import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,33 @@ def test_a_model_in_parts_is_one(tmp_path: Path) -> None:
         FoundModel("kimi", f"{tmp_path}/{parts[0]}"),
         FoundModel("sub", f"{tmp_path}/sub/{parts[0]}"),
     ]
+
+
+def test_a_name_that_json_cannot_hold_hides_no_other_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = os.fsdecode(b"\xff\xfe")
+    fill(
+        tmp_path, f"{bad}.gguf", "good.gguf", f"{bad}/a.gguf", "eye/a.gguf", f"eye/mmproj{bad}.gguf"
+    )
+    assert [one.name for one in scan(tmp_path)] == ["good"]
+    assert [one.getMessage() for one in caplog.records] == ["model not listed"] * 3
+
+
+def test_a_closed_subfolder_hides_no_other_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(tmp_path, "good.gguf", "lost+found/a.gguf")
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path.name == "lost+found":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert [one.name for one in scan(tmp_path)] == ["good"]
+    assert "models not listed" in caplog.text
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:

@@ -322,6 +322,13 @@ def test_texts_among_the_parameters_reach_the_engine_as_tokens() -> None:
     assert reader().task(TaskKey(1), Generate(prompt="x", params=plain)).params == plain
 
 
+def test_texts_of_more_tokens_than_may_be_biased_one_by_one_are_refused() -> None:
+    texts = tuple((f"{i:0100}", 1.0) for i in range(100))
+    with pytest.raises(InvalidRequest, match="more than 8192 tokens") as refusal:
+        reader().task(TaskKey(1), Generate(prompt="x", params=SamplingParams(logit_bias=texts)))
+    assert refusal.value.param == "logit_bias"
+
+
 def test_the_sampler_is_built_where_prompts_are_read() -> None:
     prepared = reader().prepare(Envelope(TaskKey(1), generate(prompt="ab")))
     assert isinstance(prepared, Prepared)
