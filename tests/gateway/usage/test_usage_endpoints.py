@@ -89,6 +89,18 @@ async def test_a_flood_of_questions_leaves_threads_to_others(
     assert len(asking) == 10
 
 
+def open_files() -> list[str]:
+    return [one.resolve().name for one in Path("/proc/self/fd").iterdir()]
+
+
+async def test_questions_leave_no_more_files_open_than_may_be_asked_at_once(pool: Running) -> None:
+    """SQLite keeps what a reader has opened while the writer is connected, and uses it again."""
+    await complete(pool, USER)
+    await asyncio.gather(*(usage(pool) for _ in range(20)))
+    n_readers = open_files().count("usage.sqlite") - 1
+    assert n_readers <= endpoints._AT_ONCE + 1  # one may have read the day's sums at the start
+
+
 async def test_only_admins_see_everybodys(pool: Running) -> None:
     for path in ("/admin/usage", "/admin/requests", "/admin/requests/x"):
         assert (await pool.client.get(path, headers=USER)).status_code == 403
