@@ -24,6 +24,7 @@ def collection() -> Iterator[GarbageCollection]:
     yield one
     one.close()
     assert gc.get_freeze_count() == 0 and one._collected not in gc.callbacks
+    gc.freeze()  # as it was before: see tests/conftest.py
 
 
 def test_what_survives_a_full_collection_is_not_looked_at_again(

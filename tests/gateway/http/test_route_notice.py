@@ -89,6 +89,7 @@ async def test_the_worker_that_goes_on_is_named_in_the_stream(tmp_path: Path) ->
     assert not notices(quiet)
 
 
+@pytest.mark.slow
 async def test_the_vendors_clients_do_not_notice(tmp_path: Path) -> None:
     async with moving(tmp_path, by_openai, by_anthropic) as asked:
         assert await asyncio.gather(*asked) == ["one two three four"] * 2

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -78,6 +79,7 @@ class Both:
             part.accept(token)
 
 
+@cache
 def logits(i: int, scale: float) -> "np.ndarray[tuple[int], np.dtype[np.float32]]":
     """The logits of the i-th token."""
     return (np.random.default_rng(i).standard_normal(N_VOCAB) * scale).astype(np.float32)
