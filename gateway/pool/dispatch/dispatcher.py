@@ -74,6 +74,8 @@ class Dispatcher:
         charges = Charges(self.queue)
         self.book = TaskBook(self.queue, charges, self.placement, self.allowances, on_settled)
         self.tasks = self.book.tasks
+        self._unloaded: set[str] = set()
+        """Models that no worker is started for, unless one says `Hello` again."""
         self._assignment = Assignment(
             self.book, self.placement, self.router, self.outliers, self.quarantine
         )
@@ -161,7 +163,11 @@ class Dispatcher:
         return actions
 
     def abandon(self, model: str) -> list[Action]:
-        """Fail the waiting tasks of a model that was unloaded."""
+        """Fail the waiting tasks of a model that was unloaded.
+
+        Those that its last worker still has fail when the worker is missed.
+        """
+        self._unloaded.add(model)
         error = TaskError(ErrorCode.UNAVAILABLE, f"model '{model}' was unloaded")
         waiting = [task for task in self.book.waiting() if task.spec.model == model]
         return [self.book.turn_away(task, error) for task in waiting]
@@ -172,6 +178,7 @@ class Dispatcher:
 
     def worker_hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
+        self._unloaded.discard(model)
         self.connected.hello(key, name, model)
 
     def worker_ready(
@@ -220,6 +227,9 @@ class Dispatcher:
                 self.book.end(task)
                 actions.append(Fail(task.task_id, task.verdict()))
         actions += [*self.book.refuse_suspects(), *self._assignment.pump(worker.model, now)]
+        is_last = all(one.model != worker.model for one in self.workers.values())
+        if is_last and worker.model in self._unloaded:
+            actions += self.abandon(worker.model)
         self.connected.close(worker.model)
         return actions + self._pump_admitted(now)
 

@@ -163,3 +163,28 @@ def test_a_worker_that_left_by_its_own_will_killed_nobody() -> None:
     pool.submit(task(1), 0.0)
     assert places(pool.worker_lost("a", 1.0, died=False)) == [(1, "b")]
     assert places(pool.worker_lost("b", 2.0)) == [(1, "c")]
+
+
+def test_a_stream_ends_at_once_if_its_model_was_unloaded_before_its_worker_is_missed() -> None:
+    pool = dispatcher("a")
+    pool.submit(task(1), 0.0)
+    read(pool, "a", 1)
+    assert pool.abandon("m") == []
+    (action,) = pool.worker_lost("a", 1.0, died=False)
+    assert isinstance(action, Fail)
+    assert (action.task_id, action.error.message) == (1, "model 'm' was unloaded")
+    assert pool.tasks == {}
+    pool.worker_hello("b", "b", "m")  # loaded again
+    pool.worker_ready("b", card(), 2.0)
+    pool.submit(task(2), 2.0)
+    read(pool, "b", 2)
+    assert pool.worker_lost("b", 3.0) == []
+
+
+def test_a_stream_of_an_unloaded_model_goes_on_at_a_worker_that_is_left() -> None:
+    pool = dispatcher("a", "b")
+    pool.submit(task(1), 0.0)
+    read(pool, "a", 1)
+    pool.abandon("m")
+    assert places(pool.worker_lost("a", 1.0, died=False)) == [(1, "b")]
+    assert failures(pool.worker_lost("b", 2.0, died=False)) == {1: ErrorCode.UNAVAILABLE}
