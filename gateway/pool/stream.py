@@ -184,7 +184,7 @@ class TaskStream:
                 "n_predicted": self.answer.n_predicted,
             },
         )
-        begun = self.answer.begun()
+        begun = self.answer.begun(pauses=task.is_paused)
         if begun is None or not isinstance(self.request, Generate):
             return self.request
         return replace(self.request, begun=begun)

@@ -136,7 +136,8 @@ class Task:
         *("spec", "task_id", "state", "submitted_at", "waits_since"),
         *("attempt", "worker", "worker_name", "slot", "route", "assigned_at", "started_at"),
         *("n_prompt", "n_cached", "n_expected", "n_indexed", "n_unread", "n_begun"),
-        *("expected_s", "is_read", "n_deltas", "answer", "is_shown"),
+        *("expected_s", "is_read", "n_deltas", "answer", "is_shown", "is_paused", "is_ready"),
+        *("risk_since",),
         *("waited_s", "cancelled_at"),
         *("n_faults", "tried", "suspect", "n_proven", "n_losses", "cause", "charged"),
         *("can_be_reserved", "reserved_for", "reserved_until"),
@@ -217,6 +218,12 @@ class Task:
         """Tokens of the answer that the worker was given to go on with."""
         self.expected_s = 0.0
         """Predicted time from the assignment to the first delta; 0 is unknown."""
+        self.is_paused = False
+        """Whether its worker computes nothing new for it before it is its turn to be tried."""
+        self.is_ready = False
+        """Whether its worker has read all that a task that pauses may read."""
+        self.risk_since = 0.0
+        """When it was assigned, or let go after a pause."""
         self.n_deltas = 0
         """Deltas that came until `is_read`."""
         self.is_read = False
@@ -251,6 +258,15 @@ class Task:
         return self.suspect is not None and self.suspect.n_deaths > 0
 
     @property
+    def is_proven(self) -> bool:
+        """Whether it is on trial, and all that is to be read was computed by a worker before."""
+        return self.is_on_trial and bool(self.answer.tokens)
+
+    def let_go(self, now: float) -> None:
+        """Note that its worker computes what none has computed before."""
+        self.is_paused, self.risk_since = False, now
+
+    @property
     def queued_s(self) -> float:
         """Seconds from submission to the latest assignment; 0 while the task waits."""
         return max(0.0, self.assigned_at - self.submitted_at) if self.assigned_at else 0.0
@@ -267,7 +283,9 @@ class Task:
         self.waited_s += max(0.0, now - self.waits_since)
         self.worker, self.worker_name, self.slot = worker, name, self.spec.slot
         self.route, self.assigned_at = route, now
+        self.risk_since = now
         self.n_begun = len(self.answer.tokens)
+        self.is_paused = self.is_proven
         self.attempts.append(Attempt(name, route, now, n_before=self.n_begun))
         self.n_open += 1
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gateway.http.errors import BROKEN
 from gateway.metrics.metrics import Metrics
-from gateway.pool.dispatch.actions import Action, Assign, CancelTask, Deliver, Ejected, Fail
+from gateway.pool.dispatch.actions import Action, Assign, CancelTask, Deliver, Ejected, Fail, LetGo
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ModelSettings
 from gateway.pool.network.connections import WorkerConnections
@@ -134,6 +134,8 @@ class TaskTransport:
                 self._send_task(action)
             case CancelTask(worker, task_id, attempt):
                 self._peers.post(worker, Envelope(TaskKey(task_id, attempt), m.Cancel()))
+            case LetGo(worker, task_id, attempt):
+                self._peers.post(worker, Envelope(TaskKey(task_id, attempt), m.Proceed()))
             case Deliver(envelope):
                 self._deliver(self.streams.by_id[envelope.task.id], envelope.payload)
             case Ejected(worker):

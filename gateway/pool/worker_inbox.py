@@ -252,7 +252,8 @@ class WorkerInbox:
     def _advance(self, peer: WorkerConnection, envelope: Envelope, now: float) -> None:
         lease, message, _ = envelope
         if isinstance(message, m.PromptRead):
-            self._dispatcher.paid(peer.key, lease, message)
+            if actions := self._dispatcher.paid(peer.key, lease, message, now):
+                self._performer.perform(actions)
             return
         if isinstance(message, m.Started):
             is_wanted = self._dispatcher.started(peer.key, envelope, now)

@@ -27,3 +27,5 @@ class Begun:
     """Times spent before; the time until another worker goes on is not among them."""
     echoed: bool = False
     """`Delta.prompt` was said."""
+    pauses: bool = False
+    """When the tokens before the last one are read, wait for `Proceed`. With `tokens` only."""

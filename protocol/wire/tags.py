@@ -14,6 +14,7 @@ TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
     "detokenize": m.Detokenize,
     "inspect": m.Inspect,
     "cancel": m.Cancel,
+    "proceed": m.Proceed,
     "drain": m.Drain,
     "ping": m.Ping,
     "returned": sharing.Returned,

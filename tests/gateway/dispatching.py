@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gateway.pool.dispatch.actions import Action, Assign, Fail
+from gateway.pool.dispatch.actions import Action, Assign, Fail, LetGo
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.dispatch.workers import Worker
 from gateway.pool.task import TaskSpec
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey
+from protocol.wire.messages import Done, Envelope, Failed, Finish, PromptRead, Started, TaskKey
 
 
 @dataclass
@@ -97,6 +97,19 @@ def places(actions: Sequence[Action]) -> list[tuple[int, str]]:
 
 def failures(actions: Sequence[Action]) -> dict[int, ErrorCode]:
     return {a.task_id: a.error.code for a in actions if isinstance(a, Fail)}
+
+
+def let_go(actions: Sequence[Action]) -> list[tuple[int, str]]:
+    return [(action.task_id, action.worker) for action in actions if isinstance(action, LetGo)]
+
+
+def pauses(
+    pool: Dispatcher, worker: str, task_id: int, attempt: int = 1, now: float = 0.0
+) -> list[Action]:
+    """Tell that all is read again of an answer that another worker began."""
+    pool.started(worker, started(task_id, attempt=attempt), 0.0)
+    told = PromptRead(n_read=1, is_paused=True)
+    return pool.paid(worker, TaskKey(task_id, attempt), told, now)
 
 
 def read(

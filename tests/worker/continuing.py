@@ -114,12 +114,15 @@ class Asker:
             told.add(delta)
         return told, deltas
 
-    def cut(self, message: Generate, first: Told, deltas: Sequence[Delta]) -> Told:
+    def cut(
+        self, message: Generate, first: Told, deltas: Sequence[Delta], *, pauses: bool = False
+    ) -> Told:
         """Return the answer that another worker makes of what these deltas of the first said."""
         told = Told(started=first.started)
         for delta in deltas:
             told.add(delta)
-        for delta in self.deltas(replace(message, begun=told.begun), told):
+        begun = replace(told.begun, pauses=pauses)
+        for delta in self.deltas(replace(message, begun=begun), told):
             told.add(delta)
         return told
 

@@ -7,6 +7,7 @@ the messages of a step leave in one call of `emit`.
 import logging
 import queue
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 
 from protocol.errors import ErrorCode, TaskError
@@ -42,6 +43,7 @@ from worker.engine.task import (
     Emit,
     EngineJob,
     EngineTask,
+    GoOn,
     Report,
     Stop,
     Submit,
@@ -49,6 +51,9 @@ from worker.engine.task import (
 )
 
 logger = logging.getLogger(__name__)
+
+_BLOCKED_S = 0.02
+"""Seconds between two looks at what waits while every busy slot pauses."""
 
 
 class Engine:
@@ -115,6 +120,11 @@ class Engine:
         return self._n_busy
 
     @property
+    def n_running(self) -> int:
+        """Slots for which there is something to compute."""
+        return self._n_busy - sum(slot.is_paused for slot in self.slots)
+
+    @property
     def n_waiting(self) -> int:
         """Tasks that wait here for a slot."""
         return len(self._waiting)
@@ -123,7 +133,7 @@ class Engine:
         """Describe the progress: `step` grows while the engine works."""
         return Heartbeat(
             step=self.progress.number,
-            busy=max(self.n_busy, int(self.progress.started_s > 0)),
+            busy=max(self.n_running, int(self.progress.started_s > 0)),
             waiting=self.n_waiting,
             stats=self.counters.snapshot(),
             stall_s=self.progress.stall_s,
@@ -155,14 +165,14 @@ class Engine:
             self._do_calls()
         if self._waiting:
             self._admit()
-        if not self._stopping and self.n_busy:
+        if not self._stopping and self.n_running:
             messages = self._step.run()  # which empties the outbox meanwhile
             self._outbox += messages
             for slot in self._results.finished:
                 self._release(slot)
             self._results.finished.clear()
             self.failure = self._step.failure
-        if not self.n_busy:
+        if not self.n_running:
             self._flush()
         self.progress.rest()
 
@@ -170,12 +180,15 @@ class Engine:
         if not self._has_work():
             self._step.pause()
             self._obey(self._commands.get())
+        elif self.n_busy and not self.n_running:
+            with suppress(queue.Empty):  # what waits may need a slot whose task pauses
+                self._obey(self._commands.get(timeout=_BLOCKED_S))
         while not self._commands.empty():
             self._obey(self._commands.get_nowait())
 
     def _has_work(self) -> bool:
         """Return whether a turn has anything to do without a new command."""
-        return bool(self.n_busy or self._waiting or self._calls)
+        return bool(self.n_running or self._waiting or self._calls)
 
     def _obey(self, command: Command) -> None:
         """Carry a command out; its sender is told of an exception."""
@@ -195,6 +208,8 @@ class Engine:
                 self._accept(task, *more)
             case Abort(key):
                 self._abort(key)
+            case GoOn(key):
+                self._step.go_on(key)
             case AbortAll(connection):
                 self._abort_all(connection)
             case Announce():

@@ -28,16 +28,16 @@ class SampleProcessor:
             if is_probed(slot):
                 probe(self._backend, slot, index, row)
             if not row.wants_logits:
-                self._resume(slot)
+                self.resume(slot)
                 return messages
             slot.move(SlotState.DECODE)
             return messages + self._first(slot, index)
         return self._verify(slot, index, row) if row.is_draft else self._next(slot, index)
 
-    def _resume(self, slot: Slot) -> None:
+    def resume(self, slot: Slot) -> None:
         """Continue a task that had begun once all its tokens are in the cache."""
         run = slot.active
-        if run.is_resumed and slot.n_prompt_left == 0:
+        if run.is_resumed and slot.n_prompt_left == 0 and not run.pauses:
             slot.move(SlotState.DECODE)
             run.go_on()
 
@@ -166,8 +166,9 @@ class SampleProcessor:
     @staticmethod
     def read(slot: Slot) -> Envelope:
         """Return what the prompt has cost so far, for whoever pays for it."""
-        run, cost = slot.active, slot.active.usage
-        return Envelope(run.task.key, PromptRead(n_read=cost.n_read, n_cached=cost.n_cached))
+        cost = slot.active.usage
+        told = PromptRead(n_read=cost.n_read, n_cached=cost.n_cached, is_paused=slot.is_paused)
+        return Envelope(slot.active.task.key, told)
 
     def _delta(
         self, slot: Slot, run: SlotTask, text: str, sampled: Sampled | None = None

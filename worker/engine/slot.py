@@ -70,6 +70,8 @@ class SlotTask:
     all that were computed twice included, those that were found in the cache, and new tokens."""
     n_recovered: int = 0
     """Tokens of `reading` that a task which had begun found in the cache when it continued."""
+    pauses: bool = False
+    """Nothing is computed for the task beyond `reading` before the gateway says so."""
     is_preempted: bool = False
     """The task gave its cells to others and continues when they fit again."""
     unsaid: ResponseBuffer | None = None
@@ -92,6 +94,7 @@ class SlotTask:
         if task.begun is not None and task.begun.told.tokens:
             run.pending = task.begun.told.tokens[-1]
             run.n_cached, run.n_recovered = 0, n_cached
+            run.pauses = task.begun.told.pauses
         return run
 
     def go_on(self) -> None:
@@ -246,6 +249,12 @@ class Slot:
     def n_prompt_left(self) -> int:
         """Tokens to read that are not in the cache yet."""
         return 0 if self.run is None else max(0, len(self.run.reading) - len(self.tokens))
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether all is read and the gateway has still to say that the task goes on."""
+        run = self.run
+        return run is not None and run.pauses and not self.n_prompt_left
 
     def timings(self) -> Timings:
         """Times of the current task so far, in milliseconds."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Envelope
+from protocol.wire.messages import Envelope, TaskKey
 from worker.engine.adapters import Turns
 from worker.engine.backend import Backend, BatchRow, CacheFull, DecodeFailed
 from worker.engine.cache.cache import PrefixCache
@@ -70,6 +70,14 @@ class Step:
         """Note that no step follows at once, so that idle time is not counted as overhead."""
         self._last_end = self._last_decode_end = 0.0
 
+    def go_on(self, key: TaskKey) -> None:
+        """Let an answer that pauses go on, now or when its tokens are read."""
+        for slot in self._slots:
+            run = slot.run
+            if run is not None and run.task.key == key and run.pauses:
+                run.pauses = False
+                self.results.resume(slot)
+
     def run(self) -> list[Envelope]:
         """Do one step and return its messages; an exception fails all tasks of the step."""
         self.progress.begin()
@@ -116,7 +124,7 @@ class Step:
 
     def _choose_adapters(self) -> list[Slot]:
         """Apply a set of adapters and return the slots that use it: the others wait."""
-        busy = running(self._slots)
+        busy = [slot for slot in running(self._slots) if not slot.is_paused]
         if not self._backend.adapters.loaded:
             return busy
         scales = self._adapter_turns.choose((slot.scales, slot.active.order) for slot in busy)

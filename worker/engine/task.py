@@ -91,6 +91,13 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class GoOn:
+    """Command: choose the next token of an answer that pauses (`Begun.pauses`)."""
+
+    key: TaskKey
+
+
+@dataclass(frozen=True, slots=True)
 class AbortAll:
     """Command: end every task of a connection without a message: its gateway is gone."""
 
@@ -135,7 +142,7 @@ class Stop:
     reason: str = field(default="stopped")
 
 
-Command = Submit | Abort | AbortAll | Announce | Report | EngineJob | Stop
+Command = Submit | Abort | AbortAll | GoOn | Announce | Report | EngineJob | Stop
 Emit = Callable[[Sequence[FrameItem]], None]
 """Takes the messages of a step; they leave at once."""
 

@@ -27,6 +27,15 @@ class CancelTask:
 
 
 @dataclass(frozen=True, slots=True)
+class LetGo:
+    """Tell the worker that an answer that pauses goes on."""
+
+    worker: str
+    task_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deliver:
     """Pass the terminal message to the task's stream."""
 
@@ -48,4 +57,4 @@ class Ejected:
     worker: str
 
 
-Action = Assign | CancelTask | Deliver | Ejected | Fail
+Action = Assign | CancelTask | Deliver | Ejected | Fail | LetGo

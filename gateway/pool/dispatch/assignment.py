@@ -1,6 +1,6 @@
 """Gives tasks to workers: waiting ones, and those of a worker that should not keep them. Pure."""
 
-from gateway.pool.dispatch.actions import Action, Assign, CancelTask
+from gateway.pool.dispatch.actions import Action, Assign, CancelTask, LetGo
 from gateway.pool.dispatch.task_book import TaskBook
 from gateway.pool.dispatch.workers import Worker
 from gateway.pool.recovery.outliers import OutlierDetection
@@ -35,7 +35,7 @@ class Assignment:
 
     def pump(self, model: str, now: float) -> list[Action]:
         """Assign waiting tasks of a model as long as there is a worker to take one."""
-        actions: list[Action] = []
+        actions = self.let_go(now)
         for worker in self.leaving.values():
             if worker.model == model and worker.tasks:
                 actions += self.move(worker, MoveCause.DRAINED, now)
@@ -43,6 +43,11 @@ class Assignment:
             self._book.queue.serve(found[0])
             actions.append(self._assign(*found, now))
         return actions
+
+    def let_go(self, now: float) -> list[Action]:
+        """Let suspects that have been read go on whose turn it is."""
+        tasks = self._quarantine.let_go(now)
+        return [LetGo(task.worker, task.task_id, task.attempt) for task in tasks]
 
     def move(self, worker: Worker, cause: MoveCause, now: float) -> list[Action]:
         """Let others go on with what a worker has, as far as they have free slots."""
@@ -77,7 +82,7 @@ class Assignment:
         worker.last_used = self._n_assigned
         if task.spec.takes_credit:
             self._router.assigned(task, choice)
-        self._outliers.assigned(task, choice.predicted_s)
+        self._outliers.assigned(task, 0.0 if task.is_paused else choice.predicted_s)
         self._quarantine.assigned(task)
         self._book.charges.assigned(task)
         return Assign(worker.key, task.task_id, task.attempt, task.slot)

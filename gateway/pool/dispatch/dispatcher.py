@@ -144,8 +144,9 @@ class Dispatcher:
         actions: list[Action] = []
         models = {worker.model for worker in self.outliers.due(now)}
         if self.quarantine.convict(now):
-            actions += self.book.refuse_suspects()
+            actions += self.book.refuse_suspects(now)
             models |= {task.spec.model for task in self.book.waiting() if task.is_on_trial}
+            actions += self._assignment.let_go(now)
         for task in self.queue.expired(now):
             self.book.end(task)
             actions.append(Fail(task.task_id, self.limits.too_late(task)))
@@ -226,7 +227,7 @@ class Dispatcher:
             else:
                 self.book.end(task)
                 actions.append(Fail(task.task_id, task.verdict()))
-        actions += [*self.book.refuse_suspects(), *self._assignment.pump(worker.model, now)]
+        actions += [*self.book.refuse_suspects(now), *self._assignment.pump(worker.model, now)]
         is_last = all(one.model != worker.model for one in self.workers.values())
         if is_last and worker.model in self._unloaded:
             actions += self.abandon(worker.model)
@@ -286,9 +287,15 @@ class Dispatcher:
             actions += self._assignment.pump(task.spec.model, now)
         return actions
 
-    def paid(self, key: str, lease: TaskKey, message: PromptRead) -> None:
+    def paid(self, key: str, lease: TaskKey, message: PromptRead, now: float) -> list[Action]:
         """Note what a worker says that a prompt has cost so far, whoever still waits for it."""
         self.accounted(key, lease, Usage(n_read=message.n_read, n_cached=message.n_cached))
+        task = self.book.find(key, lease)
+        if task is None or not (message.is_paused and task.is_paused):
+            return []
+        task.is_ready = True
+        self.router.read(task, now)
+        return self._assignment.let_go(now)
 
     def accounted(self, key: str, lease: TaskKey, usage: Usage) -> None:
         """Note what an attempt that a worker has not ended has cost so far."""

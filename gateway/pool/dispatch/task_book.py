@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gateway.pool.dispatch.actions import Fail
+from gateway.pool.dispatch.actions import Action, CancelTask, Fail
 from gateway.pool.recovery.quarantine import refusal
 from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.task import MoveCause, Task, TaskState
@@ -74,13 +74,20 @@ class TaskBook:
         self.end(task)
         return Fail(task.task_id, error)
 
-    def refuse_suspects(self) -> list[Fail]:
-        """End the waiting tasks whose request is in quarantine."""
-        return [
-            self.turn_away(task, refusal(task.suspect))
-            for task in self.waiting()
-            if task.suspect is not None and task.suspect.refused_until
-        ]
+    def refuse_suspects(self, now: float) -> list[Action]:
+        """End the tasks whose request is in quarantine, unless they run already."""
+        actions: list[Action] = []
+        for task in list(self.tasks.values()):
+            if task.suspect is None or not task.suspect.refused_until:
+                continue
+            error = refusal(task.suspect)
+            if task.state is TaskState.WAITING:
+                actions.append(self.turn_away(task, error))
+            elif task.is_paused and task.state is not TaskState.CANCELLED:
+                task.cancel(now)
+                actions.append(CancelTask(task.worker, task.task_id, task.attempt))
+                actions.append(Fail(task.task_id, error))
+        return actions
 
     def end(self, task: Task) -> None:
         """Forget a task that no worker and no queue has any more."""

@@ -100,7 +100,7 @@ class Answer:
             self._broken_at = self.last_at
             self.last_at = 0.0
 
-    def begun(self) -> Begun | None:
+    def begun(self, *, pauses: bool = False) -> Begun | None:
         """Return what the next worker needs to go on; None if it begins anew."""
         if not self.has_begun:
             return None
@@ -115,4 +115,5 @@ class Answer:
             predicted_ms=self.predicted_s * 1e3,
             echoed=self.is_echoed,
             sampler_state=self.sampler_state,
+            pauses=pauses,
         )

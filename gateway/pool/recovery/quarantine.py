@@ -4,9 +4,12 @@ When a worker dies, each task that it had is a suspect. Nothing tells the one th
 those that only were there, and often none did: somebody killed the process. So a suspect is tried:
 
 - It goes on at another worker, but not beside another suspect, until it has gone beyond the place
-  where its worker died. Then it is cleared. That takes as long as reading its prompt and a step or
-  two, so eight suspects have gone on after a moment.
-- If that worker dies meanwhile, at most one suspect was there, and it has two deaths.
+  where its worker died. Then it is cleared.
+- What a worker had computed before kills none: a suspect with an answer is read at once beside
+  others, and pauses there until it is its turn. The turn takes a few steps, so eight suspects have
+  gone on a moment after they were read. One without an answer has its turn before it is read.
+- If that worker dies meanwhile, at most one suspect had its turn, and it has two deaths. It is
+  nothing against those that paused.
 - Two workers that are killed from outside one after the other look the same, so it is held for ten
   seconds. A worker that dies without it, then or in the last minute, shows that something else
   kills workers: the suspect is let go, and held again only after two more deaths for each of
@@ -43,7 +46,7 @@ _MAX_SUSPECTS = 1024
 _N_DELTAS = 3
 """Deltas that clear a suspect: those of the last step or two are lost with a worker."""
 _PLACE_S = 3.0
-"""After so long another suspect may go to the same worker: some prompts take minutes to read."""
+"""Seconds of a turn, after which another suspect has one too: some prompts take minutes to read."""
 
 
 class Quarantine:
@@ -80,11 +83,8 @@ class Quarantine:
 
     def died(self, had: Mapping[int, "Task"], tasks: Mapping[int, "Task"], now: float) -> None:
         """Note the death of a worker that had some of all tasks."""
-        for task_id, task in tasks.items():
-            if task_id not in had:
-                task.n_losses = 0
-        aboard = had.values()
-        on_trial = {task.suspect for task in aboard if task.is_on_trial}
+        on_trial = {task.suspect for task in had.values() if task.is_on_trial}
+        aboard = [task for task in had.values() if not task.is_paused]
         for task in aboard:
             self._accuse(task, now)
         suspects = {one.suspect for one in aboard if one.suspect is not None}
@@ -92,17 +92,23 @@ class Quarantine:
         for suspect in suspects:
             suspect.n_deaths += 1
             suspect.seen_at = now
-        if len(on_trial) == 1:
-            (tried,) = on_trial
-            assert tried is not None
-            self._judge(tried, now)
-        for task in aboard:
-            if task.n_losses >= _MAX_LOSSES and task.suspect is not None:
-                task.suspect.n_deaths = task.n_losses
-                self._refuse(task.suspect, now)
+        tried = [suspect for suspect in suspects if suspect in on_trial]
+        if len(tried) == 1:
+            self._judge(tried[0], now)
+        self._count_losses(had, tasks, now)
         for other in self._suspects.values():
             if other not in suspects:
                 other.held_until = 0.0
+
+    def _count_losses(
+        self, had: Mapping[int, "Task"], tasks: Mapping[int, "Task"], now: float
+    ) -> None:
+        """Refuse what every worker had that died lately, whether or not it was its turn."""
+        for task_id, task in tasks.items():
+            task.n_losses = task.n_losses + 1 if task_id in had else 0
+            if task.n_losses >= _MAX_LOSSES and task.suspect is not None:
+                task.suspect.n_deaths = task.n_losses
+                self._refuse(task.suspect, now)
 
     def assigned(self, task: "Task") -> None:
         """Note a task that goes to a worker."""
@@ -113,21 +119,46 @@ class Quarantine:
         """Return the workers to which a suspect may not go now; None means all."""
         suspect = task.suspect
         assert suspect is not None
-        is_early = 0 <= now - suspect.seen_at < self._settle_s and suspect.n_deaths > 0
-        if suspect.held_until or suspect.refused_until or is_early:
+        if suspect.held_until or suspect.refused_until:
             return None
-        found: set[str] = set()
-        for other in self._tried.values():
-            rival = other.suspect
-            if not other.is_aboard or rival is None or rival is suspect or not rival.n_deaths:
-                continue
-            is_alone = max(suspect.n_deaths, rival.n_deaths) > 1
-            if is_alone or now - other.assigned_at < _PLACE_S:
-                found.add(other.worker)
+        if task.is_proven:
+            return set()
+        if self._is_early(suspect, now):
+            return None
+        return {one.worker for one in self._tried.values() if _bars(one, task, now)}
+
+    def let_go(self, now: float) -> list["Task"]:
+        """Return the tasks that pause and whose turn it is now; streams come before other ones."""
+        paused = [one for one in self._tried.values() if one.is_paused and one.is_aboard]
+        if not paused:
+            return []
+        trials = [one for one in self._tried.values() if not one.is_paused]
+        found: list[Task] = []
+        for task in sorted(paused, key=lambda one: (one.spec.is_whole, one.assigned_at)):
+            rivals = [one for one in trials if one.worker == task.worker]
+            if self._has_turn(task, rivals, now):
+                task.let_go(now)
+                trials.append(task)
+                found.append(task)
         return found
+
+    def _has_turn(self, task: "Task", rivals: list["Task"], now: float) -> bool:
+        """Tell whether a task that pauses goes on now beside others at its worker."""
+        suspect = task.suspect
+        if suspect is None or not task.is_ready or task.cancelled_at:
+            return False
+        if not suspect.n_deaths:
+            return True
+        if suspect.held_until or suspect.refused_until:
+            return False
+        return not self._is_early(suspect, now) and not any(_bars(one, task, now) for one in rivals)
+
+    def _is_early(self, suspect: Suspect, now: float) -> bool:
+        return suspect.n_deaths > 0 and 0 <= now - suspect.seen_at < self._settle_s
 
     def progressed(self, task: "Task") -> bool:
         """Note a delta of a task; true if nothing is held against it any more."""
+        task.is_paused = False  # if a worker does not wait
         if not task.is_on_trial:
             return True
         if task.n_deltas < _N_DELTAS or len(task.answer.tokens) <= task.n_proven:
@@ -149,7 +180,7 @@ class Quarantine:
         for suspect in list(self._suspects.values()):
             if suspect.held_until and suspect.held_until <= now:
                 self._refuse(suspect, now)
-        return bool(self._suspects)
+        return bool(self._suspects or self._tried)
 
     def views(self, now: float) -> tuple[QuarantineView, ...]:
         """List what is refused."""
@@ -178,7 +209,6 @@ class Quarantine:
 
     def _accuse(self, task: "Task", now: float) -> None:
         """Hold a death against a task."""
-        task.n_losses += 1
         task.n_proven = len(task.answer.tokens)
         if task.suspect is not None:
             key = task.suspect.fingerprint
@@ -215,6 +245,16 @@ class Quarantine:
     def _forget(self, suspect: Suspect) -> None:
         suspect.n_deaths, suspect.held_until, suspect.refused_until = 0, 0.0, 0.0
         self._suspects.pop(suspect.fingerprint, None)
+
+
+def _bars(other: "Task", task: "Task", now: float) -> bool:
+    """Tell whether a suspect at a worker keeps another one from having its turn there."""
+    suspect, rival = task.suspect, other.suspect
+    assert suspect is not None
+    if not other.is_aboard or rival is None or rival is suspect or not rival.n_deaths:
+        return False
+    is_alone = max(suspect.n_deaths, rival.n_deaths) > 1
+    return is_alone or now - other.risk_since < _PLACE_S
 
 
 def refusal(suspect: Suspect) -> TaskError:

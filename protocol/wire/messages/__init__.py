@@ -57,6 +57,7 @@ from protocol.wire.messages.requests import (
     Generate,
     Infill,
     Inspect,
+    Proceed,
     Tokenize,
 )
 
@@ -87,6 +88,7 @@ __all__ = [
     "Message",
     "Opened",
     "Ping",
+    "Proceed",
     "Progress",
     "PromptRead",
     "Ready",

@@ -57,6 +57,8 @@ class PromptRead(TaskMessage):
     n_read: int
     """As in `Usage`."""
     n_cached: int = 0
+    is_paused: bool = False
+    """All is read that `Begun.pauses` allows: the task waits for `Proceed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,5 +92,10 @@ class Inspect(TaskMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proceed(TaskMessage):
+    """Go on with an answer that pauses (`Begun.pauses`); comes after its `Started`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel(TaskMessage):
     """End the task within one step; it still ends with its one terminal message."""

@@ -13,7 +13,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import InvalidRequest
-from protocol.wire.messages import Chat, Envelope, FrameItem, Generate, Terminal
+from protocol.wire.messages import Chat, Envelope, FrameItem, Generate, PromptRead, Terminal
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
 from tests.cores import threads
@@ -24,7 +24,7 @@ from tests.worker.served import Answer, Served, is_plausible
 from worker.engine.backend import BatchRow, Sampler
 from worker.engine.scheduling.policy import DefaultPolicy
 from worker.engine.slot import Slot
-from worker.engine.task import EngineTask, Submit
+from worker.engine.task import EngineTask, GoOn, Submit
 from worker.llama.backend import LlamaBackend
 from worker.prompt.prompt import PromptReader
 
@@ -100,6 +100,9 @@ def asker(served: Served) -> Asker:
         while not any(isinstance(payload_of(one), Terminal) for one in found):
             items = served._emitted.get(timeout=60)
             found += [one for one in items if isinstance(one, Envelope) and one.task == task.key]
+            last = payload_of(found[-1]) if found else None
+            if isinstance(last, PromptRead) and last.is_paused:
+                served.engine.submit(GoOn(task.key))
         return found
 
     return Asker(PromptReader(served.backend, cuts_long=False), run)
@@ -118,7 +121,7 @@ def require_same(served: Served, message: Generate, places: Sequence[int] = (1, 
     for n in (*places, len(deltas) - 2):
         if n > len(deltas):
             continue
-        again = ask.cut(message, whole, deltas[:n])
+        again = ask.cut(message, whole, deltas[:n], pauses=n == places[-1])
         assert again.answer == whole.answer, n
         assert [one.id for one in again.probs] == [one.id for one in whole.probs]
         assert again.sampler_state == whole.sampler_state or "mirostat" in str(message.params)

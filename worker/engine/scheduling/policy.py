@@ -53,7 +53,8 @@ class DefaultPolicy:
     ) -> list[BatchRow]:
         """Return pieces of prompts for a step in which `decoding` compute too."""
         n_streams = sum(slot.active.unsaid is None for slot in decoding)
-        n_waiting = len(slots) - len(decoding)
+        # Who pauses after reading waits for streams to go on, one after the other.
+        n_waiting = sum(not (one.active.pauses or one in decoding) for one in slots)
         n = budget.tokens(len(decoding), is_short=n_streams >= n_waiting)
         wanted = self._wanted(reading_order(slots, budget.token_s), len(decoding))
         rows: list[BatchRow] = []

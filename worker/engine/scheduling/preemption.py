@@ -31,7 +31,8 @@ class Preemption:
     def make_room(self, rows: list[BatchRow], messages: list[Envelope]) -> list[BatchRow]:
         """Free cells and return the rows to try next.
 
-        First an idle sequence goes, then guesses, then halves of prompts, then the newest task.
+        First an idle sequence goes, then guesses, then halves of prompts, then the newest task, or
+        one that pauses: it may wait for those that run.
         """
         if self._cache.evict():
             return rows
@@ -40,7 +41,7 @@ class Preemption:
         if any(len(row.tokens) > LEAST_CHUNK for row in rows):
             return [self._halved(row) for row in rows]
         busy = running(self._slots)
-        newest = max(busy, key=lambda slot: slot.active.order)
+        newest = max(busy, key=lambda slot: (slot.is_paused, slot.active.order))
         if len(busy) > 1 and self._can_resume:
             self._preempt(newest)
         else:
@@ -55,7 +56,7 @@ class Preemption:
             return
         slot = min(preempted, key=lambda one: one.active.order)
         n_free = self._cache.counters.n_kv - self._cache.n_cells + self._cache.n_evictable
-        if n_free >= len(slot.active.reading) + LEAST_CHUNK or not running(self._slots):
+        if n_free >= len(slot.active.reading) + LEAST_CHUNK or _all_pause(self._slots):
             slot.active.is_preempted, slot.active.is_undecided = False, True
             slot.active.n_recovered = 0
             self._cache.promise(slot)
@@ -77,3 +78,8 @@ class Preemption:
 def running(slots: Sequence[Slot]) -> list[Slot]:
     """Return the slots whose tasks take part in steps."""
     return [slot for slot in slots if (run := slot.run) is not None and not run.is_preempted]
+
+
+def _all_pause(slots: Sequence[Slot]) -> bool:
+    """Return whether no task would compute anything in a step."""
+    return all(slot.is_paused for slot in running(slots))

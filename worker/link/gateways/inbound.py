@@ -132,6 +132,8 @@ class Inbound:
         match payload:
             case m.Cancel():
                 self._link.say(self._tasks.cancel(key))
+            case m.Proceed():
+                self._tasks.go_on(key)
             case m.Malformed(reason=reason):
                 error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
                 self._link.say([failed(key, error)])

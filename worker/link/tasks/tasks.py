@@ -16,7 +16,7 @@ from protocol.wire.messages import Envelope, FrameItem, TaskKey
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.embedding.inputs import MediaInput
 from worker.engine.engine import Engine
-from worker.engine.task import Abort, AbortAll, EngineTask, Report, Submit, failed
+from worker.engine.task import Abort, AbortAll, EngineTask, GoOn, Report, Submit, failed
 from worker.link.tasks.jobs import Outcome, job_of, shares_prompt
 from worker.link.tasks.pending import PendingTasks, cancelled
 from worker.link.tasks.preparation import Overrun, Preparation, PreparationJob
@@ -150,6 +150,11 @@ class Tasks:
             return []
         self._unprepare(key)
         return [cancelled(key)]
+
+    def go_on(self, key: TaskKey) -> None:
+        """Let an answer that pauses go on; it has been told to have started."""
+        if self._engine is not None and key in self.running:
+            self._engine.submit(GoOn(key))
 
     def clear(self, connection: int) -> None:
         """Forget what came over a connection: the gateway that wanted it is gone."""

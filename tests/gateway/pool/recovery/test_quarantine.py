@@ -6,16 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.pool.dispatch.actions import Action
+from gateway.pool.dispatch.actions import Action, CancelTask
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.recovery.quarantine import DOUBT_S, REFUSED_S
 from gateway.pool.recovery.suspect import Fingerprint
 from gateway.pool.task import Task, TaskSpec
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Generate, TaskKey
+from protocol.wire.messages import Generate, PromptRead, TaskKey
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Rerank
-from tests.gateway.dispatching import card, dispatcher, done, failures, places, read, started, task
+from tests.gateway.dispatching import (
+    card,
+    dispatcher,
+    done,
+    failures,
+    let_go,
+    pauses,
+    places,
+    read,
+    started,
+    task,
+)
 
 
 def named(task_id: int, prompt: str, **params: object) -> TaskSpec:
@@ -87,13 +98,95 @@ def test_eight_streams_on_a_killed_worker_are_tried_one_by_one_and_cleared() -> 
         pool.submit(named(i, f"prompt {i}"), 0.0)
         read(pool, "a", i)
     restart(pool, "b", 0.5)
-    assert places(pool.worker_lost("a", 1.0)) == [(0, "b")]
-    for i in range(7):
+    assert places(pool.worker_lost("a", 1.0)) == [(i, "b") for i in range(8)]
+    assert let_go(pauses(pool, "b", 3)) == [(3, "b")]
+    for i in (0, 1, 2, 4, 5, 6, 7):
+        assert pauses(pool, "b", i) == []
+    for i, following in zip((3, 0, 1, 2, 4, 5, 6), (0, 1, 2, 4, 5, 6, 7), strict=True):
         assert read(pool, "b", i, attempt=1, n_deltas=2) == []
-        assert places(read(pool, "b", i, attempt=1, n_deltas=1)) == [(i + 1, "b")]
+        assert let_go(read(pool, "b", i, attempt=1, n_deltas=1)) == [(following, "b")]
     read(pool, "b", 7, attempt=1)
     assert not any(one.is_on_trial for one in pool.tasks.values())
     assert repr(pool.quarantine) == "<Quarantine suspects=0>"
+
+
+def test_a_suspect_without_an_answer_is_read_when_those_with_one_have_gone_on() -> None:
+    pool = dispatcher("a", n_slots=8, settle_s=0.1)
+    for i in range(3):
+        pool.submit(named(i, f"prompt {i}"), 0.0)
+    read(pool, "a", 2)
+    restart(pool, "b", 0.5)
+    assert places(pool.worker_lost("a", 1.0)) == [(2, "b")]
+    assert let_go(pauses(pool, "b", 2, now=1.05)) == []  # other workers may die at the same stroke
+    assert places(actions := pool.expire(1.2)) == []
+    assert let_go(actions) == [(2, "b")]
+    assert places(read(pool, "b", 2, attempt=1)) == [(0, "b")]
+    assert places(read(pool, "b", 0, attempt=1)) == [(1, "b")]
+
+
+def test_what_pauses_is_not_accused_of_the_death_of_its_worker() -> None:
+    pool = dispatcher("a", n_slots=8)
+    for i in range(8):
+        pool.submit(named(i, f"prompt {i}"), 0.0)
+        read(pool, "a", i)
+    restart(pool, "b", 0.5)
+    pool.worker_lost("a", 1.0)
+    for i in range(6):
+        pauses(pool, "b", i)
+    restart(pool, "c", 1.5)
+    assert len(places(pool.worker_lost("b", 2.0))) == 7
+    suspects = [one.suspect for one in pool.tasks.values()]
+    assert [one.n_deaths for one in suspects if one is not None] == [2, *[1] * 7]
+    for i in range(1, 8):
+        pauses(pool, "c", i, attempt=2)
+        read(pool, "c", i, attempt=2)
+    assert failures(pool.expire(2.0 + DOUBT_S)) == {0: ErrorCode.QUARANTINED}
+
+
+def test_after_two_deaths_a_request_has_a_turn_of_its_own_however_long() -> None:
+    pool = dispatcher("a", "b", "c", n_slots=2)
+    for i in range(2):
+        pool.submit(named(i, f"prompt {i}"), 0.0)
+    where = [pool.tasks[i].worker for i in range(2)]
+    assert where == ["a", "b"]
+    read(pool, "a", 0)
+    read(pool, "b", 1)
+    pool.worker_lost("a", 1.0)
+    pool.worker_lost("b", 1.0)
+    pool.tasks[0].suspect.n_deaths = 2  # type: ignore[union-attr]  # it has one
+    assert let_go(pauses(pool, "c", 0)) == [(0, "c")]
+    pauses(pool, "c", 1, attempt=pool.tasks[1].attempt)
+    assert let_go(pool.expire(100.0)) == []
+    assert let_go(read(pool, "c", 0, attempt=1)) == [(1, "c")]
+
+
+def test_what_pauses_goes_on_when_an_operator_has_let_its_request_in() -> None:
+    pool = dispatcher("a", n_slots=2, settle_s=0.1)
+    pool.submit(named(0, "prompt"), 0.0)
+    read(pool, "a", 0)
+    restart(pool, "b", 0.5)
+    pool.worker_lost("a", 1.0)
+    suspect = pool.tasks[0].suspect
+    assert suspect is not None
+    suspect.refused_until = 50.0  # another task with this request killed another worker
+    pauses(pool, "b", 0)
+    assert pool.quarantine.release() == 1
+    assert let_go(pool.expire(2.0)) == [(0, "b")]
+
+
+def test_what_pauses_ends_when_its_request_is_refused() -> None:
+    pool = dispatcher("a", n_slots=2)
+    pool.submit(named(0, "prompt"), 0.0)
+    read(pool, "a", 0)
+    restart(pool, "b", 0.5)
+    pool.worker_lost("a", 1.0)
+    suspect = pool.tasks[0].suspect
+    assert suspect is not None
+    suspect.held_until = 5.0
+    assert let_go(pauses(pool, "b", 0)) == []
+    actions = pool.expire(6.0)
+    assert failures(actions) == {0: ErrorCode.QUARANTINED}
+    assert CancelTask("b", 0, 1) in actions
 
 
 def test_a_prompt_that_takes_long_to_read_does_not_keep_other_suspects_waiting() -> None:
@@ -203,22 +296,26 @@ class Killing:
         """Kill at random moments until so many workers were killed."""
         next_kill = 1.0
         while n_kills and self.now < 400:
-            self.now += 0.02
-            while len(self.pool.tasks) < 12:
-                self.pool.submit(named(self.n_ids, f"prompt {self.n_ids}"), self.now)
-                self.n_ids += 1
-            for worker in list(self.pool.workers.values()):
-                self.step(list(worker.tasks.values()))
-            self.note(self.pool.expire(self.now))
+            self.turn()
             if self.now > next_kill and len(self.pool.workers) == 2:
                 self.kill(self.random.choice(list(self.pool.workers)))
                 n_kills -= 1
                 next_kill = self.now + self.random.expovariate(1.0)
-            for name in "ab":
-                alive = any(worker.key[0] == name for worker in self.pool.workers.values())
-                if not alive and self.random.random() < 0.05:
-                    self.n_deaths += 1
-                    restart(self.pool, f"{name}:{self.n_deaths}", self.now)
+
+    def turn(self) -> None:
+        """Let time pass: requests come, each worker does a step, dead ones come back."""
+        self.now += 0.02
+        while len(self.pool.tasks) < 12:
+            self.pool.submit(named(self.n_ids, f"prompt {self.n_ids}"), self.now)
+            self.n_ids += 1
+        for worker in list(self.pool.workers.values()):
+            self.step(list(worker.tasks.values()))
+        self.note(self.pool.expire(self.now))
+        for name in "ab":
+            alive = any(worker.key[0] == name for worker in self.pool.workers.values())
+            if not alive and self.random.random() < 0.05:
+                self.n_deaths += 1
+                restart(self.pool, f"{name}:{self.n_deaths}", self.now)
 
     def step(self, tasks: list[Task]) -> None:
         for one in tasks:
@@ -229,6 +326,10 @@ class Killing:
                 continue
             key = TaskKey(*attempt)
             self.pool.started(one.worker, started(*attempt[:1], attempt=attempt[1]), self.now)
+            if one.is_paused:
+                told = PromptRead(n_read=1, is_paused=True)
+                self.note(self.pool.paid(one.worker, key, told, self.now))
+                continue
             one.answer.tokens.append(1)
             if not one.is_read:
                 self.pool.prompt_read(one.worker, key, self.now)
@@ -250,3 +351,34 @@ def test_fifty_kills_in_a_row_under_load_refuse_no_request(seed: int) -> None:
     killing.run(50)
     assert killing.refused == {}
     assert killing.now < 400
+
+
+class Poisoned(Killing):
+    """As above, without a killer: one of the first requests kills its worker at some token."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.poison = self.random.randrange(12)
+        self.place = self.random.randrange(40)
+        self.killed: list[str] = []
+
+    def step(self, tasks: list[Task]) -> None:
+        for one in tasks:
+            left = self.reading.get((one.task_id, one.attempt), 1)
+            writes = left <= 0 and not one.is_paused
+            if one.task_id == self.poison and writes and len(one.answer.tokens) >= self.place:
+                self.killed.append(one.worker)
+                for other in tasks:  # the last steps are lost with the worker
+                    del other.answer.tokens[-self.random.randrange(1, 3) :]
+                self.kill(one.worker)
+                return
+        super().step(tasks)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_kills_at_any_token_kills_two_workers_and_nobody_else_is_refused(seed: int) -> None:
+    poisoned = Poisoned(seed)
+    while poisoned.now < 25:
+        poisoned.turn()
+    assert poisoned.refused == {poisoned.poison: ErrorCode.QUARANTINED}
+    assert len(poisoned.killed) == 2

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.wire import messages as m
+from protocol.wire.begun import Begun
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Render, SetSystemPrompt, SystemPromptSet
 from tests.envelopes import of_task
-from tests.worker.link.pair import Pair
+from tests.worker.link.pair import Pair, generate
 from worker.link.tasks import jobs
 from worker.output.chat_parser.parser import ChatParser
 from worker.prompt.prompt import PromptReader
@@ -227,3 +229,17 @@ def test_a_parser_that_fails_ends_its_own_task(
         assert time.monotonic() < deadline
         pair.link.turn()
     assert len(ends(pair, 2)) == 1
+
+
+def test_an_answer_that_pauses_goes_on_when_the_gateway_says_so(pair: Pair) -> None:
+    pair.gateway.send(generate(1, "abc"))
+    pair.until(m.Done)
+    begun = Begun(tokens=tuple(t for one in pair.gateway.of(m.Delta) for t in one.tokens)[:2])
+    first = generate(2, "abc")
+    assert isinstance(first.payload, m.Generate)
+    again = replace(first.payload, begun=replace(begun, pauses=True))
+    pair.gateway.send(m.Envelope(m.TaskKey(2), again))
+    pair.turn_until(lambda: pair.gateway.of(m.PromptRead)[-1].is_paused)
+    pair.gateway.send(m.Envelope(m.TaskKey(9), m.Proceed()))  # of no task
+    pair.gateway.send(m.Envelope(m.TaskKey(2), m.Proceed()))
+    assert pair.until(m.Done, 2)[1].n_predicted == 4

@@ -1,0 +1,116 @@
+"""Answers that another worker began and that pause: read at once, gone on with when told to."""
+
+from dataclasses import replace
+from typing import Any
+
+from protocol.wire.messages import Delta, Done, Failed, Finish, PromptRead, Started, TaskKey
+from tests.worker.engine.test_begun import Cut, tokens_of
+from tests.worker.engines import Rig
+from worker.engine.begun import go_on
+from worker.engine.task import Abort, AbortAll, EngineJob, GoOn, Report, Submit
+
+
+class Paused:
+    """A rig that goes on with an answer of another one, and waits before the next token."""
+
+    def __init__(self, prompt: str = "abc", n: int = 3, **options: Any) -> None:
+        self.whole = Cut(Rig(**options), prompt)
+        self.rig = Rig(**options)
+        self.key = TaskKey(77, 1)
+        self.begun = replace(self.whole.begun(n), pauses=True)
+        self.task = go_on(
+            replace(self.whole.task, key=self.key), self.begun, self.rig.backend.vocabulary
+        )
+        self.rig.engine.submit(Submit(self.task))
+        self.read()
+
+    def read(self) -> None:
+        """Turn until there is nothing to compute."""
+        self.rig.turn()
+        while self.rig.engine.n_running:
+            self.rig.turn()
+
+    @property
+    def rest(self) -> list[int]:
+        """Tokens after those that were begun."""
+        return tokens_of([one for one in self.rig.of(77) if isinstance(one, Delta)])
+
+
+def test_it_is_read_and_then_waits_until_it_is_told_to_go_on() -> None:
+    one = Paused()
+    said = one.rig.of(77)
+    assert [type(message) for message in said] == [Started, PromptRead]
+    started, told = said
+    assert isinstance(started, Started)
+    assert isinstance(told, PromptRead)
+    assert started.n_reread + started.n_cached == told.n_read + told.n_cached
+    one.rig.engine.submit(GoOn(one.key))
+    one.rig.finish()
+    assert list(one.begun.tokens) + one.rest == one.whole.tokens
+    assert one.rig.done(77).n_predicted == one.whole.done.n_predicted
+
+
+def test_one_that_is_told_while_it_reads_does_not_stop() -> None:
+    one = Paused(prompt="x" * 100, n_batch=16, n=2)
+    rig = Rig(n_batch=16)
+    rig.engine.submit(Submit(one.task))
+    rig.turn()
+    rig.engine.submit(GoOn(one.key))
+    rig.finish()
+    assert rig.done(77).n_predicted == one.whole.done.n_predicted
+
+
+def test_what_pauses_is_no_work_that_a_watchdog_waits_for() -> None:
+    one = Paused()
+    engine = one.rig.engine
+    assert (engine.n_busy, engine.n_running, engine.heartbeat().busy) == (1, 0, 0)
+    step = engine.heartbeat().step
+    engine.submit(Report(TaskKey(9)))
+    one.rig.turn()
+    assert engine.slots[0].tokens == one.task.reading
+    assert engine.heartbeat().step > step
+
+
+def test_others_run_beside_it() -> None:
+    one = Paused()
+    other = one.rig.submit("other")
+    one.read()
+    assert one.rig.done(other).finish is Finish.LIMIT
+    assert not one.rest
+
+
+def test_what_waits_for_its_slot_does_not_keep_the_engine_busy() -> None:
+    one = Paused(n_slots=1)
+    waiting = one.rig.submit("waits")
+    one.rig.engine.submit(EngineJob(TaskKey(8), lambda: Done(finish=Finish.NONE), slot=0))
+    for _ in range(3):
+        one.rig.turn()
+    assert one.rig.engine.n_waiting == 1
+    one.rig.engine.submit(GoOn(one.key))
+    one.rig.finish()
+    assert one.rig.done(waiting).n_predicted == 8
+    assert one.rig.terminals(8) == 1
+
+
+def test_it_is_cancelled_like_any_other() -> None:
+    one = Paused()
+    one.rig.engine.submit(GoOn(TaskKey(77, 0)))  # of another attempt
+    one.rig.engine.submit(Abort(one.key))
+    one.rig.turn()
+    assert (one.rest, one.rig.done(77).finish) == ([], Finish.CANCELLED)
+    aborted = Paused()
+    aborted.rig.engine.submit(AbortAll(0))
+    aborted.rig.turn()
+    assert aborted.rig.engine.n_busy == 0
+
+
+def test_one_that_runs_takes_the_cells_of_one_that_pauses() -> None:
+    one = Paused(prompt="a" * 100, n_ctx=512, n_cells=512, n_branches=0)
+    runs = one.rig.submit("[[eos 450]]", n_predict=-1)
+    one.read()
+    assert one.rig.done(runs).finish is Finish.EOS
+    assert one.rig.engine.counters.n_preempted == 1
+    one.rig.engine.submit(GoOn(one.key))
+    one.rig.finish()
+    assert not isinstance(one.rig.of(77)[-1], Failed)
+    assert list(one.begun.tokens) + one.rest == one.whole.tokens
