@@ -24,7 +24,7 @@ from worker.llama.embedding.context import open_embedder
 from worker.llama.hardware.devices import in_words
 from worker.llama.hardware.threads import prioritize
 from worker.llama.media import NO_MEDIA, MediaReader
-from worker.llama.model import Progress, load
+from worker.llama.model import Progress, load, trained_context
 from worker.llama.sampling.chain import SamplerModel
 from worker.llama.sampling.device_sampling import open_device_sampling
 from worker.llama.sampling.grammar import Grammars
@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _NO_CELLS, _INVALID = 1, -1
 _WARMUP_TOKENS = 32
+_LONGEST_TEMPLATE = 1024 * 1024
 
 
 class LlamaBackend:
@@ -265,7 +266,7 @@ class LlamaBackend:
             n_prefetch=config.n_prefetch,
             n_ctx=self._loaded.n_ctx_slot,
             n_ctx_total=int(lib.llama_n_ctx(self._context)),
-            n_ctx_train=int(lib.llama_model_n_ctx_train(model)),
+            n_ctx_train=trained_context(model),
             n_vocab=vocab.n_tokens,
             longest_piece=max(map(len, self.vocabulary.special_pieces)),
             vocab_type=int(lib.llama_vocab_type(vocab.handle)),
@@ -298,7 +299,7 @@ class LlamaBackend:
 def _of_chats(config: WorkerConfig, model: Any) -> dict[str, Any]:
     """Return the fields of the model's card about chats."""
     return {
-        "chat_template": config.chat_template or _template(model),
+        "chat_template": _chat_template(config, model),
         "reasoning_format": config.reasoning_format,
         "template_kwargs": config.chat_variables,
         "jinja": config.jinja,
@@ -309,6 +310,15 @@ def _of_chats(config: WorkerConfig, model: Any) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if value else ""
+
+
+def _chat_template(config: WorkerConfig, model: Any) -> str:
+    """Return the template; raises `ConfigError` for one that no gateway would take."""
+    found = config.chat_template or _template(model)
+    if len(found) > _LONGEST_TEMPLATE:
+        have = f"{len(found)} characters, and at most {_LONGEST_TEMPLATE} are possible"
+        raise ConfigError(f"the chat template of {config.model} has {have}: --chat-template")
+    return found
 
 
 def _template(model: Any) -> str:

@@ -175,7 +175,9 @@ def _uses_gpu(config: WorkerConfig) -> bool:
 
 def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
     """Make the largest context that fits, and return the context of a slot with it."""
-    n_ctx_train = int(lib.llama_model_n_ctx_train(model))
+    n_ctx_train = trained_context(model)
+    if not config.n_ctx and not n_ctx_train:
+        raise ConfigError(f"{config.model} says no length of its context: name one, -c or n_ctx")
     fault = ""
     for one in (config, *smaller_contexts(config, n_ctx_train)):
         if fault:
@@ -224,6 +226,11 @@ def count_sequences(model: Any, config: WorkerConfig) -> int:
     if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
         return config.n_slots
     return n_sequences(config.n_slots, config.cache_branches)
+
+
+def trained_context(model: Any) -> int:
+    """Return the context that a file says; 0 if it says none, or more than llama.cpp can count."""
+    return max(0, int(lib.llama_model_n_ctx_train(model)))
 
 
 def slot_context(config: WorkerConfig, n_ctx_train: int) -> int:

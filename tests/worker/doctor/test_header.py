@@ -67,6 +67,8 @@ def test_a_header_is_read(tmp_path: Path) -> None:
         (gguf(text("k") + struct.pack("<I", 77)), "broken"),
         (gguf(text("k") + struct.pack("<IIQ", 9, 8, 2**62)), "broken"),
         (gguf(struct.pack("<Q", 2**62)), "broken"),
+        (gguf(text("k") + struct.pack("<IIQ", 9, 4, 2**63), numbers("x", 1)), "broken"),
+        (gguf(text("k") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 9000), "broken"),
     ],
 )
 def test_broken_files_are_named_and_nothing_hangs(tmp_path: Path, data: bytes, fault: str) -> None:
@@ -93,6 +95,11 @@ def test_the_cache_is_estimated_from_the_heads(tmp_path: Path) -> None:
     assert cache_bytes(found, WorkerConfig()) == 100 * 2 * 2 * (16 * 2 + 16 * 2)
     small = WorkerConfig(n_ctx=10, cache_type_k="q8_0", cache_type_v="f32")
     assert cache_bytes(found, small) == 10 * 4 * (17 + 64)
+
+
+def test_figures_that_are_no_numbers_give_no_estimate(tmp_path: Path) -> None:
+    words = text("llama.block_count") + struct.pack("<I", 8) + text("many")
+    assert cache_bytes(header(tmp_path, gguf(*SMALL, words)), WorkerConfig()) == 0
 
 
 def test_layers_may_have_heads_of_their_own(tmp_path: Path) -> None:

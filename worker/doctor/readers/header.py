@@ -88,7 +88,7 @@ def read_header(path: Path) -> Header:
                 if version not in _BIG_VERSIONS:
                     return Header(fault=f"its version is {version}", values={})
                 values = {reader.text(): reader.value(reader.take("I")) for _ in range(n_values)}
-            except (ValueError, KeyError, struct.error):
+            except (ValueError, KeyError, struct.error, OverflowError, RecursionError):
                 return Header(fault="it is cut short or broken", values={})
     sizes, lacking = parts(path)
     fault = f"its part {lacking} is missing" if lacking else ""
@@ -110,6 +110,13 @@ def judge_model(path: str, header: Header) -> Finding:
 
 def cache_bytes(header: Header, worker: WorkerConfig) -> int:
     """Return an upper estimate of a worker's KV cache in bytes; 0 if the file lacks facts."""
+    try:
+        return _cache_bytes(header, worker)
+    except TypeError:  # texts where numbers belong
+        return 0
+
+
+def _cache_bytes(header: Header, worker: WorkerConfig) -> int:
     n_layers = header.of_model("block_count") or 0
     n_embd, n_head = header.of_model("embedding_length"), header.of_model("attention.head_count")
     n_kv = header.of_model("attention.head_count_kv") or n_head

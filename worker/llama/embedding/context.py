@@ -24,7 +24,7 @@ from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
 from worker.llama.embedding.headless import POOLS, GraphWatch, Rows, Vector, watch_for
 from worker.llama.media import MediaReader
-from worker.llama.model import LoadedModel, context_params
+from worker.llama.model import LoadedModel, context_params, trained_context
 
 _MAX_SEQUENCES = 64
 _ATTENTION = {"": -1, "causal": 0, "non-causal": 1}
@@ -178,7 +178,7 @@ def open_embedder(
         if not lib.llama_get_memory(loaded.context):
             raise ConfigError(f"{name} is an encoder, made for embeddings: say --embeddings")
         return None
-    n_train = int(lib.llama_model_n_ctx_train(loaded.model))
+    n_train = trained_context(loaded.model)
     n_ctx = min(loaded.n_ctx_slot, n_train or loaded.n_ctx_slot)
     opened = _opened(loaded, config, n_ctx)
     apply_control_vectors(loaded.model, opened.context, config)

@@ -66,7 +66,7 @@ def read_vectors(path: Path) -> dict[str, Vector]:
         return _vectors(_GgufReader(path.read_bytes()))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except struct.error as error:
+    except (struct.error, RecursionError) as error:
         raise ConfigError(f"{path} is not a complete GGUF file") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not a usable GGUF file: {error}") from error
