@@ -4,8 +4,6 @@ import importlib.util
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
@@ -18,35 +16,37 @@ def test_generated_tables_are_current() -> None:
     assert generate.stale() == [], "run: python docs/generate.py"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_to_files_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_links_to_files_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_lines_are_not_too_long(page: Path) -> None:
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
-        is_table = line.lstrip().startswith("|")
-        assert is_table or "://" in line or len(line) <= 120, f"{page.name}:{number}"
+def test_lines_are_not_too_long() -> None:
+    for page in PAGES:
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+            is_table = line.lstrip().startswith("|")
+            assert is_table or "://" in line or len(line) <= 120, f"{page.name}:{number}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_named_source_files_exist(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for name in re.findall(
-        r"`((?:gateway|worker|protocol|tests|benchmarks|docs)/[\w/.]+\.\w+)`", text
-    ):
-        assert (ROOT / name).exists(), f"{page.name} names {name}"
+def test_named_source_files_exist() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(
+            r"`((?:gateway|worker|protocol|tests|benchmarks|docs)/[\w/.]+\.\w+)`", text
+        ):
+            assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_to_headings_lead_somewhere(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", text):
-        path = page.parent / target if target else page
-        headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-        assert anchor in {slug(heading) for heading in headings}, f"{page.name}: {target}#{anchor}"
+def test_links_to_headings_lead_somewhere() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", text):
+            path = page.parent / target if target else page
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {slug(heading) for heading in headings}, (
+                f"{page.name}: {target}#{anchor}"
+            )
 
 
 def slug(heading: str) -> str:
@@ -54,9 +54,9 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_named_folders_exist(page: Path) -> None:
-    if "notes" in page.parts or page.name == "changelog.md":
-        return
-    for name in re.findall(r"`((?:gateway|worker|protocol|tests)/[\w/]*/)`", page.read_text()):
-        assert (ROOT / name).is_dir(), f"{page.name} names {name}"
+def test_named_folders_exist() -> None:
+    for page in PAGES:
+        if "notes" in page.parts or page.name == "changelog.md":
+            continue
+        for name in re.findall(r"`((?:gateway|worker|protocol|tests)/[\w/]*/)`", page.read_text()):
+            assert (ROOT / name).is_dir(), f"{page.name} names {name}"

@@ -3,7 +3,6 @@
 from typing import Any
 
 import click
-import pytest
 
 from protocol.config.options.table import OPTIONS, UNUSED
 from tests.compat.llama_server import Known, parse, recorded
@@ -44,16 +43,16 @@ def rows_of(known: Known) -> list[Any]:
     return [*ours, *(row for row in UNUSED if set(known.flags) & set(row.flags))]
 
 
-@pytest.mark.parametrize("known", OPTIONS_OF_OTHERS, ids=lambda known: known.flags[-1])
-def test_every_name_is_taken_with_its_argument_and_its_variable(known: Known) -> None:
-    if set(known.flags) == HELP:
-        return
-    assert set(known.flags) <= DECLARED.keys()
-    for flag in known.flags:
-        assert DECLARED[flag].is_flag == (not known.value), flag
-    if known.env:
-        names = {row.env for row in rows_of(known)}
-        assert known.env in names, names
+def test_every_name_is_taken_with_its_argument_and_its_variable() -> None:
+    for known in OPTIONS_OF_OTHERS:
+        if set(known.flags) == HELP:
+            continue
+        assert set(known.flags) <= DECLARED.keys()
+        for flag in known.flags:
+            assert DECLARED[flag].is_flag == (not known.value), flag
+        if known.env:
+            names = {row.env for row in rows_of(known)}
+            assert known.env in names, names
 
 
 def test_few_options_are_refused_and_each_with_its_reason() -> None:

@@ -126,9 +126,6 @@ def bounded(shape: FieldShape) -> bool:
     return finite and all(bounded(inner) for _, inner in shape.inner())
 
 
-EVERY = [(kind, name) for kind, body in BODIES.items() for name in fields_of(body)]
-
-
 @pytest.mark.parametrize("kind", BODIES)
 def test_no_field_of_any_body_is_without_a_bound(kind: str) -> None:
     for name, shape in fields_of(BODIES[kind]).items():
@@ -143,19 +140,26 @@ def test_no_endpoint_header_query_or_path_is_without_a_table() -> None:
         assert all(bounded(shape) for shape in table.values())
 
 
-@pytest.mark.parametrize(("kind", "name"), EVERY, ids=lambda one: one or "list")
-def test_one_value_beyond_each_bound_is_refused_and_names_the_field(kind: str, name: str) -> None:
-    shape = fields_of(BODIES[kind])[name]
-    n_refused = 0
-    for value in beyond(shape, BOUNDS):
-        body = {name: value} if name else value
-        with pytest.raises(TaskError) as caught:
-            check_body(kind, body, BOUNDS.anew())
-        assert caught.value.code in (ErrorCode.INVALID_REQUEST, ErrorCode.CONTEXT_EXCEEDED), value
-        assert caught.value.param is not None and caught.value.param.startswith(name), value
-        n_refused += 1
-    if isinstance(shape, TextShape | Items | Free | Entries | Several):
-        assert n_refused
+@pytest.mark.parametrize("kind", BODIES)
+def test_one_value_beyond_each_bound_is_refused_and_names_the_field(kind: str) -> None:
+    for name, shape in fields_of(BODIES[kind]).items():
+        n_refused = 0
+        for value in beyond(shape, BOUNDS):
+            refused = refusal(kind, {name: value} if name else value)
+            assert refused is not None, (name, value)
+            assert refused.code in (ErrorCode.INVALID_REQUEST, ErrorCode.CONTEXT_EXCEEDED), value
+            assert refused.param is not None and refused.param.startswith(name), (name, value)
+            n_refused += 1
+        if isinstance(shape, TextShape | Items | Free | Entries | Several):
+            assert n_refused, name
+
+
+def refusal(kind: str, body: Any) -> TaskError | None:
+    try:
+        check_body(kind, body, BOUNDS.anew())
+    except TaskError as error:
+        return error
+    return None
 
 
 @pytest.mark.parametrize("kind", BODIES)
