@@ -1,7 +1,6 @@
 """All valid keys. Files that change are read again, in a thread; a broken one changes nothing."""
 
 import asyncio
-import contextlib
 import hmac
 import logging
 import os
@@ -20,7 +19,7 @@ _MAX_BYTES = 32 * 1024 * 1024
 """Of a key file: a hundred thousand keys with all their fields."""
 _NOBODY = bytes(32)
 _PATIENCE_S = 5.0
-"""How long a request waits while a file is read again; it then goes by the keys read before."""
+"""How long requests wait for a file that is read again; then all go by the keys read before."""
 
 
 class _FileVersion(NamedTuple):
@@ -97,6 +96,8 @@ class KeyRing:
         self._given = tuple(given)
         self._files = tuple(files)
         self._reading = asyncio.Lock()
+        self._late: asyncio.Future[None] | None = None
+        """A reading that has taken longer than a request waits for it."""
         self._keys = self._joined({})
 
     def __repr__(self) -> str:
@@ -131,10 +132,15 @@ class KeyRing:
 
     async def refresh(self) -> None:
         """Read the files again that have changed; a broken one leaves all keys as they were."""
+        if self._late is not None and not self._late.done():
+            return  # somebody has waited for it already
         if any(file.has_changed for file in self._files):
-            with contextlib.suppress(TimeoutError):
+            reading = asyncio.ensure_future(self._read_changed())
+            try:
                 async with asyncio.timeout(_PATIENCE_S):
-                    await asyncio.shield(self._read_changed())
+                    await asyncio.shield(reading)
+            except TimeoutError:
+                self._late = reading
 
     async def _read_changed(self) -> None:
         async with self._reading:

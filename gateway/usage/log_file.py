@@ -41,6 +41,8 @@ class UsageLog:
         """Write whole lines, all or none."""
         if self._fd < 0 or self._day != usage_day(time.time()) or self._is_full(len(data)):
             self._begin()
+        elif not os.fstat(self._fd).st_nlink:
+            self._begin()  # somebody has removed the file, and what is written to it is lost
         try:
             written = 0
             while written < len(data):

@@ -68,7 +68,7 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
             return
         scope["is_operator"] = bool(scope.get(OPERATOR))
-        if not self._ring.is_open:
+        if not (self._ring.is_open or self._is_public(scope)):
             await self._ring.refresh()
         refusal = self._identify(scope)
         if refusal is not None:

@@ -1,11 +1,15 @@
 """Keys over real HTTP: denied by default, on every route and method."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from gateway.api.unsupported import ENDPOINTS
 from gateway.http.origin.auth import PUBLIC_PATHS
+from gateway.keys.api_key import ApiKey
+from gateway.keys.parse import parse_keys
 from tests.gateway.inprocess import running
 
 PATHS = sorted(
@@ -41,6 +45,30 @@ async def test_every_route_but_the_public_ones_needs_a_key(tmp_path: Path) -> No
         for path in PUBLIC_PATHS:
             assert (await gateway.client.get(path)).status_code == 200
         assert (await gateway.client.options("/v1/models")).status_code == 200
+
+
+async def test_public_paths_wait_for_no_key_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text("k\n")
+    may_read, reads = threading.Event(), threading.Event()
+
+    def slow(text: str) -> tuple[ApiKey, ...]:
+        reads.set()
+        assert may_read.wait(30)
+        return parse_keys(text)
+
+    async with running(tmp_path, api_key_file=(str(path),)) as gateway:
+        monkeypatch.setattr("gateway.keys.ring.parse_keys", slow)
+        monkeypatch.setattr("gateway.keys.ring._PATIENCE_S", 60)
+        path.write_text("other\n")
+        asked = asyncio.ensure_future(gateway.client.get("/v1/models"))
+        await asyncio.to_thread(reads.wait, 30)
+        assert (await gateway.client.get("/livez")).status_code == 200
+        assert not asked.done()
+        may_read.set()
+        assert (await asked).status_code == 401
 
 
 @pytest.mark.parametrize(

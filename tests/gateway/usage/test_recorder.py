@@ -147,6 +147,15 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sum(each.tokens.requests for each in left) == 10
 
 
+def test_a_file_that_was_removed_is_followed_by_another(tmp_path: Path) -> None:
+    log = UsageLog(tmp_path, "a", max_bytes=0, fsync_s=-1)
+    log.append(b"1\n")
+    log.path.unlink()
+    log.append(b"2\n")
+    log.close()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"2\n"]
+
+
 def test_files_end_when_they_are_full(tmp_path: Path) -> None:
     log = UsageLog(tmp_path, "a", max_bytes=400, fsync_s=-1)
     for _ in range(5):
