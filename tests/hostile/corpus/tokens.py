@@ -32,6 +32,8 @@ def cases(target: Target) -> list[HostileCase]:
     found.post("all ids at -1e300", "/completion", lambda: _biased(_all(target, -1e300)))
     found.post("two ids at 1e300", "/completion", _biased({"5": 1e300, "6": 1e300}))
     found.post("one id for ever", "/completion", _biased({"5": 1e300}) | {"n_predict": 64})
+    words = {f"a long text of many tokens, number {i}": 1 for i in range(8000)}
+    found.post("thousands of long texts", "/completion", lambda: _biased(words))
     return found.cases
 
 
