@@ -24,7 +24,7 @@ NEAR_LOGIT, NEAR_DRAW = 0.6, 0.06
 _N_PROBS = 2000
 _LIKE = 0.2
 """Candidates whose probabilities differ by a smaller share may change places."""
-_SAMPLING = ("seed", "temperature")
+_SAMPLING = ("seed", "temperature", "dry_multiplier", "dry_penalty_last_n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class PartingJudge:
             request,
             prompt,
             post_sampling_probs=True,
-            **{name: request.body[name] for name in _SAMPLING},
+            **{name: request.body[name] for name in _SAMPLING if name in request.body},
         )
         candidates = [(one["id"], one["prob"]) for one in found["top_probs"]]
         return max(_from_interval(candidates, token, drawn) for token in pair)

@@ -57,6 +57,8 @@ def _chat(reader: AnswerReader, told: _Payload) -> None:
         message = choice.get("delta") or choice.get("message") or {}
         reader.parts[f"{name}.text"] += message.get("content") or ""
         reader.parts[f"{name}.reasoning"] += message.get("reasoning_content") or ""
+        for one in (choice.get("logprobs") or {}).get("content") or ():
+            reader.parts[f"{name}.probs"] += f" {one['token']}"
         for number, call in enumerate(message.get("tool_calls") or ()):
             part = f"{name}.call{call.get('index', number)}"
             reader.parts[f"{part}.name"] += call["function"].get("name") or ""

@@ -24,7 +24,9 @@ _TEMPLATE_END = len("A: ")
 FAKE_TEMPLATE = (
     "{% if tools %}<tools>{{ tools | tojson }}</tools> Answer with"
     ' <tool_call>{\\"name\\": NAME, \\"arguments\\": {}}</tool_call>.\\n{% endif %}'
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    "{% for m in messages %}{{ m.role }}: "
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}A: {% endif %}"
 )
 """Chat template for workers with the fake backend, escaped for TOML; its calls are Hermes'.
@@ -78,7 +80,9 @@ class Traffic:
 
     def requests(self, n_each: int = 1) -> list[SoakRequest]:
         """Return so many requests of each kind."""
-        kinds = self._shape.kinds or tuple(_KINDS)
+        kinds = self._shape.kinds or tuple(
+            one for one in _KINDS if self.is_fake or one not in _FAKE
+        )
         return [self._drawn(kind) for _ in range(n_each) for kind in kinds]
 
     def _drawn(self, kind: str) -> SoakRequest:
@@ -139,6 +143,12 @@ def _completions(it: Traffic, **more: Any) -> _Drawn:
     return "/v1/completions", body
 
 
+def _stopped(it: Traffic) -> _Drawn:
+    """Let a text begin stop strings often, and come to one at last."""
+    text = f"{it.story()[-100:].replace(' ', ' <en')}<end>and more"
+    return _said(it, text, stop=["<end>", "zq"], stream=True)
+
+
 def _schema(it: Traffic, **more: Any) -> _Drawn:
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": _SCHEMA}}
     return _said(it, _person(it), response_format=form, **more)
@@ -152,6 +162,10 @@ def _tools(it: Traffic, **more: Any) -> _Drawn:
 
 def _person(it: Traffic) -> str:
     return f'{{"name": "{it.story()}", "age": 41}}'
+
+
+def _reasoning(it: Traffic) -> _Drawn:
+    return _said(it, f"<think>{it.story()}</think>{it.story()[-40:]}", stream=True)
 
 
 def _said(it: Traffic, text: str, **more: Any) -> _Drawn:
@@ -178,9 +192,18 @@ _KINDS: dict[str, Any] = {
     "completion": lambda it: _native(it, stream=True),
     "completion-whole": _native,
     "completion-seed": lambda it: _native(it, stream=True, seed=it.seed, temperature=0.9),
+    "completion-mirostat": lambda it: _native(
+        it, stream=True, seed=it.seed, temperature=0.9, mirostat=2
+    ),
+    "completion-dry": lambda it: _native(
+        it, stream=True, seed=it.seed, temperature=0.9, dry_multiplier=0.8, dry_penalty_last_n=-1
+    ),
     "completion-probs": lambda it: _native(it, stream=True, n_probs=2),
     "chat": lambda it: _chat(it, stream=True),
     "chat-whole": _chat,
+    "chat-probs": lambda it: _chat(it, stream=True, logprobs=True, top_logprobs=2),
+    "chat-reasoning": _reasoning,
+    "chat-stop": _stopped,
     "chat-n2": lambda it: _chat(it, n=2, seed=it.seed, temperature=0.9, stream=True),
     "chat-schema": lambda it: _schema(it, stream=True),
     "chat-schema-whole": _schema,
@@ -195,5 +218,7 @@ _KINDS: dict[str, Any] = {
     "embeddings": lambda it: ("/v1/embeddings", {"input": [it.story(), it.story()]}),
 }
 """Name of each kind to what draws one; a third has a schema, tools, a seed or two choices."""
+_FAKE = ("completion-mirostat",)
+"""Kinds whose state no border of a draw can be read from: a model's answer is not judged."""
 EMBEDDING_KINDS = ("embeddings",)
 KINDS = tuple(_KINDS)

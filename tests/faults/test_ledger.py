@@ -64,6 +64,19 @@ def test_a_seed_draws_the_same_requests_and_every_kind() -> None:
     assert sum(bool({"tools", "response_format", "seed", "n"} & {*body}) for body in bodies) >= 6
 
 
+def test_a_model_is_not_asked_for_what_cannot_be_judged() -> None:
+    kinds = {one.kind for one in Traffic(3, TrafficShape(is_fake=False)).requests()}
+    assert {*KINDS} - kinds == {"completion-mirostat"}
+
+
+def test_reasoning_and_log_probabilities_are_parts_of_an_answer() -> None:
+    reader = AnswerReader("/v1/chat/completions")
+    reader.take(b'{"choices": [{"index": 0, "delta": {"reasoning_content": "so"}}]}')
+    probs = b'{"content": [{"token": "x"}, {"token": "y"}]}'
+    reader.take(b'{"choices": [{"index": 0, "delta": {"content": "xy"}, "logprobs": %b}]}' % probs)
+    assert reader.parts == {"0.text": "xy", "0.reasoning": "so", "0.probs": " x y"}
+
+
 def test_a_row_is_well_only_if_nothing_went_wrong() -> None:
     good, refused = heard({}), heard({}, Ending.REFUSED)
     assert row_of("A1", "x", [good], []).is_well()
