@@ -141,8 +141,9 @@ async def test_a_completion_that_goes_on_elsewhere_has_a_span_for_each_worker(
     await doomed.got(m.Generate)
     await doomed.step(3)
     await until(lambda: gateway.metrics.of_model("fake").itl.n == 2)
-    await gateway.add_worker(FakeOptions(name="b"))
     await doomed.die()
+    await until(lambda: gateway.pool.health().n_workers == 0)  # or it would not wait at all
+    await gateway.add_worker(FakeOptions(name="b"))
     await asked
     spans = await finished(exporter, 10)
     first, second = spans["worker a"], spans["worker b"]
