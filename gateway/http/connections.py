@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _RESERVED = 128
 """File descriptors reserved for listeners, workers, logs, files and fetched media."""
+_LEAST = 16
+"""Connections that are accepted even where the process may open hardly any files."""
 _PIECE = 4096
 """Bytes of HTTP/2 handled in one turn of the loop: at most 455 frames, of 40 us each."""
 _BODY = orjson.dumps(
@@ -56,7 +58,7 @@ class Connections:
         self.send_s = send_s
         """Longest time for which a client may take nothing of what waits for it."""
         self._counts = counts
-        self._limit = limit or descriptors() - _RESERVED
+        self._limit = limit or max(_LEAST, descriptors() - _RESERVED)
         self._open: set[BoundedConnection] = set()
         self._idle: OrderedDict[BoundedConnection, None] = OrderedDict()
         """In the order in which they became idle."""

@@ -14,7 +14,7 @@ class LimitsConfig:
 
     connections: int = param(
         0,
-        "Open connections; 0: as many as the process may open files, less 128.",
+        "Open connections; 0: as many as the process may open files, less 128, but at least 16.",
         low=0,
         high=1_000_000,
     )

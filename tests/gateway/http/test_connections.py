@@ -88,6 +88,14 @@ async def test_the_longest_idle_makes_room_for_a_new_one(tmp_path: Path) -> None
         await hang_up(first, second, third)
 
 
+async def test_a_process_that_may_open_few_files_serves_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.http.connections.descriptors", lambda: 64)
+    async with running(tmp_path) as gateway:
+        assert (await gateway.client.get("/livez")).status_code == 200
+
+
 async def test_with_none_idle_a_new_one_is_told_to_come_back(tmp_path: Path) -> None:
     async with running(tmp_path, limits=LimitsConfig(connections=1)) as gateway:
         worker = await gateway.add_worker(FakeOptions(free_running=False))
