@@ -51,7 +51,9 @@ async def cache(args: argparse.Namespace) -> Tally:
     """Tokens found in the cache, over conversations: two gateways against one."""
     tally, shares = Tally(), {}
     for n_gateways in (1, 2):
-        worker = {"n_ctx": 1 << 16} if args.engine == "fake" else {"n_ctx": 1 << 14}
+        worker: dict[str, float] = {"n_ctx": 1 << 14}
+        if args.engine == "fake":  # the routing compares seconds: reading must take some
+            worker = {"n_ctx": 1 << 16, "fake_token_ms": 1.0}
         several = {"gateways": n_gateways} if n_gateways > 1 else {}
         shape = PoolShape(engine=args.engine, n_workers=4, gateway=several, worker=worker)
         async with staged(shape, Rehearsal(args.seed), seed=args.seed) as scene:
