@@ -10,13 +10,15 @@ SCHEME = "file://"
 def read_file(folder: Path, url: str, max_bytes: int) -> bytes:
     """Return a file of the folder; raises ValueError with the reason, in llama-server's words.
 
-    Symbolic links are resolved first: the file itself must be inside of the folder.
+    Symbolic links are resolved first: the file itself must be inside of the folder. A name is
+    always below the folder, also one that begins with slashes.
     """
     name = url.removeprefix(SCHEME)
-    if not name or len(name) > 255 or not name.isprintable() or name.startswith("/"):
+    relative = name.lstrip("/")
+    if not relative or len(name) > 255 or not name.isprintable():
         raise ValueError(f"file path is not allowed: {name[:255]}")
     try:
-        path = (folder / name).resolve(strict=True)
+        path = (folder / relative).resolve(strict=True)
         if not path.is_relative_to(folder.resolve()):
             raise ValueError(f"file path is not allowed: {name}")
         return _read(path, name, max_bytes)

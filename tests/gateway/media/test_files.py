@@ -37,9 +37,32 @@ def test_a_file_below_the_folder_is_read(folder: Path, name: str, data: bytes) -
     assert read_file(folder, f"file://{name}", 100) == data
 
 
+@pytest.mark.parametrize("name", ["/a.png", "//sub//b c.png", "sub//b c.png"])
+def test_slashes_too_many_are_as_one_below_the_folder(folder: Path, name: str) -> None:
+    assert read_file(folder, f"file://{name}", 100) in (b"a", b"b")
+
+
+def test_an_absolute_name_is_looked_for_below_the_folder(folder: Path) -> None:
+    with pytest.raises(ValueError, match="does not exist or cannot be opened"):
+        read_file(folder, f"file://{folder.parent}/secret", 100)
+
+
 @pytest.mark.parametrize(
     "name",
-    ["", "/etc/passwd", "../secret", "../media2/a.png", "outside", "up/secret", "a\0", "x" * 300],
+    [
+        "",
+        "/",
+        "//",
+        "//../secret",
+        "/up/secret",
+        "//outside",
+        "../secret",
+        "../media2/a.png",
+        "outside",
+        "up/secret",
+        "a\0",
+        "x" * 300,
+    ],
 )
 def test_no_name_and_no_link_leads_out_of_the_folder(folder: Path, name: str) -> None:
     with pytest.raises(ValueError, match="file path is not allowed"):
