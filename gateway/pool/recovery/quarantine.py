@@ -83,8 +83,8 @@ class Quarantine:
 
     def died(self, had: Mapping[int, "Task"], tasks: Mapping[int, "Task"], now: float) -> None:
         """Note the death of a worker that had some of all tasks."""
-        on_trial = {task.suspect for task in had.values() if task.is_on_trial}
         aboard = [task for task in had.values() if not task.is_paused]
+        on_trial = {task.suspect for task in aboard if task.is_on_trial}
         for task in aboard:
             self._accuse(task, now)
         suspects = {one.suspect for one in aboard if one.suspect is not None}

@@ -244,6 +244,20 @@ def test_workers_that_die_at_one_stroke_count_once() -> None:
     assert places(pool.expire(1.11)) == [(1, "c")]
 
 
+def test_two_choices_on_two_workers_that_die_at_one_stroke_are_not_held() -> None:
+    pool = dispatcher("a", "b", settle_s=0.1, n_slots=2)
+    for i in range(2):
+        pool.submit(named(i, "the same", seed=i), 0.0)
+    assert [pool.tasks[i].worker for i in range(2)] == ["a", "b"]
+    for i, worker in enumerate("ab"):
+        read(pool, worker, i)
+    assert places(pool.worker_lost("a", 1.0)) == [(0, "b")]  # and pauses there
+    pool.worker_lost("b", 1.02)
+    assert len(restart(pool, "c", 1.5)) == 2
+    assert let_go(pauses(pool, "c", 0, attempt=2, now=1.6)) == [(0, "c")]
+    assert failures(pool.expire(1.02 + DOUBT_S)) == {}
+
+
 def test_a_drain_or_an_order_to_stop_counts_against_nobody() -> None:
     pool = dispatcher("a", "b", "c")
     pool.submit(named(1, "innocent"), 0.0)
