@@ -21,8 +21,10 @@ class Offer:
     n_own: int
     """Those of them that few other prompts share."""
     n_cached: float
+    first_s: float
+    """Predicted time to the first token, and by what the other streams make the answer longer."""
     cost_s: float
-    """Predicted time to the first token, and what the other streams cost."""
+    """That, and the time for which the tasks that run there stand still meanwhile, summed up."""
     had_session: bool
     """Whether the task's session was there last."""
 
@@ -36,6 +38,7 @@ def make_offers(
 ) -> list[Offer]:
     """Predict what each worker would take; `session` is where the task's session was last."""
     n_shared, n_sharers = holders.shared
+    n_running = sum(worker.n_busy for worker, _ in workers) / len(workers)
     found = []
     for worker, estimate in workers:
         n_blocks = holders.depth(estimate.bit)
@@ -51,12 +54,14 @@ def make_offers(
         if n_blocks < n_shared:  # read once here, it serves the other prompts too
             share = (n_shared - n_blocks) / spec.prefix.size
             n_read -= n_tokens * share * (1 - 1 / n_sharers)
-        cost_s = (
+        read_s = n_read / throughput.prompt_per_s.value
+        first_s = (
             estimate.pending.wait_s(now)
             + slot_wait_s(throughput, worker.n_slots, worker.n_load)
-            + n_read / throughput.prompt_per_s.value
+            + read_s
             + crowding_s(throughput, worker.n_busy)
         )
+        cost_s = first_s + read_s * n_running
         n_own = max(0, n_blocks - n_shared)
-        found.append(Offer(worker, n_blocks, n_own, n_cached, cost_s, had_session))
+        found.append(Offer(worker, n_blocks, n_own, n_cached, first_s, cost_s, had_session))
     return found

@@ -1,8 +1,9 @@
-"""Which worker a task goes to: the one with the least predicted time to the first token.
+"""Which worker a task goes to: the one where it costs everybody the least time.
 
 Pure. It compares workers in seconds: what they have to read before, what of the prompt is not in
-their cache, and how much their running streams slow the answer down. Affinity decides only between
-workers that are predicted to be about equally fast.
+their cache, and how much their running streams slow the answer down. Reading counts once for the
+task and once for each task that runs there, because all of them wait for it. Affinity decides only
+between workers that are predicted to cost about the same.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -163,7 +164,7 @@ class RoutingPolicy:
         best = self._best(spec, [one for one in found if rank_of(one.worker) == rank])
         better = _better(best, [offer for offer in found if not offer.worker.n_free])
         reason, n_cached = _reason(best, found), round(best.n_cached)
-        choice = (best.worker, reason, n_cached, best.n_blocks, better, best.cost_s)
+        choice = (best.worker, reason, n_cached, best.n_blocks, better, best.first_s)
         return RouteChoice(*choice, found)
 
     def _holding(self, workers: ModelWorkers, holders: Holders) -> list[str]:
@@ -303,4 +304,4 @@ def _better(best: Offer, busy: Sequence[Offer]) -> BetterWorker | None:
     least_s = max(_MIN_SAVED_S, _MIN_SAVED_SHARE * best.cost_s)
     if other is None or best.cost_s - other.cost_s < least_s:
         return None
-    return BetterWorker(other.worker.key, best.cost_s)
+    return BetterWorker(other.worker.key, best.first_s)

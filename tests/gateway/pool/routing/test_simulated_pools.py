@@ -67,6 +67,21 @@ def test_a_pool_in_demand_serves_faster_by_knowing_its_caches(speed: Speed) -> N
         assert waits[int(share * len(waits))] < control_waits[int(share * len(waits))]
 
 
+def test_conversations_beyond_the_slots_are_not_read_again_and_again() -> None:
+    """Who reads another's prompt anew makes all wait, so that more of them go elsewhere."""
+    simulation = Simulation(*[Speed(n_slots=4)] * 4)
+    talks = [
+        Conversation(simulation, f"c{i}", system=words(f"own{i}", 1500), n_turns=6)
+        for i in range(32)
+    ]
+    for i, one in enumerate(talks):
+        simulation.at(i / 8, one.ask)
+    simulation.run()
+    turns = [turn for one in talks for turn in one.turns]
+    assert sum(turn.n_cached for turn in turns) > 0.8 * sum(turn.n_prompt - 120 for turn in turns)
+    assert first_token_s(turns, 0.5) < 0.5
+
+
 def test_one_hot_prefix_spreads_over_the_pool() -> None:
     simulation = Simulation(*[FAST] * 4)
     turns = talk(simulation, 64, n_turns=1, over_s=2.0)
