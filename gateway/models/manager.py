@@ -41,6 +41,9 @@ from protocol.wire.facts import ModelCard
 logger = logging.getLogger(__name__)
 
 _FIRST_LIST_S = 10.0
+_DIAL_S = 10.0
+"""A worker that serves dials each gateway at least once a second."""
+_LOOK_S = 0.02
 
 
 class Facts(Protocol):
@@ -125,9 +128,19 @@ class ModelManager:
             raise loading()
         return model, False
 
-    def card(self, model: ManagedModel) -> ModelCard:
-        """Return the card of a leased model; raises `TaskError` if its worker has just died."""
-        return self._facts.card(model.name)
+    async def card(self, model: ManagedModel) -> ModelCard:
+        """Return the card of a leased model; raises `TaskError` if it has no worker here.
+
+        The supervisor may tell that a worker serves before that worker has dialled this gateway.
+        """
+        until = time.monotonic() + _DIAL_S
+        while True:
+            try:
+                return self._facts.card(model.name)
+            except TaskError:
+                if not model.is_running or time.monotonic() > until:
+                    raise
+            await asyncio.sleep(_LOOK_S)
 
     def release(self, model: ManagedModel) -> None:
         """Give one lease of a model back."""

@@ -118,7 +118,7 @@ class Service:
             scope[USES].callback(self.router.release, used)
         else:
             await guarded(_wait(self.router, used, scope), disconnected(receive))
-        return self.router.card(used)
+        return await self.router.card(used)
 
     def health(self) -> Health:
         """Return the pool's health; a pool that loads models on demand is `ok` without workers."""

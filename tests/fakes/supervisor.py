@@ -34,6 +34,8 @@ class FakeSupervisor:
         self.failing: set[str] = set()
         self.held: dict[str, asyncio.Event] = {}
         """Models that load only once this is set."""
+        self.late: dict[str, asyncio.Event] = {}
+        """Models that are reported as serving at once, and dial the gateway once this is set."""
         self.orders: list[str] = []
         self.step_s = 0.0
         """How long a step of its workers takes."""
@@ -135,6 +137,9 @@ class FakeSupervisor:
         options = FakeOptions(name=f"{model}-1", model=model, step_s=self.step_s)
         first, *more = (FakeWorker(one, options) for one in self._endpoints)
         self.workers[model], self._more[model] = first, more
+        if model in self.late:
+            self.tell(model, Phase.READY)
+            await self.late[model].wait()
         for worker in (first, *more):
             await worker.start()
             await worker.got(m.Opened)

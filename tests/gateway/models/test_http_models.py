@@ -120,6 +120,32 @@ async def test_load_and_unload_answer_in_llama_servers_words(tmp_path: Path) -> 
         await unloaded(gateway, "a")
 
 
+async def test_a_request_waits_for_a_worker_that_serves_but_has_not_dialled(tmp_path: Path) -> None:
+    """With several gateways, the supervisor's report may come before the worker's greeting."""
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        supervisor.late["a"] = asyncio.Event()
+        asked = asyncio.create_task(complete(gateway, "a"))
+        async with asyncio.timeout(10):
+            while (await states(gateway))["a"] != "loaded":
+                pass
+        assert not asked.done()
+        supervisor.late["a"].set()
+        assert (await asked).status_code == 200
+
+
+async def test_a_request_does_not_wait_for_a_worker_that_is_gone(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        supervisor.late["a"] = asyncio.Event()
+        asked = asyncio.create_task(complete(gateway, "a"))
+        async with asyncio.timeout(10):
+            while (await states(gateway))["a"] != "loaded":
+                pass
+        supervisor.tell("a", Phase.GONE, -9)
+        assert said(await asked) == "503 Loading model"
+        supervisor.late["a"].set()
+        await until(lambda: gateway.pool.health().n_workers == 1)
+
+
 async def unloaded(gateway: Running, name: str) -> None:
     async with asyncio.timeout(10):
         while (await states(gateway))[name] != "unloaded":
