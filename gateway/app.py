@@ -43,6 +43,8 @@ from gateway.metrics.metrics import Metrics
 from gateway.models.leases import ModelLeaseMiddleware
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
+from gateway.replay.endpoints import StreamEndpoints, StreamReplay
+from gateway.replay.keeping import StreamKeeper
 from gateway.requests.endpoints import RequestEndpoints
 from gateway.routes.admin import Admin
 from gateway.routes.control import ChatControlEndpoint
@@ -81,6 +83,7 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     siblings: Siblings | None = None,
     feed: PoolFeed | None = None,
     usage: UsageRecorder | None = None,
+    keeper: StreamKeeper | None = None,
     outermost: Sequence[Middleware] = (),
 ) -> ASGIApp:
     """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read.
@@ -89,7 +92,12 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     `usage` none is kept.
     """
     service = Service(config=config, pool=pool, metrics=metrics, router=router)
-    service = replace(service, media=MediaLoader(config), siblings=siblings or Siblings(""))
+    service = replace(
+        service,
+        media=MediaLoader(config),
+        siblings=siblings or Siblings(""),
+        keeper=keeper or StreamKeeper(config),
+    )
     pages = open_pages(config)
     supervisor = supervisor or SupervisorLink("", ask=pool.complete)
     routes = _endpoints(service, supervisor, feed, usage)
@@ -109,7 +117,7 @@ def _endpoints(
     """Return all routes but those of pages; raises `ConfigError` if an added path is taken."""
     used = UsageEndpoints(usage, service.siblings)
     admins = (*_fleet(service, supervisor), *_watched(service, used))
-    routes = [*_routes(service), *admins, *unsupported_routes()]
+    routes = [*_routes(service), *_kept(service), *admins, *unsupported_routes()]
     routes.append(Route("/v1/usage", used.own, methods=["GET"]))
     if feed is not None:
         stream = PoolEventStream(feed, service.config)
@@ -247,6 +255,18 @@ def _side(service: Service) -> dict[str, _Endpoint]:
         "/models/load": _for_admins(models.load),
         "/models/unload": _for_admins(models.unload),
     }
+
+
+def _kept(service: Service) -> list[Route]:
+    """Return what streams that are kept can be asked."""
+    assert service.keeper is not None
+    streams = StreamEndpoints(service.keeper.sessions, service.body_limits, service.siblings)
+    replay = StreamReplay(service.keeper, service.siblings)
+    return [
+        Route("/v1/stream", replay, methods=["GET"]),
+        Route("/v1/stream", streams.end, methods=["DELETE"]),
+        Route("/v1/streams/lookup", streams.lookup, methods=["POST"]),
+    ]
 
 
 def _fleet(service: Service, supervisor: SupervisorLink) -> list[Route]:

@@ -125,7 +125,12 @@ def of_index(config: GatewayConfig, index: int) -> GatewayConfig:
         config,
         bind=tuple(endpoint_of(endpoint, index) for endpoint in config.bind),
         queue_size=-(-config.queue_size // count),
-        limits=replace(limits, connections=-(-limits.connections // count)),
+        limits=replace(
+            limits,
+            connections=-(-limits.connections // count),
+            kept_streams=-(-limits.kept_streams // count),
+            kept_mib=-(-limits.kept_mib // count),
+        ),
     )
 
 

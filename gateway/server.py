@@ -33,6 +33,7 @@ from gateway.models.loaded import LoadedModels
 from gateway.models.manager import ModelManager
 from gateway.pool.dispatch.slot_map import ExpectedWorker
 from gateway.pool.pool import Pool
+from gateway.replay.keeping import StreamKeeper
 from gateway.siblings.host_metrics import HostMetrics
 from gateway.siblings.shared_limits import SharedLimits
 from gateway.siblings.siblings import Siblings
@@ -78,6 +79,7 @@ class GatewayParts:
     feed: PoolFeed
     siblings: Siblings
     shared: SharedLimits
+    keeper: StreamKeeper
     usage: UsageRecorder | None = None
     """Writes what requests have cost; None unless there is a folder for it."""
     tracing: "Tracing | None" = None
@@ -96,12 +98,14 @@ class GatewayParts:
     def retire(self) -> None:
         """End the streams that would never end, because another gateway serves them now."""
         self.feed.end()
+        self.keeper.sessions.drain()
         if self.router is not None:
             self.router.events.end()
 
     def drain(self) -> None:
-        """Refuse new work."""
+        """Refuse new work, and end what nobody reads."""
         self.pool.drain()
+        self.keeper.sessions.drain()
         if self.router is not None:
             self.router.drain()
 
@@ -109,6 +113,7 @@ class GatewayParts:
         """End everything at once."""
         self.feed.close()
         self.shared.close()
+        self.keeper.sessions.close()
         if self.router is not None:
             self.router.close()
         self.supervisor.close()
@@ -152,7 +157,15 @@ def parts_of(
     if usage is not None:
         pool.requests.pay = usage.put
     return GatewayParts(
-        pool, router, supervisor, PoolFeed(sources), siblings, shared, usage, tracing
+        pool,
+        router,
+        supervisor,
+        PoolFeed(sources),
+        siblings,
+        shared,
+        StreamKeeper(config),
+        usage,
+        tracing,
     )
 
 
@@ -272,6 +285,7 @@ def _app_of(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASG
         siblings=parts.siblings,
         feed=parts.feed,
         usage=parts.usage,
+        keeper=parts.keeper,
         outermost=parts.outermost,
     )
 

@@ -84,8 +84,6 @@ def refuse_unsupported(
 ENDPOINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "/audio/transcriptions": (("POST",), "transcription"),
     "/v1/audio/transcriptions": (("POST",), "transcription"),
-    "/v1/stream": (("GET", "DELETE"), "stream resumption"),
-    "/v1/streams/lookup": (("POST",), "stream resumption"),
     "/v1/systemone": (("POST",), "decision models"),
     "/models": (("POST",), "downloading models"),
 }

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from starlette.types import Message, Receive, Scope
 
 from gateway.http.errors import RequestRefused
-from gateway.http.parsing import parse_list, parse_object
+from gateway.http.parsing import parse_list, parse_object, parse_value
 from protocol.config.limits import LimitsConfig
 from protocol.errors import ErrorCode, TaskError
 
@@ -95,6 +95,11 @@ async def read_json(scope: Scope, receive: Receive, limits: BodyLimits) -> dict[
 async def read_list(scope: Scope, receive: Receive, limits: BodyLimits) -> list[Any]:
     """Return the JSON array of a request; raises like `read_json`."""
     return await _parsed(parse_list, scope, receive, limits)
+
+
+async def read_value(scope: Scope, receive: Receive, limits: BodyLimits) -> Any:
+    """Return the JSON of a request, whatever it is; raises like `read_json`."""
+    return await _parsed(parse_value, scope, receive, limits)
 
 
 async def _parsed(

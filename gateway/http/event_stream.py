@@ -20,7 +20,7 @@ from gateway.http.sse import END, PING
 from gateway.pool.stream import Resumed, TaskStream, Write
 from protocol.wire.messages import Delta, Done, Progress, Started
 
-_HEADERS = [
+EVENT_STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -70,7 +70,7 @@ class EventStream:
             if not self.is_open:
                 own = [(name.encode(), value.encode()) for name, value in self._headers().items()]
                 start = {"type": "http.response.start", "status": 200}
-                await self._send({**start, "headers": [*_HEADERS, *own]})
+                await self._send({**start, "headers": [*EVENT_STREAM_HEADERS, *own]})
                 self.is_open = True
 
     async def write(self, frames: bytes) -> None:

@@ -39,6 +39,11 @@ def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
     return value
 
 
+def parse_value(data: bytes, limits: LimitsConfig = _DEFAULT) -> Any:
+    """Decode any JSON; raises `InvalidRequest` with the position of the error."""
+    return _decoded(data, limits)
+
+
 def _decoded(data: bytes, limits: LimitsConfig) -> Any:
     if _NAME * len(data) > limits.values:  # each value takes at least a byte
         _check_values(data, limits.values)

@@ -58,7 +58,24 @@ class GenerationEndpoint:
             raise
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = await self._service.read(scope, receive, self._kind)
+        body = await self._service.read_body(scope, receive, self._kind)
+        handler, keeper = partial(self._generate, body, scope), self._service.keeper
+        if keeper is not None and body.get("stream") is True and keeper.wants(scope):
+            await keeper.keep(handler, scope, receive, send)
+        else:
+            await handler(receive, send)
+
+    async def _generate(
+        self,
+        body: Any,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        loaded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Answer a body that was read; calls `loaded` when its model is there."""
+        asked = await self._service.with_model(body, scope, receive, self._kind)
+        loaded()
         if self._service.config.verbose:
             asked.body.setdefault("verbose", True)
         exchange = Exchange(scope, receive, send, read_origin(scope, asked.body))

@@ -21,6 +21,7 @@ from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
 from gateway.pool.live_chats import LiveChats
 from gateway.pool.pool import Health, Pool
+from gateway.replay.keeping import StreamKeeper
 from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
 from protocol.errors import InvalidRequest, loading
@@ -56,6 +57,8 @@ class Service:
     live: LiveChats = field(default_factory=LiveChats)
     router: ModelManager | None = None
     """Loads and unloads models; None if the models are fixed."""
+    keeper: StreamKeeper | None = None
+    """Keeps the streams that are to be read again; None if there are none."""
     siblings: Siblings = field(default_factory=lambda: Siblings(""))
     """The other gateways of this host."""
     refusals: RefusalPause = field(default_factory=RefusalPause)
@@ -76,12 +79,21 @@ class Service:
 
         Checks every field against its bound. Raises `TaskError`, `RequestRefused`, `ClientGone`.
         """
+        body = await self.read_body(scope, receive, kind)
+        return await self.with_model(body, scope, receive, kind)
+
+    async def read_body(self, scope: Scope, receive: Receive, kind: str) -> Any:
+        """Read a body of this kind, which counts as a request of its key; raises as `read` does."""
         self.pool.allowances.request(scope["tenant"], limits_of(scope))
         if kind == "Adapters":
-            body: Any = await read_list(scope, receive, self.body_limits)
+            return await read_list(scope, receive, self.body_limits)
+        return await read_json(scope, receive, self.body_limits)
+
+    async def with_model(self, body: Any, scope: Scope, receive: Receive, kind: str) -> ReadRequest:
+        """Find the model of a body that was read, and check its fields; raises as `read` does."""
+        if kind == "Adapters":
             model = Request(scope).query_params.get("model")
         else:
-            body = await read_json(scope, receive, self.body_limits)
             model = body.get("model")
             if isinstance(model, str):
                 check_body("ModelOrder", {"model": model}, bounds_of(None, self.config.limits))

@@ -64,14 +64,17 @@ class Siblings:
             os.close(self._fd)
             self._fd = -1
 
+    @property
+    def has_others(self) -> bool:
+        """Whether there are, or were, other gateways on this host."""
+        return bool(self._others())
+
     async def ask(self, question: str, **fields: Any) -> dict[str, Answer | None]:
         """Ask all others; returns the answers by name, None of those that did not answer in time.
 
         A gateway that has ended is left out.
         """
-        if self.folder is None:
-            return {}
-        names = [path.stem for path in self.folder.glob("*.sock") if path.stem != self.name]
+        names = self._others()
         line = orjson.dumps({"question": question, **fields}) + b"\n"
         answers = await asyncio.gather(*(self._ask(name, line) for name in names))
         return {
@@ -79,6 +82,11 @@ class Siblings:
             for name, (is_there, answer) in zip(names, answers, strict=True)
             if is_there
         }
+
+    def _others(self) -> list[str]:
+        if self.folder is None:
+            return []
+        return [path.stem for path in self.folder.glob("*.sock") if path.stem != self.name]
 
     async def _ask(self, name: str, line: bytes) -> tuple[bool, Answer | None]:
         """Ask one gateway; returns whether it is there, and its answer."""

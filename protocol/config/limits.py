@@ -76,6 +76,16 @@ class LimitsConfig:
     tools: int = param(128, "Tools of a request.", low=1, high=1024)
     images: int = param(16, "Images and sounds of a request.", low=0, high=64)
     image_mib: int = param(20, "Size of one image or sound, as base64, in MiB.", low=1, high=1024)
+    kept_streams: int = param(
+        4096,
+        "Streams kept for `GET /v1/stream`, running and ended ones; 0: none is kept.",
+        low=0,
+        high=1_000_000,
+    )
+    kept_streams_of_key: int = param(1024, "Of these, those of one API key.", low=1, high=1_000_000)
+    kept_mib: int = param(
+        128, "Size of all kept streams together, in MiB; of each 4 MiB.", low=1, high=1_000_000
+    )
     fetch_s: float = param(
         10.0, "Seconds to fetch one image or sound that is named by URL.", low=0.1, high=600
     )

@@ -15,6 +15,7 @@ from gateway.http.http_server import HttpServer
 from gateway.metrics.metrics import Metrics
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
+from gateway.replay.keeping import StreamKeeper
 from gateway.server import parts_of, server_config
 from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
@@ -37,6 +38,7 @@ class Running:
     server: HttpServer
     feed: PoolFeed
     siblings: Siblings
+    keeper: StreamKeeper
     router: ModelManager | None = None
     workers: list[FakeWorker] = field(default_factory=list)
 
@@ -93,6 +95,7 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
         siblings=parts.siblings,
         feed=parts.feed,
         usage=parts.usage,
+        keeper=parts.keeper,
         outermost=parts.outermost,
     )
     await parts.start()
@@ -109,6 +112,7 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
             server=server,
             feed=parts.feed,
             siblings=parts.siblings,
+            keeper=parts.keeper,
         )
         try:
             yield one

@@ -245,6 +245,10 @@ BODIES: Mapping[str, Body] = {
         fields={"id": _NAME, "action": WORD},
         required=("id", "action"),
     ),
+    "StreamLookup": Body(
+        doc="The conversations whose streams are asked for.",
+        fields={"conversation_ids": Items(_SESSION, "inputs")},
+    ),
     "Adapters": Body(
         doc="The scales of adapters; an adapter that is not named gets 0.",
         fields={
@@ -315,6 +319,7 @@ QUERIES: Table = {
     "include_slots": WORD,
     "by": WORD,
     "from": WORD,
+    "conv_id": _MODEL,
     "to": WORD,
     "key": _MODEL,
     "state": WORD,

@@ -56,6 +56,7 @@ USES = {
     *("/v1/embeddings", "/embeddings", "/embedding"),
     *("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"),
     *("/tokenize", "/detokenize"),
+    *("/v1/stream", "/v1/streams/lookup"),  # each of one's own
 }
 """Endpoints that take a body and leave the server as it was."""
 

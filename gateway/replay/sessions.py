@@ -1,0 +1,178 @@
+"""All kept streams of this gateway, by API key and conversation id; bounded in number and bytes.
+
+Whoever has no key shares one namespace: there a stream belongs to who knows its id. Room is made
+from the key that keeps most, and there from what ended first.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from starlette.types import Message
+
+from gateway.replay.session import MAX_BYTES, StreamSession
+from protocol.config.limits import LimitsConfig
+from protocol.errors import ErrorCode, TaskError
+
+KEEP_S = 300.0
+"""Time for which a stream can be read after its end; llama-server's number."""
+_MIB = 1024 * 1024
+_BITE = 256 * 1024
+"""Bytes dropped at once from a running stream when all of them together are too large."""
+
+
+class StreamSessions:
+    """Owns the sessions; belongs to the event loop."""
+
+    def __init__(self, limits: LimitsConfig, keep_s: float = KEEP_S) -> None:
+        self._most = limits.kept_streams
+        self._most_of_key = limits.kept_streams_of_key
+        self._max_bytes = limits.kept_mib * _MIB
+        self._keep_s = keep_s
+        self._of_key: dict[str, dict[str, StreamSession]] = {}
+        """By key, and there by conversation id, the one that began first first."""
+        self._timers: dict[StreamSession, asyncio.TimerHandle] = {}
+        self._is_draining = False
+        self.n_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<StreamSessions {len(self)} bytes={self.n_bytes}>"
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of_key.values()))
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any stream is kept."""
+        return self._most > 0
+
+    def begin(self, key: str, conversation_id: str) -> StreamSession:
+        """Keep a new stream; one of this id is ended. Raises `TaskError` if there is no room."""
+        self.end(key, conversation_id)
+        own = self._of_key.get(key, {})
+        if key and len(own) >= self._most_of_key and not self._forget_one({key: own}):
+            told = f"The key keeps {len(own)} streams that all run, as many as it may"
+            raise _full(told, "kept_streams_of_key")
+        if len(self) >= self._most and not self._forget_one(self._of_key):
+            told = f"The server keeps {len(self)} streams that all run, as many as it can"
+            raise _full(told, "kept_streams")
+        session = StreamSession(key, conversation_id)
+        self._of_key.setdefault(key, {})[conversation_id] = session
+        return session
+
+    def find(self, key: str, conversation_id: str) -> StreamSession | None:
+        """Return the stream of this id."""
+        return self._of_key.get(key, {}).get(conversation_id)
+
+    def lookup(self, key: str, conversation_ids: Sequence[str]) -> list[StreamSession]:
+        """Return the streams of these ids, also of `<id>::<model>`; each once."""
+        wanted = dict.fromkeys(conversation_ids)
+        found: dict[str, list[StreamSession]] = {name: [] for name in wanted}
+        for session in self._of_key.get(key, {}).values():
+            for name in _names(session.conversation_id):
+                if name in wanted:
+                    found[name].append(session)
+        return list(dict.fromkeys(one for sessions in found.values() for one in sessions))
+
+    def end(self, key: str, conversation_id: str) -> bool:
+        """End and forget the stream of this id; tells whether there was one."""
+        session = self.find(key, conversation_id)
+        if session is None:
+            return False
+        session.stop()
+        self._forget(session)
+        return True
+
+    def take(self, session: StreamSession, message: Message) -> None:
+        """Add to a stream, and make room for it; what was ended meanwhile takes nothing."""
+        n_before = session.n_bytes
+        session.take(message)
+        if self.find(session.key, session.conversation_id) is not session:
+            return
+        session.drop(session.n_bytes - MAX_BYTES)
+        self.n_bytes += session.n_bytes - n_before
+        while self.n_bytes > self._max_bytes and not self._forget_one(self._of_key):
+            self._bite()
+
+    def over(self, session: StreamSession) -> None:
+        """End a stream whose handler has ended; one that never began is forgotten."""
+        session.finish()
+        if self.find(session.key, session.conversation_id) is not session:
+            return
+        if session.head is None:
+            self._forget(session)
+            return
+        loop = asyncio.get_running_loop()
+        self._timers[session] = loop.call_later(self._keep_s, self._forget, session)
+
+    @contextmanager
+    def reading(self, session: StreamSession) -> Iterator[None]:
+        """Count a reader of a stream while the block runs."""
+        session.n_readers += 1
+        try:
+            yield
+        finally:
+            session.n_readers -= 1
+            if self._is_draining:
+                self._stop_unread(session)
+
+    def drain(self) -> None:
+        """End what runs without a reader, now and later: no other process could show it."""
+        self._is_draining = True
+        for sessions in self._of_key.values():
+            for session in sessions.values():
+                self._stop_unread(session)
+
+    def close(self) -> None:
+        """Forget everything."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._of_key.clear()
+        self.n_bytes = 0
+
+    def _stop_unread(self, session: StreamSession) -> None:
+        if not session.n_readers and not session.is_over:
+            session.stop()
+
+    def _forget(self, session: StreamSession) -> None:
+        timer = self._timers.pop(session, None)
+        if timer is not None:
+            timer.cancel()
+        sessions = self._of_key[session.key]
+        del sessions[session.conversation_id]
+        if not sessions:
+            del self._of_key[session.key]
+        self.n_bytes -= session.n_bytes
+
+    def _forget_one(self, of_key: dict[str, dict[str, StreamSession]]) -> bool:
+        """Forget an ended stream of the key that has most; false if all run or are being read."""
+        for sessions in sorted(of_key.values(), key=len, reverse=True):
+            unread = (one for one in sessions.values() if not one.n_readers)
+            ended = next((one for one in unread if one.is_over), None)
+            if ended is not None:
+                self._forget(ended)
+                return True
+        return False
+
+    def _bite(self) -> None:
+        """Drop the beginning of the longest stream: not all, its readers are near the end."""
+        every = (one for sessions in self._of_key.values() for one in sessions.values())
+        longest = max(every, key=lambda one: one.n_bytes)
+        n_before = longest.n_bytes
+        longest.drop(min(_BITE, (n_before + 1) // 2))
+        self.n_bytes -= n_before - longest.n_bytes
+
+
+def _names(conversation_id: str) -> Iterator[str]:
+    """Yield the ids by which a stream is found: its own, and each part of it before `::`."""
+    yield conversation_id
+    end = conversation_id.find("::")
+    while end >= 0:
+        yield conversation_id[:end]
+        end = conversation_id.find("::", end + 1)
+
+
+def _full(told: str, key: str) -> TaskError:
+    hint = f"({key} of [gateway.limits]); without X-Conversation-Id a stream is not kept"
+    return TaskError(ErrorCode.OVERLOADED, f"{told} {hint}")
