@@ -51,7 +51,8 @@ class StreamKeeper:
     async def keep(self, handler: Handler, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a handler answer into a new session, from which the client is served.
 
-        Raises `TaskError` if there is no room, and what the handler raises.
+        Raises `TaskError` if there is no room, what the handler raises, and at its end `ClientGone`
+        if the client has left before.
         """
         session = self.sessions.begin(scope["key"], conversation_of(scope))
         scope[DIRECT_WRITER] = None
@@ -62,7 +63,8 @@ class StreamKeeper:
         client = asyncio.ensure_future(self._serve(session, receive, send))
         try:
             await self._run(handler, session, take)
-            await client
+            if not await client:
+                raise ClientGone
             if session.head is None:  # it was ended before its first byte
                 await self.send_to(send, session, 0)
         finally:
@@ -81,11 +83,14 @@ class StreamKeeper:
         finally:
             self.sessions.over(session)
 
-    async def _serve(self, session: StreamSession, receive: Receive, send: Send) -> None:
-        """Serve the client of the request, until it leaves."""
+    async def _serve(self, session: StreamSession, receive: Receive, send: Send) -> bool:
+        """Serve the client of the request; false if it leaves."""
         work = self.send_to(send, session, 0, is_first=True)
-        with suppress(ClientGone):
+        try:
             await guarded(work, disconnected(receive))
+        except ClientGone:
+            return False
+        return True
 
     async def send_to(
         self, send: Send, session: StreamSession, offset: int, *, is_first: bool = False

@@ -206,6 +206,27 @@ async def test_a_drain_lets_what_runs_finish(tmp_path: Path) -> None:
     assert '"tokens_predicted":50,' in text and '"stop":true' in text
 
 
+async def test_a_drain_does_not_wait_for_a_stream_that_nobody_reads(tmp_path: Path) -> None:
+    async with started(tmp_path, drain_timeout_s=600) as gateway:
+        await gateway.listening()
+        async with (
+            httpx.AsyncClient(base_url=gateway.url) as client,
+            FakeWorker(gateway.endpoint, FakeOptions(step_s=0.01)),
+        ):
+            await _until_status(client, "ready")
+            body = {"prompt": "a b", "ignore_eos": True, "stream": True}
+            kept = {"X-Conversation-Id": "c"}
+            async with client.stream("POST", "/completion", json=body, headers=kept) as response:
+                await anext(response.aiter_text())
+            (row,) = (
+                await client.post("/v1/streams/lookup", json={"conversation_ids": ["c"]})
+            ).json()
+            gateway.signal()
+            code, log = await gateway.ended()
+    assert code == 0 and not row["is_done"]
+    assert "not drained" not in log
+
+
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     async with started(tmp_path, drain_timeout_s=60) as gateway:
         await gateway.listening()

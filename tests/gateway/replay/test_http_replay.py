@@ -176,7 +176,7 @@ async def finished(worker: FakeWorker, asked: asyncio.Future[httpx.Response]) ->
 
 
 async def test_its_own_time_ends_it_without_a_reader(stepped: Running) -> None:
-    headers = of("c", **{"X-Request-Timeout": "0.3"})
+    headers = of("c", **{"X-Request-Timeout": "1"})
     response = await opened(stepped, ENDLESS, headers)
     await hung_up(stepped, response, "c")
     worker = stepped.workers[0]

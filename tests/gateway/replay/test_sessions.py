@@ -1,9 +1,12 @@
 """Kept streams as such: who finds which, what makes room for others, and what is dropped."""
 
 import asyncio
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.replay.endpoints import read_offset
 from gateway.replay.session import MAX_BYTES, OffsetLost, StreamSession
@@ -208,3 +211,53 @@ def test_offsets_are_read_as_llama_server_reads_them(text: str, offset: int) -> 
 def test_what_is_no_offset_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="Invalid 'from' offset"):
         read_offset(text)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("begin"), st.integers(0, 5)),
+        st.tuples(st.just("take"), st.integers(0, 400_000)),
+        st.tuples(st.just("over"), st.integers(0, 8)),
+        st.tuples(st.just("end"), st.integers(0, 5)),
+        st.tuples(st.just("read"), st.integers(0, 8)),
+        st.tuples(st.just("leave"), st.integers(0, 8)),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_whatever_happens_it_stays_within_its_bounds(steps: list[tuple[str, int]]) -> None:
+    asyncio.run(_play(steps))
+
+
+async def _play(steps: list[tuple[str, int]]) -> None:
+    sessions = sessions_of(kept_streams=4, kept_streams_of_key=2, kept_mib=1)
+    made: list[StreamSession] = []
+    readers = ExitStack()
+    for what, n in steps:
+        key, name = ("", "we", "they")[n % 3], str(n % 2)
+        one = made[n % len(made)] if made else None
+        if what == "begin":
+            with suppress(TaskError):
+                made.append(begun(sessions, name, key=key))
+        elif what == "end":
+            sessions.end(key, name)
+        elif one is None:
+            continue
+        elif what == "take":
+            sessions.take(one, body(b"x" * n))
+        elif what == "over" and not one.is_over:
+            sessions.over(one)
+        elif what == "read":
+            readers.enter_context(sessions.reading(one))
+        elif what == "leave":
+            readers.close()
+        kept = [one for of_key in sessions._of_key.values() for one in of_key.values()]
+        assert sessions.n_bytes == sum(one.n_bytes for one in kept) <= MIB
+        assert len(kept) == len(sessions) <= 4
+        assert all(one in kept for one in made if one.n_readers and not one.is_stopped)
+        assert set(sessions._timers) <= {one for one in kept if one.is_over}
+    readers.close()
+    sessions.close()
+    assert sessions.n_bytes == 0
