@@ -1,11 +1,11 @@
 """All kept streams of this gateway, by API key and conversation id; bounded in number and bytes.
 
 Whoever has no key shares one namespace: there a stream belongs to who knows its id. Room is made
-from the key that keeps most, and there from what ended first.
+from the key that keeps most, and there from the ended stream that began first.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from starlette.types import Message
@@ -21,6 +21,10 @@ _BITE = 256 * 1024
 """Bytes dropped at once from a running stream when all of them together are too large."""
 
 
+_Sessions = dict[str, StreamSession]
+"""Of one key by conversation id, the one that began first first."""
+
+
 class StreamSessions:
     """Owns the sessions; belongs to the event loop."""
 
@@ -29,8 +33,7 @@ class StreamSessions:
         self._most_of_key = limits.kept_streams_of_key
         self._max_bytes = limits.kept_mib * _MIB
         self._keep_s = keep_s
-        self._of_key: dict[str, dict[str, StreamSession]] = {}
-        """By key, and there by conversation id, the one that began first first."""
+        self._of_key: dict[str, _Sessions] = {}
         self._timers: dict[StreamSession, asyncio.TimerHandle] = {}
         self._is_draining = False
         self.n_bytes = 0
@@ -91,8 +94,9 @@ class StreamSessions:
             return
         session.drop(session.n_bytes - MAX_BYTES)
         self.n_bytes += session.n_bytes - n_before
-        while self.n_bytes > self._max_bytes and not self._forget_one(self._of_key):
-            self._bite()
+        while self.n_bytes > self._max_bytes:
+            if not self._forget_one(self._of_key, _bytes_of):
+                self._bite()
 
     def over(self, session: StreamSession) -> None:
         """End a stream whose handler has ended; one that never began is forgotten."""
@@ -145,9 +149,11 @@ class StreamSessions:
             del self._of_key[session.key]
         self.n_bytes -= session.n_bytes
 
-    def _forget_one(self, of_key: dict[str, dict[str, StreamSession]]) -> bool:
+    def _forget_one(
+        self, of_key: Mapping[str, _Sessions], measure: Callable[[_Sessions], int] = len
+    ) -> bool:
         """Forget an ended stream of the key that has most; false if all run or are being read."""
-        for sessions in sorted(of_key.values(), key=len, reverse=True):
+        for sessions in sorted(of_key.values(), key=measure, reverse=True):
             unread = (one for one in sessions.values() if not one.n_readers)
             ended = next((one for one in unread if one.is_over), None)
             if ended is not None:
@@ -162,6 +168,10 @@ class StreamSessions:
         n_before = longest.n_bytes
         longest.drop(min(_BITE, (n_before + 1) // 2))
         self.n_bytes -= n_before - longest.n_bytes
+
+
+def _bytes_of(sessions: _Sessions) -> int:
+    return sum(one.n_bytes for one in sessions.values())
 
 
 def _names(conversation_id: str) -> Iterator[str]:

@@ -114,6 +114,17 @@ async def test_room_comes_from_the_key_that_keeps_most() -> None:
     assert ids(sessions, "a", "b", "c", key="greedy") == ["b", "c"]
 
 
+async def test_bytes_come_from_the_key_that_keeps_most_of_them() -> None:
+    sessions = sessions_of(kept_mib=1)
+    for name in ("a", "b", "c"):
+        ended(sessions, name, b"x", key="many")
+    for name in ("a", "b"):
+        ended(sessions, name, b"x" * (MIB // 2 - 2), key="large")
+    begun(sessions, "c", b"x" * 10, key="other")
+    assert ids(sessions, "a", "b", "c", key="many") == ["a", "b", "c"]
+    assert ids(sessions, "a", "b", key="large") == ["b"]
+
+
 async def test_a_key_has_a_limit_of_its_own() -> None:
     sessions = sessions_of(kept_streams_of_key=1)
     ended(sessions, "a", key="we")
