@@ -18,7 +18,7 @@ from worker.engine.slot import Slot, SlotState, SlotTask
 
 MIN_AHEAD = 4
 """Tokens beyond those that can be taken now for which a task waits another step."""
-MIN_RESTORED = 64
+MIN_RESTORED = 32
 """Tokens beyond those in the context for which a copy is fetched from the host's memory."""
 
 

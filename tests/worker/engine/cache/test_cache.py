@@ -7,7 +7,7 @@ import pytest
 from tests.worker.engines import Rig, blocks_of, said
 from worker.engine.cache.cache import MIN_KEPT, n_sequences
 from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
-from worker.engine.cache.host_cache import MAX_CHAINS, HostCache
+from worker.engine.cache.host_cache import MAX_CHAINS, MIN_TOKENS, HostCache
 from worker.engine.cache.states import State
 from worker.engine.scheduling.budget import StepBudget
 
@@ -158,6 +158,15 @@ def test_what_left_the_context_comes_back_from_the_hosts_memory() -> None:
     assert ask(rig, ANNA) == len(ANNA)
     assert rig.text(3) == alone
     assert rig.engine.heartbeat().stats.n_restored == len(ANNA)
+
+
+def test_a_short_text_comes_back_from_the_hosts_memory_too() -> None:
+    rig = Rig(n_slots=2, n_ctx=1024, host_bytes=100_000)
+    text = "y" * (MIN_TOKENS - 1)
+    ask(rig, text)
+    ask(rig, BERT, slot=1)
+    assert rig.engine.cache.n_host_bytes
+    assert ask(rig, text) == len(text)
 
 
 def test_the_hosts_memory_is_bounded_and_keeps_what_was_used_last() -> None:
