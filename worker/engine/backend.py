@@ -255,6 +255,9 @@ class Backend(Protocol):
     def read_media(self, text: str, media: Sequence[bytes]) -> tuple[list[int], Media]:
         """Tokenize a text with markers for media, BOS included. Any thread may call it."""
 
+    def open_pieces(self, saved: Sequence[bytes]) -> Sequence[MediaPiece]:
+        """Read the pieces of a prompt as they were `saved`; raises `ValueError`. Any thread."""
+
     def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
         """Put one image or sound into a sequence; raises `CacheFull` or `DecodeFailed`."""
 

@@ -6,7 +6,7 @@ whole, and its placeholders never reach the vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -23,6 +23,15 @@ class MediaPiece:
     """Identifies the content: equal keys mean equal embeddings."""
     handle: Any = field(default=None, compare=False, repr=False)
     """The backend's representation."""
+    n_rows: int = 0
+    """Rows that it takes in a batch, where these are not as many as its positions."""
+    saved: bytes = field(default=b"", compare=False, repr=False)
+    """What a saved slot has of it: enough to know it again, without its content."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that it takes in a batch."""
+        return self.n_rows or self.n_pos
 
 
 Media = Mapping[int, MediaPiece]
@@ -47,6 +56,12 @@ def text_until(media: Media, start: int, n: int) -> int:
     """Return how many of `n` tokens come before the next piece; 0 if a piece begins at `start`."""
     ahead = [place for place in media if place >= start]
     return min(n, min(ahead) - start) if ahead else n
+
+
+def without_handles(media: Media, n: int) -> Media:
+    """Return the pieces among the first `n` tokens, as a slot keeps them after its task."""
+    read = {start: piece for start, piece in media.items() if start < n}
+    return {start: replace(piece, handle=None) for start, piece in read.items()}
 
 
 def without_placeholders(tokens: Sequence[int]) -> list[int]:

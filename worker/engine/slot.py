@@ -16,7 +16,7 @@ from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
 from worker.engine.cache.held_blocks import BlockChain
-from worker.engine.media import without_placeholders
+from worker.engine.media import Media, without_handles, without_placeholders
 from worker.engine.task import EngineTask
 from worker.output.generation import TextGeneration
 from worker.output.response_buffer import ResponseBuffer
@@ -162,6 +162,8 @@ class Slot:
     last_params: SamplingParams | None = None
     connection: int = -1
     """That its last task came over; -1 is none."""
+    media: Media = field(default_factory=dict)
+    """Images and sounds among the tokens of an idle slot."""
     chain: BlockChain = BlockChain()
     """The prompt that its tokens begin with, in blocks; of a running task the whole one."""
     _last: SlotReport = field(init=False, repr=False)
@@ -206,6 +208,7 @@ class Slot:
         run, self.run = self.run, None
         self.move(SlotState.IDLE)
         self.last_used = release
+        self.media = without_handles(run.task.media, len(self.tokens))
         run.sampler.close()
         return run
 
@@ -214,6 +217,7 @@ class Slot:
         assert self.run is None
         n_tokens = len(self.tokens)
         self.tokens.clear()
+        self.media = {}
         self.n_saved = self.group_start = self.n_shared = 0
         return n_tokens
 

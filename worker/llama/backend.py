@@ -23,7 +23,8 @@ from worker.llama.batch import Batch
 from worker.llama.embedding.context import open_embedder
 from worker.llama.hardware.devices import in_words
 from worker.llama.hardware.threads import prioritize
-from worker.llama.media import NO_MEDIA, MediaReader
+from worker.llama.media.pieces import open_saved
+from worker.llama.media.reader import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, load, trained_context
 from worker.llama.sampling.chain import SamplerModel
 from worker.llama.sampling.device_sampling import open_device_sampling
@@ -146,6 +147,10 @@ class LlamaBackend:
         if self._media is None:
             raise TaskError(ErrorCode.NOT_SUPPORTED, NO_MEDIA)
         return self._media.read(text, media)
+
+    def open_pieces(self, saved: Sequence[bytes]) -> Sequence[MediaPiece]:
+        """Read pieces as slots save them."""
+        return open_saved(saved)
 
     def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
         """Decode one image or sound into a sequence."""

@@ -45,7 +45,9 @@ class LlamaStates:
         )
         n_streams = 1 if config.kv_unified else config.n_slots
         self.n_streams = n_streams if is_plain else 0
-        self.facts: Mapping[str, str] = _facts(config) if config.slot_save_path else {}
+        is_used = bool(config.slot_save_path)
+        self.facts: Mapping[str, str] = _facts(config) if is_used else {}
+        self.projector = fingerprint(Path(config.mmproj)) if is_used and config.mmproj else ""
 
     def copy(self, seq: int) -> State:
         """Return the memory of a sequence as llama.cpp writes it into a file."""

@@ -21,8 +21,8 @@ from worker.engine.backend import MediaEmbedding
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
 from worker.engine.task import EngineTask, Submit
-from worker.llama import media as media_reader
 from worker.llama.backend import LlamaBackend
+from worker.llama.media import reader as media_reader
 from worker.prompt.prompt import PromptReader
 
 
@@ -107,6 +107,21 @@ def test_markers_become_pieces_of_the_right_size(seeing: LlamaBackend) -> None:
     (start,) = media
     assert media[start].n_pos == N_PATCHES
     assert [token < 0 for token in tokens[start : start + N_PATCHES]] == [True] * N_PATCHES
+
+
+@pytest.mark.model
+def test_a_saved_piece_is_known_again_without_its_picture(seeing: LlamaBackend) -> None:
+    marker = seeing.card.media_marker
+    images = [png(40, 30), png(40, 30), png(30, 40)]
+    _, media = seeing.read_media(f"{marker} and {marker} and {marker}.", images)
+    pieces = [media[start] for start in sorted(media)]
+    found = seeing.open_pieces([piece.saved for piece in pieces])
+    assert found == pieces
+    assert [piece.handle for piece in found] == [None] * 3
+    assert max(len(piece.saved) for piece in pieces) < 300
+    for data in (b"", b"no chunk at all, " * 9, pieces[0].saved[:-3]):
+        with pytest.raises(ValueError, match="libmtmd"):
+            seeing.open_pieces([data])
 
 
 @pytest.mark.model

@@ -243,7 +243,7 @@ def test_the_options_of_images_reach_the_projector(
 ) -> None:
     import llama_cpp.mtmd_cpp as mtmd
 
-    from worker.llama import media
+    from worker.llama.media import reader
 
     seen: list[Any] = []
 
@@ -258,12 +258,12 @@ def test_the_options_of_images_reach_the_projector(
         "mtmd_batch_max_tokens": 256,
     }
     with pytest.raises(ConfigError, match="cannot load the projector p"):
-        media.MediaReader(replace(config, mmproj="p", **images, **fields), None, 64)
+        reader.MediaReader(replace(config, mmproj="p", **images, **fields), None, 64)
     assert seen == [(8, 99, 256), uses_gpu]
 
 
 def test_the_projectors_device_must_be_there(config: WorkerConfig) -> None:
-    from worker.llama import media
+    from worker.llama.media import reader
 
     with pytest.raises(ConfigError, match="--mmproj-device X9: no such device"):
-        media.MediaReader(replace(config, mmproj="p", mmproj_device="X9"), None, 64)
+        reader.MediaReader(replace(config, mmproj="p", mmproj_device="X9"), None, 64)

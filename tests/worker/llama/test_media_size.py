@@ -7,7 +7,7 @@ import llama_cpp.mtmd_cpp as mtmd
 import pytest
 
 from protocol.errors import ErrorCode, TaskError
-from worker.llama.media_size import is_sound, n_pixels, n_samples
+from worker.llama.media.size import is_sound, n_pixels, n_samples
 
 RATE = 16_000
 

@@ -17,7 +17,7 @@ from tests.worker.settings.test_arguments import given
 from worker.llama import draft, startup
 from worker.llama.adapters import load_adapters
 from worker.llama.embedding import context as embedding
-from worker.llama.media import MediaReader
+from worker.llama.media.reader import MediaReader
 from worker.llama.model import _load_model, _make_context, context_params, slot_context
 
 N_TRAIN = 8192

@@ -10,7 +10,8 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire.side_tasks import SlotActed, SlotAction
 from tests.worker.conftest import serving
 from tests.worker.served import Served, is_plausible
-from worker.link.tasks.slot_files import note_path, packed
+from worker.link.tasks.packed_tokens import pack
+from worker.link.tasks.slot_files import note_path
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -75,18 +76,19 @@ def test_llama_cpp_itself_reads_and_writes_the_same_file(two: Served, folder: Pa
 
     saved(two, folder, "same")
     context, tokens = two.backend._context, two.tokenize(STORY)
-    for name, numbers in (("theirs", packed(tokens)), ("older", tokens)):
+    packed = list(memoryview(pack(tokens, {})).cast("i"))
+    for name, numbers in (("theirs", packed), ("older", tokens)):
         array = (lib.llama_token * len(numbers))(*numbers)
         theirs = str(folder / name).encode()
         lib.llama_state_seq_save_file(context, theirs, 0, array, len(numbers))
         # A file of llama.cpp's own has no note, and is restored all the same.
         assert act(two, folder, "restore", 1, name).n_tokens == len(tokens)
     assert (folder / "theirs").read_bytes() == (folder / "same").read_bytes()
-    n, room = ctypes.c_size_t(), len(packed(tokens))
+    n, room = ctypes.c_size_t(), len(packed)
     array = (lib.llama_token * room)()
     ours = str(folder / "same").encode()
     assert lib.llama_state_seq_load_file(context, ours, 1, array, room, ctypes.byref(n))
-    assert list(array) == packed(tokens)
+    assert list(array) == packed
     act(two, folder, "erase", 1)
 
 

@@ -13,6 +13,8 @@ class SequenceState(Protocol):
     """Number of the format that the library writes now and could read."""
     facts: Mapping[str, str]
     """What must be the same for a state to be of use, by name."""
+    projector: str
+    """What images and sounds were read with, which matters for them alone; empty without one."""
     n_streams: int
     """Streams of the cache that llama-server has with the same options; 0 if that is not known."""
 

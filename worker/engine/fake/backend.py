@@ -127,7 +127,7 @@ class FakeBackend:
         self.is_gpu = False
         self.prefill_token_s = 0.0
         self.adapters = FakeAdapters(config.lora, scale=not config.lora_init_without_apply)
-        self.states = FakeStates(self._cells, config.model)
+        self.states = FakeStates(self._cells, config.model, config.mmproj)
         self.vocabulary = _vocabulary()
         has_embeddings = config.embeddings or config.reranking
         self.embedder = FakeEmbedder(config, n_ctx, self._record) if has_embeddings else None
@@ -248,17 +248,23 @@ class FakeBackend:
         return TokenProb(id=token, piece=piece, p=-0.5, top=((token, piece, -0.5),))
 
     def read_media(self, text: str, media: Sequence[bytes]) -> tuple[list[int], Media]:
-        """Let each marker stand for three positions."""
+        """Let each marker stand for three positions and four rows."""
         parts = text.split(FAKE_MARKER)
         if len(parts) != len(media) + 1:
             raise InvalidRequest("the markers do not match the media", param="prompt")
         tokens = self.tokenize(parts[0], add_special=True, parse_special=True)
         pieces: dict[int, MediaPiece] = {}
         for data, part in zip(media, parts[1:], strict=True):
-            pieces[len(tokens)] = MediaPiece(3, data.hex())
+            pieces[len(tokens)] = MediaPiece(3, data.hex(), n_rows=4, saved=data)
             tokens += placeholders(data.hex(), 3)
             tokens += self.tokenize(part, add_special=False, parse_special=True)
         return tokens, pieces
+
+    def open_pieces(self, saved: Sequence[bytes]) -> Sequence[MediaPiece]:
+        """Take anything for a piece but what begins with a question mark."""
+        if any(data.startswith(b"?") for data in saved):
+            raise ValueError("no piece")
+        return [MediaPiece(3, data.hex(), n_rows=4, saved=data) for data in saved]
 
     def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
         """Append placeholders to a sequence."""

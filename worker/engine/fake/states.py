@@ -35,8 +35,9 @@ class FakeStates:
     version = 3
     n_streams = 0
 
-    def __init__(self, cells: dict[int, list[int]], model: str) -> None:
+    def __init__(self, cells: dict[int, list[int]], model: str, projector: str = "") -> None:
         self.facts: Mapping[str, str] = {"model": model}
+        self.projector = projector
         self._cells = cells
 
     def copy(self, seq: int) -> State:

@@ -23,7 +23,8 @@ from worker.engine.engine import Engine
 from worker.engine.slot import Slot
 from worker.engine.task import EngineJob
 from worker.link.tasks import slot_files
-from worker.link.tasks.slot_files import NOT_A_STATE, Saved, Unfit
+from worker.link.tasks.packed_tokens import NOT_A_STATE, Unfit
+from worker.link.tasks.slot_files import Saved
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +66,9 @@ class SideTasks:
         self._files = ThreadPoolExecutor(1, thread_name_prefix="files")
         states = backend.states
         self._stamp = slot_files.Stamp(
-            version=states.version, facts=states.facts, n_streams=states.n_streams
-        )
+            version=states.version, facts=states.facts, projector=states.projector,
+            n_streams=states.n_streams,
+        )  # fmt: skip
 
     def start(self, key: TaskKey, message: SlotAction | SetLora, slot: int = -1) -> None:
         """Begin a task; its terminal message comes from the engine. Raises `TaskError`."""
@@ -159,16 +161,14 @@ class SideTasks:
             return
         start = time.perf_counter()
         slot = self._own_slot(task.action, task.slot)
-        if any(token < 0 for token in slot.tokens):
-            reason = "a slot with images or sounds in its prompt cannot be saved"
-            raise TaskError(ErrorCode.NOT_SUPPORTED, reason)
         if slot.n_saved:
             reason = "a slot whose context was extended by grouping cannot be saved"
             raise TaskError(ErrorCode.NOT_SUPPORTED, reason)
         state = self._backend.states.copy(slot.id)
         saved = Saved(
-            list(slot.tokens), state, slot.scales, task.action.salt, slot.id, chain=slot.chain
-        )
+            list(slot.tokens), state, slot.scales, task.action.salt, slot.id, chain=slot.chain,
+            media=slot.media,
+        )  # fmt: skip
         self._is_writing = True
         self._files.submit(self._write, task, saved, start)
 
@@ -216,7 +216,7 @@ class SideTasks:
             logger.exception("slot not saved", extra={"task": task.key.id, "slot": task.slot})
             self._fail(task.key, TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {error}"))
             return
-        self._written(task.key, lambda: _acted(len(saved.tokens), size, start))
+        self._written(task.key, lambda: _acted(saved.n_tokens, size, start))
 
     def _check_quota(self, task: _SlotFileTask, saved: Saved) -> None:
         """Refuse a file beyond what its owner may have; make the owner's folder."""
@@ -235,7 +235,9 @@ class SideTasks:
         """Judge a file before the engine hears of it."""
         start = time.perf_counter()
         card = self._backend.card
-        limits = slot_files.Limits(n_ctx=card.n_ctx, n_vocab=card.n_vocab)
+        limits = slot_files.Limits(
+            n_ctx=card.n_ctx, n_vocab=card.n_vocab, open_pieces=self._backend.open_pieces
+        )
         saved: Saved | Unfit
         try:
             saved = slot_files.read(task.path, self._stamp, limits, task.action.salt)
@@ -257,11 +259,12 @@ class SideTasks:
         if not self._backend.states.put(slot.id, saved.state, len(saved.tokens)):
             raise _not_restored(NOT_A_STATE)
         slot.tokens += saved.tokens
+        slot.media = saved.media
         slot.salt = saved.salt
         slot.scales = saved.scales or (0.0,) * len(self._backend.adapters.loaded)
         self._engine.cache.note(slot)
         self._engine.cache.announce(slot, saved.chain)
-        return _acted(len(saved.tokens), saved.size, start)
+        return _acted(saved.n_tokens, saved.size, start)
 
     # ---- erasing ------------------------------------------------------------------------------
 

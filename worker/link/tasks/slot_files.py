@@ -18,25 +18,28 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from protocol.wire.cached import BLOCK_BYTES, MAX_CHAIN_BLOCKS
 from worker.engine.cache.held_blocks import BlockChain
+from worker.engine.media import Media
+from worker.link.tasks.packed_tokens import (
+    INVALID_TOKENS,
+    NOT_A_STATE,
+    OpenPieces,
+    PackedTokens,
+    Unfit,
+    no_pieces,
+    pack,
+    read_packed,
+)
 
 MAGIC = 0x67677371
 _HEADER = struct.Struct("<III")
 
 Buffer = bytes | bytearray | memoryview
-
-
-class Unfit(Exception):
-    """The file cannot be restored; the message says why."""
-
-
-NOT_A_STATE = "No available space in KV cache or invalid slot save file"
-"""llama-server's words for a file that is missing, broken or of another shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class Stamp:
     """llama.cpp's number of the format."""
     facts: Mapping[str, str]
     """Model, build, cache types, adapters: by name, so that a refusal can say which differs."""
+    projector: str = ""
+    """What reads images and sounds; empty without, and of no matter for a prompt of text alone."""
     n_streams: int = 0
     """Streams of the cache that llama-server has with the same options; 0: none are to be seen."""
 
@@ -67,6 +72,14 @@ class Saved:
     """Length of the file that it was read from."""
     chain: BlockChain = BlockChain()
     """The prompt that the tokens begin with, as the gateways know it."""
+    media: Media = field(default_factory=dict)
+    """Images and sounds among the tokens."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens by llama-server's count: of an image its rows, not its positions."""
+        more = sum(piece.rows - piece.n_pos for piece in self.media.values())
+        return len(self.tokens) + more
 
 
 _NOTES = ":notes"
@@ -90,10 +103,9 @@ def folder_size(folder: Path, besides: str) -> int:
 
 def write(path: Path, saved: Saved, stamp: Stamp) -> int:
     """Write file and note, each whole or not at all; return the file's size. Raises `OSError`."""
-    numbers = packed(saved.tokens)
-    head = struct.pack(f"<{len(numbers)}i", *numbers)
+    head = pack(saved.tokens, saved.media)
     state = spread(saved.state, stamp.n_streams, saved.stream)
-    parts = (_HEADER.pack(MAGIC, stamp.version, len(numbers)), head, *state)
+    parts = (_HEADER.pack(MAGIC, stamp.version, len(head) // 4), head, *state)
     checksum, size = 0, 0
     for part in parts:
         checksum, size = zlib.crc32(part, checksum), size + len(part)
@@ -102,7 +114,7 @@ def write(path: Path, saved: Saved, stamp: Stamp) -> int:
         "crc32": checksum,
         "scales": list(saved.scales),
         "salt": _hidden(saved.salt),
-        "fits": dict(stamp.facts),
+        "fits": _facts(stamp, has_media=bool(saved.media)),
         "blocks": saved.chain.blocks.hex(),
         "n_block_tokens": saved.chain.n_tokens,
     }
@@ -148,6 +160,7 @@ class Limits:
 
     n_ctx: int
     n_vocab: int
+    open_pieces: OpenPieces = no_pieces
 
 
 def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
@@ -156,17 +169,27 @@ def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
         data = _contents(path)
     except OSError as error:
         raise Unfit(NOT_A_STATE) from error
-    numbers = _numbers(data, stamp.version)
-    tokens = unpacked(numbers)
-    if len(tokens) > limits.n_ctx:
-        raise Unfit("Restored prompt does not fit in the slot context")
-    if tokens and not (min(tokens) >= 0 and max(tokens) < limits.n_vocab):
-        raise Unfit("Invalid tokens in slot save file")
-    scales, chain = _check_note(path, data, stamp, salt)
-    state: Buffer = memoryview(data)[_HEADER.size + 4 * len(numbers) :]
+    head = _head(data, stamp.version)
+    packed = read_packed(head)
+    _check_tokens(packed, stamp, limits)
+    scales, chain = _check_note(path, data, stamp, salt, has_media=bool(packed.places))
+    tokens, media = packed.unpack(limits.open_pieces)
+    state: Buffer = memoryview(data)[_HEADER.size + len(head) :]
     if stamp.n_streams:
         state = gathered(state)
-    return Saved(tokens, state, scales, salt, size=len(data), chain=chain.cut(len(tokens)))
+    return Saved(
+        tokens, state, scales, salt, size=len(data), chain=chain.cut(len(tokens)), media=media,
+    )  # fmt: skip
+
+
+def _check_tokens(packed: PackedTokens, stamp: Stamp, limits: Limits) -> None:
+    """Refuse tokens that a slot cannot take; raises `Unfit`."""
+    if packed.places and not stamp.projector:
+        raise Unfit("Cannot restore media tokens without an mmproj")
+    if len(packed.tokens) > limits.n_ctx:
+        raise Unfit("Restored prompt does not fit in the slot context")
+    if max(packed.tokens, default=0) >= limits.n_vocab:
+        raise Unfit(INVALID_TOKENS)
 
 
 def _contents(path: Path) -> bytes:
@@ -178,8 +201,8 @@ def _contents(path: Path) -> bytes:
         return file.read()
 
 
-def _numbers(data: bytes, version: int) -> list[int]:
-    """Read what stands where llama.cpp's own format has the tokens."""
+def _head(data: bytes, version: int) -> bytes:
+    """Return what stands where llama.cpp's own format has the tokens."""
     if len(data) < _HEADER.size:
         raise Unfit(NOT_A_STATE)
     magic, found, n_tokens = _HEADER.unpack_from(data)
@@ -189,31 +212,7 @@ def _numbers(data: bytes, version: int) -> list[int]:
         raise Unfit(f"the file has version {found} of llama.cpp's format, this server {version}")
     if n_tokens > (len(data) - _HEADER.size) // 4:
         raise Unfit(NOT_A_STATE)
-    return list(struct.unpack_from(f"<{n_tokens}i", data, _HEADER.size))
-
-
-_PACKED, _PACKED_VERSION = -1, 1
-
-
-def packed(tokens: Sequence[int]) -> list[int]:
-    """Wrap tokens as llama-server does: marker, version, count, tokens, count of media."""
-    return [_PACKED, _PACKED_VERSION, len(tokens), *tokens, 0]
-
-
-def unpacked(numbers: list[int]) -> list[int]:
-    """Return the tokens, which older servers write without anything around them."""
-    if not numbers or numbers[0] != _PACKED:
-        return numbers
-    if len(numbers) < 4 or not 0 <= numbers[2] <= len(numbers) - 4:
-        raise Unfit(NOT_A_STATE)
-    if numbers[1] != _PACKED_VERSION:
-        raise Unfit("Unsupported server tokens state version")
-    end = 3 + numbers[2]
-    if numbers[end]:
-        raise Unfit("Cannot restore media tokens")
-    if len(numbers) > end + 1:
-        raise Unfit(NOT_A_STATE)
-    return numbers[3:end]
+    return data[_HEADER.size : _HEADER.size + 4 * n_tokens]
 
 
 _NUMBER = struct.Struct("<I")
@@ -254,8 +253,13 @@ def _hidden(salt: str) -> str:
     return hashlib.sha256(salt.encode()).hexdigest()[:16] if salt else ""
 
 
+def _facts(stamp: Stamp, *, has_media: bool) -> dict[str, str]:
+    """Return what must be the same, by name."""
+    return {**stamp.facts, "projector": stamp.projector} if has_media else dict(stamp.facts)
+
+
 def _check_note(
-    path: Path, data: bytes, stamp: Stamp, salt: str
+    path: Path, data: bytes, stamp: Stamp, salt: str, *, has_media: bool
 ) -> tuple[tuple[float, ...], BlockChain]:
     """Compare the note with the file and with this worker; return adapters' scales and blocks."""
     try:
@@ -274,7 +278,8 @@ def _check_note(
         raise Unfit(NOT_A_STATE)
     if owner != _hidden(salt):
         raise Unfit("it was saved in another namespace: with another cache_salt or API key")
-    differing = sorted(k for k in {*fits, *stamp.facts} if fits.get(k) != stamp.facts.get(k))
+    facts = _facts(stamp, has_media=has_media)
+    differing = sorted(k for k in {*fits, *facts} if fits.get(k) != facts.get(k))
     if differing:
         raise Unfit(f"it was saved with another {', '.join(differing)}")
     return scales, chain

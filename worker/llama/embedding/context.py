@@ -23,7 +23,7 @@ from worker.llama import library
 from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
 from worker.llama.embedding.headless import POOLS, GraphWatch, Rows, Vector, watch_for
-from worker.llama.media import MediaReader
+from worker.llama.media.reader import MediaReader
 from worker.llama.model import LoadedModel, context_params, trained_context
 
 _MAX_SEQUENCES = 64

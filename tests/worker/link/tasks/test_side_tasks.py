@@ -13,6 +13,7 @@ from protocol.wire.side_tasks import LoraListed, SetLora, SlotActed, SlotAction
 from tests.worker.engines import Rig, blocks_of, said
 from worker.engine.task import AbortAll
 from worker.link.tasks import slot_files
+from worker.link.tasks.packed_tokens import NOT_A_STATE
 from worker.link.tasks.side_tasks import MAX_PENDING, SideTasks
 
 PROMPT = "a prompt long enough to be worth keeping"
@@ -106,7 +107,7 @@ def test_a_failed_restore_empties_the_slot(tmp_path: Path) -> None:
     answer = bench.do("restore", 0, "nowhere")
     assert isinstance(answer, Failed)
     assert answer.code is ErrorCode.INVALID_REQUEST
-    assert answer.message == f"Unable to restore slot: {slot_files.NOT_A_STATE}"
+    assert answer.message == f"Unable to restore slot: {NOT_A_STATE}"
     assert bench.read(PROMPT, 0) == 0
 
 

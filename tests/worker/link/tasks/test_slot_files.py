@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from worker.link.tasks import slot_files
-from worker.link.tasks.slot_files import MAGIC, Limits, Saved, Stamp, Unfit, note_path
+from worker.link.tasks.packed_tokens import Unfit
+from worker.link.tasks.slot_files import MAGIC, Limits, Saved, Stamp, note_path
 
 STAMP = Stamp(version=3, facts={"model": "m", "build": "b"})
 LIMITS = Limits(n_ctx=100, n_vocab=50)
@@ -145,8 +146,8 @@ def test_both_layouts_of_tokens_are_read(path: Path, numbers: list[int]) -> None
         ([-1], "invalid slot save file"),
         ([-1, 1, 3, 7, 8, 0], "invalid slot save file"),
         ([-1, 2, 2, 7, 8, 0], "Unsupported server tokens state version"),
-        ([-1, 1, 2, 7, 8, 1], "Cannot restore media tokens"),
-        ([-1, 1, 2, 7, 8, 1, 0, 5], "Cannot restore media tokens"),
+        ([-1, 1, 2, 7, 8, 1], "invalid slot save file"),
+        ([-1, 1, 2, 7, 8, 1, 0, 1, 65], "Cannot restore media tokens"),
         ([-1, 1, 2, 7, 8, 0, 9], "invalid slot save file"),
         ([-1, 1, -2, 7, 8, 0], "invalid slot save file"),
         ([-1, 1, 0], "invalid slot save file"),

@@ -6,7 +6,6 @@ Reading a prompt may happen on any thread; encoding and decoding belong to the e
 import ctypes
 import os
 import secrets
-import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from functools import cache
@@ -23,7 +22,8 @@ from worker.engine.backend import CacheFull, DecodeFailed
 from worker.engine.media import MediaPiece, placeholders
 from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
-from worker.llama.media_size import is_sound, n_pixels, n_samples
+from worker.llama.media.pieces import TEXT, read_piece
+from worker.llama.media.size import is_sound, n_pixels, n_samples
 from worker.llama.model import FLASH_ATTN
 
 MAX_PIXELS = 100_000_000
@@ -31,7 +31,6 @@ MAX_PIXELS = 100_000_000
 MAX_SOUND_S = 3600.0
 """Of all sounds of a prompt."""
 MAX_PIECES = 64
-_TEXT = 0
 _CACHED_EMBEDDINGS = 32
 
 _NO_MEDIUM = "Failed to load image or audio file"
@@ -188,13 +187,13 @@ class MediaReader:
         seen: Counter[str] = Counter()
         for i in range(int(mtmd.mtmd_input_chunks_size(chunks))):
             chunk = mtmd.mtmd_input_chunks_get(chunks, i)
-            if int(mtmd.mtmd_input_chunk_get_type(chunk)) == _TEXT:
+            if int(mtmd.mtmd_input_chunk_get_type(chunk)) == TEXT:
                 n = ctypes.c_size_t(0)
                 texts = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
                 tokens += [int(texts[k]) for k in range(n.value)]
                 continue
             self._check_size(chunk)
-            piece = _piece(chunk, seen)
+            piece = read_piece(chunk, seen)
             pieces[len(tokens)] = piece
             tokens += placeholders(piece.key, piece.n_pos)
         if tokens and tokens[-1] < 0:
@@ -227,21 +226,3 @@ class MediaReader:
         if len(self._embeddings) > _CACHED_EMBEDDINGS:
             self._embeddings.popitem(last=False)
         return embedding
-
-
-class MediaChunk:
-    """Owns a copy of libmtmd's chunk; freed with the last task that refers to it."""
-
-    def __init__(self, chunk: Any) -> None:
-        self.raw = mtmd.mtmd_input_chunk_copy(chunk)
-        self._free = weakref.finalize(self, mtmd.mtmd_input_chunk_free, self.raw)
-
-
-def _piece(chunk: Any, seen: Counter[str]) -> MediaPiece:
-    """Name a chunk by its content; a large image becomes several chunks, told apart by a count."""
-    name = (mtmd.mtmd_input_chunk_get_id(chunk) or b"").decode()
-    number = seen[name]
-    seen[name] += 1
-    return MediaPiece(
-        int(mtmd.mtmd_input_chunk_get_n_pos(chunk)), f"{name}:{number}", MediaChunk(chunk)
-    )

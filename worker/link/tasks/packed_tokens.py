@@ -1,0 +1,119 @@
+"""The tokens of a saved slot as llama-server packs them (`server_tokens::serialize`). Pure.
+
+Marker, version, count and tokens; then count and places of the images and sounds, and each of them
+as libmtmd writes it, filled up to whole numbers of 32 bits. In the list of tokens each row of a
+piece is a `_NULL`. Older servers write the tokens alone.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from worker.engine.media import Media, MediaPiece, placeholders
+
+NOT_A_STATE = "No available space in KV cache or invalid slot save file"
+"""llama-server's words for a file that is missing, broken or of another shape."""
+INVALID_TOKENS = "Invalid tokens in slot save file"
+_NO_PIECE = "Cannot load media chunk from server tokens state"
+_NULL, _VERSION = -1, 1
+_NUMBER = struct.Struct("<I")
+
+OpenPieces = Callable[[Sequence[bytes]], Sequence[MediaPiece]]
+"""Reads what libmtmd wrote; raises `ValueError` for anything else."""
+
+
+class Unfit(Exception):
+    """The file cannot be restored; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTokens:
+    """Tokens and pieces as they stand in a file."""
+
+    tokens: Sequence[int]
+    places: Sequence[int] = ()
+    """Where the rows of each piece begin in `tokens`."""
+    pieces: Sequence[bytes] = ()
+
+    def unpack(self, open_pieces: OpenPieces) -> tuple[list[int], dict[int, MediaPiece]]:
+        """Return the tokens of a slot, with a placeholder for each position, and the pieces."""
+        try:
+            opened = open_pieces(self.pieces)
+        except ValueError as error:
+            raise Unfit(_NO_PIECE) from error
+        tokens: list[int] = []
+        media: dict[int, MediaPiece] = {}
+        end = 0
+        for place, piece in sorted(zip(self.places, opened, strict=True), key=lambda one: one[0]):
+            after = place + piece.rows
+            is_inside = end <= place < after <= len(self.tokens)
+            rows = set(self.tokens[place:after]) if is_inside else set()
+            if rows != {_NULL} or not 0 < piece.n_pos <= piece.rows:
+                raise Unfit(INVALID_TOKENS)
+            tokens += self._texts(end, place)
+            media[len(tokens)] = piece
+            tokens += placeholders(piece.key, piece.n_pos)
+            end = after
+        return tokens + self._texts(end, len(self.tokens)), media
+
+    def _texts(self, start: int, end: int) -> list[int]:
+        texts = list(self.tokens[start:end])
+        if texts and min(texts) < 0:
+            raise Unfit(INVALID_TOKENS)
+        return texts
+
+
+def no_pieces(saved: Sequence[bytes]) -> Sequence[MediaPiece]:
+    """Open pieces where there can be none."""
+    if saved:
+        raise ValueError("no pieces were expected")
+    return ()
+
+
+def pack(tokens: Sequence[int], media: Media) -> bytes:
+    """Wrap the tokens of a slot."""
+    rows: list[int] = []
+    places: list[int] = []
+    end = 0
+    for start in sorted(media):
+        rows += tokens[end:start]
+        places.append(len(rows))
+        rows += [_NULL] * media[start].rows
+        end = start + media[start].n_pos
+    rows += tokens[end:]
+    numbers = [_NULL, _VERSION, len(rows), *rows, len(places), *places]
+    data = bytearray(struct.pack(f"<{len(numbers)}i", *numbers))
+    for start in sorted(media):
+        data += _NUMBER.pack(len(media[start].saved)) + media[start].saved
+    return bytes(data) + bytes(-len(data) % _NUMBER.size)
+
+
+def read_packed(data: bytes) -> PackedTokens:
+    """Read what stands where llama.cpp's own format has the tokens; raises `Unfit`."""
+    numbers = struct.unpack(f"<{len(data) // 4}i", data)
+    if not numbers or numbers[0] != _NULL:
+        return PackedTokens(numbers)
+    if len(numbers) < 4 or not 0 <= numbers[2] <= len(numbers) - 4:
+        raise Unfit(NOT_A_STATE)
+    if numbers[1] != _VERSION:
+        raise Unfit("Unsupported server tokens state version")
+    end = 3 + numbers[2]
+    start = end + 1 + numbers[end]
+    if not end < start <= len(numbers):
+        raise Unfit(NOT_A_STATE)
+    places = numbers[end + 1 : start]
+    return PackedTokens(numbers[3:end], places, _read_pieces(data[4 * start :], len(places)))
+
+
+def _read_pieces(data: bytes, n: int) -> list[bytes]:
+    pieces: list[bytes] = []
+    for _ in range(n):
+        size = _NUMBER.unpack_from(data)[0] if len(data) >= _NUMBER.size else 0
+        end = _NUMBER.size + size
+        if not size or end > len(data):
+            raise Unfit(NOT_A_STATE)
+        pieces.append(data[_NUMBER.size : end])
+        data = data[end:]
+    if len(data) >= _NUMBER.size:
+        raise Unfit(NOT_A_STATE)
+    return pieces
