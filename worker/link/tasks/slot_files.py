@@ -3,7 +3,7 @@
 The file is the one that llama-server writes, to the byte: `llama_state_seq_save_file` of its packed
 tokens. The note (JSON) holds what llama.cpp does not check: which model, which build, which
 adapters, whose prompt, and a checksum. A file without a note, as llama-server leaves it, is read
-too; its inner structure must do then. Older servers write the tokens as a plain list.
+too, and one that replaced another since its note was written; its inner structure must do then.
 
 llama.cpp aborts the process when it loads a file that was cut short, so it is never asked to:
 everything is parsed and judged here, and only the state itself is handed over.
@@ -258,6 +258,11 @@ def _facts(stamp: Stamp, *, has_media: bool) -> dict[str, str]:
     return {**stamp.facts, "projector": stamp.projector} if has_media else dict(stamp.facts)
 
 
+def _is_newer(path: Path) -> bool:
+    """Return whether a file was changed after its note: not so if the power went between them."""
+    return path.stat().st_mtime_ns > note_path(path).stat().st_mtime_ns
+
+
 def _check_note(
     path: Path, data: bytes, stamp: Stamp, salt: str, *, has_media: bool
 ) -> tuple[tuple[float, ...], BlockChain]:
@@ -274,10 +279,12 @@ def _check_note(
         return (), BlockChain()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unfit(f"its note {note_path(path).name} cannot be read") from error
-    if (size, checksum) != (len(data), zlib.crc32(data)):
-        raise Unfit(NOT_A_STATE)
     if owner != _hidden(salt):
         raise Unfit("it was saved in another namespace: with another cache_salt or API key")
+    if size != len(data) and _is_newer(path):
+        return (), BlockChain()
+    if (size, checksum) != (len(data), zlib.crc32(data)):
+        raise Unfit(NOT_A_STATE)
     facts = _facts(stamp, has_media=has_media)
     differing = sorted(k for k in {*fits, *facts} if fits.get(k) != facts.get(k))
     if differing:

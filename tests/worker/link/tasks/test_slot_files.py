@@ -81,9 +81,9 @@ def test_what_is_no_file_is_refused_at_once(path: Path, make: Callable[[Path], o
 
 def test_a_power_cut_between_file_and_note_is_noticed(path: Path) -> None:
     slot_files.write(path, SAVED, STAMP)
-    old = path.read_bytes()
+    old = path.rename(path.with_name("old"))
     slot_files.write(path, Saved([9], b"new"), STAMP)
-    path.write_bytes(old)
+    old.replace(path)
     with pytest.raises(Unfit, match="invalid slot save file"):
         slot_files.read(path, STAMP, LIMITS)
 
@@ -123,6 +123,25 @@ def test_a_file_without_a_note_is_read_as_llama_server_left_it(path: Path) -> No
 def rewrite(path: Path, numbers: list[int], state: bytes = b"state") -> None:
     """Leave a file as another server writes it."""
     path.write_bytes(struct.pack(f"<III{len(numbers)}i", MAGIC, 3, len(numbers), *numbers) + state)
+
+
+def written_by_another_server(path: Path, salt: str) -> None:
+    """Leave a note and, newer than it, a file of other length."""
+    slot_files.write(path, replace(SAVED, salt=salt), STAMP)
+    rewrite(path, [7, 8])
+    os.utime(path, ns=(0, note_path(path).stat().st_mtime_ns + 1))
+
+
+def test_a_file_that_another_server_has_replaced_is_read_without_its_old_note(path: Path) -> None:
+    written_by_another_server(path, "")
+    found = slot_files.read(path, STAMP, LIMITS)
+    assert (found.tokens, found.scales) == ([7, 8], ())
+
+
+def test_what_replaced_a_file_of_a_namespace_stays_in_it(path: Path) -> None:
+    written_by_another_server(path, "a")
+    with pytest.raises(Unfit, match="another namespace"):
+        slot_files.read(path, STAMP, LIMITS)
 
 
 def test_tokens_are_written_as_llama_server_wraps_them(path: Path) -> None:
