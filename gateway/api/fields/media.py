@@ -23,6 +23,7 @@ NO_IMAGES = (
 NO_AUDIO = (
     "audio input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 )
+_NO_MULTIMODAL = "Multimodal data provided, but model does not support multimodal requests."
 
 
 def place_media(
@@ -33,22 +34,23 @@ def place_media(
     data = _read_multimodal_data(body, index)
     if not images and not data:
         return prompt, ()
-    require_images(card)
+    if not card.media_marker:
+        raise InvalidRequest(_NO_MULTIMODAL, param="prompt")
     if not isinstance(prompt, str):
         raise InvalidRequest("media need a prompt that is text", param="prompt")
     return (prompt, data) if data else _place_images(prompt, images, card.media_marker)
 
 
 def require_images(card: ModelCard) -> None:
-    """Raise `TaskError` if the model takes no images."""
+    """Raise `TaskError` if the model takes no images in chats; llama-server answers with a 500."""
     if not card.media_marker:
-        raise TaskError(ErrorCode.NOT_SUPPORTED, NO_IMAGES)
+        raise TaskError(ErrorCode.INTERNAL, NO_IMAGES)
 
 
 def require_audio(card: ModelCard) -> None:
-    """Raise `TaskError` if the model takes no audio."""
+    """Raise `TaskError` if the model takes no audio in chats; llama-server answers with a 500."""
     if not card.has_audio:
-        raise TaskError(ErrorCode.NOT_SUPPORTED, NO_AUDIO)
+        raise TaskError(ErrorCode.INTERNAL, NO_AUDIO)
 
 
 def refuse_media(body: Mapping[str, Any]) -> None:

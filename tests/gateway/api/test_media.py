@@ -125,13 +125,21 @@ def test_bad_image_data_is_refused(body: dict[str, Any]) -> None:
 
 
 def test_a_model_that_sees_nothing_says_so() -> None:
-    for plan, body in (
-        (plan_chat, chat(image())),
-        (plan_completion, {"prompt": "[img-1]", "image_data": [{"data": DATA, "id": 1}]}),
-    ):
-        with pytest.raises(TaskError, match="provide the mmproj") as caught:
-            plan(body, CARD)
-        assert caught.value.code is ErrorCode.NOT_SUPPORTED
+    with pytest.raises(TaskError, match="provide the mmproj") as caught:
+        plan_chat(chat(image()), CARD)
+    assert caught.value.code is ErrorCode.INTERNAL, "llama-server's status"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "[img-1]", "image_data": [{"data": DATA, "id": 1}]},
+        {"prompt": {"prompt_string": "<__media__>", "multimodal_data": [DATA]}},
+    ],
+)
+def test_a_prompt_with_an_image_needs_a_model_that_sees(body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="model does not support multimodal requests"):
+        plan_completion(body, CARD)
 
 
 def test_a_model_that_hears_nothing_says_so() -> None:

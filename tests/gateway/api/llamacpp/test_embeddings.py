@@ -199,5 +199,5 @@ def test_one_text_may_name_images(body: dict[str, Any]) -> None:
 
 
 def test_a_model_without_a_projector_embeds_no_images() -> None:
-    with pytest.raises(TaskError, match="provide the mmproj"):
+    with pytest.raises(TaskError, match="does not support multimodal"):
         planned({"content": "[img-7]", "image_data": [IMAGE]}, native=True)
