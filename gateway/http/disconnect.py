@@ -5,7 +5,7 @@ itself. Watchers only ever raise.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -65,9 +65,18 @@ async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 async def answered(stream: TaskStream, receive: Receive, kind: type[T]) -> T:
     """Wait for the terminal message of a task beside generation; give it up with the client."""
-    try:
-        result = await guarded(stream.result(), disconnected(receive))
-    finally:
-        stream.close()
-    assert isinstance(result, kind), result
+    (result,) = await all_answered([stream], receive, kind)
     return result
+
+
+async def all_answered(streams: Sequence[TaskStream], receive: Receive, kind: type[T]) -> list[T]:
+    """Wait for the terminal messages of several tasks; the first failure gives all of them up."""
+    try:
+        work = together(stream.result() for stream in streams)
+        results = await guarded(work, disconnected(receive))
+    finally:
+        for stream in streams:
+            stream.close()
+    found: list[T] = [result for result in results if isinstance(result, kind)]
+    assert len(found) == len(results), results
+    return found

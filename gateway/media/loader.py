@@ -1,6 +1,7 @@
 """Loads the media that a request gives by URL, and puts them into its plan."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,13 +39,19 @@ class MediaLoader:
         """Return the plan with all its media; raises `InvalidRequest` naming the field."""
         if not plan.links:
             return plan
+        media = await self.load(plan.links, plan.tasks[0].media)
+        return replace(plan, tasks=tuple(replace(task, media=media) for task in plan.tasks))
+
+    async def load(self, links: Sequence[MediaLink], media: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Return media with what the links name in its place; raises `InvalidRequest`."""
+        if not links:
+            return media
         # A dialog may contain the same picture in each turn: it is fetched once.
-        first = {(link.url, link.kind): link for link in plan.links}
+        first = {(link.url, link.kind): link for link in links}
         loaded = await together(self._load(link) for link in first.values())
         data = dict(zip(first, loaded, strict=True))
-        found = {link.place: data[link.url, link.kind] for link in plan.links}
-        media = tuple(found.get(i, own) for i, own in enumerate(plan.tasks[0].media))
-        return replace(plan, tasks=tuple(replace(task, media=media) for task in plan.tasks))
+        found = {link.place: data[link.url, link.kind] for link in links}
+        return tuple(found.get(i, own) for i, own in enumerate(media))
 
     async def _load(self, link: MediaLink) -> bytes:
         try:

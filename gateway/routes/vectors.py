@@ -1,20 +1,23 @@
 """POST …/embeddings and …/rerank: answered by a worker, without a slot."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.api.fields.embedding import EmbeddingPlan, plan_embeddings
+from gateway.api.fields.embedding import EmbeddingPlan, joined, plan_embeddings
 from gateway.api.llamacpp.embedding import native_answer
 from gateway.api.llamacpp.rerank import RerankPlan, plan_rerank, rerank_answer
 from gateway.api.openai.embeddings import embeddings_answer
 from gateway.http.body import in_thread
-from gateway.http.disconnect import answered
+from gateway.http.disconnect import all_answered, answered, disconnected, guarded
 from gateway.http.errors import json_response
 from gateway.pool.routing.origin import plain_origin
+from gateway.pool.stream import TaskStream
 from gateway.routes.service import Service
 from protocol.wire.facts import ModelCard
 from protocol.wire.side_tasks import Embedded, Reranked
@@ -51,11 +54,34 @@ class VectorEndpoints:
 
         asked = await self._service.read(request.scope, request.receive, "Embedding")
         plan = await asked.in_thread(read, asked.body, asked.card)
-        pool, origin = self._service.pool, plain_origin(request.scope)
-        stream = pool.submit(plan.task, model=asked.card.name, origin=origin)
-        result = await answered(stream, request.receive, Embedded)
+        if any(plan.links):
+            plan = await guarded(self._filled(plan), disconnected(request.receive))
+        with ExitStack() as opened:
+            streams = self._submit(plan, asked.card, request, opened)
+            result = joined(await all_answered(streams, request.receive, Embedded))
         is_long = sum(map(len, result.vectors)) >= _LARGE
         return await in_thread(is_long, _embedded, write, plan, result)
+
+    async def _filled(self, plan: EmbeddingPlan) -> EmbeddingPlan:
+        """Fetch what the plan only names."""
+        load = self._service.media.load
+        loaded = [
+            await load(links, task.media)
+            for task, links in zip(plan.tasks, plan.links, strict=True)
+        ]
+        tasks = zip(plan.tasks, loaded, strict=True)
+        return replace(plan, tasks=tuple(replace(task, media=media) for task, media in tasks))
+
+    def _submit(
+        self, plan: EmbeddingPlan, card: ModelCard, request: Request, opened: ExitStack
+    ) -> list[TaskStream]:
+        """Submit the tasks of a plan; if one is refused, those before it are closed."""
+        origin, streams = plain_origin(request.scope), list[TaskStream]()
+        for task in plan.tasks:
+            stream = self._service.pool.submit(task, model=card.name, origin=origin)
+            opened.callback(stream.close)
+            streams.append(stream)
+        return streams
 
     async def rerank(self, request: Request) -> Response:
         """Answer with documents, the best for a query first."""

@@ -124,3 +124,18 @@ def test_an_image_has_an_embedding(pool: Served) -> None:
     assert embedded(other) != pytest.approx(once)
     plain = pool.client.post("/embedding", json={"content": "A picture."}).json()["embedding"]
     assert len(plain) == len(once)
+
+
+def test_inputs_with_and_without_images_share_a_request(pool: Served) -> None:
+    marker = pool.client.get("/props").json()["media_marker"]
+    seen = {"prompt_string": f"A picture: {marker}.", "multimodal_data": [IMAGE]}
+    url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}}
+    said = [{"type": "text", "text": text} for text in ("A picture: ", ".")]
+    parts = {"content": [said[0], url, said[1]]}
+    body = {"input": ["A picture: .", seen, parts, "A picture: ."]}
+    found = pool.client.post("/v1/embeddings", json=body).json()["data"]
+    plain, once, again, last = (one["embedding"] for one in found)
+    assert [one["index"] for one in found] == [0, 1, 2, 3]
+    assert once == pytest.approx(again)
+    assert plain == pytest.approx(last)
+    assert plain != pytest.approx(once)

@@ -1,17 +1,22 @@
 """The body of the embeddings endpoints of all dialects."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from gateway.api.fields.chat.conversation import ChatMedia
+from gateway.api.fields.chat.parts import read_part
 from gateway.api.fields.media import place_media
+from gateway.api.fields.media_links import MediaLink
 from gateway.api.fields.options import read_int, wrong_type
 from gateway.api.fields.prompt import Prompt, mixed
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.wire.facts import ModelCard
 from protocol.wire.sampling import INT32_MAX
-from protocol.wire.side_tasks import Embed
+from protocol.wire.side_tasks import Embed, Embedded
 
+MAX_WITH_MEDIA = 64
+"""Inputs of a request that may have images or sounds: each is computed alone."""
 _BAD_FORMAT = "The format to return the embeddings in. Can be either float or base64"
 _NOT_OAI = "Pooling type 'none' is not OAI compatible. Please use a different pooling type"
 
@@ -20,7 +25,8 @@ _NOT_OAI = "Pooling type 'none' is not OAI compatible. Please use a different po
 class EmbeddingPlan:
     """What an embeddings body asks for."""
 
-    task: Embed
+    tasks: tuple[Embed, ...]
+    """In the order of the inputs: an input with media is a task of its own."""
     model: str
     """The model's name in the answer: the client's own, as in llama-server."""
     is_native: bool
@@ -28,6 +34,17 @@ class EmbeddingPlan:
     is_one: bool
     """One text in `content`, to which the server of 2024 answered with an object."""
     base64: bool
+    links: tuple[tuple[MediaLink, ...], ...] = ()
+    """For each task the media that are not fetched yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """One input, with what its markers stand for."""
+
+    text: Prompt
+    media: tuple[bytes, ...] = ()
+    links: tuple[MediaLink, ...] = ()
 
 
 def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -> EmbeddingPlan:
@@ -39,14 +56,14 @@ def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -
         raise InvalidRequest('"input" or "content" must be provided', param="input")
     _check_dimensions(body, card)
     normalize = read_int(body, "embd_normalize", -1, INT32_MAX)
-    inputs, media = _with_media(body, value, _inputs(value, card.n_vocab, key), card)
-    task = Embed(
-        inputs=inputs,
-        media=media,
-        normalize=card.embd_normalize if normalize is None else normalize,
-    )
+    groups = _groups(_with_image_data(body, _inputs(value, card, key), card))
+    norm = card.embd_normalize if normalize is None else normalize
     return EmbeddingPlan(
-        task=task,
+        tasks=tuple(
+            Embed(inputs=tuple(one.text for one in group), media=group[0].media, normalize=norm)
+            for group in groups
+        ),
+        links=tuple(group[0].links for group in groups),
         model=str(body.get("model") or card.name),
         is_native=native or key == "content",
         is_one=key == "content" and isinstance(value, str),
@@ -54,24 +71,42 @@ def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -
     )
 
 
-def _with_media(
-    body: Mapping[str, Any], value: Any, inputs: tuple[Prompt, ...], card: ModelCard
-) -> tuple[tuple[Prompt, ...], tuple[bytes, ...]]:
-    """Return the inputs, and the images of a single text; several texts have none."""
+def joined(answers: Sequence[Embedded]) -> Embedded:
+    """Return the answers of a plan's tasks as one."""
+    if len(answers) == 1:
+        return answers[0]
+    return replace(
+        answers[0],
+        vectors=tuple(vector for answer in answers for vector in answer.vectors),
+        n_tokens=tuple(n for answer in answers for n in answer.n_tokens),
+    )
+
+
+def _with_image_data(
+    body: Mapping[str, Any], inputs: tuple[_Input, ...], card: ModelCard
+) -> tuple[_Input, ...]:
+    """Put the images of `image_data` into a single text."""
     images = body.get("image_data")
-    if len(inputs) > 1:
-        has_own = isinstance(value, list) and any(map(_has_media, value))
-        if images or has_own:
-            message = "Field 'image_data': images go with one text alone"
-            raise InvalidRequest(message, param="image_data")
-        return inputs, ()
-    own = value[0] if isinstance(value, list) else value
-    text, media = place_media({"image_data": images, "prompt": own}, 0, inputs[0], card)
-    return (text,), media
+    if not images:
+        return inputs
+    if len(inputs) > 1 or inputs[0].media:
+        message = "Field 'image_data': images go with one text alone"
+        raise InvalidRequest(message, param="image_data")
+    return (_Input(*place_media({"image_data": images}, 0, inputs[0].text, card)),)
 
 
-def _has_media(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value.get("multimodal_data"))
+def _groups(inputs: tuple[_Input, ...]) -> list[list[_Input]]:
+    """Cut the inputs into those with media, each alone, and runs of texts between them."""
+    if sum(bool(one.media) for one in inputs) > MAX_WITH_MEDIA:
+        message = f"at most {MAX_WITH_MEDIA} inputs of a request may have images or sounds"
+        raise InvalidRequest(message, param="input")
+    groups: list[list[_Input]] = []
+    for one in inputs:
+        if groups and not one.media and not groups[-1][0].media:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return groups
 
 
 def _check_offer(card: ModelCard, *, native: bool) -> None:
@@ -102,44 +137,45 @@ def _check_dimensions(body: Mapping[str, Any], card: ModelCard) -> None:
         raise InvalidRequest(message + "shortening them is not supported", param="dimensions")
 
 
-def _inputs(value: Any, n_vocab: int, key: str) -> tuple[Prompt, ...]:
+def _inputs(value: Any, card: ModelCard, key: str) -> tuple[_Input, ...]:
     """Read one or several inputs; an array with a number in it is one."""
     if isinstance(value, list) and not any(_is_number(item) for item in value):
         if not value:
             raise InvalidRequest('"input" must not be empty', param=key)
-        return tuple(_one(item, n_vocab, key) for item in value)
-    return (_one(value, n_vocab, key),)
+        return tuple(_one(item, card, key) for item in value)
+    return (_one(value, card, key),)
 
 
-def _one(value: Any, n_vocab: int, key: str) -> Prompt:
+def _one(value: Any, card: ModelCard, key: str) -> _Input:
     if isinstance(value, str):
-        return value
+        return _Input(value)
     if isinstance(value, list):
         if not value:
             raise InvalidRequest("Input content cannot be empty", param=key)
-        return mixed(value, n_vocab, key=key)
+        return _Input(mixed(value, card.n_vocab, key=key))
     if isinstance(value, dict):
-        return _object(value, key)
+        return _object(value, card, key)
     raise InvalidRequest(f'"{key}" must be text, tokens, or an array of these', param=key)
 
 
-def _object(value: dict[str, Any], key: str) -> str:
-    """Read `{prompt_string}`, or OpenAI's content parts under `content`: text alone."""
+def _object(value: dict[str, Any], card: ModelCard, key: str) -> _Input:
+    """Read `{prompt_string, multimodal_data}`, or OpenAI's content parts under `content`."""
     text = value.get("prompt_string")
     if isinstance(text, str):
-        return text
+        return _Input(*place_media({"prompt": value}, 0, text, card))
     parts = value.get("content")
-    if isinstance(parts, list) and all(_is_text(part) for part in parts):
-        return "".join(part["text"] for part in parts)
-    raise InvalidRequest(f'"{key}": an object must hold a prompt string or text parts', param=key)
+    if not isinstance(parts, list):
+        raise InvalidRequest(f'"{key}": an object must hold a prompt string or parts', param=key)
+    media = ChatMedia(card)
+    read = [
+        read_part(_with_type(part), f"{key}.content[{i}]", media) for i, part in enumerate(parts)
+    ]
+    return _Input("".join(part.text for part in read), tuple(media.pieces), tuple(media.links))
 
 
-def _is_text(part: Any) -> bool:
-    return (
-        isinstance(part, dict)
-        and part.get("type", "text") == "text"
-        and isinstance(part.get("text"), str)
-    )
+def _with_type(part: Any) -> Any:
+    """Take a part without a type for a text."""
+    return {"type": "text", **part} if isinstance(part, dict) else part
 
 
 def _is_number(item: Any) -> bool:

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part
+from gateway.api.fields.chat.parts import read_part
 from gateway.api.openai.functions import EarlierCalls
 from gateway.api.openai.tools import read_calls
 from protocol.errors import InvalidRequest
 
 _OWN = frozenset({"role", "content", "tool_calls", "function_call"})
 """What `ChatMessage` has fields for; the template reads all others as they came."""
-_UNSUPPORTED = ("input_video", "video_url", "file", "refusal")
 
 _MISSING = {
     False: "All non-assistant messages must contain 'content'",
@@ -60,39 +60,4 @@ def _content(content: Any, path: str, media: ChatMedia) -> str | list[Part]:
         return content
     if not isinstance(content, list):
         raise InvalidRequest("Expected 'content' to be a string or an array", param=path)
-    return [_part(part, f"{path}[{i}]", media) for i, part in enumerate(content)]
-
-
-def _part(part: Any, path: str, media: ChatMedia) -> Part:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "image_url":
-        return _image(part.get("image_url"), f"{path}.image_url", media)
-    if kind == "input_audio":
-        return _audio(part.get("input_audio"), f"{path}.input_audio", media)
-    if kind == "text":
-        if isinstance(part.get("text"), str):
-            return media.text(part["text"])
-        raise InvalidRequest(f"Field '{path}.text': must be a string", param=f"{path}.text")
-    if kind in _UNSUPPORTED:
-        message = f"Field '{path}.type': {kind} input is not supported yet"
-        raise InvalidRequest(message, param=f"{path}.type")
-    raise InvalidRequest("unsupported content[].type", param=f"{path}.type")
-
-
-def _image(value: Any, path: str, media: ChatMedia) -> Part:
-    media.require_images()
-    url = value.get("url") if isinstance(value, dict) else value
-    if not isinstance(url, str):
-        raise InvalidRequest(f"Field '{path}': must have a 'url'", param=path)
-    return media.image(url, f"{path}.url")
-
-
-def _audio(value: Any, path: str, media: ChatMedia) -> Part:
-    """Take in a sound; llama-server reads it from `url` too, where it needs no format."""
-    media.require_audio()
-    if isinstance(value, dict) and value.get("data") is None and value.get("url") is not None:
-        return media.audio(value["url"], f"{path}.url")
-    if not isinstance(value, dict) or value.get("format") not in ("wav", "mp3", "flac"):
-        message = f"Field '{path}.format': must be one of wav, mp3, flac"
-        raise InvalidRequest(message, param=path)
-    return media.audio(value.get("data"), f"{path}.data")
+    return [read_part(part, f"{path}[{i}]", media) for i, part in enumerate(content)]

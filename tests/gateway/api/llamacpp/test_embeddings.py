@@ -8,10 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.api.fields.embedding import EmbeddingPlan, plan_embeddings
+from gateway.api.fields.embedding import MAX_WITH_MEDIA, EmbeddingPlan, joined, plan_embeddings
+from gateway.api.fields.media_links import MediaLink
 from gateway.api.llamacpp.embedding import native_answer
 from gateway.api.openai.embeddings import embeddings_answer
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.wire.facts import ModelCard
 from protocol.wire.side_tasks import Embedded
 from tests.gateway.cards import CARD
 
@@ -35,6 +37,11 @@ def planned(body: dict[str, Any], *, native: bool = False) -> EmbeddingPlan:
     return plan_embeddings(body, MEAN, native=native)
 
 
+def tasks_of(body: dict[str, Any], card: ModelCard = MEAN) -> list[Any]:
+    """Return the inputs and the media of each task."""
+    return [(one.inputs, one.media) for one in plan_embeddings(body, card, native=True).tasks]
+
+
 @pytest.mark.parametrize(
     ("value", "inputs"),
     [
@@ -51,7 +58,7 @@ def planned(body: dict[str, Any], *, native: bool = False) -> EmbeddingPlan:
     ],
 )
 def test_every_shape_of_input_is_read(value: Any, inputs: Any) -> None:
-    assert planned({"input": value}).task.inputs == inputs
+    assert tasks_of({"input": value}) == [(inputs, ())]
 
 
 @pytest.mark.parametrize(
@@ -66,8 +73,12 @@ def test_every_shape_of_input_is_read(value: Any, inputs: Any) -> None:
         ({"input": [100]}, "Prompt contains invalid tokens"),
         ({"input": [[-1]]}, "Prompt contains invalid tokens"),
         (
-            {"input": {"content": [{"type": "image_url", "image_url": {}}]}},
-            '"input": an object must hold a prompt string or text parts',
+            {"input": {"content": "a"}},
+            '"input": an object must hold a prompt string or parts',
+        ),
+        (
+            {"input": {"content": [{"type": "file"}]}},
+            "Field 'input.content[0].type': file input is not supported yet",
         ),
         (
             {"input": ["a", "b"], "image_data": [{"id": 1, "data": "YQ=="}]},
@@ -128,13 +139,13 @@ def test_a_ranking_model_names_the_endpoint_to_use() -> None:
 
 def test_the_servers_norm_stands_unless_the_request_says_otherwise() -> None:
     card = replace(MEAN, embd_normalize=1)
-    assert plan_embeddings({"input": "a"}, card, native=False).task.normalize == 1
+    assert plan_embeddings({"input": "a"}, card, native=False).tasks[0].normalize == 1
     body = {"input": "a", "embd_normalize": -1}
-    assert plan_embeddings(body, card, native=False).task.normalize == -1
+    assert plan_embeddings(body, card, native=False).tasks[0].normalize == -1
 
 
 def test_the_length_that_the_embeddings_have_may_be_asked_for() -> None:
-    assert planned({"input": "a", "dimensions": 2}).task.inputs == ("a",)
+    assert tasks_of({"input": "a", "dimensions": 2}) == [(("a",), ())]
 
 
 def test_openais_answer_counts_tokens_and_keeps_the_order() -> None:
@@ -194,8 +205,54 @@ IMAGE = {"id": 7, "data": base64.b64encode(b"pixels").decode()}
     ],
 )
 def test_one_text_may_name_images(body: dict[str, Any]) -> None:
-    task = plan_embeddings(body, SEEING, native=True).task
-    assert (task.inputs, task.media) == (("Image: <M> is a house",), (b"pixels",))
+    assert tasks_of(body, SEEING) == [(("Image: <M> is a house",), (b"pixels",))]
+
+
+SEEN = {"prompt_string": "see <M>", "multimodal_data": [IMAGE["data"]]}
+PARTS = {
+    "content": [
+        {"type": "text", "text": "see "},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE['data']}"}},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tasks"),
+    [
+        ([PARTS], [(("see <M>",), (b"pixels",))]),
+        (
+            ["a", [1, 2], SEEN, PARTS, "b"],
+            [
+                (("a", (1, 2)), ()),
+                (("see <M>",), (b"pixels",)),
+                (("see <M>",), (b"pixels",)),
+                (("b",), ()),
+            ],
+        ),
+        ([{"prompt_string": "see <M>"}, SEEN], [(("see <M>",), ()), (("see <M>",), (b"pixels",))]),
+    ],
+)
+def test_each_of_several_inputs_may_have_images(inputs: list[Any], tasks: list[Any]) -> None:
+    assert tasks_of({"input": inputs}, SEEING) == tasks
+
+
+def test_an_image_of_an_input_may_be_named_by_url() -> None:
+    url = {"type": "image_url", "image_url": {"url": "http://x/y.png"}}
+    plan = plan_embeddings({"input": ["a", {"content": [url]}]}, SEEING, native=False)
+    link = MediaLink(0, "http://x/y.png", "input.content[0].image_url.url", "image")
+    assert plan.links == ((), (link,))
+
+
+def test_the_inputs_with_images_are_bounded() -> None:
+    assert len(tasks_of({"input": [SEEN] * MAX_WITH_MEDIA}, SEEING)) == MAX_WITH_MEDIA
+    with pytest.raises(InvalidRequest, match="at most 64 inputs"):
+        tasks_of({"input": ["a", *[SEEN] * (MAX_WITH_MEDIA + 1)]}, SEEING)
+
+
+def test_the_answers_of_all_tasks_become_one() -> None:
+    whole = joined([embedded(VECTOR), embedded(VECTOR, VECTOR)])
+    assert (whole.vectors, whole.n_tokens, whole.n_embd) == ((VECTOR,) * 3, (3, 3, 3), 2)
 
 
 def test_a_model_without_a_projector_embeds_no_images() -> None:
