@@ -237,6 +237,7 @@ _LASTING = (
     "siblings",
     "models_dir",
     "models_preset",
+    "models_cache",
 )
 """Keys of the gateway that only a restart of the whole pool changes."""
 
@@ -258,7 +259,7 @@ def _orders(pool: PoolConfig, said: Given, start: Start) -> Orders:
     """Make what carries out orders: of models on demand, or of rolling changes."""
     control = ControlServer(Path(pool.gateway.control))
     if resolve.chooses_models(pool):
-        catalog = open_catalog(pool, said.on_command_line)
+        catalog = open_catalog(pool, said.on_command_line, os.environ)
         models_max = pool.gateway.models_max
         on_demand = OnDemand(catalog, control, start.folder, models_max=models_max)
         return Orders(control, on_demand=on_demand)

@@ -232,6 +232,7 @@ class ModelManager:
                 sleeps=self._facts.sleeps(model.name),
             )
             for model in self.states.models.values()
+            if not model.info.is_hidden
         ]
         return {"data": data, "object": "list"}
 

@@ -172,6 +172,11 @@ class GatewayConfig:
     models_preset: str = param(
         "", "INI file of models and their options, loaded when a request names them; empty: none."
     )
+    models_cache: bool = param(
+        True,
+        "With models_dir or models_preset, list the models of the Hugging Face cache, too, as "
+        "llama-server does.",
+    )
     models_max: int = param(4, "Largest number of such models loaded at once; 0: no limit.", low=-1)
     models_autoload: bool = param(
         True, "Load a model when a request names it; if off, only POST /models/load does."

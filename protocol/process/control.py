@@ -95,12 +95,14 @@ class ModelInfo:
     aliases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     source: str = "preset"
-    """`preset` or `models_dir`, as llama-server names them."""
+    """`preset`, `models_dir` or `cache`, as llama-server names them."""
     args: tuple[str, ...] = ()
     """Its options as a command line."""
     preset: str = ""
     """Its options as a section of a preset file."""
     inputs: tuple[str, ...] = ("text",)
+    is_hidden: bool = False
+    """Whether lists leave it out, because another model has the same file."""
     stamp: str = ""
     """Changes whenever its configuration changes."""
 

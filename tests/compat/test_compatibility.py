@@ -27,6 +27,7 @@ TABLE: dict[str, dict[str, list[str]]] = tomllib.loads(
 STATES = {"works", "ignored", "refused", "missing"}
 OURS = {
     *("worker.count", "worker.devices", "worker.device_per_worker", "worker.step_target_ms"),
+    "gateway.models_cache",
     *("gateway.continues", "gateway.api_key_admin", "gateway.require_key", "gateway.allowed_hosts"),
     *(
         "gateway.trusted_proxies",

@@ -21,8 +21,11 @@ LIMIT_S = 40.0
 """How long a test waits for what must come: others compute on the same cores."""
 _SEED = {"LLAMA_ARG_SEED": "1"}
 """A request without a seed gets the same answer in every run, not an empty one in one of fifty."""
+_CACHE = {"LLAMA_CACHE": os.devnull}
+"""Models of the person who runs the tests stay out."""
 _SHARE = {"LLAMA_ARG_THREADS": str(threads())} if "PYTEST_XDIST_WORKER" in os.environ else {}
 """A worker that is not told otherwise takes every core; the other test processes need theirs."""
+_OWN = {**_SEED, **_CACHE, **_SHARE}
 
 T = TypeVar("T")
 
@@ -40,7 +43,7 @@ class Process:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.popen = subprocess.Popen(
             argv,
-            env={**clean, **_SEED, **_SHARE, "PYTHONPATH": path, MARK: self.mark, **(env or {})},
+            env={**clean, **_OWN, "PYTHONPATH": path, MARK: self.mark, **(env or {})},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -19,12 +19,17 @@ from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.process.control import ModelInfo
 from worker.models import ini
+from worker.models.cached import cached_file, scan_cache
 from worker.models.folder import FoundModel, scan
 from worker.models.preset import DEFAULT_STOP_S, Preset, as_args, as_section, read_preset
 from worker.settings.resolve import anchored, counted
 
 logger = logging.getLogger("supervisor")
 
+_REPOSITORIES = (
+    ("worker.hf_repo", "worker.hf_file"),
+    ("worker.hf_repo_draft", "worker.model_draft"),
+)
 _PROGRAM = ("llamapool", "worker")
 
 
@@ -42,9 +47,15 @@ class Entry:
 class Catalog:
     """The models of one server; `read` updates them."""
 
-    def __init__(self, pool: PoolConfig, flags: Mapping[str, Any]) -> None:
-        """Take the configuration with environment and flags applied, and the flags alone."""
+    def __init__(
+        self, pool: PoolConfig, flags: Mapping[str, Any], environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Take the configuration with environment and flags applied, and the flags alone.
+
+        `environ` says where the Hugging Face cache is; without it there is none.
+        """
         self._pool = pool
+        self._environ = environ if pool.gateway.models_cache else None
         self._flags = {k: v for k, v in flags.items() if k.startswith(("worker.", "sampling."))}
         self.entries: Mapping[str, Entry] = {}
 
@@ -58,7 +69,8 @@ class Catalog:
         sections: ini.Sections = {}
         if gateway.models_preset:
             sections = ini.parse(_text_of(gateway.models_preset), origin=gateway.models_preset)
-        entries = {entry.info.name: entry for entry in self._entries(found, sections)}
+        cached = scan_cache(self._environ) if self._environ is not None else []
+        entries = {entry.info.name: entry for entry in self._entries(found, cached, sections)}
         _refuse_duplicates(entry.info for entry in entries.values())
         self.entries = entries
 
@@ -68,13 +80,20 @@ class Catalog:
         dialled = GatewayConfig(bind=own.bind, gateways=own.gateways)
         return replace(self._pool, gateway=dialled, worker=entry.workers)
 
-    def _entries(self, found: Iterable[FoundModel], sections: ini.Sections) -> Iterator[Entry]:
+    def _entries(
+        self,
+        found: Iterable[FoundModel],
+        cached: Iterable[FoundModel],
+        sections: ini.Sections,
+    ) -> Iterator[Entry]:
         place = self._pool.gateway.models_preset
         presets = {
             name: read_preset(pairs, place=f"{place}: [{name}]") for name, pairs in sections.items()
         }
         every = presets.pop(ini.EVERY, Preset())
-        files = {one.name: _of_file(one) for one in found}
+        listed = {one.name: _of_file(one) for one in found}
+        files = {one.name: _of_file(one) for one in cached} | listed
+        hidden = self._hidden(preset.over(every) for preset in presets.values())
         names_taken: set[str] = set()
         for name in sorted({*files, *presets}):
             if "," in name:
@@ -87,8 +106,23 @@ class Catalog:
             preset = own.over(files.get(name, Preset()).over(every))
             for line in preset.warnings:
                 logger.warning("option without effect", extra={"model": name, "cause": line})
-            source = "preset" if name in presets else "models_dir"
-            yield self._entry(name, preset, source, names_taken)
+            source = "models_dir" if name in listed else "cache"
+            source = "preset" if name in presets else source
+            is_hidden = source == "cache" and preset.settings["worker.model"] in hidden
+            entry = self._entry(name, preset, source, names_taken)
+            yield replace(entry, info=replace(entry.info, is_hidden=is_hidden))
+
+    def _hidden(self, presets: Iterable[Preset]) -> set[str]:
+        """Return the files of the cache that presets have and want to have alone."""
+        if self._environ is None:
+            return set()
+        asked = [preset.settings for preset in presets if preset.hides_cached]
+        return {
+            cached_file(settings.get(repo, ""), settings.get(file, ""), self._environ)
+            for settings in asked
+            for repo, file in _REPOSITORIES
+            if settings.get(repo)
+        }
 
     def _entry(self, name: str, preset: Preset, source: str, names_taken: set[str]) -> Entry:
         settings = {**preset.settings, **self._flags}
@@ -125,9 +159,11 @@ class Catalog:
         return worker
 
 
-def open_catalog(pool: PoolConfig, flags: Mapping[str, Any]) -> Catalog:
+def open_catalog(
+    pool: PoolConfig, flags: Mapping[str, Any], environ: Mapping[str, str] | None = None
+) -> Catalog:
     """Return the models of a server that starts; raises `ConfigError`."""
-    catalog = Catalog(pool, flags)
+    catalog = Catalog(pool, flags, environ)
     catalog.read()
     n_startup = sum(entry.load_on_startup for entry in catalog.entries.values())
     limit = pool.gateway.models_max

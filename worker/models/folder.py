@@ -35,10 +35,10 @@ def scan(folder: Path) -> list[FoundModel]:
                 found += _tried(entry)
     except OSError as error:
         raise ConfigError(f"models_dir {folder}: {error.strerror}: name a directory") from error
-    return sorted(filter(_can_be_listed, found), key=lambda one: one.name)
+    return sorted(filter(can_be_listed, found), key=lambda one: one.name)
 
 
-def _can_be_listed(found: FoundModel) -> bool:
+def can_be_listed(found: FoundModel) -> bool:
     """Tell whether JSON can hold the name; a file system takes any bytes."""
     paths = found.model + found.mmproj
     if paths.encode(errors="replace").decode() == paths:

@@ -19,7 +19,7 @@ _DROPPED = frozenset(
     f"gateway.{name}"
     for name in (
         *("host", "port", "ssl_key_file", "ssl_cert_file", "api_key", "api_key_file"),
-        *("models_dir", "models_preset", "models_max", "models_autoload"),
+        *("models_dir", "models_preset", "models_max", "models_autoload", "models_cache"),
     )
 )
 _SECRET = frozenset({"worker.hf_token"})
@@ -36,15 +36,19 @@ class Preset:
     settings: Settings = field(default_factory=dict)
     load_on_startup: bool | None = None
     stop_timeout_s: float | None = None
+    hides_cached: bool | None = None
+    """A model of the cache with the same file is not listed beside it."""
     warnings: tuple[str, ...] = ()
 
     def over(self, lower: "Preset") -> "Preset":
         """Merge two presets; this one takes precedence."""
         startup, stop_s = self.load_on_startup, self.stop_timeout_s
+        hides = self.hides_cached
         return Preset(
             {**lower.settings, **self.settings},
             lower.load_on_startup if startup is None else startup,
             lower.stop_timeout_s if stop_s is None else stop_s,
+            lower.hides_cached if hides is None else hides,
             (*lower.warnings, *self.warnings),
         )
 
@@ -70,8 +74,9 @@ _KEYS: Mapping[str, _Key] = _keys()
 _UNUSED: Mapping[str, Unused] = {
     name: row for row in UNUSED for name in (*(flag.lstrip("-") for flag in row.flags), row.env)
 }
-_HARMLESS = ("version", "dedup-cache-models")
-"""Keys without effect: `version` is reserved; downloaded models are never listed, so not twice."""
+_DEDUP = "dedup-cache-models"
+_HARMLESS = ("version",)
+"""Keys without effect: `version` is reserved."""
 
 
 def read_preset(pairs: Mapping[str, str], *, place: str) -> Preset:
@@ -80,18 +85,21 @@ def read_preset(pairs: Mapping[str, str], *, place: str) -> Preset:
     warnings: list[str] = []
     startup: bool | None = None
     stop_s: float | None = None
+    hides: bool | None = None
     for key, text in pairs.items():
         try:
             if key == "load-on-startup":
                 startup = read_boolean(text)
             elif key == "stop-timeout":
                 stop_s = _seconds(text)
+            elif key == _DEDUP:
+                hides = read_boolean(text)
             elif key not in _HARMLESS:
                 settings |= _setting(key, text, warnings)
         except (ValueError, InvalidRequest) as error:
             said = error.message if isinstance(error, InvalidRequest) else f"{key}: {error}"
             raise ConfigError(f"{place}: {said}") from error
-    return Preset(settings, startup, stop_s, tuple(f"{place}: {line}" for line in warnings))
+    return Preset(settings, startup, stop_s, hides, tuple(f"{place}: {line}" for line in warnings))
 
 
 def _seconds(text: str) -> float:

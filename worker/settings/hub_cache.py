@@ -56,9 +56,14 @@ def _cached(environ: Mapping[str, str]) -> Iterator[str]:
         repo = path.name.removeprefix("models--").replace("--", "/")
         folder = snapshot(repo, environ)
         for name in names_in(folder) if folder else ():
-            tag = _TAG.search(name)
-            if tag and is_model(name):
-                yield f"{repo}:{tag[1].upper()}"
+            if is_model(name) and (tag := tag_of(name)):
+                yield f"{repo}:{tag}"
+
+
+def tag_of(name: str) -> str:
+    """Return the quantization in the name of a file; "" if there is none."""
+    found = _TAG.search(name)
+    return found[1].upper() if found else ""
 
 
 def is_model(name: str) -> bool:

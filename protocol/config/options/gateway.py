@@ -43,6 +43,7 @@ GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.media_url_allow", "--media-url-allow"),
     option("gateway.models_dir", "--models-dir"),
     option("gateway.models_preset", "--models-preset"),
+    option("gateway.models_cache", "--models-cache", "--no-models-cache"),
     option("gateway.models_max", "--models-max"),
     option("gateway.models_autoload", "--models-autoload", "--no-models-autoload"),
     option("gateway.cors_origins", "--cors-origins"),

@@ -34,7 +34,6 @@ def settings(**pairs: str) -> dict[str, Any]:
         ("api-key", "secret", {}),
         ("models-max", "9", {}),
         ("version", "1", {}),
-        ("dedup-cache-models", "1", {}),
         ("cont-batching", "true", {}),
     ],
 )
@@ -45,8 +44,10 @@ def test_keys_are_the_options_of_the_command_line(
 
 
 def test_what_only_presets_have_is_read() -> None:
-    preset = read_preset({"load-on-startup": "true", "stop-timeout": "3"}, place="p")
+    keys = {"load-on-startup": "true", "stop-timeout": "3", "dedup-cache-models": "1"}
+    preset = read_preset(keys, place="p")
     assert (preset.load_on_startup, preset.stop_timeout_s) == (True, 3.0)
+    assert preset.hides_cached is True
 
 
 @pytest.mark.parametrize(
