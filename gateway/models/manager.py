@@ -24,7 +24,7 @@ from gateway.models.state_machine import (
     StateChanged,
     no_room,
 )
-from gateway.models.views import RELOADED, change, listed
+from gateway.models.views import CACHE, RELOADED, change, listed, removed
 from protocol.errors import ErrorCode, InvalidRequest, TaskError, loading, shutting_down
 from protocol.process.control import (
     Line,
@@ -205,6 +205,24 @@ class ModelManager:
         if not model.is_running:
             raise InvalidRequest("model is not running", param="model")
         self._perform(self.states.unload(model))
+
+    async def delete(self, model: ManagedModel) -> None:
+        """Unload a model and delete its files; raises `TaskError`."""
+        if model.info.source != CACHE:
+            message = f"model name={model.name} is not removable (not from cache)"
+            raise InvalidRequest(message, param="model")
+        self._check_running()
+        if model.is_running:
+            self._perform(self.states.unload(model))
+            await self._until(lambda: not model.is_running)
+        following = self._next_list()
+        self.channel.send(Order(verb=Verb.DELETE, model=model.name))
+        await self._until(lambda: following.done() or self._is_draining)
+        if not following.done():
+            raise shutting_down()
+        if error := following.result().error:
+            raise TaskError(ErrorCode.INTERNAL, f"model not deleted: {error}")
+        self.events.publish(removed(model.name))
 
     async def reload(self) -> None:
         """Look for models again, and wait until those that changed or went are unloaded."""

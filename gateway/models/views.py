@@ -8,6 +8,9 @@ from gateway.pool.status import ModelState
 
 LOADING_STAGE = "text_model"
 
+CACHE = "cache"
+"""Source of models that can be deleted."""
+
 Event = Mapping[str, Any]
 
 
@@ -29,7 +32,7 @@ def listed(
             {"input_modalities": list(info.inputs), "output_modalities": ["text"]},
         ),
         "source": info.source,
-        "can_remove": False,
+        "can_remove": info.source == CACHE,
     }
     return {**shown, **entry}
 
@@ -65,6 +68,11 @@ def change(
     if model.state is ModelState.LOADED and shown:
         data["info"] = shown
     return {"model": model.name, "event": "status_change", "data": data}
+
+
+def removed(name: str) -> Event:
+    """Return the event for a model whose files were deleted."""
+    return {"model": name, "event": "model_remove"}
 
 
 RELOADED: Event = {"model": "*", "event": "models_reload"}

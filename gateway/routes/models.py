@@ -46,7 +46,7 @@ class ModelEndpoints:
         return manager, name if isinstance(name, str) else ""
 
     async def remove(self, request: Request) -> Response:
-        """Refuse in llama-server's words: only downloads can be deleted, and there are none."""
+        """Delete a model of the Hugging Face cache; answers when its files are gone."""
         manager = chosen_by(self._service, request.url.path)
         name = request.query_params.get("model", "")
         if not name:
@@ -55,8 +55,8 @@ class ModelEndpoints:
         if model is None or not may_use(request.scope, model.name, *model.info.aliases):
             message = f"model name={name} is not found"
             raise TaskError(ErrorCode.NOT_FOUND, message, param="model")
-        message = f"model name={model.name} is not removable (not from cache)"
-        raise InvalidRequest(message, param="model")
+        await guarded(manager.delete(model), disconnected(request.receive))
+        return json_response(_SUCCESS)
 
 
 class ModelEventStream:

@@ -32,6 +32,8 @@ class Verb(StrEnum):
     UNLOAD = "unload"
     RELOAD = "reload"
     """Read the list of models again; answered by `Listed`."""
+    DELETE = "delete"
+    """Delete the files of an unloaded model of the cache; answered by `Listed`."""
     YIELD = "yield"
     """Answers `ModelRecall`: the gateway has no request of the model, and begins none."""
     KEEP = "keep"

@@ -116,6 +116,9 @@ class FakeSupervisor:
         match order.verb:
             case Verb.RELOAD:
                 self.send(Listed(models=tuple(self.models), error=self.error))
+            case Verb.DELETE:
+                self.models = [one for one in self.models if one.name != order.model]
+                self.send(Listed(models=tuple(self.models), error=self.error))
             case Verb.LOAD:
                 await self._load(order.model)
             case Verb.UNLOAD if order.if_unused:

@@ -47,7 +47,8 @@ def delete_cached(name: str, environ: Mapping[str, str]) -> None:
     # Other revisions may have the same file, too.
     used = {_target(path) for path in folder.parent.rglob("*") if path.is_symlink()}
     for blob in blobs - used:
-        blob.unlink(missing_ok=True)
+        if blob.parent == folder.parent.parent / "blobs":  # a link may lead anywhere
+            blob.unlink(missing_ok=True)
 
 
 def _found(name: str, environ: Mapping[str, str]) -> FoundModel | None:

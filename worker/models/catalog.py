@@ -19,7 +19,7 @@ from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.process.control import ModelInfo
 from worker.models import ini
-from worker.models.cached import cached_file, scan_cache
+from worker.models.cached import cached_file, delete_cached, scan_cache
 from worker.models.folder import FoundModel, scan
 from worker.models.preset import DEFAULT_STOP_S, Preset, as_args, as_section, read_preset
 from worker.settings.resolve import anchored, counted
@@ -30,6 +30,8 @@ _REPOSITORIES = (
     ("worker.hf_repo", "worker.hf_file"),
     ("worker.hf_repo_draft", "worker.model_draft"),
 )
+CACHE = "cache"
+"""Source of the models of the Hugging Face cache."""
 _PROGRAM = ("llamapool", "worker")
 
 
@@ -74,6 +76,16 @@ class Catalog:
         _refuse_duplicates(entry.info for entry in entries.values())
         self.entries = entries
 
+    def delete(self, name: str) -> None:
+        """Delete the files of a model of the cache; raises `ConfigError`."""
+        entry = self.entries.get(name)
+        if entry is None or entry.info.source != CACHE or self._environ is None:
+            raise ConfigError(f"{name} is not in the cache")
+        try:
+            delete_cached(name, self._environ)
+        except OSError as error:
+            raise ConfigError(f"{error.filename}: {error.strerror}") from error
+
     def config_of(self, entry: Entry) -> PoolConfig:
         """Return the configuration for a model's processes, without API keys."""
         own = self._pool.gateway
@@ -106,9 +118,9 @@ class Catalog:
             preset = own.over(files.get(name, Preset()).over(every))
             for line in preset.warnings:
                 logger.warning("option without effect", extra={"model": name, "cause": line})
-            source = "models_dir" if name in listed else "cache"
+            source = "models_dir" if name in listed else CACHE
             source = "preset" if name in presets else source
-            is_hidden = source == "cache" and preset.settings["worker.model"] in hidden
+            is_hidden = source == CACHE and preset.settings["worker.model"] in hidden
             entry = self._entry(name, preset, source, names_taken)
             yield replace(entry, info=replace(entry.info, is_hidden=is_hidden))
 

@@ -76,6 +76,8 @@ class OnDemand:
         match order.verb:
             case Verb.RELOAD:
                 self.reread()
+            case Verb.DELETE:
+                self._delete(order.model)
             case Verb.UNLOAD if order.if_unused:
                 self._recalls.ask(order.model, peer, now)
             case Verb.UNLOAD:
@@ -167,6 +169,20 @@ class OnDemand:
                 extra={"cause": error, "action": "the list stays as it was"},
             )
         self._control.report(Listed(models=self._infos(), error=error))
+
+    def _delete(self, model: str) -> None:
+        """Delete the files of a model that does not run, and tell the gateways what is left."""
+        try:
+            if any(True for _ in self._of(model)):
+                raise ConfigError("the model is running")
+            self._catalog.delete(model)
+            logger.info("model deleted", extra={"model": model})
+        except ConfigError as failure:
+            error = str(failure)
+            logger.error("model not deleted", extra={"model": model, "cause": error})
+            self._control.report(Listed(models=self._infos(), error=error))
+            return
+        self.reread()
 
     def _refuse(self, model: str, why: str) -> None:
         self._control.report(

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.process import python
 from tests.e2e.served import Served, eventually
+from tests.worker.models.test_cached import put
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +47,8 @@ def route(tmp_path: Path) -> Iterator[Route]:
         defaults = {"models_max": 4, "queue_timeout_s": 60, "gateways": 1}
         (tmp_path / "pool.toml").write_text(CONFIG.format(**defaults | gateway))
         path = str(tmp_path / "pool.toml")
-        served = Served(python("-m", "worker.cli", "serve", "--config", path))
+        env = {"LLAMA_CACHE": str(tmp_path / "cache")}
+        served = Served(python("-m", "worker.cli", "serve", "--config", path), env)
         running.append(served)
         return served.wait_until_ready()
 
@@ -73,6 +75,18 @@ def test_models_come_with_their_requests_and_make_room_for_one_another(route: Ro
     served.signal(signal.SIGTERM)
     assert served.wait() == 0
     assert served.survivors() == []
+
+
+def test_a_model_of_the_cache_is_deleted_with_its_files(route: Route, tmp_path: Path) -> None:
+    snapshot = put(tmp_path / "cache", "u/m", "m-F16.gguf", "m-Q8_0.gguf")
+    served = route("a")
+    assert asked(served, "u/m:F16").status_code == 200
+    assert states(served) == {"a": "unloaded", "u/m:F16": "loaded", "u/m:Q8_0": "unloaded"}
+    answer = served.client.delete("/models?model=u/m:F16")
+    assert (answer.status_code, answer.json()) == (200, {"success": True})
+    assert states(served) == {"a": "unloaded", "u/m:Q8_0": "unloaded"}
+    assert [one.name for one in snapshot.iterdir()] == ["m-Q8_0.gguf"]
+    assert asked(served, "u/m:F16").status_code == 400
 
 
 def test_a_busy_model_is_waited_for(route: Route) -> None:

@@ -272,16 +272,6 @@ async def test_a_key_hears_of_its_models_only(tmp_path: Path) -> None:
         assert said(hidden) == "404 model name=a is not found"
 
 
-async def test_nothing_can_be_deleted(tmp_path: Path) -> None:
-    async with routing(tmp_path, "a") as (gateway, _):
-        for query, answer in (
-            ("", "400 model must be a non-empty string"),
-            ("?model=z", "404 model name=z is not found"),
-            ("?model=a", "400 model name=a is not removable (not from cache)"),
-        ):
-            assert said(await gateway.client.delete(f"/models{query}")) == answer
-
-
 @pytest.mark.slow
 async def test_a_supervisor_that_comes_back_is_believed(tmp_path: Path) -> None:
     async with routing(tmp_path, "a", "b") as (gateway, supervisor):

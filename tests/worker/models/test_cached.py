@@ -95,3 +95,13 @@ def test_a_quantization_is_deleted_with_what_nothing_else_needs(tmp_path: Path) 
     assert {one.name for one in (folder / "blobs").iterdir()} == {"m-F16.gguf", "mmproj-m.gguf"}
     delete_cached("u/m:F16", environ)
     delete_cached("u/none:F16", environ)
+
+
+def test_a_file_outside_the_cache_is_not_deleted(tmp_path: Path) -> None:
+    own = tmp_path / "own.gguf"
+    own.touch()
+    link = put(tmp_path, "u/m", "x.txt") / "m-F16.gguf"
+    link.symlink_to(own)
+    delete_cached("u/m:F16", {"LLAMA_CACHE": str(tmp_path)})
+    assert own.exists()
+    assert not link.is_symlink()

@@ -1,0 +1,53 @@
+"""Models of the Hugging Face cache, deleted over HTTP, with a fake supervisor."""
+
+import json
+from pathlib import Path
+
+from protocol.process.control import ModelInfo
+from tests.fakes.supervisor import FakeSupervisor
+from tests.gateway.inprocess import Running
+from tests.gateway.models.test_http_models import complete, routing, said, states
+
+
+async def cached_model(gateway: Running, supervisor: FakeSupervisor, name: str = "u/m:F16") -> None:
+    """Let the supervisor find a model in the cache."""
+    supervisor.models.append(ModelInfo(name=name, source="cache"))
+    await gateway.client.get("/models?reload=1")
+
+
+async def test_a_model_of_the_cache_is_unloaded_and_deleted(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        await cached_model(gateway, supervisor)
+        (_, shown) = (await gateway.client.get("/models")).json()["data"]
+        assert (shown["source"], shown["can_remove"]) == ("cache", True)
+        assert (await complete(gateway, "u/m:F16")).status_code == 200
+        async with gateway.client.stream("GET", "/models/sse") as events:
+            answer = await gateway.client.delete("/models?model=u/m:F16")
+            assert (answer.status_code, answer.json()) == (200, {"success": True})
+            seen = []
+            async for line in events.aiter_lines():
+                if line.startswith("data: "):
+                    seen.append(json.loads(line[6:]))
+                    if seen[-1]["event"] == "model_remove":
+                        break
+        assert seen[-1] == {"model": "u/m:F16", "event": "model_remove"}
+        assert supervisor.orders[-2:] == ["unload u/m:F16", "delete u/m:F16"]
+        assert await states(gateway) == {"a": "unloaded"}
+
+
+async def test_a_deletion_that_fails_says_why(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        await cached_model(gateway, supervisor)
+        supervisor.error = "permission denied"
+        answer = await gateway.client.delete("/models?model=u/m:F16")
+        assert said(answer) == "500 model not deleted: permission denied"
+
+
+async def test_only_what_is_in_the_cache_can_be_deleted(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, _):
+        for query, answer in (
+            ("", "400 model must be a non-empty string"),
+            ("?model=z", "404 model name=z is not found"),
+            ("?model=a", "400 model name=a is not removable (not from cache)"),
+        ):
+            assert said(await gateway.client.delete(f"/models{query}")) == answer
