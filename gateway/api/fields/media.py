@@ -42,15 +42,15 @@ def place_media(
 
 
 def require_images(card: ModelCard) -> None:
-    """Raise `TaskError` if the model takes no images in chats; llama-server answers with a 500."""
+    """Raise `TaskError` if the model takes no images in chats; in llama-server that is a 500."""
     if not card.media_marker:
-        raise TaskError(ErrorCode.INTERNAL, NO_IMAGES)
+        raise TaskError(ErrorCode.NOT_SUPPORTED, NO_IMAGES)
 
 
 def require_audio(card: ModelCard) -> None:
-    """Raise `TaskError` if the model takes no audio in chats; llama-server answers with a 500."""
+    """Raise `TaskError` if the model takes no audio in chats; in llama-server that is a 500."""
     if not card.has_audio:
-        raise TaskError(ErrorCode.INTERNAL, NO_AUDIO)
+        raise TaskError(ErrorCode.NOT_SUPPORTED, NO_AUDIO)
 
 
 def refuse_media(body: Mapping[str, Any]) -> None:

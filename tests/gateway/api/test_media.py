@@ -127,7 +127,7 @@ def test_bad_image_data_is_refused(body: dict[str, Any]) -> None:
 def test_a_model_that_sees_nothing_says_so() -> None:
     with pytest.raises(TaskError, match="provide the mmproj") as caught:
         plan_chat(chat(image()), CARD)
-    assert caught.value.code is ErrorCode.INTERNAL, "llama-server's status"
+    assert caught.value.code is ErrorCode.NOT_SUPPORTED
 
 
 @pytest.mark.parametrize(
