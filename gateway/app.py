@@ -198,10 +198,13 @@ def _public_page(pages: Pages, routes: Sequence[Route]) -> Callable[[str], bool]
 
 def _routes(service: Service) -> list[Route]:
     posts = _generating(service) | _chats(service) | _side(service)
+    models = ModelEndpoints(service)
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
         *(Route(path, endpoint, methods=["GET"]) for path, endpoint in _gets(service).items()),
-        Route("/models", _for_admins(ModelEndpoints(service).remove), methods=["DELETE"]),
+        # After the list: a prediction that names `models` means that.
+        Route("/models", _for_admins(models.download), methods=["POST"]),
+        Route("/models", _for_admins(models.remove), methods=["DELETE"]),
     ]
 
 

@@ -85,7 +85,6 @@ ENDPOINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "/audio/transcriptions": (("POST",), "transcription"),
     "/v1/audio/transcriptions": (("POST",), "transcription"),
     "/v1/systemone": (("POST",), "decision models"),
-    "/models": (("POST",), "downloading models"),
 }
 """Path to methods and purpose: the endpoints of llama-server that this server lacks."""
 

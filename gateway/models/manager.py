@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gateway.models.channel import Channel
+from gateway.models.downloads import DownloadBook
 from gateway.models.events import ModelEvents
 from gateway.models.model import ManagedModel
 from gateway.models.state_machine import (
@@ -27,6 +28,7 @@ from gateway.models.state_machine import (
 from gateway.models.views import CACHE, RELOADED, change, listed, removed
 from protocol.errors import ErrorCode, InvalidRequest, TaskError, loading, shutting_down
 from protocol.process.control import (
+    DownloadReport,
     Line,
     Listed,
     ModelKept,
@@ -84,6 +86,7 @@ class ModelManager:
         """Woken by every line of the supervisor."""
         self._lists: list[asyncio.Future[Listed]] = []
         self.events = ModelEvents()
+        self.downloads = DownloadBook(self.events)
         self._is_draining = False
 
     def __repr__(self) -> str:
@@ -206,23 +209,36 @@ class ModelManager:
             raise InvalidRequest("model is not running", param="model")
         self._perform(self.states.unload(model))
 
-    async def delete(self, model: ManagedModel) -> None:
-        """Unload a model and delete its files; raises `TaskError`."""
-        if model.info.source != CACHE:
+    async def download(self, name: str) -> None:
+        """Begin to fetch a model into the cache; raises `TaskError`."""
+        if self.states.named(name) is not None or name in self.downloads:
+            raise InvalidRequest(f"model '{name}' already exists", param="model")
+        self._check_running()
+        begun = self.downloads.begun(name)
+        self.channel.send(Order(verb=Verb.DOWNLOAD, model=name))
+        await self._until(lambda: begun.done() or self._is_draining)
+        if not begun.done():
+            raise shutting_down()
+        begun.result()
+
+    async def delete(self, name: str) -> None:
+        """Unload a model and delete its files, or give its download up; raises `TaskError`."""
+        self._check_running()
+        model = self.states.named(name)
+        if model is not None and model.info.source != CACHE:
             message = f"model name={model.name} is not removable (not from cache)"
             raise InvalidRequest(message, param="model")
-        self._check_running()
-        if model.is_running:
+        if model is not None and model.is_running:
             self._perform(self.states.unload(model))
             await self._until(lambda: not model.is_running)
         following = self._next_list()
-        self.channel.send(Order(verb=Verb.DELETE, model=model.name))
+        self.channel.send(Order(verb=Verb.DELETE, model=name))
         await self._until(lambda: following.done() or self._is_draining)
         if not following.done():
             raise shutting_down()
         if error := following.result().error:
             raise TaskError(ErrorCode.INTERNAL, f"model not deleted: {error}")
-        self.events.publish(removed(model.name))
+        self.events.publish(removed(name))
 
     async def reload(self) -> None:
         """Look for models again, and wait until those that changed or went are unloaded."""
@@ -252,7 +268,7 @@ class ModelManager:
             for model in self.states.models.values()
             if not model.info.is_hidden
         ]
-        return {"data": data, "object": "list"}
+        return {"data": data + self.downloads.listed(self._created), "object": "list"}
 
     def _shown(self, model: ManagedModel) -> Mapping[str, Any]:
         return self._facts.shown(model.name) if model.is_running else {}
@@ -276,6 +292,8 @@ class ModelManager:
                 self._perform(self.states.recalled(name))
             case ModelKept(model=name, is_kept=is_kept):
                 self._perform(self.states.kept(name, is_kept=is_kept))
+            case DownloadReport():
+                self.downloads.hear(line)
             case NoRoom(model=name):
                 self._perform(self.states.refused_room(name))
         self._wake()

@@ -20,7 +20,7 @@ _SUCCESS = {"success": True}
 
 
 class ModelEndpoints:
-    """POST /models/load, POST /models/unload and DELETE /models."""
+    """POST /models/load, POST /models/unload, and POST and DELETE /models."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -45,6 +45,17 @@ class ModelEndpoints:
         name = body.get("model")
         return manager, name if isinstance(name, str) else ""
 
+    async def download(self, request: Request) -> Response:
+        """Fetch a model into the Hugging Face cache; answers when that has begun."""
+        manager, name = await self._read(request)
+        if not name:
+            raise InvalidRequest("model must be a non-empty string", param="model")
+        if not self._service.config.models_cache:
+            message = "This server does not support downloads. Start it with `--models-cache`"
+            raise TaskError(ErrorCode.NOT_SUPPORTED, message)
+        await guarded(manager.download(name), disconnected(request.receive))
+        return json_response(_SUCCESS)
+
     async def remove(self, request: Request) -> Response:
         """Delete a model of the Hugging Face cache; answers when its files are gone."""
         manager = chosen_by(self._service, request.url.path)
@@ -52,10 +63,11 @@ class ModelEndpoints:
         if not name:
             raise InvalidRequest("model must be a non-empty string", param="model")
         model = manager.states.named(name)
-        if model is None or not may_use(request.scope, model.name, *model.info.aliases):
+        names = (model.name, *model.info.aliases) if model is not None else (name,)
+        if not (model or name in manager.downloads) or not may_use(request.scope, *names):
             message = f"model name={name} is not found"
             raise TaskError(ErrorCode.NOT_FOUND, message, param="model")
-        await guarded(manager.delete(model), disconnected(request.receive))
+        await guarded(manager.delete(names[0]), disconnected(request.receive))
         return json_response(_SUCCESS)
 
 

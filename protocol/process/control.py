@@ -33,7 +33,10 @@ class Verb(StrEnum):
     RELOAD = "reload"
     """Read the list of models again; answered by `Listed`."""
     DELETE = "delete"
-    """Delete the files of an unloaded model of the cache; answered by `Listed`."""
+    """Delete the files of an unloaded model of the cache, or give its download up; answered by
+    `Listed`."""
+    DOWNLOAD = "download"
+    """Fetch a model into the cache; answered by `DownloadReport`."""
     YIELD = "yield"
     """Answers `ModelRecall`: the gateway has no request of the model, and begins none."""
     KEEP = "keep"
@@ -135,6 +138,21 @@ class WorkerReport:
     """Exit code if it ended by itself; 0 if it was asked to leave."""
     why: str = ""
     """Reason of such an end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadReport:
+    """The supervisor's report on a model that is being fetched; the first one says that it is."""
+
+    model: str
+    file: str = ""
+    """Name of the file that is being fetched."""
+    done: int = 0
+    total: int = 0
+    """Bytes of the file; 0 if they are not known."""
+    has_ended: bool = False
+    error: str = ""
+    """Why it failed."""
 
 
 # ---- what an admin asks for, and what becomes of it -------------------------------------------
@@ -285,7 +303,7 @@ class FleetReport:
     rollout: RolloutReport = RolloutReport()
 
 
-ModelLine = Order | Listed | WorkerReport | ModelRecall | ModelKept | NoRoom
+ModelLine = Order | Listed | WorkerReport | ModelRecall | ModelKept | NoRoom | DownloadReport
 AdminOrder = WorkerOrder | RolloutOrder | AbortOrder
 Line = ModelLine | Subscribe | AdminOrder | Reply | GoldenQuestion | Answered | FleetReport
 
@@ -296,6 +314,7 @@ _KINDS: Mapping[str, type[Any]] = {
     "recall": ModelRecall,
     "kept": ModelKept,
     "no_room": NoRoom,
+    "download": DownloadReport,
     "subscribe": Subscribe,
     "worker_order": WorkerOrder,
     "rollout": RolloutOrder,

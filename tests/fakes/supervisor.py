@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from protocol.process.control import (
+    DownloadReport,
     Line,
     Listed,
     ModelInfo,
@@ -36,6 +37,8 @@ class FakeSupervisor:
         """Models that load only once this is set."""
         self.late: dict[str, asyncio.Event] = {}
         """Models that are reported as serving at once, and dial the gateway once this is set."""
+        self.begins: Line = DownloadReport(model="")
+        """What answers an order to download."""
         self.orders: list[str] = []
         self.step_s = 0.0
         """How long a step of its workers takes."""
@@ -116,6 +119,8 @@ class FakeSupervisor:
         match order.verb:
             case Verb.RELOAD:
                 self.send(Listed(models=tuple(self.models), error=self.error))
+            case Verb.DOWNLOAD:
+                self.send(self.begins)
             case Verb.DELETE:
                 self.models = [one for one in self.models if one.name != order.model]
                 self.send(Listed(models=tuple(self.models), error=self.error))

@@ -76,6 +76,11 @@ class Catalog:
         _refuse_duplicates(entry.info for entry in entries.values())
         self.entries = entries
 
+    @property
+    def base(self) -> WorkerConfig:
+        """What holds for all models, unless a section says otherwise."""
+        return (self._pool.worker[:1] or (WorkerConfig(),))[0]
+
     def delete(self, name: str) -> None:
         """Delete the files of a model of the cache; raises `ConfigError`."""
         entry = self.entries.get(name)
@@ -158,8 +163,7 @@ class Catalog:
         )
 
     def _worker(self, name: str, settings: Mapping[str, Any]) -> WorkerConfig:
-        base = self._pool.worker[:1] or (WorkerConfig(),)
-        (worker,) = options.apply(PoolConfig(worker=base), settings).worker
+        (worker,) = options.apply(PoolConfig(worker=(self.base,)), settings).worker
         if not (worker.model or worker.hf_repo or worker.model_url) and worker.backend != "fake":
             raise ConfigError(
                 f"[{name}] is no model of models_dir and names none: say model = FILE.gguf"

@@ -4,9 +4,10 @@ Files that were downloaded before need neither the network nor the hub's package
 """
 
 import importlib
+import inspect
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -52,9 +53,12 @@ class Repository:
         """Return the projector that belongs to a model; "" if there is none."""
         return pick_projector(self._names(), model)
 
-    def fetch(self, name: str) -> str:
-        """Download a file, with all its parts if it is split; return its local path."""
-        paths = [self._path(path.as_posix()) for path in paths_of(Path(name))]
+    def fetch(self, name: str, bar: Callable[..., Any] | None = None) -> str:
+        """Download a file, with all its parts if it is split; return its local path.
+
+        `bar` makes what is told of the progress, in place of the class of tqdm.
+        """
+        paths = [self._path(path.as_posix(), bar) for path in paths_of(Path(name))]
         return next((path for path in paths if Path(path).name == Path(name).name), paths[0])
 
     def _names(self) -> list[str]:
@@ -68,16 +72,18 @@ class Repository:
             self._hub = None
         return names_in(self._here) if self._here is not None else []
 
-    def _path(self, name: str) -> str:
+    def _path(self, name: str, bar: Callable[..., Any] | None) -> str:
         if self._hub is None:
             path = self._here / name if self._here is not None else None
             if path is None or not path.is_file():
                 raise self._fault("it is not here, and the network is not used")
             return str(path)
         try:
-            folder = str(cache_folder(os.environ))
-            found = self._hub.hf_hub_download(self._repo, name, token=self._token, cache_dir=folder)
-            return str(found)
+            get, folder = self._hub.hf_hub_download, str(cache_folder(os.environ))
+            # Older versions of the package take no class of bars.
+            takes_bar = bar is not None and "tqdm_class" in inspect.signature(get).parameters
+            more = {"tqdm_class": bar} if takes_bar else {}
+            return str(get(self._repo, name, token=self._token, cache_dir=folder, **more))
         except Exception as error:  # as above
             raise self._fault(error) from error
 

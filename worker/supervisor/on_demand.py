@@ -6,6 +6,7 @@ which models run; the supervisor decides when a dead process starts again.
 
 import logging
 import os
+import selectors
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from worker.supervisor.children.managed_child import ChildState, ManagedChild
 from worker.supervisor.children.restart_policy import EXIT_CONFIG
 from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.control import ControlPeer, ControlServer
+from worker.supervisor.downloads import ModelDownloads
 from worker.supervisor.recalls import ModelRecalls
 
 logger = logging.getLogger("supervisor")
@@ -54,6 +56,7 @@ class OnDemand:
         self._control = control
         self._folder = folder
         self._watches: list[ChildWatch] = []
+        self._downloads = ModelDownloads(control.report, self.reread, self._download)
         self._n_started = 0
         self._told: dict[str, WorkerReport] = {}
         """The last report of each worker, by name."""
@@ -63,19 +66,25 @@ class OnDemand:
         """Names of the models that can be loaded."""
         return tuple(self._catalog.entries)
 
-    def open(self, watches: list[ChildWatch], now: float) -> None:
+    def open(self, watches: list[ChildWatch], selector: selectors.BaseSelector, now: float) -> None:
         """Load the models with `load-on-startup`."""
         self._watches = watches
+        self._downloads.open(selector)
         for entry in self._catalog.entries.values():
             if entry.load_on_startup:
                 self._load(entry, now)
 
+    def close(self) -> None:
+        """End what is being downloaded."""
+        self._downloads.close()
+
     def obey(self, order: Order, peer: ControlPeer, now: float) -> None:
         """Carry out an order of a gateway, whose connection this is."""
-        entry = self._catalog.entries.get(order.model)
         match order.verb:
             case Verb.RELOAD:
                 self.reread()
+            case Verb.DOWNLOAD:
+                self._downloads.start(order.model)
             case Verb.DELETE:
                 self._delete(order.model)
             case Verb.UNLOAD if order.if_unused:
@@ -84,19 +93,23 @@ class OnDemand:
                 self._unload(order.model, now)
             case Verb.YIELD | Verb.KEEP | Verb.IDLE:
                 self._recalls.hear(order, peer)
-            case Verb.LOAD if entry is None:
-                self._refuse(order.model, "it is not there any more")
-            case Verb.LOAD if any(True for _ in self._of(order.model)):
-                logger.warning(
-                    "model is running already",
-                    extra={"model": order.model, "action": "the order is ignored"},
-                )
-            case Verb.LOAD if self._is_full():
-                self.tell()  # the gateway learns who has the places before it tries again
-                self._control.answer(peer, NoRoom(model=order.model))
             case Verb.LOAD:
-                assert entry is not None
-                self._load(entry, now)
+                self._obey_load(order.model, peer, now)
+
+    def _obey_load(self, model: str, peer: ControlPeer, now: float) -> None:
+        entry = self._catalog.entries.get(model)
+        if entry is None:
+            self._refuse(model, "it is not there any more")
+        elif any(True for _ in self._of(model)):
+            logger.warning(
+                "model is running already",
+                extra={"model": model, "action": "the order is ignored"},
+            )
+        elif self._is_full():
+            self.tell()  # the gateway learns who has the places before it tries again
+            self._control.answer(peer, NoRoom(model=model))
+        else:
+            self._load(entry, now)
 
     def _is_full(self) -> bool:
         """Whether gateways have ordered as many models as may be loaded, each for itself."""
@@ -170,8 +183,14 @@ class OnDemand:
             )
         self._control.report(Listed(models=self._infos(), error=error))
 
+    def _download(self, model: str) -> launch.Launch:
+        return launch.download(model, os.environ, self._catalog.base.hf_token)
+
     def _delete(self, model: str) -> None:
         """Delete the files of a model that does not run, and tell the gateways what is left."""
+        if self._downloads.cancel(model):
+            self._control.report(Listed(models=self._infos()))
+            return
         try:
             if any(True for _ in self._of(model)):
                 raise ConfigError("the model is running")

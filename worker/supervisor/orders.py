@@ -58,13 +58,15 @@ class Orders:
         self._children = children
         self._control.open(children.selector, self._greeting)
         if self.on_demand is not None:
-            self.on_demand.open(children.watches, now)
+            self.on_demand.open(children.watches, children.selector, now)
         if self._rollouts is not None:
             self._rollouts.open(children, Questions(self._control))
 
     def close(self) -> None:
         """Close the control channel."""
         self._control.close()
+        if self.on_demand is not None:
+            self.on_demand.close()
         if self._rollouts is not None:
             self._rollouts.close()
 

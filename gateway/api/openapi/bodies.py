@@ -64,6 +64,7 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointText] = {
     **_reading("/readyz", "Return whether new work is accepted"),
     **_reading("/v1/models /models", "List the models"),
     **_reading("/v1/models/{id}", "Describe a model"),
+    **_aliases("/models", "ModelOrder", "Download a model into the Hugging Face cache"),
     **_aliases("/models/load", "ModelOrder", "Load a model"),
     **_aliases("/models/unload", "ModelOrder", "Unload a model"),
     **_reading("/models/sse", "Stream every change of a model", kinds=("text/event-stream",)),
@@ -84,7 +85,7 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointText] = {
     **_aliases("/admin/undrain", "WorkerOrder", "Start a drained worker again"),
     **_aliases("/admin/rollout", "Rollout", "Replace the workers, one at a time"),
     **_aliases("/admin/rollout/abort", "RolloutEnd", "End the rolling change and go back"),
-    ("DELETE", "/models"): EndpointText(summary="Refused: there are no downloads to delete"),
+    ("DELETE", "/models"): EndpointText(summary="Delete a model of the Hugging Face cache"),
 }
 
 _FULL = ("fail_on_no_slot", "include_slots")

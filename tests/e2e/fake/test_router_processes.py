@@ -1,5 +1,6 @@
 """Models that come and go with the requests: real processes over the fake backend."""
 
+import json
 import os
 import signal
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.process import python
+from tests.e2e.process import ROOT, python
 from tests.e2e.served import Served, eventually
 from tests.worker.models.test_cached import put
 
@@ -34,6 +35,28 @@ fake_step_ms = 5
 """
 
 
+HUB = """
+import pathlib, time
+
+def list_repo_files(repo, token):
+    return ["m-F16.gguf", "m-Q8_0.gguf"]
+
+def hf_hub_download(repo, name, *, token, cache_dir, tqdm_class):
+    folder = pathlib.Path(cache_dir, "models--" + repo.replace("/", "--"))
+    commit = folder / "snapshots" / ("0" * 40)
+    commit.mkdir(parents=True, exist_ok=True)
+    (folder / "refs").mkdir(exist_ok=True)
+    (folder / "refs" / "main").write_text(commit.name)
+    with tqdm_class(total=4) as bar:
+        (commit / name).write_bytes(b"GGUF")
+        bar.update(4)
+    if "hangs" in repo:
+        time.sleep(600)
+    return str(commit / name)
+"""
+"""Stands in for the hub's package: it writes files of four bytes."""
+
+
 @pytest.fixture
 def route(tmp_path: Path) -> Iterator[Route]:
     """Serve these models of a folder, and those of a preset file."""
@@ -47,7 +70,9 @@ def route(tmp_path: Path) -> Iterator[Route]:
         defaults = {"models_max": 4, "queue_timeout_s": 60, "gateways": 1}
         (tmp_path / "pool.toml").write_text(CONFIG.format(**defaults | gateway))
         path = str(tmp_path / "pool.toml")
-        env = {"LLAMA_CACHE": str(tmp_path / "cache")}
+        (tmp_path / "huggingface_hub.py").write_text(HUB)
+        path_of_hub = os.pathsep.join([str(tmp_path), str(ROOT)])
+        env = {"LLAMA_CACHE": str(tmp_path / "cache"), "PYTHONPATH": path_of_hub}
         served = Served(python("-m", "worker.cli", "serve", "--config", path), env)
         running.append(served)
         return served.wait_until_ready()
@@ -87,6 +112,34 @@ def test_a_model_of_the_cache_is_deleted_with_its_files(route: Route, tmp_path: 
     assert states(served) == {"a": "unloaded", "u/m:Q8_0": "unloaded"}
     assert [one.name for one in snapshot.iterdir()] == ["m-Q8_0.gguf"]
     assert asked(served, "u/m:F16").status_code == 400
+
+
+def test_a_model_is_downloaded_used_and_deleted(route: Route) -> None:
+    served = route("a")
+    with served.client.stream("GET", "/models/sse") as stream:
+        answer = served.client.post("/models", json={"model": "u/m:F16"})
+        assert (answer.status_code, answer.json()) == (200, {"success": True})
+        lines = (line[6:] for line in stream.iter_lines() if line.startswith("data: "))
+        told = [json.loads(next(lines)) for _ in range(3)]
+    done = {"progress": {"m-F16.gguf": {"done": 4, "total": 4}}}
+    assert [one.get("data") for one in told] == [done, done, None]
+    assert [one["event"] for one in told] == ["download_progress"] * 2 + ["download_finished"]
+    assert states(served) == {"a": "unloaded", "u/m:F16": "unloaded"}
+    assert asked(served, "u/m:F16").status_code == 200
+    assert served.client.delete("/models?model=u/m:F16").json() == {"success": True}
+    assert states(served) == {"a": "unloaded"}
+    refused = served.client.post("/models", json={"model": "u/m:Q2_K"}).json()["error"]
+    assert refused["code"] == 400
+    assert "no GGUF file of Q2_K" in refused["message"]
+
+
+def test_no_download_outlives_its_server(route: Route) -> None:
+    served = route("a")
+    assert served.client.post("/models", json={"model": "u/hangs:F16"}).status_code == 200
+    assert states(served)["u/hangs:F16"] == "downloading"
+    served.signal(signal.SIGTERM)
+    assert served.wait() == 0
+    assert served.survivors() == []
 
 
 def test_a_busy_model_is_waited_for(route: Route) -> None:

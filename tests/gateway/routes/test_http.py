@@ -144,7 +144,7 @@ async def test_unknown_path_or_method_is_file_not_found(
     )
 
 
-@pytest.mark.parametrize("path", ["/models", "/v1/systemone"])
+@pytest.mark.parametrize("path", ["/audio/transcriptions", "/v1/systemone"])
 async def test_endpoints_to_come_say_so(gateway: Running, path: str) -> None:
     response = await gateway.post(path, {})
     assert response.status_code == 501

@@ -106,6 +106,16 @@ def _worker(worker: WorkerConfig, env: Mapping[str, str], flags: tuple[str, ...]
     )
 
 
+def download(model: str, environ: Mapping[str, str], token: str) -> Launch:
+    """Return the launch of a process that fetches a model into the Hugging Face cache."""
+    return Launch(
+        name=f"download {model}",
+        argv=(*_PYTHON, "-m", "worker.models.download", model),
+        env={**_shared(environ), "HF_TOKEN": token},
+        model=model,
+    )
+
+
 def visible_devices(worker: WorkerConfig) -> dict[str, str]:
     """Return the variables that restrict a process to its worker's devices; none means all."""
     if not worker.devices:

@@ -1,0 +1,82 @@
+"""Models that are being fetched into the Hugging Face cache: who waits, and how far they are."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.models.events import ModelEvents
+from gateway.models.views import CACHE
+from protocol.errors import InvalidRequest
+from protocol.process.control import DownloadReport
+
+_NAME = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}(:\w[\w.-]{0,31})?", re.ASCII)
+
+
+class DownloadBook:
+    """What the supervisor has told of downloads."""
+
+    def __init__(self, events: ModelEvents) -> None:
+        self._events = events
+        self._files: dict[str, dict[str, Mapping[str, int]]] = {}
+        """Model to its files, and each to its bytes."""
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<DownloadBook {' '.join(self._files)}>"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def begun(self, name: str) -> "asyncio.Future[None]":
+        """Return what is done when a download has begun, or has failed before."""
+        if not _NAME.fullmatch(name):
+            raise InvalidRequest("model must be USER/NAME or USER/NAME:QUANT", param="model")
+        future = self._waiting.get(name)
+        if future is None or future.done():
+            future = self._waiting[name] = asyncio.get_running_loop().create_future()
+        return future
+
+    def hear(self, line: DownloadReport) -> None:
+        """Take a report in, and pass it on to those who listen."""
+        future = self._waiting.pop(line.model, None)
+        if line.has_ended:
+            self._end(line, future)
+            return
+        if future is not None and not future.done():
+            future.set_result(None)
+        files = self._files.setdefault(line.model, {})
+        if line.file:
+            files[line.file] = {"done": line.done, "total": line.total}
+            self._publish(line.model, "download_progress", {"progress": dict(files)})
+
+    def listed(self, created: int) -> list[dict[str, Any]]:
+        """Return the downloads as models of GET /models."""
+        return [_listed(name, files, created) for name, files in self._files.items()]
+
+    def _end(self, line: DownloadReport, future: "asyncio.Future[None] | None") -> None:
+        if future is not None and not future.done():
+            problem = line.error or "the download ended at once"
+            future.set_exception(InvalidRequest(problem, param="model"))
+        if self._files.pop(line.model, None) is not None:
+            self._publish(line.model, "download_failed" if line.error else "download_finished")
+
+    def _publish(self, name: str, event: str, data: Mapping[str, Any] | None = None) -> None:
+        more = {"data": data} if data is not None else {}
+        self._events.publish({"model": name, "event": event, **more})
+
+
+def _listed(name: str, files: Mapping[str, Mapping[str, int]], created: int) -> dict[str, Any]:
+    return {
+        "id": name,
+        "aliases": [],
+        "tags": [],
+        "object": "model",
+        "owned_by": "llamacpp",
+        "created": created,
+        "status": {"value": "downloading", "args": []},
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "source": CACHE,
+        "can_remove": True,
+        "progress": dict(files),
+    }

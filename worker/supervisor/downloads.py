@@ -1,0 +1,130 @@
+"""Models that are fetched into the Hugging Face cache by order of a gateway.
+
+Each download is a process of its own, because the hub's package is large and may hang. It says on
+a pipe how far it is; the gateways are told, and read the list of models anew at its end.
+"""
+
+import json
+import os
+import selectors
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.process.control import DownloadReport, Line
+from worker.supervisor.children.launch import Launch
+
+MAX_DOWNLOADS = 4
+"""Downloads at the same time."""
+_CHUNK = 65536
+_LONGEST_LINE = 1 << 20
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    model: str
+    process: "subprocess.Popen[bytes]"
+    heard: bytes = b""
+    error: str = ""
+
+
+class ModelDownloads:
+    """The downloads of one supervisor."""
+
+    def __init__(
+        self,
+        report: Callable[[Line], None],
+        fetched: Callable[[], None],
+        command: Callable[[str], Launch],
+    ) -> None:
+        """Take how to tell the gateways, what to call before an end, and what to start."""
+        self._report = report
+        self._fetched = fetched
+        self._command = command
+        self._selector: selectors.BaseSelector | None = None
+        self._running: dict[str, _Running] = {}
+
+    def __repr__(self) -> str:
+        return f"<ModelDownloads {' '.join(self._running)}>"
+
+    def open(self, selector: selectors.BaseSelector) -> None:
+        """Take the selector of the loop."""
+        self._selector = selector
+
+    def start(self, model: str) -> None:
+        """Begin a download, unless it runs already; its reports follow."""
+        if model in self._running:
+            self._report(DownloadReport(model=model))
+            return
+        if len(self._running) >= MAX_DOWNLOADS:
+            self._end(model, "too many models are being downloaded")
+            return
+        start = self._command(model)
+        try:
+            process = subprocess.Popen(  # our own program
+                start.argv, env=start.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            )
+        except OSError as error:
+            self._end(model, f"cannot start {start.argv[0]}: {error.strerror}")
+            return
+        assert self._selector is not None and process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        one = self._running[model] = _Running(model, process)
+        self._selector.register(process.stdout, selectors.EVENT_READ, lambda: self._hear(one))
+
+    def cancel(self, model: str) -> bool:
+        """Give a download up; false if there is none."""
+        if (one := self._running.get(model)) is None:
+            return False
+        one.error = "the download was cancelled"
+        one.process.kill()
+        return True
+
+    def close(self) -> None:
+        """Give all downloads up; the selector may be closed already."""
+        for one in list(self._running.values()):
+            self._reap(one)
+
+    def _hear(self, one: _Running) -> None:
+        assert one.process.stdout is not None
+        data = os.read(one.process.stdout.fileno(), _CHUNK)
+        *lines, one.heard = (one.heard + data).split(b"\n")
+        for line in lines:
+            self._take(one, line)
+        if len(one.heard) > _LONGEST_LINE:
+            one.heard = b""
+        if not data:
+            self._finish(one)
+
+    def _take(self, one: _Running, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+            if error := said.pop("error", ""):
+                one.error = one.error or str(error)
+            else:
+                self._report(DownloadReport(model=one.model, **said))
+        except (ValueError, TypeError, AttributeError):
+            return  # somebody else has written on its standard output
+
+    def _finish(self, one: _Running) -> None:
+        assert self._selector is not None and one.process.stdout is not None
+        self._selector.unregister(one.process.stdout)
+        code = self._reap(one)
+        self._end(one.model, one.error or _failure(code))
+
+    def _reap(self, one: _Running) -> int:
+        """Forget a download; end its process, if it has only closed its output."""
+        assert one.process.stdout is not None
+        one.process.stdout.close()
+        one.process.kill()
+        del self._running[one.model]
+        return one.process.wait()
+
+    def _end(self, model: str, error: str) -> None:
+        if not error:
+            self._fetched()
+        self._report(DownloadReport(model=model, has_ended=True, error=error))
+
+
+def _failure(code: int) -> str:
+    return f"the download ended with exit code {code}" if code else ""
