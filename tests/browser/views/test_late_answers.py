@@ -180,7 +180,7 @@ async def test_properties_of_a_model_that_is_not_chosen_any_more_are_dropped(
     held = await hold(page, "**/props?*")
     await page.goto(fake_pool.url)
     left = await held.next()
-    await page.get_by_label("Model").select_option("right")
+    await page.get_by_label("Model", exact=True).select_option("right")
     right = await held.next()
     assert left.request.url.endswith("left") and right.request.url.endswith("right")
     await right.fulfill(json=props(0.5, vision=True))
@@ -190,7 +190,7 @@ async def test_properties_of_a_model_that_is_not_chosen_any_more_are_dropped(
     placeholder = page.get_by_label("Temperature", exact=True)
     await expect(placeholder).to_have_attribute("placeholder", "0.5")
     await page.keyboard.press("Escape")
-    await page.get_by_label("Model").select_option("left")
+    await page.get_by_label("Model", exact=True).select_option("left")
     await held.next()
     await expect(page.get_by_role("button", name="Attach")).to_have_count(0)
 
