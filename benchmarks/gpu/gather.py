@@ -119,8 +119,9 @@ def write_sources(sdist: Path, out: Path) -> None:
                 continue
             data = source.extractfile(member)
             assert data is not None
-            member.name = name
-            target.addfile(member, data)
+            kept = tarfile.TarInfo(name)  # a renamed member would keep a long name's extra header
+            kept.size, kept.mode, kept.mtime = member.size, member.mode, member.mtime
+            target.addfile(kept, data)
         info = tarfile.TarInfo("llama.cpp/tools/CMakeLists.txt")
         info.size = len(_TOOLS)
         target.addfile(info, io.BytesIO(_TOOLS.encode()))

@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.gpu.alike import alike
 from benchmarks.gpu.gather import SOURCES, joined
 from benchmarks.gpu.kit import ALL_LAYERS, ROOT, Kit, Unfit
+from benchmarks.gpu.toolkit import cmake_options
 
 Found = dict[str, Any]
 _CMAKE = (
@@ -53,9 +54,11 @@ def build(kit: Kit) -> Found:
         if kit.is_dry:
             return {"build": "none: what is installed here is used"}
         raise Unfit("there are no sources: the stage install comes first")
-    device = ["-DGGML_CUDA=OFF"] if kit.is_dry else ["-DGGML_CUDA=ON"]
-    device += [] if kit.is_dry else [f"-DCMAKE_CUDA_ARCHITECTURES={ARCHITECTURE}"]
     if not (kit.build / "build.ninja").exists():
+        device = ["-DGGML_CUDA=OFF"]
+        if not kit.is_dry:
+            device = ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={ARCHITECTURE}"]
+            device += cmake_options(kit.work)
         kit.run(["cmake", "-S", str(tree), "-B", str(kit.build), *_CMAKE, *device], "configure")
     targets = ["llama", "mtmd", "llama-server"]
     kit.run(["cmake", "--build", str(kit.build), "--target", *targets], "build")
