@@ -264,13 +264,20 @@ class PrefixCache:
         if self._host is None or not self.is_on:
             return
         found = self.holders(space, prompt)
-        needed = found.keys if found.n >= MIN_SHARED else frozenset()
+        needed = self._source(slot, found.keys) if found.n >= MIN_SHARED else None
         for old in self.idle():
-            is_apart = old is not slot and old.id not in needed
+            is_apart = old is not slot and old is not needed
             is_large = is_apart and self.own(old.id) >= MIN_TOKENS
             if is_large and self._put_aside(old):
                 self.counters.n_evicted += 1
                 self._remove(old)
+
+    def _source(self, slot: Slot, holders: frozenset[int]) -> Idle | None:
+        """Return the one idle sequence that must stay so that a slot can take what all hold."""
+        idle = {one.id: one for one in self.idle()}
+        if slot.id in holders or not holders <= idle.keys():
+            return None  # it has it already, or takes it from a slot that computes
+        return idle[min(holders, key=self.own)] if holders else None
 
     # -------------------------------------------------------------------------------------------
 
