@@ -50,3 +50,32 @@ async def test_a_theme_stays_chosen_in_every_tab(
     await expect(other.locator("html")).to_have_attribute("data-theme", "dark")
     await other.get_by_role("button", name="Theme: dark").click()
     await expect(page.get_by_role("button", name="Theme: as the system")).to_be_visible()
+
+
+WITH_THE_CHANGE = """(label) => new Promise((done) => {
+  const isOpen = () => document.querySelector('dialog') !== null;
+  const before = isOpen();
+  new MutationObserver((_, watch) => {
+    if (isOpen() === before) return;
+    watch.disconnect();
+    done(`${document.activeElement.tagName} ${document.activeElement.ariaLabel}`);
+  }).observe(document.body, { childList: true, subtree: true });
+  [...document.querySelectorAll('button')].find(
+    (one) => one.ariaLabel === label || one.textContent.trim() === label).click();
+})"""
+"""Presses a button; returns what has the focus at the moment when a dialog comes or goes."""
+
+
+async def test_a_dialog_takes_the_focus_as_it_comes_and_gives_it_back_as_it_goes(
+    page: Page, fake_pool: Served
+) -> None:
+    await page.goto(fake_pool.url)
+    settings, key = page.get_by_role("button", name="Settings"), page.get_by_label("API key")
+    await settings.focus()
+    shown = await page.evaluate(WITH_THE_CHANGE, "Settings of this chat")
+    assert shown == "BUTTON Close"
+    gone = await page.evaluate(WITH_THE_CHANGE, "Cancel")
+    assert gone == "BUTTON Settings of this chat"
+    await key.focus()
+    assert await page.evaluate(WITH_THE_CHANGE, "API key") == "INPUT API key"
+    assert await page.evaluate(WITH_THE_CHANGE, "Use this key") == "BUTTON API key"

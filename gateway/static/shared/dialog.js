@@ -1,17 +1,22 @@
 // A modal dialog: the browser's own, which keeps the focus inside and closes on Escape.
 
-import { html, useEffect, useId, useRef } from './ui.js';
+import { html, useId, useLayoutEffect, useRef } from './ui.js';
 import { IconButton } from './icons.js';
 
 // Shown while it is rendered; `onClose` has to end that.
 export function Dialog({ title, onClose, children, kind = '' }) {
   const own = useRef(null);
   const id = useId();
-  useEffect(() => {
-    const before = document.activeElement;
-    own.current.showModal();
-    return () => before?.focus?.();
+  // At once, not after the next paint: what is typed or clicked meanwhile would go elsewhere. Closing
+  // gives the focus back to what had it, which cannot take it as long as the dialog is open.
+  useLayoutEffect(() => {
+    const dialog = own.current;
+    dialog.showModal();
+    return () => dialog.close();
   }, []);
+  const onClosed = () => {
+    if (own.current?.isConnected) onClose(); // else it has gone, and another may be open
+  };
   const onPointerDown = (event) => {
     if (event.target === own.current) onClose(); // outside of the content lies the backdrop
   };
@@ -19,7 +24,7 @@ export function Dialog({ title, onClose, children, kind = '' }) {
     ref=${own}
     class=${`dialog ${kind}`}
     aria-labelledby=${id}
-    onClose=${onClose}
+    onClose=${onClosed}
     onPointerDown=${onPointerDown}
   >
     <div class="dialog-content">

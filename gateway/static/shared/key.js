@@ -1,6 +1,6 @@
 // Asks for the API key.
 
-import { html, signal, useEffect, useRef, useState } from './ui.js';
+import { html, signal, useLayoutEffect, useRef, useState } from './ui.js';
 import { Dialog } from './dialog.js';
 import { isKeyNeeded } from './server.js';
 import { apiKey, isKeyRemembered, setKey } from './stored.js';
@@ -11,7 +11,7 @@ export function KeyDialog() {
   const field = useRef(null);
   const [key, write] = useState(apiKey.peek());
   const [isRemembered, remember] = useState(isKeyRemembered());
-  useEffect(() => field.current.focus(), []);
+  useLayoutEffect(() => field.current.focus(), []);
   const close = () => {
     isKeyDialogOpen.value = false;
     isKeyNeeded.value = false;

@@ -1,6 +1,17 @@
 """The view of the pool in a test's words."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from playwright.async_api import Locator, Page, expect
+
+
+@asynccontextmanager
+async def leaving(page: Page) -> AsyncIterator[None]:
+    """Leave the view in all tabs in the end: one whose server ends first writes to the console."""
+    yield
+    for tab in page.context.pages:
+        await tab.goto("about:blank")
 
 
 async def use_key(page: Page, key: str) -> None:

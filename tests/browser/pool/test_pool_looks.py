@@ -17,7 +17,7 @@ from protocol.process.control import FleetReport, ProcessReport, RolloutReport, 
 from protocol.wire.messages import Envelope, Generate, PromptRead, Started
 from tests.browser.axe import violations
 from tests.browser.pictures import take
-from tests.browser.pool.pool_page import use_key
+from tests.browser.pool.pool_page import leaving, use_key
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.fleet.test_admin_api import administered
@@ -106,7 +106,7 @@ async def begin(workers: Sequence[FakeWorker]) -> None:
 
 
 async def test_an_empty_pool(view: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path) as gateway, leaving(view):
         await view.goto(f"{gateway.url}/pool")
         await expect(view.get_by_text("No worker is connected.")).to_be_visible()
         await look(view, "empty")
@@ -114,7 +114,7 @@ async def test_an_empty_pool(view: Page, tmp_path: Path) -> None:
 
 
 async def test_sixteen_workers_of_four_hosts(view: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path) as gateway, leaving(view):
         workers = [
             await gateway.add_worker(
                 FakeOptions(
@@ -139,7 +139,7 @@ async def test_sixteen_workers_of_four_hosts(view: Page, tmp_path: Path) -> None
 
 
 async def test_long_names_and_sixty_four_slots(view: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path) as gateway, leaving(view):
         worker = await gateway.add_worker(
             FakeOptions(name=LONG_NAME, model=LONG_MODEL, n_slots=64, n_ctx=150, free_running=False)
         )
@@ -156,7 +156,7 @@ async def test_long_names_and_sixty_four_slots(view: Page, tmp_path: Path) -> No
 
 
 async def test_workers_that_are_dead_kept_stopped_or_replaced(view: Page, tmp_path: Path) -> None:
-    async with administered(tmp_path) as (gateway, supervisor):
+    async with administered(tmp_path) as (gateway, supervisor), leaving(view):
         await view.goto(f"{gateway.url}/pool")
         await use_key(view, "boss")
         processes = (

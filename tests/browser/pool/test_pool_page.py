@@ -18,7 +18,7 @@ from protocol.wire.messages import Delta, Envelope, Generate, PromptRead, Starte
 from tests.browser.axe import violations
 from tests.browser.pictures import take
 from tests.browser.pool.pool_page import cells as cells_of
-from tests.browser.pool.pool_page import fill_of, use_key
+from tests.browser.pool.pool_page import fill_of, leaving, use_key
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
 from tests.fakes.echo import FakeOptions
@@ -72,7 +72,7 @@ async def asking(gateway: Running, n: int, key: str = "") -> AsyncIterator[None]
 
 
 async def test_cells_and_figures_are_live_while_chats_run(page: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path) as gateway, leaving(page):
         names = ("gpu-1/chat-1", "gpu-1/chat-2", "gpu-2/chat-1")
         workers = [await gateway.add_worker(replace(STILL, name=name)) for name in names]
         await page.goto(f"{gateway.url}/pool")
@@ -98,7 +98,7 @@ async def test_cells_and_figures_are_live_while_chats_run(page: Page, tmp_path: 
 
 
 async def test_a_cell_grows_while_its_prompt_is_read(page: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path) as gateway, leaving(page):
         worker = await gateway.add_worker(replace(STILL, n_ctx=1000))
         await page.goto(f"{gateway.url}/pool")
         async with asking(gateway, 1):
@@ -124,7 +124,7 @@ async def test_two_tabs_and_a_network_that_goes_and_comes(
     page: Page, context: BrowserContext, watched: Watched, tmp_path: Path
 ) -> None:
     watched.allowed += ["ERR_INTERNET_DISCONNECTED", "ERR_NETWORK_CHANGED"]
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path) as gateway, leaving(page):
         await gateway.add_worker()
         other = await context.new_page()
         for tab in (page, other):
@@ -148,7 +148,7 @@ async def test_two_tabs_and_a_network_that_goes_and_comes(
 async def test_the_last_requests_say_why_they_went_where_they_went(
     page: Page, tmp_path: Path
 ) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path) as gateway, leaving(page):
         await gateway.add_worker(FakeOptions(name="h/w0"))
         await page.goto(f"{gateway.url}/pool")
         await expect(page.locator(".requests")).to_contain_text("No request has ended yet")
@@ -160,7 +160,7 @@ async def test_the_last_requests_say_why_they_went_where_they_went(
 
 
 async def test_a_worker_that_dies_and_comes_back_is_told(page: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path) as gateway, leaving(page):
         worker = await gateway.add_worker()
         await page.goto(f"{gateway.url}/pool")
         await expect(page.locator(".worker")).to_have_count(1)
@@ -175,7 +175,7 @@ async def test_a_worker_that_dies_and_comes_back_is_told(page: Page, tmp_path: P
 
 
 async def test_a_drain_is_confirmed_and_its_refusal_is_shown(page: Page, tmp_path: Path) -> None:
-    async with administered(tmp_path) as (gateway, supervisor):
+    async with administered(tmp_path) as (gateway, supervisor), leaving(page):
         await page.goto(f"{gateway.url}/pool")
         await use_key(page, "boss")
         await page.get_by_role("button", name="w0", exact=True).click()
@@ -198,7 +198,7 @@ async def test_a_drain_is_confirmed_and_its_refusal_is_shown(page: Page, tmp_pat
 async def test_without_keys_nobody_may_drain_and_the_page_says_why(
     page: Page, tmp_path: Path
 ) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path) as gateway, leaving(page):
         await gateway.add_worker()
         await page.goto(f"{gateway.url}/pool")
         await page.get_by_role("button", name="w0", exact=True).click()
@@ -210,7 +210,7 @@ async def test_without_keys_nobody_may_drain_and_the_page_says_why(
 async def test_a_key_is_asked_for_and_one_that_may_not_look_is_told(
     page: Page, tmp_path: Path
 ) -> None:
-    async with running(tmp_path, **keys_of(tmp_path)) as gateway:
+    async with running(tmp_path, **keys_of(tmp_path)) as gateway, leaving(page):
         await gateway.add_worker()
         await page.goto(f"{gateway.url}/pool")
         await use_key(page, "user")
@@ -236,7 +236,7 @@ async def test_a_reload_of_the_gateway_loses_nothing_that_was_seen(
 async def test_nothing_is_received_while_the_page_is_hidden_or_shows_the_chat(
     page: Page, tmp_path: Path
 ) -> None:
-    async with running(tmp_path) as gateway:
+    async with running(tmp_path) as gateway, leaving(page):
         await gateway.add_worker()
         await page.goto(f"{gateway.url}/pool")
         await until(lambda: gateway.feed.n_readers == 1)
@@ -276,7 +276,7 @@ async def test_two_hundred_and_fifty_six_workers_are_shown_smoothly(
     page: Page, tmp_path: Path
 ) -> None:
     n_workers, n_slots = 256, 8
-    async with running(tmp_path, heartbeat_s=5.0) as gateway:
+    async with running(tmp_path, heartbeat_s=5.0) as gateway, leaving(page):
         for i in range(n_workers):
             name = f"host-{i // 64}/w{i % 64}"
             await gateway.add_worker(FakeOptions(name=name, n_slots=n_slots, step_s=0.5))

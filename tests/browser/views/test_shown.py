@@ -120,6 +120,7 @@ async def test_only_changed_settings_are_sent_and_presets_keep_them(
 ) -> None:
     asked = await answer_with(page, stream({"content": "Yes."}))
     await page.goto(fake_pool.url)
+    await expect(page.locator(".model")).to_have_text("fake")  # it is known which one to ask for
     await say(page, "One.")
     await answered(page)
     await page.get_by_role("button", name="Settings of this chat").click()
