@@ -1,21 +1,35 @@
 """The models of the Hugging Face cache, as llama-server's router lists them; uses no network."""
 
+import errno
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from worker.models.folder import FoundModel, can_be_listed
-from worker.settings.hub import pick_file, pick_projector
-from worker.settings.hub_cache import cached_models, names_in, snapshot, tag_of
+from worker.settings.hub import file_of, pick_file, pick_projector
+from worker.settings.hub_cache import (
+    is_model,
+    names_in,
+    paths_in,
+    repositories,
+    snapshot,
+    tag_of,
+    tags_of,
+)
+
+logger = logging.getLogger("supervisor")
 
 
 def scan_cache(environ: Mapping[str, str]) -> list[FoundModel]:
-    """List the models in the cache as `USER/NAME:TAG`; nothing of a cache that cannot be read."""
-    try:
-        found = (_found(name, environ) for name in cached_models(environ))
-        return [one for one in found if one is not None and can_be_listed(one)]
-    except OSError:
-        return []
+    """List the models in the cache as `USER/NAME:TAG`; nothing of what cannot be read."""
+    found: list[FoundModel] = []
+    for repo in repositories(environ):
+        try:
+            found += filter(can_be_listed, _found(repo, environ))
+        except OSError as error:
+            logger.warning("models not listed", extra={"file": repo, "cause": error.strerror})
+    return found
 
 
 def cached_file(repo: str, file: str, environ: Mapping[str, str]) -> str:
@@ -40,29 +54,32 @@ def delete_cached(name: str, environ: Mapping[str, str]) -> None:
     folder = snapshot(repo, environ)
     if folder is None:
         return
+    home = folder.parent.parent
+    if home.resolve() / folder.relative_to(home) != folder.resolve():
+        raise OSError(errno.EXDEV, "its files are elsewhere", str(folder))
     files = [folder / one for one in names_in(folder) if tag_of(one) == tag.upper()]
     blobs = {_target(path) for path in files if path.is_symlink()}
     for path in files:
         path.unlink(missing_ok=True)
     # Other revisions may have the same file, too.
-    used = {_target(path) for path in folder.parent.rglob("*") if path.is_symlink()}
+    used = {_target(path) for path in map(Path, paths_in(folder.parent)) if path.is_symlink()}
     for blob in blobs - used:
-        if blob.parent == folder.parent.parent / "blobs":  # a link may lead anywhere
+        # A link may lead anywhere.
+        if blob.parent == home / "blobs" and not blob.parent.is_symlink():
             blob.unlink(missing_ok=True)
 
 
-def _found(name: str, environ: Mapping[str, str]) -> FoundModel | None:
-    repo, _, tag = name.partition(":")
+def _found(repo: str, environ: Mapping[str, str]) -> Iterator[FoundModel]:
     folder = snapshot(repo, environ)
-    if folder is None:
-        return None
-    names = names_in(folder)
-    try:
-        file = pick_file(names, tag)
-    except ValueError:
-        return None
-    projector = pick_projector(names, file)
-    return FoundModel(name, str(folder / file), str(folder / projector) if projector else "")
+    names = names_in(folder) if folder is not None else []
+    models = list(filter(is_model, names))
+    for tag in tags_of(names):
+        file = file_of(models, tag)
+        projector = pick_projector(names, file)
+        assert folder is not None
+        yield FoundModel(
+            f"{repo}:{tag}", str(folder / file), str(folder / projector) if projector else ""
+        )
 
 
 def _target(link: Path) -> Path:

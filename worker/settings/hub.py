@@ -100,13 +100,17 @@ def pick_file(names: Iterable[str], quant: str) -> str:
     """
     models = sorted(filter(is_model, names))
     for wanted in (quant,) if quant else _USUAL:
-        pattern = re.compile(rf"{re.escape(wanted)}[.-]", re.IGNORECASE)
-        for name in models:
-            if pattern.search(name):
-                return name
+        if name := file_of(models, wanted):
+            return name
     if quant or not models:
         raise ValueError(f"no GGUF file{f' of {quant}' if quant else ''} in it")
     return models[0]
+
+
+def file_of(models: Iterable[str], quant: str) -> str:
+    """Return the first file of a quantization; "" if there is none."""
+    pattern = re.compile(rf"{re.escape(quant)}[.-]", re.IGNORECASE)
+    return next((name for name in models if pattern.search(name)), "")
 
 
 def pick_projector(names: Iterable[str], model: str) -> str:

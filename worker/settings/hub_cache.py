@@ -4,8 +4,11 @@ The layout is that of Hugging Face's own cache: `models--USER--NAME/refs/main` n
 `snapshots/COMMIT` holds the files.
 """
 
+import contextlib
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 _COMMIT = re.compile(r"[0-9a-fA-F]{40}")
@@ -20,6 +23,14 @@ _PLACES = (
     ("HOME", ".cache/huggingface/hub"),
 )
 """Environment variable and the path below it, in llama.cpp's order."""
+# Anybody may have put anything into the cache, and the supervisor waits while it is read.
+_MAX_REPOSITORIES = 4096
+_MAX_REFS = 64
+_MAX_ENTRIES = 20_000
+"""Files and folders of a snapshot that are looked at."""
+_MAX_FILES = 512
+"""GGUF files of a snapshot."""
+_REF_BYTES = 64
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -32,32 +43,60 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 def snapshot(repo: str, environ: Mapping[str, str]) -> Path | None:
     """Return the folder of a repository's files; None if nothing of it is in the cache."""
     folder = cache_folder(environ) / f"models--{repo.replace('/', '--')}"
-    refs = sorted((folder / "refs").glob("*"), key=lambda path: path.name != "main")
-    for ref in refs:
-        commit = ref.read_text(errors="replace").strip() if ref.is_file() else ""
+    refs = islice((folder / "refs").glob("*"), _MAX_REFS)
+    for ref in sorted(refs, key=lambda path: path.name != "main"):
+        commit = _commit(ref) if ref.is_file() else ""
         if _COMMIT.fullmatch(commit) and (folder / "snapshots" / commit).is_dir():
             return folder / "snapshots" / commit
     return None
 
 
+def _commit(ref: Path) -> str:
+    with ref.open(errors="replace") as file:
+        return file.read(_REF_BYTES).strip()
+
+
 def names_in(folder: Path) -> list[str]:
-    """List the files of a snapshot as a repository names them."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [path.relative_to(folder).as_posix() for path in paths]
+    """List the GGUF files of a snapshot as a repository names them; no folder is a link."""
+    found: list[str] = []
+    for path in islice(paths_in(folder), _MAX_ENTRIES):
+        if path.endswith(".gguf") and os.path.isfile(path) and len(found) < _MAX_FILES:
+            found.append(Path(path).relative_to(folder).as_posix())
+    return sorted(found)
+
+
+def paths_in(folder: Path) -> Iterator[str]:
+    """Walk a folder, however deep: neither `rglob` nor `os.walk` comes back from 1,000 levels."""
+    folders = [str(folder)]
+    while folders:
+        # A folder may be closed to us, or its path too long.
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                yield entry.path
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+
+
+def repositories(environ: Mapping[str, str]) -> list[str]:
+    """List the repositories in the cache as `USER/NAME`."""
+    folders = islice(cache_folder(environ).glob("models--*"), _MAX_REPOSITORIES)
+    names = sorted(folder.name for folder in folders)
+    return [name.removeprefix("models--").replace("--", "/") for name in names]
 
 
 def cached_models(environ: Mapping[str, str]) -> list[str]:
     """List the models in the cache as `USER/NAME:TAG`."""
-    return list(dict.fromkeys(_cached(environ)))
+    return [
+        f"{repo}:{tag}"
+        for repo in repositories(environ)
+        for folder in [snapshot(repo, environ)]
+        for tag in (tags_of(names_in(folder)) if folder else ())
+    ]
 
 
-def _cached(environ: Mapping[str, str]) -> Iterator[str]:
-    for path in sorted(cache_folder(environ).glob("models--*")):
-        repo = path.name.removeprefix("models--").replace("--", "/")
-        folder = snapshot(repo, environ)
-        for name in names_in(folder) if folder else ():
-            if is_model(name) and (tag := tag_of(name)):
-                yield f"{repo}:{tag}"
+def tags_of(names: Iterable[str]) -> list[str]:
+    """Return the quantizations among the files of a repository."""
+    return list(dict.fromkeys(tag for name in names if is_model(name) and (tag := tag_of(name))))
 
 
 def tag_of(name: str) -> str:

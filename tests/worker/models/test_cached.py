@@ -1,12 +1,18 @@
 """Models of the Hugging Face cache: listed, hidden behind presets, deleted."""
 
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from protocol.config.config import GatewayConfig, PoolConfig
+from worker.models import cached
 from worker.models.cached import delete_cached, scan_cache
 from worker.models.catalog import Catalog, open_catalog
+from worker.settings.hub_cache import snapshot
 
 COMMIT = "0123456789" * 4
 OLDER = "9876543210" * 4
@@ -105,3 +111,81 @@ def test_a_file_outside_the_cache_is_not_deleted(tmp_path: Path) -> None:
     delete_cached("u/m:F16", {"LLAMA_CACHE": str(tmp_path)})
     assert own.exists()
     assert not link.is_symlink()
+
+
+@contextlib.contextmanager
+def deep_in(folder: Path, depth: int) -> Iterator[None]:
+    """Nest folders, deeper than pytest could remove them."""
+    here = Path.cwd()
+    os.chdir(folder)
+    for _ in range(depth):
+        os.mkdir("d")
+        os.chdir("d")
+    try:
+        yield
+    finally:
+        for _ in range(depth):
+            os.chdir("..")
+            os.rmdir("d")
+        os.chdir(here)
+
+
+def test_nothing_is_deleted_where_a_revision_or_the_blobs_are_a_link(tmp_path: Path) -> None:
+    environ = {"LLAMA_CACHE": str(tmp_path)}
+    snapshot = put(tmp_path, "u/m", "m-F16.gguf")
+    outside = tmp_path / "outside"
+    snapshot.rename(outside)
+    (outside / "m-Q8_0.gguf").touch()
+    snapshot.symlink_to(outside)
+    with pytest.raises(OSError, match="elsewhere"):
+        delete_cached("u/m:Q8_0", environ)
+    assert (outside / "m-Q8_0.gguf").exists()
+    blobs = put(tmp_path, "u/n", "n-F16.gguf").parent.parent / "blobs"
+    shared = blobs.rename(tmp_path / "shared")
+    blobs.symlink_to(shared)
+    delete_cached("u/n:F16", environ)
+    assert (shared / "n-F16.gguf").exists()
+
+
+def test_a_folder_of_models_may_itself_be_a_link(tmp_path: Path) -> None:
+    folder = put(tmp_path, "u/m", "m-F16.gguf").parent.parent
+    disk = folder.rename(tmp_path / "disk")
+    folder.symlink_to(disk)
+    delete_cached("u/m:F16", {"LLAMA_CACHE": str(tmp_path)})
+    assert list((disk / "blobs").iterdir()) == []
+
+
+def test_what_cannot_be_listed_hides_nothing_else(tmp_path: Path) -> None:
+    put(tmp_path, "u/m", "m-F16.gguf")
+    looped = put(tmp_path, "u/looped", "m-F16.gguf")
+    (looped / "self-F16.gguf").symlink_to("self-F16.gguf")
+    (looped / "up").symlink_to(looped)
+    refs = put(tmp_path, "u/refs", "m-F16.gguf").parent.parent / "refs" / "main"
+    refs.write_text(COMMIT + "0" * 100_000)
+    with deep_in(put(tmp_path, "u/deep", "m-F16.gguf"), 1001):
+        found = scan_cache({"LLAMA_CACHE": str(tmp_path)})
+    assert [one.name for one in found] == ["u/deep:F16", "u/looped:F16", "u/m:F16"]
+
+
+def test_a_repository_that_cannot_be_read_hides_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "u/closed", "m-F16.gguf")
+    put(tmp_path, "u/m", "m-F16.gguf")
+
+    def closed(repo: str, environ: Mapping[str, str]) -> Path | None:
+        if repo == "u/closed":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return snapshot(repo, environ)
+
+    monkeypatch.setattr(cached, "snapshot", closed)
+    found = scan_cache({"LLAMA_CACHE": str(tmp_path)})
+    assert [one.name for one in found] == ["u/m:F16"]
+
+
+def test_a_repository_of_many_files_is_listed_once_through(tmp_path: Path) -> None:
+    """It took minutes, because all files were listed anew for each model."""
+    folder = put(tmp_path, "u/m", "m-F16.gguf")
+    for number in range(2000):
+        (folder / f"m-T{number}.gguf").touch()
+    assert len(scan_cache({"LLAMA_CACHE": str(tmp_path)})) == 512
