@@ -62,7 +62,7 @@ def delete_cached(name: str, environ: Mapping[str, str]) -> None:
     for path in files:
         path.unlink(missing_ok=True)
     # Other revisions may have the same file, too.
-    used = {_target(path) for path in map(Path, paths_in(folder.parent)) if path.is_symlink()}
+    used = {_target(path) for path in paths_in(folder.parent) if path.is_symlink()}
     for blob in blobs - used:
         # A link may lead anywhere.
         if blob.parent == home / "blobs" and not blob.parent.is_symlink():

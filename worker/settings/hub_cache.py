@@ -7,7 +7,7 @@ The layout is that of Hugging Face's own cache: `models--USER--NAME/refs/main` n
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -59,20 +59,21 @@ def _commit(ref: Path) -> str:
 def names_in(folder: Path) -> list[str]:
     """List the GGUF files of a snapshot as a repository names them; no folder is a link."""
     found: list[str] = []
-    for path in islice(paths_in(folder), _MAX_ENTRIES):
-        if path.endswith(".gguf") and os.path.isfile(path) and len(found) < _MAX_FILES:
-            found.append(Path(path).relative_to(folder).as_posix())
+    with contextlib.closing(paths_in(folder)) as paths:
+        for path in islice(paths, _MAX_ENTRIES):
+            if path.suffix == ".gguf" and path.is_file() and len(found) < _MAX_FILES:
+                found.append(path.relative_to(folder).as_posix())
     return sorted(found)
 
 
-def paths_in(folder: Path) -> Iterator[str]:
+def paths_in(folder: Path) -> Generator[Path, None, None]:
     """Walk a folder, however deep: neither `rglob` nor `os.walk` comes back from 1,000 levels."""
     folders = [str(folder)]
     while folders:
         # A folder may be closed to us, or its path too long.
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                yield entry.path
+                yield Path(entry.path)
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
 

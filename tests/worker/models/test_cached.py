@@ -119,14 +119,14 @@ def deep_in(folder: Path, depth: int) -> Iterator[None]:
     here = Path.cwd()
     os.chdir(folder)
     for _ in range(depth):
-        os.mkdir("d")
+        Path("d").mkdir()
         os.chdir("d")
     try:
         yield
     finally:
         for _ in range(depth):
             os.chdir("..")
-            os.rmdir("d")
+            Path("d").rmdir()
         os.chdir(here)
 
 
