@@ -6,6 +6,7 @@ has failed. What it fetches lies in the Hugging Face cache afterwards.
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from protocol.process.parent_death import die_with_parent
 from worker.settings.hub import Repository
 
 _INTERVAL_S = 0.5
+BEGIN_S = 60
+"""Within which the hub must have listed the files; its package may wait for it without end."""
 
 
 class ProgressBar:
@@ -57,13 +60,20 @@ def bars(file: str, say: Callable[..., None]) -> Callable[..., ProgressBar]:
 
 
 def download(name: str, say: Callable[..., None]) -> None:
-    """Fetch a model and its projector; raises `ConfigError`."""
+    """Fetch a model and its projector; raises `ConfigError`. Only in the main thread."""
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(BEGIN_S)
     hub = Repository(name, token=os.environ.get("HF_TOKEN", ""), offline=False)
     model = hub.name_of_model()
     files = [model, hub.name_of_projector(model)]
+    signal.alarm(0)
     say()
     for file in filter(None, files):
         hub.fetch(file, bars(file, say))
+
+
+def _give_up(*_: object) -> None:
+    raise ConfigError(f"the hub did not answer within {BEGIN_S} s")
 
 
 def main() -> None:

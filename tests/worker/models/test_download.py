@@ -1,22 +1,26 @@
 """The process that fetches a model for the supervisor, with a stand-in for the hub's package."""
 
+import signal
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from protocol.errors import ConfigError
-from worker.models.download import download
+from worker.models.download import BEGIN_S, download
 
 NAMES = ["README.md", "m-F16.gguf", "mmproj-m.gguf"]
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_TOKEN", "T")
+    yield
+    signal.alarm(0)
 
 
 def put_hub(monkeypatch: pytest.MonkeyPatch, get: Any) -> None:
@@ -64,3 +68,20 @@ def test_what_is_not_in_the_repository_fails_before_it_begins(
     put_hub(monkeypatch, None)
     with pytest.raises(ConfigError, match="no GGUF file of Q2_K"):
         said("u/m:Q2_K")
+
+
+def test_a_hub_that_does_not_answer_is_given_up_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wait(repo: str, token: str) -> list[str]:
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= BEGIN_S
+        signal.raise_signal(signal.SIGALRM)
+        return NAMES
+
+    put_hub(monkeypatch, lambda repo, name, **_: name)
+    monkeypatch.setattr(sys.modules["huggingface_hub"], "list_repo_files", wait)
+    with pytest.raises(ConfigError, match="cannot fetch u/m: the hub did not answer within 60 s"):
+        said("u/m")
+    monkeypatch.setattr(sys.modules["huggingface_hub"], "list_repo_files", lambda *_, **__: NAMES)
+    assert said("u/m")[0] == {}
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0, "files may take as long as they need"
