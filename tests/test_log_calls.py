@@ -29,7 +29,8 @@ def _calls() -> list[tuple[str, ast.Call]]:
     return [
         (f"{path.relative_to(_ROOT)}:{call.lineno}", call)
         for path in sorted(files)
-        for call in _log_calls(ast.parse(path.read_text()))
+        if "logger." in (text := path.read_text())
+        for call in _log_calls(ast.parse(text))
     ]
 
 

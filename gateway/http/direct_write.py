@@ -13,7 +13,8 @@ with any other version, class or attribute: each response is then written by Hyp
 
 import asyncio
 from collections.abc import Sequence
-from importlib.metadata import version
+from functools import cache
+from importlib import metadata
 from typing import Any
 
 import h11
@@ -64,12 +65,17 @@ class DirectWriter:
         return self._transport.write, b"".join(chunks)
 
 
+@cache
+def _server_version() -> str:
+    return metadata.version("hypercorn")
+
+
 class DirectWriteMiddleware:
     """Wraps all other middlewares: only here is `send` the server's own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._is_known = version("hypercorn").startswith(KNOWN_VERSIONS)
+        self._is_known = _server_version().startswith(KNOWN_VERSIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find the direct writer of a request and pass the request on."""

@@ -89,6 +89,7 @@ def test_the_model_travels_in_parts_and_a_missing_one_is_named(tmp_path: Path) -
     assert gather.joined(kit) == data
 
 
+@pytest.mark.slow
 def test_what_was_found_is_kept_and_time_is_kept(tmp_path: Path) -> None:
     kit = kit_in(tmp_path)
     assert kit.once("a", lambda: {"x": 1}) == {"x": 1}

@@ -62,7 +62,6 @@ class _Job:
     words: list[str]
     slot: int = -1
     n_predicted: int = 0
-    text: str = ""
     finish: m.Finish | None = None
     script: list[m.Delta] | None = None
     """Said instead of the echo, one a step."""
@@ -79,8 +78,7 @@ class _Job:
             return
         words = [self.words[i % len(self.words)] for i in range(n)]
         assert begun.tokens == tuple(map(token_of, words)), "these are not the tokens of the answer"
-        self.text = "".join(words)
-        rest = self.text[begun.n_text :]
+        rest = "".join(words)[begun.n_text :]
         if rest:
             out.append(self.said(m.Delta(text=rest, n_predicted=n)))
         if n:
@@ -302,7 +300,6 @@ class FakeEngine:
             self.n_predicted += 1
             job.finish = _finish(job, word)
             if job.finish is not m.Finish.WORD:
-                job.text += word
                 tokens = (token_of(word),)
                 delta = m.Delta(text=word, tokens=tokens, n_predicted=job.n_predicted)
                 out.append(job.said(delta))

@@ -6,6 +6,7 @@ error's shape from the table of answers, and `gateway/api/openapi/bodies.py` say
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 from starlette.routing import Route
 
@@ -47,7 +48,7 @@ def document(routes: Iterable[Route], version: str, prefix: str = "") -> Schema:
         "servers": [{"url": prefix or "/"}],
         "paths": _paths(routes),
         "components": {
-            "schemas": {name: _body(body) for name, body in BODIES.items()} | {"Error": _error()},
+            "schemas": _schemas(),
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
@@ -55,6 +56,12 @@ def document(routes: Iterable[Route], version: str, prefix: str = "") -> Schema:
         },
         "security": [{"bearer": []}, {"key": []}, {}],
     }
+
+
+@cache
+def _schemas() -> Schema:
+    """Return the schemas of all bodies: they are the same in every gateway, and take 15 ms."""
+    return {name: _body(body) for name, body in BODIES.items()} | {"Error": _error()}
 
 
 def field_schema(row: FieldRow) -> Schema:

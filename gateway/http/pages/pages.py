@@ -131,14 +131,14 @@ def open_pages(config: GatewayConfig) -> Pages:
     return Pages(own, digest, _Files(directory=folder, html=True))
 
 
-def _read_own() -> tuple[str, dict[str, StaticFile]]:
+@cache
+def _read_own() -> tuple[str, Mapping[str, StaticFile]]:
     """Return the digest of the built-in files, and the files by their paths in the URL."""
     digest, bodies = _read_bodies()
     files = {f"/{name}": StaticFile(name, body) for name, body in bodies.items()}
     return digest, {**files, **dict.fromkeys(_SHELL_PATHS, files[f"/{_INDEX}"])}
 
 
-@cache
 def _read_bodies() -> tuple[str, Mapping[str, bytes]]:
     """Return the digest of the built-in files and their contents; they are read once."""
     bodies = {

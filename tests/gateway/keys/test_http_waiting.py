@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from gateway.http import waiting
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.inprocess import Running, running, until
+from tests.vendors import openai
 
 PROMPT = {"prompt": "a b c", "n_predict": 2}
 SLOW = FakeOptions(free_running=False, n_slots=1, n_prefetch=0)
@@ -58,8 +58,9 @@ async def test_a_wrong_value_is_a_400_that_names_it(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_waits_beyond_its_time_gets_a_429_with_the_time_to_come_back(
-    tmp_path: Path, stream: bool
+    tmp_path: Path, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gateway.http.origin.refusal_pause.PAUSE_S", 0.01)
     async with running(tmp_path) as gateway:
         _, first = await occupied(gateway)
         for headers in ({"x-slo-ttft-ms": "50"}, {"x-request-timeout": "0.05"}):

@@ -72,7 +72,7 @@ async def test_every_family_has_vllms_type_labels_and_buckets(tmp_path: Path) ->
 
 
 async def test_a_request_is_counted_with_its_tokens_and_times(tmp_path: Path) -> None:
-    async with running(tmp_path, metrics=True) as gateway:
+    async with running(tmp_path, metrics=True, heartbeat_s=0.1) as gateway:
         worker = await gateway.add_worker()
         worker.engine.n_cached = 3
         await gateway.post("/completion", BODY)

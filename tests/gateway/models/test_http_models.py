@@ -344,6 +344,7 @@ def test_a_gateway_alone_cannot_load_models() -> None:
         parts_of(GatewayConfig(models_dir="x"), Metrics())
 
 
+@pytest.mark.slow
 async def test_a_model_makes_no_room_while_another_gateway_streams_with_it(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()

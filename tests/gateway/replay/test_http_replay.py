@@ -175,6 +175,7 @@ async def finished(worker: FakeWorker, asked: asyncio.Future[httpx.Response]) ->
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 async def test_its_own_time_ends_it_without_a_reader(stepped: Running) -> None:
     headers = of("c", **{"X-Request-Timeout": "1"})
     response = await opened(stepped, ENDLESS, headers)

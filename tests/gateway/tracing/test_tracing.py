@@ -204,6 +204,7 @@ async def test_while_traces_are_off_there_is_none(tmp_path: Path) -> None:
         assert "traceresponse" not in asked.headers
 
 
+@pytest.mark.slow
 def test_the_library_is_imported_only_when_traces_are_on() -> None:
     code = (
         "import sys, gateway.cli, gateway.server, worker.cli; "
@@ -251,7 +252,7 @@ async def test_spans_leave_for_the_endpoint_that_the_environment_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         async with running(tmp_path, otel=True) as gateway:

@@ -1,8 +1,11 @@
 """Answers in one piece: what is held of them, and when it leaves."""
 
+import pytest
+
 from protocol.wire.messages import Delta, Done
 from tests.worker.engines import Rig
-from worker.output.response_buffer import LONGEST_S, MOST, ResponseBuffer
+from worker.output import response_buffer
+from worker.output.response_buffer import MOST, ResponseBuffer
 
 
 def deltas(rig: Rig, task: int) -> list[Delta]:
@@ -27,13 +30,14 @@ def test_a_long_answer_leaves_in_several() -> None:
     assert [len(one.tokens) for one in deltas(rig, task)] == [1, MOST, MOST, 9]
 
 
-def test_what_is_old_leaves_before_the_answer_has_ended() -> None:
-    rig = Rig(n_slots=1, step_ms=30)
+def test_what_is_old_leaves_before_the_answer_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_buffer, "LONGEST_S", 0.05)
+    rig = Rig(n_slots=1, step_ms=6)
     task = rig.submit("tell me", n_predict=30, stream=False)
     rig.finish()
     n_tokens = [len(one.tokens) for one in deltas(rig, task)]
     assert sum(n_tokens) == 30
-    assert len(n_tokens) > 2 and max(n_tokens) <= LONGEST_S * 1e3 / 30 + 2
+    assert len(n_tokens) > 2 and max(n_tokens) <= 0.05 * 1e3 / 6 + 2
 
 
 def test_probabilities_are_held_beside_their_tokens() -> None:

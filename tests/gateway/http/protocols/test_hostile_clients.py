@@ -159,6 +159,7 @@ async def test_a_stream_without_room_is_reset_and_its_connection_lives(tmp_path:
         await gone(gateway)
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_of_http2_gets_all_of_it(tmp_path: Path) -> None:
     async with running(tmp_path, limits=PATIENCE) as gateway:
         whole = (await gateway.client.get(LARGE)).content

@@ -334,12 +334,14 @@ class Killing:
     def step(self, tasks: list[Task]) -> None:
         for one in tasks:
             attempt = (one.task_id, one.attempt)
-            left = self.reading.setdefault(attempt, self.random.randrange(2, 25))
-            self.reading[attempt] = left - 1
-            if left > 0:
+            if attempt not in self.reading:
+                self.reading[attempt] = self.random.randrange(2, 25)
+            self.reading[attempt] -= 1
+            if self.reading[attempt] >= 0:
                 continue
             key = TaskKey(*attempt)
-            self.pool.started(one.worker, started(*attempt[:1], attempt=attempt[1]), self.now)
+            if self.reading[attempt] == -1:
+                self.pool.started(one.worker, started(*attempt[:1], attempt=attempt[1]), self.now)
             if one.is_paused:
                 told = PromptRead(n_read=1, is_paused=True)
                 self.note(self.pool.paid(one.worker, key, told, self.now))
