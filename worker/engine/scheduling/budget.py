@@ -57,9 +57,21 @@ class StepBudget:
             same = n_decoding == self.n_rows
             self.decode_s = _average(self.decode_s if same else 0.0, elapsed_s)
             self.n_rows = n_decoding
-            return
-        spent_s = elapsed_s - self.predict(n_decoding)
-        if n_prompt >= LEAST_CHUNK // 2 and spent_s > 0.0:
+        elif n_prompt >= LEAST_CHUNK // 2:
+            self._correct(self.predict(n_decoding), n_prompt, elapsed_s)
+
+    def _correct(self, decode_s: float, n_prompt: int, elapsed_s: float) -> None:
+        """Learn from a step with a prompt beside rows that were expected to take `decode_s`.
+
+        How much of it each part took is not known, so both are corrected in proportion: while
+        prompts follow one another there is no step that shows one of them alone, and a time
+        learnt beside a busy neighbour would stay.
+        """
+        if decode_s and self.token_s > 0.0:
+            share = elapsed_s / (decode_s + n_prompt * self.token_s)
+            self.token_s = _average(self.token_s, self.token_s * share)
+            self.decode_s = _average(self.decode_s, self.decode_s * share)
+        elif (spent_s := elapsed_s - decode_s) > 0.0:
             self.token_s = _average(self.token_s, spent_s / n_prompt)
 
 

@@ -1,5 +1,6 @@
 """How many prompt tokens a step reads, by the measured speed."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,18 @@ def test_the_first_step_of_other_rows_is_believed_at_once() -> None:
     budget = learnt()
     budget.observe(n_decoding=8, n_prompt=0, elapsed_s=0.03)
     assert budget.predict(8) == 0.03
+
+
+def test_what_was_learnt_beside_a_busy_neighbour_is_corrected_while_prompts_are_read() -> None:
+    budget = StepBudget(target_s=0.2, n_batch=2048)
+    budget.observe(n_decoding=4, n_prompt=0, elapsed_s=0.1)
+    budget.observe(n_decoding=4, n_prompt=16, elapsed_s=0.26)
+    assert budget.tokens(4) == LEAST_CHUNK
+    for _ in range(30):  # the neighbour has gone, and no step only decodes
+        n = budget.tokens(4)
+        elapsed_s = 0.033 + n * 0.0035
+        budget.observe(n_decoding=4, n_prompt=n, elapsed_s=elapsed_s)
+    assert elapsed_s == pytest.approx(0.2, rel=0.05)
 
 
 def test_a_step_may_be_longer_when_nobody_streams() -> None:
