@@ -32,9 +32,9 @@ from worker.link.gateways.connection import GatewayConnection
 from worker.link.gateways.dialling import CurveFiles
 from worker.link.link import Link
 from worker.link.outbound import OutboundQueue
+from worker.link.tasks.opening import open_reader
 from worker.link.tasks.side_tasks import SideTasks
 from worker.prompt.prompt import PromptReader
-from worker.prompt.prompt_log import PromptLog
 from worker.settings.fingerprint import fingerprint
 from worker.sleep import NEXT, IdleTime, SleepPhase
 from worker.supervisor.children.launch import visible_devices
@@ -194,12 +194,7 @@ class WorkerProcess:
         backend = self._thread.backend
         assert backend is not None
         self._idle.begin(self._clock())
-        reader = PromptReader(
-            backend,
-            cuts_long=self._config.context_shift and self._config.grp_attn_n == 1,
-            chat_stop=self._config.chat_stop or "",
-            prompt_log=PromptLog(logs=self._config.verbose_prompt, folder=self._config.prompts_dir),
-        )
+        reader = open_reader(self._config, backend)
         if backend.embedder is not None:
             target_s = engine_config(self._config, backend).step_target_s
             self._link.embed_with(EmbeddingBatcher(backend, backend.embedder, engine, target_s))

@@ -15,8 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 N_THREADS = 2
 """Large jobs occupy all but one of them, so that a small one never waits for a large one."""
@@ -92,6 +95,23 @@ class Hand:
                 self._wake()
         except Overrun:  # it came when the job had just ended
             return
+
+
+def within(limit_s: float, work: Callable[[], T]) -> T:
+    """Return what `work` returns on a thread of its own; raises `Overrun` after the limit."""
+    outcomes: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    done: list[T] = []
+    hand = Hand(outcomes, lambda: None)
+    hand.give(PreparationJob("opening", lambda: done.append(work()), limit_s))
+    hand.dismiss()
+    try:
+        _, _, outcome = outcomes.get(timeout=limit_s)
+    except queue.Empty:
+        hand.interrupt()
+        raise Overrun from None
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return done[0]
 
 
 class Preparation:

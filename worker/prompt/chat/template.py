@@ -88,7 +88,7 @@ class ChatTemplate:
         self.source = source
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateSyntaxError as error:
+        except Exception as error:  # such as RecursionError for blocks nested without end
             raise ConfigError(f"the chat template does not compile: {error}") from error
 
     def render(
