@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
+from tests.browser.tab import Tab, open_tab
 from tests.browser.watched import Watched
 from tests.e2e.conftest import toml
 from tests.e2e.process import python
@@ -66,26 +67,44 @@ def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served.close()
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def open_tabs(browser: Browser) -> list[Tab]:
+    """The tab that the next test gets, if there is one; they end with their browser."""
+    return []
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
+async def tab(
+    request: pytest.FixtureRequest, browser: Browser, open_tabs: list[Tab]
+) -> AsyncIterator[Tab]:
+    """A page that many tests share; after a failure, or with `own_tab`, the next gets another."""
+    is_own = request.node.get_closest_marker("own_tab") is not None
+    shared = None if is_own or not open_tabs else open_tabs.pop()
+    one = shared or await open_tab(browser)
+    n_failed = request.session.testsfailed
+    yield one
+    if is_own or request.session.testsfailed > n_failed:
+        await one.context.close()
+    else:
+        await one.clear()
+        open_tabs.append(one)
+
+
+@pytest.fixture
+def context(tab: Tab) -> BrowserContext:
     """A browser that remembers nothing, 1280 by 800."""
-    made = await browser.new_context(
-        viewport={"width": 1280, "height": 800}, reduced_motion="reduce"
-    )
-    made.set_default_timeout(15_000)
-    yield made
-    await made.close()
+    return tab.context
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def watched(context: BrowserContext) -> AsyncIterator[Watched]:
+@pytest.fixture
+def watched(tab: Tab) -> Iterator[Watched]:
     """What the pages of the context do wrong; at the end there must be nothing."""
-    watching = Watched(context)
-    yield watching
-    assert watching.faults() == []
+    tab.watched.clear()
+    yield tab.watched
+    assert tab.watched.faults() == []
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def page(context: BrowserContext, watched: Watched) -> Page:
+@pytest.fixture
+def page(tab: Tab, watched: Watched) -> Page:
     """An empty page in a context that is watched."""
-    return await context.new_page()
+    return tab.page

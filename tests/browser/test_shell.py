@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from playwright.async_api import BrowserContext, Page, Route, expect
 
+from tests.browser.chat import message_field
 from tests.e2e.served import Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
@@ -70,6 +71,7 @@ async def test_a_dialog_takes_the_focus_as_it_comes_and_gives_it_back_as_it_goes
     page: Page, fake_pool: Served
 ) -> None:
     await page.goto(fake_pool.url)
+    await expect(message_field(page)).to_be_focused()  # as the chat opens
     settings, key = page.get_by_role("button", name="Settings"), page.get_by_label("API key")
     await settings.focus()
     shown = await page.evaluate(WITH_THE_CHANGE, "Settings of this chat")

@@ -17,6 +17,11 @@ class Watched:
         context.on("weberror", self._on_error)
         context.on("request", self._on_request)
 
+    def clear(self) -> None:
+        """Forget what was noted and what was allowed: another test begins."""
+        self.allowed.clear()
+        self._noted.clear()
+
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self._noted.append(f"console: {message.text}")

@@ -5,13 +5,15 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import Locator, Page, expect
 
+from tests.browser.tab import leave
+
 
 @asynccontextmanager
 async def leaving(page: Page) -> AsyncIterator[None]:
     """Leave the view in all tabs in the end: one whose server ends first writes to the console."""
     yield
     for tab in page.context.pages:
-        await tab.goto("about:blank")
+        await leave(tab)
 
 
 async def use_key(page: Page, key: str) -> None:

@@ -75,6 +75,7 @@ async def let_go(page: Page) -> None:
     await page.evaluate("window.heldChat = null; window.reads.splice(0).forEach((go) => go())")
 
 
+@pytest.mark.own_tab
 async def test_the_chat_that_was_asked_for_last_is_shown(page: Page, fake_pool: Served) -> None:
     await page.add_init_script(f"({SLOW_READS})()")
     one, _ = await two_chats(page, fake_pool.url)
@@ -94,6 +95,7 @@ async def test_the_chat_that_was_asked_for_last_is_shown(page: Page, fake_pool: 
     await expect(page.get_by_text("What is on your mind?")).to_be_visible()
 
 
+@pytest.mark.own_tab
 async def test_an_answer_that_ends_while_its_chat_is_opened_is_shown_whole(
     page: Page, fake_pool: Served
 ) -> None:
@@ -156,6 +158,7 @@ async def test_messages_that_are_deleted_while_an_answer_comes_stay_deleted(
     await expect(answers(page)).to_have_count(1)
 
 
+@pytest.mark.own_tab
 async def test_a_slow_disk_holds_nothing_up_and_lets_nobody_send_twice(
     page: Page, fake_pool: Served
 ) -> None:
@@ -213,6 +216,7 @@ async def test_a_refusal_of_the_old_key_does_not_ask_for_the_new_one(
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+@pytest.mark.own_tab
 async def test_a_chat_that_was_left_asks_the_server_for_nothing(
     page: Page, fake_pool: Served, watched: Watched
 ) -> None:
@@ -233,6 +237,7 @@ async def test_a_chat_that_was_left_asks_the_server_for_nothing(
     assert held.n_asked == 2
 
 
+@pytest.mark.own_tab
 async def test_a_picture_that_is_still_read_goes_with_its_message(
     page: Page, fake_pool: Served
 ) -> None:
@@ -271,6 +276,7 @@ async def open_slowly(page: Page, url: str) -> None:
     await happens(page, "window.reads.length > 0")
 
 
+@pytest.mark.own_tab
 async def test_what_is_typed_before_the_chats_are_read_stays_in_the_field(
     page: Page, fake_pool: Served
 ) -> None:
@@ -281,6 +287,7 @@ async def test_what_is_typed_before_the_chats_are_read_stays_in_the_field(
     await expect(message_field(page)).to_have_value("Early words")
 
 
+@pytest.mark.own_tab
 async def test_what_is_sent_before_the_chats_are_read_stays_open(
     page: Page, fake_pool: Served
 ) -> None:
@@ -311,6 +318,7 @@ async def test_settings_go_to_the_chat_that_they_were_opened_in(
         await page.keyboard.press("Escape")
 
 
+@pytest.mark.own_tab
 async def test_a_button_that_was_pressed_twice_says_again_what_it_does(
     page: Page, fake_pool: Served
 ) -> None:
