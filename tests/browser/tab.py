@@ -3,7 +3,7 @@
 A page of its own costs a test a second of CPU: two processes, all scripts read and compiled anew.
 """
 
-from playwright.async_api import Browser, Page, Route, ViewportSize
+from playwright.async_api import Browser, CDPSession, Page, Route, ViewportSize
 
 from tests.browser.watched import Watched
 
@@ -32,7 +32,16 @@ class Tab:
         self.context = page.context
         self.watched = Watched(self.context)
         self._origins: set[str] = set()
+        self._session: CDPSession | None = None
         self.context.on("request", lambda request: self._origins.add(_origin(request.url)))
+
+    async def run_first(self, script: str) -> None:
+        """Run a script before those of each page that the test opens in this tab."""
+        if self._session is None:
+            self._session = await self.context.new_cdp_session(self.page)
+            await self._session.send("Page.enable")
+        what = {"source": script, "runImmediately": False}
+        await self._session.send("Page.addScriptToEvaluateOnNewDocument", what)
 
     async def clear(self) -> None:
         """Undo what a test has done: to the page, to its context, and to what is stored."""
@@ -44,12 +53,15 @@ class Tab:
         await context.clear_permissions()
         await context.unroute_all(behavior="ignoreErrors")
         await page.unroute_all(behavior="ignoreErrors")
+        if self._session is not None:
+            await self._session.detach()  # its scripts go with it
+            self._session = None
         if page.url.startswith("http"):
             await page.evaluate("sessionStorage.clear()")
         await leave(page)
         await self._forget()
         await page.set_viewport_size(SIZE)
-        await page.emulate_media(reduced_motion="reduce")
+        await page.emulate_media(reduced_motion="reduce", color_scheme="null")
         await page.mouse.move(0, 0)
 
     async def _forget(self) -> None:

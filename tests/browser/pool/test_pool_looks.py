@@ -11,13 +11,14 @@ from typing import Literal
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, ViewportSize, expect
+from playwright.async_api import Page, ViewportSize, expect
 
 from protocol.process.control import FleetReport, ProcessReport, RolloutReport, RolloutState
 from protocol.wire.messages import Envelope, Generate, PromptRead, Started
 from tests.browser.axe import violations
 from tests.browser.pictures import take
 from tests.browser.pool.pool_page import leaving, use_key
+from tests.browser.tab import Tab
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.fleet.test_admin_api import administered
@@ -40,15 +41,12 @@ _OUTSIDE = """() => [...document.querySelectorAll('.pool *')].filter((one) => {
 
 
 @pytest_asyncio.fixture(params=["light", "dark"], loop_scope="session")
-async def view(request: pytest.FixtureRequest, browser: Browser) -> AsyncIterator[Page]:
+async def view(request: pytest.FixtureRequest, tab: Tab) -> Page:
     """A page in one of the colour schemes."""
     scheme: Literal["light", "dark"] = request.param
-    context = await browser.new_context(
-        viewport=SIZES["wide"], color_scheme=scheme, reduced_motion="reduce"
-    )
-    page = await context.new_page()
-    yield page
-    await context.close()
+    await tab.page.set_viewport_size(SIZES["wide"])
+    await tab.page.emulate_media(color_scheme=scheme)
+    return tab.page
 
 
 async def look(page: Page, name: str) -> None:

@@ -18,6 +18,7 @@ from tests.browser.chat import (
     stream,
 )
 from tests.browser.held import SLOW_READS, SLOW_WRITES, happens, hold
+from tests.browser.tab import Tab
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
 
@@ -75,9 +76,10 @@ async def let_go(page: Page) -> None:
     await page.evaluate("window.heldChat = null; window.reads.splice(0).forEach((go) => go())")
 
 
-@pytest.mark.own_tab
-async def test_the_chat_that_was_asked_for_last_is_shown(page: Page, fake_pool: Served) -> None:
-    await page.add_init_script(f"({SLOW_READS})()")
+async def test_the_chat_that_was_asked_for_last_is_shown(
+    page: Page, tab: Tab, fake_pool: Served
+) -> None:
+    await tab.run_first(f"({SLOW_READS})()")
     one, _ = await two_chats(page, fake_pool.url)
     await hold_reading(page, one)
     await page.locator(".chats a", has_text="One").click()
@@ -95,11 +97,10 @@ async def test_the_chat_that_was_asked_for_last_is_shown(page: Page, fake_pool: 
     await expect(page.get_by_text("What is on your mind?")).to_be_visible()
 
 
-@pytest.mark.own_tab
 async def test_an_answer_that_ends_while_its_chat_is_opened_is_shown_whole(
-    page: Page, fake_pool: Served
+    page: Page, tab: Tab, fake_pool: Served
 ) -> None:
-    await page.add_init_script(f"({SLOW_READS})()")
+    await tab.run_first(f"({SLOW_READS})()")
     one, _ = await two_chats(page, fake_pool.url)
     await page.locator(".chats a", has_text="One").click()
     await expect(answers(page).locator(".markdown")).to_have_text("First.")
@@ -158,11 +159,10 @@ async def test_messages_that_are_deleted_while_an_answer_comes_stay_deleted(
     await expect(answers(page)).to_have_count(1)
 
 
-@pytest.mark.own_tab
 async def test_a_slow_disk_holds_nothing_up_and_lets_nobody_send_twice(
-    page: Page, fake_pool: Served
+    page: Page, tab: Tab, fake_pool: Served
 ) -> None:
-    await page.add_init_script(f"({SLOW_WRITES})()")
+    await tab.run_first(f"({SLOW_WRITES})()")
     held = await hold(page, ANSWERS)
     await page.goto(fake_pool.url)
     await expect(page.get_by_text("What is on your mind?")).to_be_visible()
@@ -237,13 +237,12 @@ async def test_a_chat_that_was_left_asks_the_server_for_nothing(
     assert held.n_asked == 2
 
 
-@pytest.mark.own_tab
 async def test_a_picture_that_is_still_read_goes_with_its_message(
-    page: Page, fake_pool: Served
+    page: Page, tab: Tab, fake_pool: Served
 ) -> None:
     await page.route("**/props?*", lambda route: route.fulfill(json=props(0.5, vision=True)))
     asked = await answer_with(page, stream({"content": "A dot."}))
-    await page.add_init_script(
+    await tab.run_first(
         """
         const real = FileReader.prototype.readAsDataURL;
         FileReader.prototype.readAsDataURL = function (file) {
@@ -266,32 +265,30 @@ async def test_a_picture_that_is_still_read_goes_with_its_message(
     assert [part["type"] for part in request["messages"][0]["content"]] == ["image_url", "text"]
 
 
-async def open_slowly(page: Page, url: str) -> None:
+async def open_slowly(page: Page, tab: Tab, url: str) -> None:
     """Open the first of two chats; reading it waits for `let_go`."""
-    await page.add_init_script(f"({SLOW_READS})()")
+    await tab.run_first(f"({SLOW_READS})()")
     one, _ = await two_chats(page, url)
-    await page.add_init_script(f"window.heldChat = {json.dumps(one)}")
+    await tab.run_first(f"window.heldChat = {json.dumps(one)}")
     await page.goto("about:blank")
     await page.goto(f"{url}/#{one}")
     await happens(page, "window.reads.length > 0")
 
 
-@pytest.mark.own_tab
 async def test_what_is_typed_before_the_chats_are_read_stays_in_the_field(
-    page: Page, fake_pool: Served
+    page: Page, tab: Tab, fake_pool: Served
 ) -> None:
-    await open_slowly(page, fake_pool.url)
+    await open_slowly(page, tab, fake_pool.url)
     await message_field(page).fill("Early words")
     await let_go(page)
     await expect(answers(page).locator(".markdown")).to_have_text("First.")
     await expect(message_field(page)).to_have_value("Early words")
 
 
-@pytest.mark.own_tab
 async def test_what_is_sent_before_the_chats_are_read_stays_open(
-    page: Page, fake_pool: Served
+    page: Page, tab: Tab, fake_pool: Served
 ) -> None:
-    await open_slowly(page, fake_pool.url)
+    await open_slowly(page, tab, fake_pool.url)
     await say(page, "Three")
     await answered(page)
     await let_go(page)
