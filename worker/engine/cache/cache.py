@@ -71,7 +71,9 @@ class PrefixCache:
         self.counters = counters
         self.held = HeldBlocks() if is_on else HeldBlocks(0)
         """What gateways are told of the sequences."""
-        self._host = HostCache(host_bytes, self.held) if is_on and host_bytes else None
+        self._host: HostCache | None = None
+        if is_on and host_bytes:
+            self._host = HostCache(host_bytes, self.held, is_whole=not backend.can_rewind)
         self.is_on = is_on and backend.can_copy
         self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
         self._branches: dict[int, CachedBranch] = {}
@@ -223,7 +225,7 @@ class PrefixCache:
         """Copy a prompt's prefix back from the host's memory; return its length, or 0."""
         if self._host is None or len(slot.tokens) >= n_most:
             return 0
-        entry = self._host.find(slot.space, prompt, n_most, whole=not self._backend.can_rewind)
+        entry = self._host.find(slot.space, prompt, n_most)
         if entry is None or entry.n < n_least:
             return 0
         self.cut(slot, 0)

@@ -1,7 +1,8 @@
 """The second tier of the prefix cache: copies of sequences in the host's memory (`--cache-ram`).
 
 Bounded in bytes; the least recently used copy goes first. A copy is a whole sequence; a prompt with
-the same prefix restores the copy and cuts what follows.
+the same prefix restores the copy and cuts what follows. A new copy takes the place of those of
+which it holds all but the last few tokens.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -40,8 +41,14 @@ class _Copy:
 class HostCache:
     """Owns the copies; used by the engine's thread only."""
 
-    def __init__(self, n_bytes_max: int, held: HeldBlocks | None = None) -> None:
-        """`n_bytes_max` below 0 is no limit; `held` is told of every copy."""
+    def __init__(
+        self, n_bytes_max: int, held: HeldBlocks | None = None, *, is_whole: bool = False
+    ) -> None:
+        """`n_bytes_max` below 0 is no limit; `held` is told of every copy.
+
+        With `is_whole` a copy cannot be cut, so it serves only prompts that begin with all of it.
+        """
+        self._is_whole = is_whole
         self._held = held if held is not None else HeldBlocks()
         self._n_bytes_max = n_bytes_max
         self._copies: dict[int, _Copy] = {}
@@ -81,20 +88,18 @@ class HostCache:
         self._know(key, chain)
         tree.extend(key, tokens)
         self.n_bytes += len(state)
+        n_few = 1 if self._is_whole else MIN_TOKENS
         for other in match.keys & self._copies.keys():
-            if tree.n_own(other) == 0 and other != key:
-                # The new copy begins with all of it.
+            if tree.n_own(other) < n_few:
                 for known in self._drop(other):
-                    self._know(key, known)
+                    self._know(key, known.cut(match.n))
         return True
 
-    def find(
-        self, space: Hashable, prompt: Sequence[int], n_most: int, *, whole: bool = False
-    ) -> HostCacheHit | None:
-        """Find the copy that holds most of a prompt; with `whole` it must be a prefix of that."""
+    def find(self, space: Hashable, prompt: Sequence[int], n_most: int) -> HostCacheHit | None:
+        """Find the copy that holds most of a prompt."""
         if (tree := self._trees.get(space)) is None:
             return None
-        if whole:
+        if self._is_whole:
             return self._find_whole(space, prompt, n_most)
         match = tree.longest(prompt)
         n = min(match.n, n_most)

@@ -241,12 +241,28 @@ def test_a_longer_copy_takes_the_place_of_its_beginning() -> None:
     assert (len(host), host.n_bytes) == (1, 120)
 
 
+def test_a_copy_takes_the_place_of_one_that_ends_in_few_other_tokens() -> None:
+    """A template closes an answer with other tokens than those after which the model stopped."""
+    held = HeldBlocks()
+    host = HostCache(-1, held)
+    host.put("", [1] * 80 + [2] * 4, lambda: b"first", BlockChain(b"a" * 8 + b"b" * 8, 84))
+    host.put("", [1] * 80 + [3] * 40, lambda: b"second", BlockChain(b"c" * 8, 120))
+    assert len(host) == 1
+    found = host.find("", [1] * 80 + [2] * 4, 84)
+    assert found is not None and (found.n, found.state) == (80, b"second")
+    removed = [run[-8:] for message in held.take() for run in message.removed]
+    assert b"a" * 8 not in removed, "the new copy begins with that block, too"
+    host.put("", [1] * 80 + [4] * MIN_TOKENS, lambda: b"third")
+    host.put("", [1] * 80 + [5] * MIN_TOKENS, lambda: b"fourth")
+    assert len(host) == 2, "what takes long to read again stays"
+
+
 def test_memory_that_cannot_be_cut_takes_only_whole_copies() -> None:
-    host = HostCache(-1)
+    host = HostCache(-1, is_whole=True)
     host.put("", [1] * 80, lambda: b"short")
     host.put("", [1] * 80 + [2] * 20, lambda: b"longer")
-    assert host.find("", [1] * 80 + [3], 80, whole=True) is None
-    found = host.find("", [1] * 80 + [2] * 30, 109, whole=True)
+    assert host.find("", [1] * 80 + [3], 80) is None
+    found = host.find("", [1] * 80 + [2] * 30, 109)
     assert found is not None and (found.n, found.state) == (100, b"longer")
 
 
