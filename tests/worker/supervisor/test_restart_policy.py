@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.supervisor.children.exit_reasons import explain
+from worker.supervisor.children.exit_reasons import explain, last_words
 from worker.supervisor.children.restart_policy import EXIT_CONFIG, History, Policy, judge
 
 POLICY = Policy()
@@ -88,6 +88,19 @@ def test_delays_stay_in_bounds_and_quarantine_is_earned(steps: list[tuple[float,
         assert POLICY.first_delay_s <= verdict.delay_s <= POLICY.max_delay_s
         history = verdict.history
         now += verdict.delay_s
+
+
+def test_an_abort_is_explained_by_what_the_library_said_before() -> None:
+    said = (
+        b"odd.py:3: UserWarning: no\n/build/src/llama-model.cpp:1328: GGML_ASSERT(n > 0) failed\n"
+        b'Fatal Python error: Aborted\n  File "backend.py", line 108 in decode\n'
+    )
+    words = last_words(said)
+    assert explain(-6, words) == "aborted: llama-model.cpp:1328: GGML_ASSERT(n > 0) failed"
+    assert explain(-9, words) == explain(-9)
+    assert last_words(b"odd.py:3: UserWarning: no\nFatal Python error: Aborted\n") == ""
+    assert last_words(b"x.cpp:1: \x1b[2J forged\n") == ""
+    assert explain(-6) == "aborted"
 
 
 def test_causes_tell_what_to_do() -> None:

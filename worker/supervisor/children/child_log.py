@@ -2,6 +2,8 @@
 
 import logging
 
+from worker.supervisor.children.exit_reasons import last_words
+from worker.supervisor.children.managed_child import ManagedChild
 from worker.supervisor.children.restart_policy import Verdict
 from worker.supervisor.children.watch import ChildWatch
 
@@ -28,8 +30,9 @@ def log_death(watch: ChildWatch, verdict: Verdict) -> None:
         logger.error("process died", extra={"child": child, "cause": cause, "retry_s": retry_s})
 
 
-def log_stderr(child: str, data: bytes) -> None:
+def log_stderr(child: ManagedChild, data: bytes) -> None:
     """Log each line that a child printed to standard error: messages of a library, or a stack."""
+    child.last_words = last_words(data) or child.last_words
     for line in data.decode(errors="replace").split("\n"):
         if line.strip():
-            logger.warning("standard error", extra={"child": child, "line": line})
+            logger.warning("standard error", extra={"child": child.launch.name, "line": line})

@@ -109,7 +109,7 @@ class Children:
         assert child.log is not None and child.stderr is not None
         hears = (
             partial(self._pass_on, child.log),
-            partial(self._quote, child.launch.name, child.stderr),
+            partial(self._quote, child, child.stderr),
             partial(self._hear, watch),
         )
         for fd, heard in zip(child.fds, hears, strict=True):
@@ -126,8 +126,8 @@ class Children:
     def _pass_on(self, output: Output) -> None:
         self._console.lines(output.read())
 
-    def _quote(self, name: str, output: Output) -> None:
-        log_stderr(name, output.read())
+    def _quote(self, child: ManagedChild, output: Output) -> None:
+        log_stderr(child, output.read())
 
     def _hear(self, watch: ChildWatch) -> None:
         child = watch.child
@@ -163,7 +163,7 @@ class Children:
         self._hear(watch)
         said, quoted = child.close()
         self._console.lines(said)
-        log_stderr(child.launch.name, quoted)
+        log_stderr(child, quoted)
         if restarts and watch.leaves_by is None and not watch.is_trial:
             self._judge(watch, now)
         else:

@@ -1,5 +1,6 @@
 """Texts that explain why a process died, and what to do."""
 
+import re
 import signal
 from collections.abc import Mapping
 
@@ -23,9 +24,22 @@ _CODES: Mapping[int, str] = {
     EXIT_CONFIG: "cannot work as configured",
 }
 
+_ABORT = re.compile(
+    rb"(?:^|/)([\w.+-]{1,64}\.(?:c|h|m|cu|cpp|hpp|cuh):\d+: [ -~]{1,300})$", re.MULTILINE
+)
+"""What ggml prints before it aborts: place and condition."""
 
-def explain(exit_code: int) -> str:
-    """Explain a `Popen.returncode`; a negative one is a signal."""
+
+def last_words(stderr: bytes) -> str:
+    """Return the last line of a library's output that says why it aborts; "" if there is none."""
+    found = _ABORT.findall(stderr)
+    return found[-1].decode() if found else ""
+
+
+def explain(exit_code: int, said: str = "") -> str:
+    """Explain a `Popen.returncode`; a negative one is a signal, which `said` tells more of."""
+    if exit_code == -signal.SIGABRT and said:
+        return f"aborted: {said}"
     if exit_code < 0:
         return _SIGNALS.get(-exit_code) or f"killed by {_signal_name(-exit_code)}"
     return _CODES.get(exit_code, f"exit code {exit_code}")

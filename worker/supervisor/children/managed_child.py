@@ -88,6 +88,8 @@ class ManagedChild:
         self.url = ""
         self.reason = ""
         """Why it cannot work, as it reported; may be empty."""
+        self.last_words = ""
+        """What a library said before it aborted the process."""
         self.told: dict[str, str] = {}
         """The fields that it has reported, the last value of each."""
         self.log: Output | None = None
@@ -124,7 +126,7 @@ class ManagedChild:
         Raises `OSError` if there are no processes, descriptors or memory left; it then leaves
         nothing open.
         """
-        self.progress, self.reason, self.told = 0.0, "", {}
+        self.progress, self.reason, self.last_words, self.told = 0.0, "", "", {}
         try:
             self._listen()
             self.log = Output()

@@ -63,7 +63,7 @@ class ChildWatch:
 
     def cause(self) -> str:
         """Return why the process has ended: its own reason if it gave one, else its exit code's."""
-        return self.failure or self.child.reason or explain(self.exit_code)
+        return self.failure or self.child.reason or explain(self.exit_code, self.child.last_words)
 
 
 def fraction(text: str) -> float:
