@@ -25,6 +25,7 @@ from hypercorn.utils import parse_socket_addr
 from gateway.http.errors import task_error_body
 from gateway.http.protocols.choice import Protocols
 from gateway.http.protocols.inbox import AppTasks
+from gateway.http.protocols.pause import HungUp, has_hung_up
 from gateway.http.protocols.stall import StallWatch
 from gateway.metrics.counters import ConnectionCounts
 from protocol.errors import ErrorCode, TaskError
@@ -194,6 +195,7 @@ class BoundedConnection(TCPServer):
                     self.protocol_send,
                     tls.selected_alpn_protocol() if tls is not None else "http/1.1",
                     send_s=send_s,
+                    has_left=lambda: self.reader.at_eof() or has_hung_up(sock),
                 )
                 await self.protocol.initiate()
                 await self.idle_task.restart(tasks, self._idle_timeout)
@@ -254,7 +256,10 @@ class BoundedConnection(TCPServer):
                 break
             if data and self._is_idle and self._deadline is None:
                 self._begin_deadline()
-            await self.protocol.handle(RawData(data))
+            try:
+                await self.protocol.handle(RawData(data))
+            except HungUp:
+                break
             if isinstance(self.protocol.protocol, H11Protocol):
                 n_most = MAX_RECV
             else:

@@ -1,5 +1,6 @@
 """Chooses between HTTP/1.1 and HTTP/2, as Hypercorn does, and takes ours of both."""
 
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -8,6 +9,7 @@ from hypercorn.protocol import ProtocolWrapper
 from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedError, H11Protocol
 
 from gateway.http.protocols.http2 import Http2
+from gateway.http.protocols.pause import Pause
 
 
 class Http1(H11Protocol):
@@ -27,11 +29,15 @@ class Http1(H11Protocol):
 class Protocols(ProtocolWrapper):
     """The protocol of one connection, which the client's first bytes choose."""
 
-    def __init__(self, *args: Any, send_s: float) -> None:
+    def __init__(self, *args: Any, send_s: float, has_left: Callable[[], bool]) -> None:
         super().__init__(*args)
         self._send_s = send_s
-        is_http2 = not isinstance(self.protocol, H11Protocol)
-        self.protocol = self._http2() if is_http2 else self._made(Http1)
+        if isinstance(self.protocol, H11Protocol):
+            http1: Http1 = self._made(Http1)
+            http1.can_read = Pause(http1.can_read, has_left)
+            self.protocol = http1
+        else:
+            self.protocol = self._http2()
 
     def __repr__(self) -> str:
         return f"<Protocols {type(self.protocol).__name__}>"

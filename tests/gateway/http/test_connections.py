@@ -50,6 +50,21 @@ async def test_a_client_that_leaves_holds_no_connection(gateway: Running) -> Non
     await until(lambda: open_connections(gateway) == 0)
 
 
+@pytest.mark.parametrize("n_behind", [1, 20_000])
+async def test_a_client_that_leaves_with_requests_behind_frees_its_slot(
+    tmp_path: Path, n_behind: int
+) -> None:
+    async with running(tmp_path) as gateway:
+        worker = await gateway.add_worker(FakeOptions(free_running=False))
+        whole = b'{"prompt": "x"}'
+        head = POST.replace(b"%d" % len(STREAM), b"%d" % len(whole))
+        pair = await connect(gateway, head + whole + HEALTH * n_behind)
+        await worker.got(m.Generate)
+        pair[1].transport.abort() if n_behind == 1 else pair[1].close()
+        await worker.got(m.Cancel)
+        await until(lambda: open_connections(gateway) == 0)
+
+
 @pytest.mark.parametrize("begun", [b"G", b"GET /livez HTTP/1.1\r\nHost: loc", HEALTH + b"GET /"])
 async def test_half_a_head_is_closed(tmp_path: Path, begun: bytes) -> None:
     async with running(tmp_path, limits=LimitsConfig(head_s=0.1)) as gateway:

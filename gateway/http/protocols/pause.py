@@ -1,0 +1,64 @@
+"""Waits for the answer before the next request, and notices a client that leaves meanwhile.
+
+Whoever sends several requests at once is read up to the second one; beyond that nothing is read
+until the first is answered, so nothing tells that the connection has ended.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+LOOK_S = 0.5
+"""Seconds between two looks at the connection."""
+_ESTABLISHED = 1
+"""Linux's state of a TCP connection that both sides hold open."""
+
+
+class HungUp(Exception):
+    """The client has left."""
+
+
+class Pause:
+    """Stands in for Hypercorn's event; `wait` raises `HungUp`."""
+
+    __slots__ = ("_event", "_has_left")
+
+    def __init__(self, event: Any, has_left: Callable[[], bool]) -> None:
+        self._event = event
+        self._has_left = has_left
+
+    async def set(self) -> None:
+        """Let the next request be read."""
+        await self._event.set()
+
+    async def clear(self) -> None:
+        """Begin to wait."""
+        await self._event.clear()
+
+    def is_set(self) -> bool:
+        """Return whether `wait` would return at once."""
+        return bool(self._event.is_set())
+
+    async def wait(self) -> None:
+        """Wait for `set`."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._event.wait()
+                    return
+            except TimeoutError:
+                if self._has_left():
+                    raise HungUp from None
+
+
+def has_hung_up(sock: Any) -> bool:
+    """Return whether the other side of a TCP connection has closed it; false where none can tell.
+
+    Linux knows it, even if much of what came before waits to be read.
+    """
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except (OSError, AttributeError):
+        return False
+    return bool(info[0] != _ESTABLISHED)
