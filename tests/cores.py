@@ -15,6 +15,16 @@ def threads() -> int:
     return max(1, min(2, len(os.sched_getaffinity(0)) // n_processes))
 
 
+def share() -> str:
+    """Return a list of cores, as `taskset` wants it, for a program that computes on all it finds.
+
+    As many as `threads`, and others in each test process.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    first = threads() * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return ",".join(str(cores[(first + i) % len(cores)]) for i in range(threads()))
+
+
 class CoreWait:
     """How long the threads of a process were ready to run, while other programs had the cores.
 
