@@ -18,7 +18,8 @@ from tests.hostile.case import Target
 from tests.hostile.corpus import GROUPS
 
 _N_IDLE = 2000
-_SLOW_S = 6.0
+_MEANWHILE = 60
+"""Answers that others get while some clients are slow."""
 
 
 async def hang_ups(scene: Scene) -> None:
@@ -46,7 +47,7 @@ async def readers_that_do_not_read(scene: Scene) -> None:
         for one in sockets:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             await asyncio.get_running_loop().sock_sendall(one, raw)
-        await asyncio.sleep(_SLOW_S)
+        await scene.load.answers(_MEANWHILE)
 
 
 async def slow_senders(scene: Scene) -> None:
@@ -56,11 +57,11 @@ async def slow_senders(scene: Scene) -> None:
     async with Connected(scene, 100) as sockets:
         for one in sockets[:50]:
             await loop.sock_sendall(one, head + b"\r\n")
-        for _ in range(int(_SLOW_S)):
+        for _ in range(6):
             for one in sockets:
                 with contextlib.suppress(OSError):  # the server may have had enough
                     await loop.sock_sendall(one, b"x")
-            await asyncio.sleep(1.0)
+            await scene.load.answers(_MEANWHILE // 6)
 
 
 async def idle_connections(scene: Scene) -> None:
