@@ -58,6 +58,8 @@ class OnDemand:
         self._watches: list[ChildWatch] = []
         self._downloads = ModelDownloads(control.report, self.reread, self._download)
         self._n_started = 0
+        self._loaded: dict[str, Entry] = {}
+        """What each model was loaded with; it may be gone from the list since."""
         self._told: dict[str, WorkerReport] = {}
         """The last report of each worker, by name."""
 
@@ -210,6 +212,7 @@ class OnDemand:
 
     def _load(self, entry: Entry, now: float) -> None:
         self._n_started += 1
+        self._loaded[entry.info.name] = entry
         path = self._folder / f"model-{self._n_started}.json"
         try:
             path.touch(mode=0o600)
@@ -224,7 +227,8 @@ class OnDemand:
 
     def _unload(self, model: str, now: float) -> None:
         self._recalls.forget(model)
-        entry = self._catalog.entries.get(model)
+        loaded = self._loaded.pop(model, None)
+        entry = self._catalog.entries.get(model, loaded)
         patience_s = entry.stop_timeout_s if entry is not None else 0.0
         logger.info("unloading", extra={"model": model})
         for watch in self._of(model):

@@ -252,6 +252,17 @@ def test_unloading_finishes_what_runs(route: Route) -> None:
     assert eventually(lambda: states(served) == {"a": "unloaded"})
 
 
+def test_a_model_whose_file_is_gone_finishes_what_runs(route: Route, tmp_path: Path) -> None:
+    served = route("a")
+    assert asked(served, "a").status_code == 200
+    with served.stream("slow", model="a", n_predict=50) as stream:
+        first = next(stream)
+        (tmp_path / "models" / "a.gguf").unlink()
+        assert states(served, "?reload=1") == {}
+        *_, last = [first, *stream]
+    assert last["tokens_predicted"] == 50
+
+
 def test_a_model_that_does_not_go_in_time_is_killed(route: Route) -> None:
     # The stream that is cut waits for another worker of this model, and none comes.
     served = route("a", ini="[a]\nstop-timeout = 0\n", queue_timeout_s=5)
