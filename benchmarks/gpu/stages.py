@@ -26,6 +26,7 @@ _CMAKE = (
     *("-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_COMMON=ON"),
     *("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF"),
     *("-DGGML_CCACHE=OFF", "-DGGML_CUDA_NCCL=OFF"),
+    "-DGGML_NATIVE=OFF",  # virtual machines name instructions (AMX) that they cannot run
 )
 ARCHITECTURE = "90"
 
