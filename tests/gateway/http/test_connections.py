@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway import server
+from gateway.http.protocols import pause
 from protocol.config.limits import LimitsConfig
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
@@ -52,8 +53,9 @@ async def test_a_client_that_leaves_holds_no_connection(gateway: Running) -> Non
 
 @pytest.mark.parametrize("n_behind", [1, 20_000])
 async def test_a_client_that_leaves_with_requests_behind_frees_its_slot(
-    tmp_path: Path, n_behind: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_behind: int
 ) -> None:
+    monkeypatch.setattr(pause, "LOOK_S", 0.02)
     async with running(tmp_path) as gateway:
         worker = await gateway.add_worker(FakeOptions(free_running=False))
         whole = b'{"prompt": "x"}'

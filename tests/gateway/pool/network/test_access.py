@@ -114,7 +114,15 @@ async def test_a_key_may_only_have_the_names_of_its_file(fleet: Fleet) -> None:
         await fleet.until(0)
 
 
-async def test_the_name_and_epoch_of_another_worker_do_not_throw_it_out(fleet: Fleet) -> None:
+async def test_the_name_and_epoch_of_another_worker_do_not_throw_it_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.pool.network.reception._REST_S", 0.1)
+    async with Fleet(tmp_path) as fleet:
+        await _outlives_a_thief(fleet)
+
+
+async def _outlives_a_thief(fleet: Fleet) -> None:
     async with fleet.worker(fleet.keys("a"), "w") as first:
         await fleet.until(1)
         thief = FakeWorker(fleet.endpoint, FakeOptions(name="w"), fleet.keys("b"))
