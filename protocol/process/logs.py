@@ -20,11 +20,11 @@ import os
 import re
 import sys
 import time
-from pathlib import Path
 from typing import Protocol
 
 from protocol.config.config import LogConfig
 from protocol.errors import ConfigError
+from protocol.process.log_file import LogFile
 
 LOG_FD_VARIABLE = "LLAMAPOOL_LOG_FD"
 """Environment variable of a child that holds the number of its descriptor for log lines."""
@@ -176,9 +176,8 @@ def configure(
     handler.setFormatter(_formatter(process, config, _look(config, fd)))
     handlers: list[logging.Handler] = [handler]
     if config.file:
-        # Every process of the pool appends to this file; each line is one write.
         try:
-            handlers.append(logging.FileHandler(Path(config.file), encoding="utf-8"))
+            handlers.append(LogFile(config.file))
         except OSError as error:
             raise ConfigError(f"cannot write log file {config.file}: {error.strerror}") from error
         handlers[-1].setFormatter(_formatter(process, config, "plain"))

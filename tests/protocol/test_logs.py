@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,34 @@ def test_a_file_gets_the_lines_too_and_keeps_what_it_has(tmp_path: Path) -> None
     assert path.read_text() == "before\nWARNING part.pool worker lost\n"
     with pytest.raises(ConfigError, match="cannot write log file"):
         logs.configure("gateway", LogConfig(file=str(tmp_path / "no" / "x.log")))
+
+
+def test_a_full_disk_costs_the_lines_of_the_file_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    """Each line was a traceback on standard error, and the supervisor made one of each of these."""
+    stream = io.StringIO()
+    logs.configure("part", LogConfig(file="/dev/full", timestamps=False), stream=stream)
+    for number in range(3):
+        logging.getLogger("part").warning("done %d", number)
+    lines = stream.getvalue().splitlines()
+    assert [line for line in lines if "log file" not in line] == [
+        f"WARNING part done {number}" for number in range(3)
+    ]
+    (told,) = [line for line in lines if "log file not written file=/dev/full" in line]
+    assert 'cause="No space left on device"' in told
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_line_that_was_cut_is_ended_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "llama.log"
+    config = LogConfig(file=str(path), timestamps=False)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:12]))
+    written(config)
+    monkeypatch.undo()
+    logging.getLogger("part.pool").warning("worker lost")
+    assert path.read_text() == "WARNING part\nERROR part \nWARNING part.pool worker lost\n"
 
 
 def event(form: str, **fields: object) -> str:

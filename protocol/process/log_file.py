@@ -1,0 +1,59 @@
+"""The file of the log. A full disk costs its lines, and one line beside it that says so."""
+
+import logging
+import os
+
+logger = logging.getLogger(__name__)
+
+
+class LogFile(logging.Handler):
+    """Appends each line with one write, for every process of the pool appends to the same file."""
+
+    def __init__(self, path: str) -> None:
+        """Open the file; raises `OSError`."""
+        super().__init__()
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._is_failing = self._is_torn = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; the first one that cannot be written is told of in the other handlers."""
+        try:
+            line = (self.format(record) + "\n").encode(errors="backslashreplace")
+        except Exception:
+            self.handleError(record)
+            return
+        try:
+            self._write(line)
+        except OSError as error:
+            self._failed(error)
+            return
+        self._is_failing = False
+
+    def _write(self, line: bytes) -> None:
+        data = b"\n" + line if self._is_torn else line
+        n_written = os.write(self._fd, data)
+        if n_written < len(data):  # what comes next begins a line of its own
+            self._is_torn = True
+            raise OSError(None, "only a part of a line was written")
+        self._is_torn = False
+
+    def _failed(self, error: OSError) -> None:
+        if self._is_failing:
+            return
+        self._is_failing = True  # before the line below, which comes here too
+        logger.error(
+            "log file not written",
+            extra={
+                "file": self._path,
+                "cause": error.strerror,
+                "action": "its lines are lost until it can be written again",
+            },
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+        super().close()
