@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,9 +88,21 @@ def ask(client: OpenAI, **options: Any) -> Any:
     return client.chat.completions.create(**body)
 
 
+REQUIRED: dict[str, Any] = {
+    "tools": [WEATHER],
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+}
+
+
+@cache
+def called(client: OpenAI) -> Any:
+    """Return the answer to `REQUIRED`: several tests look at it, and it takes seconds."""
+    return ask(client, **REQUIRED)
+
+
 def test_a_required_call_is_valid_for_its_schema(client: OpenAI) -> None:
-    answer = ask(client, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False)
-    (choice,) = answer.choices
+    (choice,) = called(client).choices
     assert choice.finish_reason == "tool_calls"
     (call,) = choice.message.tool_calls
     assert call.function.name == "get_weather" and len(call.id) == 32
@@ -107,9 +120,8 @@ def test_the_named_tool_is_called(client: OpenAI) -> None:
 
 
 def test_a_streamed_call_is_the_same_in_pieces(client: OpenAI) -> None:
-    options = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
-    (whole,) = ask(client, **options).choices[0].message.tool_calls
-    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **options)]
+    (whole,) = called(client).choices[0].message.tool_calls
+    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **REQUIRED)]
     assert chunks[0].delta.role == "assistant" and chunks[-1].finish_reason == "tool_calls"
     pieces = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
     assert pieces[0].function.name == "get_weather" and pieces[0].id
@@ -120,8 +132,7 @@ def test_a_streamed_call_is_the_same_in_pieces(client: OpenAI) -> None:
 
 
 def test_a_call_and_its_result_can_be_talked_about(client: OpenAI) -> None:
-    first = ask(client, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False)
-    turn = first.choices[0].message.model_dump(exclude_none=True)
+    turn = called(client).choices[0].message.model_dump(exclude_none=True)
     result = {"role": "tool", "tool_call_id": turn["tool_calls"][0]["id"], "content": "sunny"}
     answer = ask(client, messages=[*ASKED, turn, result], tools=[WEATHER], tool_choice="none")
     assert answer.choices[0].message.content
