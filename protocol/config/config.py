@@ -268,15 +268,26 @@ class PoolConfig:
     )
 
 
+_MAX_BYTES = 16 << 20
+"""Size of a file: `/dev/zero` has no end."""
+_MAX_WORKERS = 1024
+
+
 def load(path: Path) -> PoolConfig:
     """Read a TOML or JSON file; raises `ConfigError` that names the file and the key."""
     try:
-        text = path.read_bytes().decode()
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ConfigError(f"{path}: larger than {_MAX_BYTES >> 20} MiB")
+        text = data.decode()
         table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: nested too deep") from error
     return parse(table, origin=str(path))
 
 
@@ -286,6 +297,9 @@ def parse(table: Any, *, origin: str = "configuration") -> PoolConfig:
         raise ConfigError(f"{origin}: must be a table")
     try:
         refuse_unknown(PoolConfig, table)
+        workers = table.get("worker")
+        if isinstance(workers, list) and len(workers) > _MAX_WORKERS:
+            raise ConfigError(f"{origin}: more than {_MAX_WORKERS} workers")
         return read(PoolConfig(), table)
     except InvalidRequest as error:
         raise ConfigError(f"{origin}: {error.message}") from error

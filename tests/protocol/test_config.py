@@ -120,3 +120,25 @@ def test_a_server_without_keys_hands_none_on() -> None:
 def test_a_gateway_that_misses_its_keys_does_not_start_open(data: bytes) -> None:
     with pytest.raises(ConfigError, match="no keys came"):
         load_keys(GatewayConfig(), data)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("deep.toml", "x = " + "[" * 50_000 + "]" * 50_000, "nested too deep"),
+        ("deep.json", "[" * 50_000 + "]" * 50_000, "nested too deep"),
+        ("long.toml", "#" + "x" * (16 << 20), "larger than 16 MiB"),
+        ("many.toml", "[[worker]]\n" * 1025, "more than 1024 workers"),
+    ],
+)
+def test_a_file_that_has_no_end_is_refused(
+    tmp_path: Path, name: str, text: str, fault: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=rf"{name}: {fault}"):
+        load(tmp_path / name)
+
+
+def test_a_device_without_an_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="larger than 16 MiB"):
+        load(Path("/dev/zero"))
