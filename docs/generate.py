@@ -77,6 +77,7 @@ def configuration() -> str:
         "- Command-line options take precedence over the file, and so do environment variables"
         " ([options](../using/options.md)).\n"
         "- An unknown key is an error that names its path and the nearest known key.\n"
+        "- A file has at most 16 MiB and 1,024 `[[worker]]` tables.\n"
         "- Relative paths in the file are relative to its folder; those of the command line and"
         " the environment are relative to the working directory.\n"
         "- Without `--config`, llama.cpp's own `/etc/llama.cpp/config.ini` and"
