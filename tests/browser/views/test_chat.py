@@ -121,6 +121,7 @@ async def test_a_reload_keeps_what_was_written_and_two_tabs_agree(
     other = await context.new_page()
     await other.goto(page.url)
     await expect(other.locator(".note")).to_have_text("Being written in another tab.")
+    await page.bring_to_front()
     await page.reload()
     await expect(page.locator(".note")).to_have_text("The answer broke off.")
     kept = await grown(written(page))
@@ -153,6 +154,7 @@ async def test_the_pool_shows_the_chat_beside_it(
     await beside.goto(f"{pool.url}/pool")
     await expect(beside.locator(".worker")).to_have_count(2)
     await page.goto(pool.url)
+    await page.bring_to_front()  # a tab behind another is painted once a second
     await endless(page)
     await say(page, "Repeat this. " + "The sea is wide and blue. " * 30)
     await grown(written(page))

@@ -28,6 +28,7 @@ async def test_what_one_tab_does_the_other_shows(
     other = await context.new_page()
     await other.goto(fake_pool.url)
     await expect(message_field(other)).to_be_visible()
+    await page.bring_to_front()  # a tab behind another is painted once a second
     await say(page, "First.")
     await answered(page)
     await expect(other.locator(".chats a")).to_have_text(["First."])
