@@ -34,7 +34,9 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("two-workers")
     gateway = toml({"port": 0, "heartbeat_s": 0.2}) + "api_key_admin = ['boss']\n"
     worker = toml({"backend": "fake", "n_slots": 4, "count": 2})
-    (folder / "pool.toml").write_text(f"[gateway]\n{gateway}[[worker]]\n{worker}")
+    rollout = toml({"probation_s": 1.0})
+    text = f"[gateway]\n{gateway}[rollout]\n{rollout}[[worker]]\n{worker}"
+    (folder / "pool.toml").write_text(text)
     served = Served(python("-m", "worker.cli", "serve", "--config", str(folder / "pool.toml")))
     yield served.wait_until_ready()
     served.close()
