@@ -38,6 +38,8 @@ _TYPES = {
     "iq4_nl": 20,
 }  # fmt: skip
 _PROBED = 16
+_LONGEST = 1 << 24
+"""Tokens of a context that a file may ask for by itself; a hundred times that is all of a host."""
 _PAD = 256
 """llama.cpp rounds a context up to this."""
 
@@ -177,7 +179,8 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
     """Make the largest context that fits, and return the context of a slot with it."""
     n_ctx_train = trained_context(model)
     if not config.n_ctx and not n_ctx_train:
-        raise ConfigError(f"{config.model} says no length of its context: name one, -c or n_ctx")
+        what = f"{config.model} says no length of its context, or one that cannot be"
+        raise ConfigError(f"{what}: name one, -c or n_ctx")
     fault = ""
     for one in (config, *smaller_contexts(config, n_ctx_train)):
         if fault:
@@ -229,8 +232,9 @@ def count_sequences(model: Any, config: WorkerConfig) -> int:
 
 
 def trained_context(model: Any) -> int:
-    """Return the context that a file says; 0 if it says none, or more than llama.cpp can count."""
-    return max(0, int(lib.llama_model_n_ctx_train(model)))
+    """Return the context that a file says; 0 if it says none, or more than any model has."""
+    n_ctx = int(lib.llama_model_n_ctx_train(model))
+    return n_ctx if 0 <= n_ctx <= _LONGEST else 0
 
 
 def slot_context(config: WorkerConfig, n_ctx_train: int) -> int:

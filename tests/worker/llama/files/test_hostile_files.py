@@ -32,7 +32,7 @@ def opened(path: Path, **fields: int | str) -> LlamaBackend:
     return LlamaBackend(config, lambda _fraction: None)
 
 
-@pytest.mark.parametrize("n_ctx", [0, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("n_ctx", [0, 2**24 + 1, 2**31 - 1, 2**31, 2**32 - 1])
 def test_a_context_that_cannot_be_is_unknown(tmp_path: Path, n_ctx: int) -> None:
     path = claiming(tmp_path / "odd.gguf", n_ctx)
     backend = opened(path, n_ctx=64)
