@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,25 +39,33 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def packed(name: str, version: str) -> dict[str, bytes]:
-    """Return the files of a package as npm has them; raises `NpmUnavailable`."""
+def packed(wanted: Sequence[Package]) -> list[dict[str, bytes]]:
+    """Return the files of packages as npm has them; raises `NpmUnavailable`."""
+    names = [f"{package['name']}@{package['version']}" for package in wanted]
     with tempfile.TemporaryDirectory() as folder:
-        command = ["npm", "pack", "--silent", "--prefer-offline", f"{name}@{version}"]
+        command = ["npm", "pack", "--silent", "--prefer-offline", *names]
         try:
             done = subprocess.run(
                 command, cwd=folder, check=False, capture_output=True, text=True, timeout=60
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NpmUnavailable(f"npm pack: {error}") from error
-        archives = list(Path(folder).glob("*.tgz"))
-        if done.returncode or not archives:
-            raise NpmUnavailable(f"npm pack {name}@{version}: {done.stderr.strip()[-300:]}")
-        with tarfile.open(fileobj=io.BytesIO(archives[0].read_bytes())) as archive:
-            files = [member for member in archive if member.isfile()]
-            return {
-                member.name.partition("/")[2]: cast("Any", archive.extractfile(member)).read()
-                for member in files
-            }
+        archives = [
+            Path(folder) / f"{name.removeprefix('@').replace('/', '-').replace('@', '-')}.tgz"
+            for name in names
+        ]
+        if done.returncode or not all(path.exists() for path in archives):
+            raise NpmUnavailable(f"npm pack {names}: {done.stderr.strip()[-300:]}")
+        return [_files_in(path.read_bytes()) for path in archives]
+
+
+def _files_in(packed_files: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(packed_files)) as archive:
+        files = [member for member in archive if member.isfile()]
+        return {
+            member.name.partition("/")[2]: cast("Any", archive.extractfile(member)).read()
+            for member in files
+        }
 
 
 def ours(upstream: bytes, replaced: dict[str, str]) -> bytes:
@@ -68,11 +77,11 @@ def ours(upstream: bytes, replaced: dict[str, str]) -> bytes:
     return upstream
 
 
-def expected(package: Package) -> dict[str, bytes]:
-    """Return what our files of a package have to hold, by their paths below the folder."""
-    upstream = packed(package["name"], package["version"])
+def expected(wanted: Sequence[Package]) -> dict[str, bytes]:
+    """Return what our files of packages have to hold, by their paths below the folder."""
     return {
         file["file"]: ours(upstream[file["path"]], file.get("replaced", {}))
+        for package, upstream in zip(wanted, packed(wanted), strict=True)
         for file in package["files"]
     }
 
@@ -80,8 +89,8 @@ def expected(package: Package) -> dict[str, bytes]:
 def write() -> None:
     """Fetch every package of the manifest, write its files, and note their digests."""
     listed = packages()
+    contents = expected(listed)
     for package in listed:
-        contents = expected(package)
         for file in package["files"]:
             target = FOLDER / file["file"]
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,8 +103,7 @@ def differences() -> list[str]:
     """Return the files of ours that are not what npm's packages hold."""
     return [
         name
-        for package in packages()
-        for name, content in expected(package).items()
+        for name, content in expected(packages()).items()
         if (FOLDER / name).read_bytes() != content
     ]
 
