@@ -9,8 +9,9 @@ EVERY = "*"
 UNNAMED = "default"
 """llama-server's name for the keys before the first section."""
 
-_HEADER = re.compile(r"\[\s*([^\]]+?)\s*\]\s*(?:[;#].*)?")
-_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*([^;#]*?)\s*(?:[;#].*)?")
+# No two parts of a pattern take the same spaces: trying all ways to divide them takes hours.
+_HEADER = re.compile(r"\[([^\]]+)\]\s*(?:[;#].*)?")
+_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)\s*=([^;#]*)(?:[;#].*)?")
 _BLANK = re.compile(r"(?:[;#].*)?")
 _TAG = re.compile(r"[-.]([A-Za-z0-9_]+)$")
 
@@ -23,13 +24,13 @@ def parse(text: str, *, origin: str) -> Sections:
     section = UNNAMED
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
-        if header := _HEADER.fullmatch(stripped):
-            section = canonical(header[1])
+        if (header := _HEADER.fullmatch(stripped)) and (name := header[1].strip()):
+            section = canonical(name)
             if section in sections:
                 raise ConfigError(f"{origin}:{number}: section [{section}] is there twice")
             sections[section] = {}
         elif pair := _PAIR.fullmatch(stripped):
-            sections.setdefault(section, {})[pair[1]] = pair[2]
+            sections.setdefault(section, {})[pair[1]] = pair[2].strip()
         elif not _BLANK.fullmatch(stripped):
             raise ConfigError(f"{origin}:{number}: must be [SECTION], KEY = VALUE or a comment")
     return {name: pairs for name, pairs in sections.items() if name != UNNAMED or _says(pairs)}
