@@ -226,6 +226,8 @@ def find_model(model: str, kind: str = "model", flag: str = "-m") -> str:
     path = Path(model).expanduser().absolute() if model else _default_model()
     if path.is_dir():
         raise ConfigError(f"{kind} {path} is a directory: name the .gguf file in it")
+    if path.is_fifo():
+        raise ConfigError(f"{kind} {path} is a pipe: a model is mapped, so it must be a file")
     try:
         with path.open("rb") as file:
             magic = file.read(len(_GGUF_MAGIC))

@@ -1,5 +1,6 @@
 """From configuration to processes: models, names, devices, threads, endpoints."""
 
+import os
 import select
 import stat
 import subprocess
@@ -195,6 +196,9 @@ def test_bad_models_are_named_with_the_mend(tmp_path: Path) -> None:
         find_model(str(tmp_path / "none.gguf"))
     with pytest.raises(ConfigError, match=r"is a directory: name the \.gguf"):
         find_model(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ConfigError, match=r"pipe\.gguf is a pipe"):
+        find_model(str(tmp_path / "pipe.gguf"))
 
 
 def test_pick_needs_a_name_only_among_several() -> None:

@@ -245,7 +245,7 @@ class SideTasks:
             saved = error
         except Exception as error:
             logger.exception("saved slot not read", extra={"task": task.key.id, "slot": task.slot})
-            saved = Unfit(str(error))
+            saved = Unfit(str(error) or type(error).__name__)
         read_s = time.perf_counter() - start
         self._call(task.key, lambda: self._put(task.slot, saved, read_s), task.slot)
 
