@@ -71,6 +71,7 @@ class UsageDatabase:
             connection.execute("PRAGMA synchronous = NORMAL")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > _VERSION:
+                self.close()
                 raise ConfigError(f"{path}: a newer llamapool has made this database")
             connection.executescript(_SCHEMA)
         except sqlite3.Error as error:

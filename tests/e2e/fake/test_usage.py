@@ -1,6 +1,7 @@
 """Usage and request ids over real processes, one of which is killed."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,8 @@ def test_the_usage_of_all_gateways_outlives_them(serve: Serve, tmp_path: Path) -
     assert total()["prompt_tokens"] == sum(one["tokens_evaluated"] for one in told)
     served.close()
     assert ask(folder, (), {})[()].completion == 96
-    assert sqlite3.connect(folder / DATABASE).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    with closing(sqlite3.connect(folder / DATABASE)) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_an_id_stands_in_the_lines_of_all_processes(serve: Serve) -> None:

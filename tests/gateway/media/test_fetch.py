@@ -100,9 +100,10 @@ async def test_a_server_that_says_nothing_is_given_up() -> None:
     async def wait(writer: asyncio.StreamWriter) -> None:
         await silence.wait()
 
-    with pytest.raises(NotFetched, match=r"within 0\.05 s"):
-        await fetched(wait, patience_s=0.05)
-    silence.set()
+    async with serving(wait) as server:
+        with pytest.raises(NotFetched, match=r"within 0\.05 s"):
+            await fetcher(patience_s=0.05).get(f"http://127.0.0.1:{server.port}/", "image")
+        silence.set()
 
 
 async def test_nobody_at_home_is_no_image() -> None:

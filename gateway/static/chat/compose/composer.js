@@ -104,6 +104,7 @@ function useDrops() {
 
 export function Composer({ onSettings }) {
   const field = useRef(null);
+  const shown = useRef('');
   const id = isLoaded.value ? open.value.id : '';
   const text = draftOf(id);
   const run = runHere();
@@ -115,6 +116,9 @@ export function Composer({ onSettings }) {
     write(id, early);
   }, [id]);
   useEffect(() => {
+    const isFirst = !shown.current;
+    shown.current = id;
+    if (isFirst && document.activeElement !== document.body) return; // chats load while people act
     if (matchMedia('(hover: hover)').matches) field.current.focus(); // no keyboard over a phone
   }, [id]);
   useLayoutEffect(() => {
