@@ -6,11 +6,12 @@ import os
 import socket
 import ssl
 import struct
-import tempfile
 import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from worker.supervisor.runtime_directory import parents
 
 _TIMEOUT_S = 30.0
 _PREFIX = "llamapool-"
@@ -140,7 +141,7 @@ def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
         if not path.is_socket():
             raise AdminError(f"no pool runs in {runtime_dir}: there is no {SOCKET_NAME}")
         return PoolAddress(path=str(path))
-    found = [path for folder in _folders() for path in sorted(folder.glob(f"{_PREFIX}*"))]
+    found = [path for folder in parents() for path in sorted(folder.glob(f"{_PREFIX}*"))]
     alive = [path / SOCKET_NAME for path in found if _is_alive(path / SOCKET_NAME)]
     if len(alive) == 1:
         return PoolAddress(path=str(alive[0]))
@@ -159,12 +160,6 @@ def supervisor_pid(folder: Path) -> int:
         sock.connect(str(folder / "control.sock"))
         pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(pid)
-
-
-def _folders() -> list[Path]:
-    """List where `llamapool serve` makes its runtime directories."""
-    home = os.environ.get("XDG_RUNTIME_DIR", "")
-    return [Path(one) for one in dict.fromkeys((home, tempfile.gettempdir())) if one]
 
 
 def _is_alive(path: Path) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worker.host.topology import groups
+from worker.supervisor.runtime_directory import parent
 
 _ROOT = Path("/")
 _GPU_FILES = ("nvidia[0-9]*", "kfd")
@@ -111,9 +112,7 @@ def _tried(host: str, port: int) -> str:
 
 def directory(configured: str) -> tuple[Path, int | None, bool]:
     """Return where sockets will be, its mode if it is there, and whether it can be written."""
-    home = os.environ.get("XDG_RUNTIME_DIR", "")
-    own = Path(home if home and os.access(home, os.W_OK) else os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 - only looked at
-    path = Path(configured).expanduser().absolute() if configured else own
+    path = Path(configured).expanduser().absolute() if configured else parent()
     mode = path.stat().st_mode if path.is_dir() else None
     there = path
     while not there.exists() and there != there.parent:

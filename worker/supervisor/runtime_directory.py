@@ -16,6 +16,23 @@ from protocol.errors import ConfigError
 
 _PREFIX = "llamapool-"
 _LOCK = "lock"
+_LONGEST = 64
+"""Bytes of a folder's path that leave room for `llamapool-xxxxxxxx/` and a socket's name."""
+
+
+def parents() -> list[Path]:
+    """List the folders in which runtime directories are made, the preferred one first.
+
+    A long TMPDIR, as batch systems and tests set it, is left out: a socket's path has a limit.
+    """
+    named = (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")  # noqa: S108 - in it a private folder is made
+    short = [name for name in named if name and len(os.fsencode(name)) <= _LONGEST]
+    return [Path(name) for name in dict.fromkeys(short)]
+
+
+def parent() -> Path:
+    """Return the folder in which the next runtime directory is made."""
+    return next((one for one in parents() if os.access(one, os.W_OK)), parents()[-1])
 
 
 @contextlib.contextmanager
@@ -31,10 +48,9 @@ def runtime_directory(configured: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _own() -> Iterator[Path]:
-    home = os.environ.get("XDG_RUNTIME_DIR", "")
-    parent = Path(home if home and os.access(home, os.W_OK) else tempfile.gettempdir())
-    _sweep(parent)
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    folder = parent()
+    _sweep(folder)
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
     # Renamed only when locked, so an unlocked file means that its owner has ended.
     with (path / f"{_LOCK}.new").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -45,9 +61,9 @@ def _own() -> Iterator[Path]:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _sweep(parent: Path) -> None:
+def _sweep(folder: Path) -> None:
     """Remove the directories of killed processes."""
-    for path in parent.glob(f"{_PREFIX}*"):
+    for path in folder.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), (path / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)

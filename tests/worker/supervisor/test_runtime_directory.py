@@ -1,0 +1,29 @@
+"""Where runtime directories are made."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from protocol.endpoint import UNIX_PATH_MAX
+from worker.supervisor.runtime_directory import parents, runtime_directory
+
+
+def test_a_long_temporary_folder_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    assert parents() == [Path("/tmp")]
+    with runtime_directory("") as folder:
+        assert folder.parent == Path("/tmp")
+        assert len(f"{folder}/notify-1000-100.sock") < UNIX_PATH_MAX
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_configured_is_taken_however_long(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 100)
+    with runtime_directory(str(long)) as folder:
+        assert folder == long
