@@ -100,6 +100,7 @@ IDLE: tuple[Unused, ...] = (
     unused("--video-fps", _VIDEO, 1),
     unused("--video-timestamp-interval", _VIDEO, 1),
     unused("--video-ffmpeg-dir", _VIDEO, 1),
+    unused("-ndio --no-direct-io", "is the normal state", harmless=("*",)),
     unused("--log-new", "is not possible: --log-file is appended to"),
     unused("--log-test", "is not in a server"),
     unused("--simple-io", "is not in a server"),

@@ -61,6 +61,7 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     option("worker.use_mmap", "--mmap", "--no-mmap", env="MMAP"),
     option("worker.use_mlock", "--mlock", env="MLOCK"),
     option("worker.load_mode", "-lm --load-mode"),
+    option("worker.load_mode", "-dio --direct-io", value="dio", doc="As --load-mode dio."),
     option("worker.lazy_mode", "-lzm --lazy-mode"),
     option("worker.no_host", "--no-host"),
     option("worker.op_offload", "--op-offload", "--no-op-offload"),

@@ -58,6 +58,7 @@ def main_context_params(config: WorkerConfig, monkeypatch: pytest.MonkeyPatch) -
         (["--no-mmap"], "load_mode", 0),
         (["--mlock"], "load_mode", 3),
         (["-lm", "dio"], "load_mode", 4),
+        (["-dio"], "load_mode", 4),
     ],
     ids=str,
 )
