@@ -74,8 +74,7 @@ def listening(path: Path) -> socket.socket:
 def test_the_only_pool_of_this_user_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("worker.admin.client.parents", lambda: [tmp_path])
     with pytest.raises(AdminError, match="--runtime-dir"):
         find_pool("", "", "")
     (tmp_path / "llamapool-dead").mkdir()
