@@ -23,6 +23,7 @@ from gateway.fleet.awaited import AwaitWorkersMiddleware
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.access import AccessMiddleware
 from gateway.http.api_prefix import PrefixMiddleware, read_prefix
+from gateway.http.bodies.unread_body import UnreadBodyMiddleware
 from gateway.http.direct_write import DirectWriteMiddleware
 from gateway.http.errors import HANDLERS, json_response
 from gateway.http.origin.auth import (
@@ -141,6 +142,7 @@ def _middleware(
         is_page=is_page,
     )
     return [
+        Middleware(UnreadBodyMiddleware, service.body_limits),
         Middleware(AccessMiddleware, service.metrics, config.limits, proxies, requests),
         Middleware(HostMiddleware, config, is_open=ring.is_open),
         Middleware(CorsMiddleware, config),

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.fields.bounds import bounds_of, check_head
-from gateway.http.body import HELD, MIB, BodyBudget, ClientGone
+from gateway.http.bodies.body import HELD, MIB, BodyBudget, ClientGone
 from gateway.http.errors import BROKEN, RequestRefused, refused_response, task_error_response
 from gateway.http.origin.auth import PUBLIC_PATHS
 from gateway.http.origin.client_address import TrustedProxies

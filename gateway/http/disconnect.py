@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from gateway.http.body import ClientGone
+from gateway.http.bodies.body import ClientGone
 from gateway.pool.stream import TaskStream
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Never
 from starlette.types import Send
 
 from gateway.api.reply import ResponseFormatter
-from gateway.http.body import ClientGone
+from gateway.http.bodies.body import ClientGone
 from gateway.http.direct_write import DirectWriter
 from gateway.http.route_headers import RouteNotice
 from gateway.http.sse import END, PING

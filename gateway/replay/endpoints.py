@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.fields.bounds import bounds_of, check_body
-from gateway.http.body import BodyLimits, read_value
+from gateway.http.bodies.body import BodyLimits, read_value
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import json_response
 from gateway.replay.keeping import StreamKeeper

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.http.body import ClientGone
+from gateway.http.bodies.body import ClientGone
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.event_stream import EVENT_STREAM_HEADERS

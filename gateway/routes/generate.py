@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.reply import RequestPlan, ResponseFormatter, TaskOutcome, whole_calls
-from gateway.http.body import in_thread
+from gateway.http.bodies.body import in_thread
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
 from gateway.http.errors import json_response, task_error_body

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope
 
-from gateway.http.body import read_json
+from gateway.http.bodies.body import read_json
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
 from gateway.http.errors import RequestRefused, json_response, refused_response, task_error_response

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from gateway.api.fields.bounds import bounds_of, check_body
-from gateway.http.body import HELD, LARGE, MIB, BodyLimits, in_thread, read_json, read_list
+from gateway.http.bodies.body import HELD, LARGE, MIB, BodyLimits, in_thread, read_json, read_list
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import RequestRefused
 from gateway.http.origin.refusal_pause import RefusalPause

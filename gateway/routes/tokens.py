@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.api.llamacpp.tokens import detokenize_task, tokenize_task, tokenized
-from gateway.http.body import in_thread
+from gateway.http.bodies.body import in_thread
 from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
 from gateway.pool.routing.origin import plain_origin

@@ -13,7 +13,7 @@ from gateway.api.fields.embedding import EmbeddingPlan, joined, plan_embeddings
 from gateway.api.llamacpp.embedding import native_answer
 from gateway.api.llamacpp.rerank import RerankPlan, plan_rerank, rerank_answer
 from gateway.api.openai.embeddings import embeddings_answer
-from gateway.http.body import in_thread
+from gateway.http.bodies.body import in_thread
 from gateway.http.disconnect import all_answered, answered, disconnected, guarded
 from gateway.http.errors import json_response
 from gateway.pool.routing.origin import plain_origin

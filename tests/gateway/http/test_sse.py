@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from gateway.http.body import ClientGone
+from gateway.http.bodies.body import ClientGone
 from gateway.http.disconnect import guarded, together
 from gateway.http.event_stream import EventStream
 from gateway.http.sse import PING, event

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -115,6 +116,37 @@ async def test_a_body_that_nobody_reads_holds_no_connection(gateway: Running, li
     assert await reader.readuntil(b"\r\n\r\n")
     await cut(writer)
     await gone(gateway)
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/models/load", "/livez", "/tools"])
+async def test_an_answer_before_the_end_of_a_body_is_seen_and_the_connection_kept(
+    gateway: Running, path: str
+) -> None:
+    parts = urlsplit(gateway.url)
+    body = b"x" * 8_000_000  # more than the buffers of a connection hold
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    async with asyncio.timeout(LIMIT_S):
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answers = await reader.read()
+    early, then = re.findall(rb"HTTP/1\.1 (\d+)", answers)
+    assert early in {b"403", b"404", b"501"}
+    assert then == b"200"
+    await cut(writer)
+    await gone(gateway)
+
+
+async def test_a_body_that_stops_behind_its_answer_is_given_up(tmp_path: Path) -> None:
+    async with running(tmp_path, limits=LimitsConfig(body_patience_s=0.2)) as gateway:
+        parts = urlsplit(gateway.url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx")
+        async with asyncio.timeout(LIMIT_S):
+            assert (await reader.read()).startswith(b"HTTP/1.1 404")
+        await gone(gateway)
+        await cut(writer)
 
 
 async def test_an_http2_body_that_nobody_reads_holds_no_connection(gateway: Running) -> None:

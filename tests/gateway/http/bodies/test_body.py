@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from gateway.http import body as bodies
 from gateway.http import parsing
-from gateway.http.body import HELD, BodyBudget, BodyLimits, ClientGone, read_json
+from gateway.http.bodies import body as bodies
+from gateway.http.bodies.body import HELD, BodyBudget, BodyLimits, ClientGone, read_json
+from gateway.http.bodies.parsing import parse_object
 from gateway.http.errors import RequestRefused
-from gateway.http.parsing import parse_object
 from protocol.config.limits import LimitsConfig
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 

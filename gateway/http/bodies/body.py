@@ -5,14 +5,15 @@ llama-server reads all of them as JSON.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope
 
+from gateway.http.bodies.parsing import parse_list, parse_object, parse_value
 from gateway.http.errors import RequestRefused
-from gateway.http.parsing import parse_list, parse_object, parse_value
 from protocol.config.limits import LimitsConfig
 from protocol.errors import ErrorCode, TaskError
 
@@ -120,7 +121,7 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[byt
     too_large = RequestRefused(
         413, f"the request body is larger than {limits.max_bytes // MIB} MiB"
     )
-    if _declared(scope) > _LINGER * limits.max_bytes:
+    if is_far_too_large(scope, limits):
         raise too_large
     try:
         chunks = await _read(receive, limits, scope.get(HELD) or BodyBudget(0).open())
@@ -131,11 +132,30 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[byt
     return chunks
 
 
-def _declared(scope: Scope) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit():
-            return int(value[:18])
-    return 0
+def is_far_too_large(scope: Scope, limits: BodyLimits) -> bool:
+    """Tell whether a body says that it is so large that it is not even read to its end."""
+    declared = next(
+        (
+            int(value[:18])
+            for name, value in scope["headers"]
+            if name == b"content-length" and value.isdigit()
+        ),
+        0,
+    )
+    return declared > _LINGER * limits.max_bytes
+
+
+async def skip(receive: Receive, limits: BodyLimits) -> None:
+    """Read what is left of a body and drop it; gives up where it is too large or too slow."""
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with _Patience(limits) as patience:
+            while size <= _LINGER * limits.max_bytes:
+                message = await receive()
+                if not message.get("more_body", False):
+                    return
+                size += len(message.get("body", b""))
+                patience.earn(size)
 
 
 def _append(chunks: list[bytes | bytearray], piece: bytes) -> None:
@@ -154,8 +174,7 @@ async def _read(
     """Return the pieces of the body, or None if it was too large; the excess is dropped."""
     chunks: list[bytes | bytearray] = []
     size = 0
-    began_at = asyncio.get_running_loop().time()
-    async with asyncio.timeout(limits.patience_s) as deadline:
+    async with _Patience(limits) as patience:
         while size <= _LINGER * limits.max_bytes:
             message: Message = await receive()
             if message["type"] == "http.disconnect":
@@ -170,6 +189,26 @@ async def _read(
                 _append(chunks, piece)
             if not message.get("more_body", False):
                 return chunks if size <= limits.max_bytes else None
-            earned_s = limits.patience_s + limits.patience_per_mib_s * size / MIB
-            deadline.reschedule(began_at + earned_s)
+            patience.earn(size)
     return None
+
+
+class _Patience:
+    """A time limit that grows with the bytes received; ends in `TimeoutError`."""
+
+    def __init__(self, limits: BodyLimits) -> None:
+        self._limits = limits
+        self._began_at = asyncio.get_running_loop().time()
+        self._deadline = asyncio.timeout(limits.patience_s)
+
+    async def __aenter__(self) -> "_Patience":
+        await self._deadline.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._deadline.__aexit__(*raised)
+
+    def earn(self, size: int) -> None:
+        """Set the limit by the bytes that have come since the beginning."""
+        more_s = self._limits.patience_per_mib_s * size / MIB
+        self._deadline.reschedule(self._began_at + self._limits.patience_s + more_s)
