@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from gateway.http import parsing
 from gateway.http.bodies import body as bodies
+from gateway.http.bodies import parsing
 from gateway.http.bodies.body import HELD, BodyBudget, BodyLimits, ClientGone, read_json
 from gateway.http.bodies.parsing import parse_object
 from gateway.http.errors import RequestRefused
