@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError
+from protocol.process.named_file import read_named_text
 
 PUBLIC_SUFFIX, SECRET_SUFFIX = ".pub", ".key"
 _MAX_BYTES = 64 * 1024
@@ -91,11 +92,7 @@ def secret_text(key: str) -> str:
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise ConfigError(f"{path}: is no key file: it has more than {_MAX_BYTES} bytes")
-        return tomllib.loads(data.decode())
+        return tomllib.loads(read_named_text(path, _MAX_BYTES))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError, InvalidRequest
+from protocol.process.named_file import read_named_text
 from protocol.wire.facts import SystemPrompt
 from protocol.wire.schema import json_type
 
@@ -32,9 +33,9 @@ def read_system_prompt(value: Any) -> SystemPrompt:
 def load_system_prompt(path: Path) -> SystemPrompt:
     """Read a file: the object, the object in `{"system_prompt": …}`, or else plain text."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read system_prompt_file {path}: {error}") from error
+        text = read_named_text(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read system_prompt_file {path}: {error.strerror}") from error
     try:
         value = json.loads(text)
     except ValueError:

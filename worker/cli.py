@@ -294,13 +294,14 @@ def show(config: Path | None, origin: bool, **values: Any) -> None:
     try:
         said = given(values, _SETTABLE)
         pool = configured(config, said)
+        has_places = config and config.is_file() and config.suffix != ".json"
         folder = pool.runtime_dir or "(made at the start)"
         host = read_host()
         resolved = resolve.resolve(pool, runtime_dir=folder, host=host, fetch=located)
         origins = Origins(
             said={field: name for field, (_, name) in said.settings.items()},
             path=config,
-            places=places_in(config.read_text()) if config and config.suffix != ".json" else {},
+            places=places_in(config.read_text()) if config and has_places else {},
             workers=numbers(pool),
         )
         click.echo(toml(resolved, origins if origin else None), nl=False)

@@ -15,6 +15,7 @@ import click
 from gateway.keys import edit
 from gateway.keys.api_key import ApiKey, KeyLimits, KeyScope, PriorityClass, digest
 from gateway.keys.parse import KeyFileError, is_name, parse_keys
+from protocol.process.named_file import read_named_text
 
 _EXIT_ERROR = 1
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -105,8 +106,8 @@ def add(  # noqa: PLR0913 - one parameter for each field of a key
 def list_keys(path: Path, *, is_json: bool) -> None:
     """List the keys with what they may do. The keys themselves are nowhere to be found."""
     try:
-        keys = parse_keys(path.read_text())
-    except (OSError, UnicodeDecodeError, KeyFileError) as error:
+        keys = parse_keys(read_named_text(path))
+    except (OSError, KeyFileError) as error:
         raise _refuse(path, error) from None
     rows = [_shown(one) for one in keys]
     click.echo(json.dumps(rows, indent=1) if is_json else _table(rows))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gateway.keys.api_key import ApiKey, KeyLimits, PriorityClass
 from gateway.keys.parse import HEADER, KeyFileError, parse_keys
+from protocol.process.named_file import read_named_text
 
 _MODE = 0o600
 
@@ -30,11 +31,9 @@ def locked(path: Path) -> Iterator[None]:
 def read_text(path: Path) -> str:
     """Read a key file; empty if there is none. Raises OSError, `KeyFileError`."""
     try:
-        text = path.read_text()
+        text = read_named_text(path)
     except FileNotFoundError:
         return ""
-    except UnicodeDecodeError as error:
-        raise KeyFileError(f"is not text: {error}") from error
     if parse_keys(text) and not HEADER.search(text):
         raise KeyFileError("has one key a line: edit it by hand, or begin a new file")
     return text

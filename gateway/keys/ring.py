@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gateway.keys.api_key import ApiKey, KeyScope, digest, plain_key
 from gateway.keys.parse import KeyFileError, by_digest, parse_keys
 from protocol.errors import ConfigError
+from protocol.process.named_file import read_named_text
 
 logger = logging.getLogger(__name__)
 
@@ -53,32 +54,21 @@ class KeyFile:
         """Read it; raises `ConfigError`. Whatever comes of it, this version is not read again."""
         self._stamp = self._look()
         try:
-            data = self._content()
+            return parse_keys(self._content())
         except OSError as error:
             raise ConfigError(f"cannot read key file {self.path}: {error.strerror}") from error
-        if len(data) > _MAX_BYTES:
-            raise ConfigError(f"key file {self.path} has more than {_MAX_BYTES >> 20} MiB")
-        try:
-            return parse_keys(data.decode())
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"key file {self.path} is not text: {error}") from error
         except KeyFileError as error:
             raise ConfigError(f"key file {self.path}: {error}") from error
 
-    def _content(self) -> bytes:
-        """Read at most one byte more than is allowed; raises OSError, `ConfigError`."""
-        # Non-blocking: opening a named pipe would block until somebody writes to it.
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as file:
-            if is_stream := stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd):
-                if self._was_read:
-                    raise ConfigError(f"key file {self.path} is a pipe now, and was a file")
-                os.set_blocking(fd, True)
-            data = file.read(_MAX_BYTES + 1)
-        if is_stream and not data:
-            raise ConfigError(f"key file {self.path} is a pipe to which nobody writes")
+    def _content(self) -> str:
+        """Read the text; raises OSError, `ConfigError`."""
+        mode = self.path.stat().st_mode
+        is_stream = stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+        if is_stream and self._was_read:
+            raise ConfigError(f"key file {self.path} is a pipe now, and was a file")
+        text = read_named_text(self.path, _MAX_BYTES)
         self._is_stream, self._was_read = is_stream, True
-        return data
+        return text
 
     def _look(self) -> _FileVersion:
         try:

@@ -26,6 +26,7 @@ from protocol.config.rollout_config import RolloutConfig
 from protocol.config.usage_config import UsageConfig
 from protocol.config.worker_config import WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
+from protocol.process.named_file import read_named_text
 from protocol.wire.schema import param, read, refuse_unknown
 
 __all__ = ["GatewayConfig", "LogConfig", "PoolConfig", "WorkerConfig", "dump", "load", "parse"]
@@ -268,19 +269,13 @@ class PoolConfig:
     )
 
 
-_MAX_BYTES = 16 << 20
-"""Size of a file: `/dev/zero` has no end."""
 _MAX_WORKERS = 1024
 
 
 def load(path: Path) -> PoolConfig:
     """Read a TOML or JSON file; raises `ConfigError` that names the file and the key."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise ConfigError(f"{path}: larger than {_MAX_BYTES >> 20} MiB")
-        text = data.decode()
+        text = read_named_text(path)
         table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error

@@ -13,7 +13,10 @@ class LogFile(logging.Handler):
         """Open the file; raises `OSError`."""
         super().__init__()
         self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # Non-blocking: opening a pipe would wait until somebody reads it.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        self._fd = os.open(path, flags, 0o666)
+        os.set_blocking(self._fd, True)
         self._is_failing = self._is_torn = False
 
     def emit(self, record: logging.LogRecord) -> None:

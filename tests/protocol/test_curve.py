@@ -63,7 +63,7 @@ def test_a_key_stands_for_its_names(
         (public_text(KEY) + 'workers = [""]', "workers must be a list"),
         ("public-key", "is no key file"),
         ("\x00", "is no key file"),
-        ("#" * 70_000, "more than 65536 bytes"),
+        ("#" * 70_000, "more than 64 KiB"),
     ],
 )
 def test_what_is_no_public_key_is_named(tmp_path: Path, text: str, reason: str) -> None:
@@ -71,7 +71,7 @@ def test_what_is_no_public_key_is_named(tmp_path: Path, text: str, reason: str) 
     path.write_text(text)
     with pytest.raises(ConfigError, match=reason) as caught:
         read_public(path)
-    assert str(caught.value).startswith(str(path))
+    assert str(path) in str(caught.value)
 
 
 def test_a_public_key_in_place_of_the_secret_one_is_named(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"cannot read {tmp_path}/none"):
         read_secret(tmp_path / "none")
     (tmp_path / "bytes.pub").write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match=r"bytes\.pub: is no key file"):
+    with pytest.raises(ConfigError, match=r"bytes\.pub: it is no UTF-8 text"):
         read_public(tmp_path / "bytes.pub")
     with pytest.raises(ConfigError, match="cannot read"):
         read_public(tmp_path)

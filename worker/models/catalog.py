@@ -18,6 +18,7 @@ from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.process.control import ModelInfo
+from protocol.process.named_file import read_named_text
 from worker.models import ini
 from worker.models.cached import cached_file, delete_cached, scan_cache
 from worker.models.folder import FoundModel, scan
@@ -229,6 +230,6 @@ def _stamp(worker: WorkerConfig) -> str:
 
 def _text_of(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read models_preset {path}: {error}") from error
+        return read_named_text(Path(path))
+    except OSError as error:
+        raise ConfigError(f"cannot read models_preset {path}: {error.strerror}") from error

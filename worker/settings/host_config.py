@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError, InvalidRequest
+from protocol.process.named_file import read_named_text
 from worker.models import ini
 from worker.models.preset import value_of
 
@@ -31,9 +32,9 @@ def host_settings(environ: Mapping[str, str]) -> dict[str, Any]:
     for path in host_files(environ):
         logger.info("using config file", extra={"file": path})
         try:
-            sections = ini.parse(path.read_text(encoding="utf-8"), origin=str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read {path}: {error}") from error
+            sections = ini.parse(read_named_text(path), origin=str(path))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
         for name in (ini.EVERY, ini.UNNAMED):
             for key, text in sections.get(name, {}).items():
                 found |= _read(key, text, f"{path}: [{name}]")

@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import ConfigError
+from protocol.process.named_file import read_named_bytes
 from worker.engine.speculation.draft import DraftRequest
 from worker.engine.speculation.ngram_cache import NGRAM_MAX, Cache, CacheLookup, Ngram, merge
 
 logger = logging.getLogger(__name__)
 
+_MAX_BYTES = 1 << 30
 _ABSENT = -1
 _HEAD = struct.Struct(f"<{NGRAM_MAX}ii")
 _FOLLOWER = struct.Struct("<ii")
@@ -66,7 +68,7 @@ def read_cache(path: str, n_vocab: int) -> Cache:
     if not path:
         return {}
     try:
-        return unpack(Path(path).read_bytes(), n_vocab)
+        return unpack(read_named_bytes(Path(path), _MAX_BYTES), n_vocab)
     except FileNotFoundError:
         logger.warning(
             "lookup cache does not exist", extra={"file": path, "action": "it begins empty"}

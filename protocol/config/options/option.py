@@ -15,6 +15,7 @@ from typing import Any
 
 from protocol.config.config import GatewayConfig, LogConfig, WorkerConfig
 from protocol.errors import InvalidRequest
+from protocol.process.named_file import read_named_text
 from protocol.wire.sampling import UNSET_SEED, SamplingParams
 from protocol.wire.schema import FieldRow, check, describe
 
@@ -292,9 +293,9 @@ def read_bias(text: str) -> tuple[tuple[int | str, float], ...]:
 def read_file(text: str) -> str:
     """Read the file of that name."""
     try:
-        return Path(text).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {text}: {error}") from error
+        return read_named_text(Path(text))
+    except OSError as error:
+        raise ValueError(f"cannot read {text}: {error.strerror}") from error
 
 
 def read_object_file(text: str) -> str:

@@ -47,7 +47,7 @@ def test_a_missing_file_refuses_to_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read key file"):
         open_ring([], [str(tmp_path / "nope")])
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="is not text"):
+    with pytest.raises(ConfigError, match="it is no UTF-8 text"):
         open_ring([], [str(tmp_path / "binary")])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from protocol.errors import ConfigError
+from protocol.process.named_file import read_named_bytes
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 
@@ -22,6 +23,7 @@ _STRING, _ARRAY = 8, 9
 _F32 = 0
 _ALIGNMENT = "general.alignment"
 _DEFAULT_ALIGNMENT = 32
+_MAX_BYTES = 1 << 30
 
 
 class _GgufReader:
@@ -63,7 +65,7 @@ class _GgufReader:
 def read_vectors(path: Path) -> dict[str, Vector]:
     """Return the tensors of a file by name; raises `ConfigError` unless all are float32 vectors."""
     try:
-        return _vectors(_GgufReader(path.read_bytes()))
+        return _vectors(_GgufReader(read_named_bytes(path, _MAX_BYTES)))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (struct.error, RecursionError) as error:
