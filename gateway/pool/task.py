@@ -5,7 +5,7 @@ ids or references to a record, never copies of what stands in it; a stream is a 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gateway.keys.api_key import NO_LIMITS, KeyLimits
@@ -183,6 +183,11 @@ class Task:
         """Until when later tasks of its tenant may go first; set when the first one does."""
         self._open_account()
         self._reset()
+
+    def forget_slot(self) -> None:
+        """Let any worker run what asked for a slot, because that slot's worker drains."""
+        if self.spec.takes_credit:
+            self.spec = replace(self.spec, worker="", slot=-1)
 
     def _open_account(self) -> None:
         self.charged = 0.0

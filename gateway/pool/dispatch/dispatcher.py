@@ -104,6 +104,8 @@ class Dispatcher:
         if spec.model not in self.queue:
             raise TaskError(ErrorCode.NOT_FOUND, f"model '{spec.model}' not found", param="model")
         task = Task(spec, now)
+        if self._is_leaving(spec.worker):
+            task.forget_slot()
         self.quarantine.admit(task, now)
         self.allowances.reserve(spec, self.router.answer_tokens(spec.model))
         try:
@@ -206,7 +208,16 @@ class Dispatcher:
             worker.become(WorkerState.LEAVING)
             self._assignment.leaving[key] = worker
             self.outliers.gone(worker)
+        if self._is_leaving(worker.name):
+            self.queue.unbind(worker.name)
         return self._assignment.pump(worker.model, now)
+
+    def _is_leaving(self, name: str) -> bool:
+        """Tell whether a worker of this name drains, and none has taken its place."""
+        leaving = any(one.name == name for one in self._assignment.leaving.values())
+        return leaving and all(
+            one.name != name or one.state is WorkerState.LEAVING for one in self.workers.values()
+        )
 
     def worker_lost(self, key: str, now: float, *, died: bool = True) -> list[Action]:
         """Let others go on with the tasks of a worker; fail those that are bound to it."""
@@ -223,6 +234,8 @@ class Dispatcher:
             if task.state is TaskState.CANCELLED:
                 self.book.end(task)
             elif task.may_move:
+                if worker.state is WorkerState.LEAVING:
+                    task.forget_slot()
                 self.book.put_back(task, MoveCause.LOST, now)
             else:
                 self.book.end(task)

@@ -61,6 +61,13 @@ class TaskQueue:
         """List the tasks that need a credit of the worker of this name."""
         return self._bound.get(worker, {}).values()
 
+    def unbind(self, worker: str) -> None:
+        """Let any worker run the tasks that wait for slots of the worker of this name."""
+        for task in self._bound.pop(worker, {}).values():
+            task.forget_slot()
+            self._n_special -= 1
+            self._compete(task)
+
     def depths(self) -> dict[str, int]:
         """Count the waiting tasks of every known model."""
         return {model: len(queue) for model, queue in self._queues.items()}

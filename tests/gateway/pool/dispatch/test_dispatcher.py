@@ -172,6 +172,17 @@ def test_a_draining_worker_finishes_what_it_has_and_gets_no_more() -> None:
     assert pool.ended("a", done(1), 2.0) == [Deliver(done(1))]
 
 
+def test_a_task_for_a_slot_of_a_draining_worker_goes_elsewhere() -> None:
+    pool = dispatcher("a", "b")
+    pool.submit(task(1, worker="a", slot=0), 0.0)
+    assert pool.submit(task(2, worker="a", slot=0), 0.0) == []
+    assert places(pool.worker_leaves("a", 1.0)) == [(2, "b")]
+    assert pool.submit(task(3, worker="a", slot=0), 2.0) == []
+    assert places(pool.ended("b", done(2), 3.0)) == [(3, "b")]
+    assert pool.ended("b", done(3), 4.0) == [Deliver(done(3))]
+    assert places(pool.worker_lost("a", 5.0)) == [(1, "b")]
+
+
 def test_a_worker_that_leaves_before_it_was_ready_never_becomes_ready() -> None:
     pool = Dispatcher()
     pool.worker_hello("a", "a", "m")
