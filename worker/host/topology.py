@@ -38,7 +38,7 @@ def read_host(root: Path = _ROOT, allowed: frozenset[int] | None = None) -> Host
         cpus=cpus,
         n_online=max(len(online), len(cpus)),
         quota=_quota(root),
-        free_memory=_free_memory(root),
+        free_memory=usable_memory(root),
         has_gpu=any(any((root / "dev").glob(pattern)) for pattern in _GPU_NODES),
         name=_name(root),
     )
@@ -140,7 +140,8 @@ def group_memory(root: Path = _ROOT) -> int | None:
     return min(left, default=None)
 
 
-def _free_memory(root: Path) -> int:
+def usable_memory(root: Path = _ROOT) -> int:
+    """Return the bytes available within the control groups' limits; 0 if unknown."""
     allowed = group_memory(root)
     return free_memory(root) if allowed is None else min(free_memory(root), allowed)
 

@@ -6,6 +6,7 @@ long contexts are gigabytes, and neither heartbeats nor decoding may wait for a 
 """
 
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,11 +23,15 @@ from worker.engine.backend import Backend
 from worker.engine.engine import Engine
 from worker.engine.slot import Slot
 from worker.engine.task import EngineJob
+from worker.host.topology import usable_memory
 from worker.link.tasks import slot_files
 from worker.link.tasks.packed_tokens import NOT_A_STATE, Unfit
 from worker.link.tasks.slot_files import Saved
 
 logger = logging.getLogger(__name__)
+
+_COPIES = 3
+"""Of a state that is restored: the file, without its streams, and as llama.cpp takes it."""
 
 Work = Callable[[], Terminal | None]
 
@@ -236,7 +241,10 @@ class SideTasks:
         start = time.perf_counter()
         card = self._backend.card
         limits = slot_files.Limits(
-            n_ctx=card.n_ctx, n_vocab=card.n_vocab, open_pieces=self._backend.open_pieces
+            n_ctx=card.n_ctx,
+            n_vocab=card.n_vocab,
+            n_bytes=usable_memory() // _COPIES or sys.maxsize,
+            open_pieces=self._backend.open_pieces,
         )
         saved: Saved | Unfit
         try:

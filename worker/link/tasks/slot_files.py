@@ -15,6 +15,7 @@ import json
 import os
 import stat
 import struct
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,6 +85,7 @@ class Saved:
 
 _NOTES = ":notes"
 """Folder of the notes: no client can name a file so."""
+_MAX_NOTE_BYTES = 16 << 20
 _BLOCK = 1 << 20
 """What a small file counts as: their number is bounded with their size."""
 
@@ -160,13 +162,15 @@ class Limits:
 
     n_ctx: int
     n_vocab: int
+    n_bytes: int = sys.maxsize
+    """Of the file, which is read into memory whole."""
     open_pieces: OpenPieces = no_pieces
 
 
 def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
     """Read and judge a file for a namespace of the cache; raises `Unfit`."""
     try:
-        data = _contents(path)
+        data = _contents(path, limits.n_bytes)
     except OSError as error:
         raise Unfit(NOT_A_STATE) from error
     head = _head(data, stamp.version)
@@ -192,13 +196,20 @@ def _check_tokens(packed: PackedTokens, stamp: Stamp, limits: Limits) -> None:
         raise Unfit(INVALID_TOKENS)
 
 
-def _contents(path: Path) -> bytes:
-    """Read a regular file; raises `OSError` for what is none, such as a pipe that never ends."""
+def _contents(path: Path, max_bytes: int) -> bytes:
+    """Read a regular file; raises `OSError` for what is none, such as a pipe that never ends.
+
+    Raises `Unfit` for one that is too large.
+    """
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(number, "rb") as file:
-        if not stat.S_ISREG(os.fstat(number).st_mode):
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode):
             raise OSError(f"{path.name} is no file")
-        return file.read()
+        if found.st_size > max_bytes:
+            size, limit = found.st_size >> 20, max_bytes >> 20
+            raise Unfit(f"the file has {size} MiB, and there is memory for {limit} MiB")
+        return file.read(found.st_size)
 
 
 def _head(data: bytes, version: int) -> bytes:
@@ -268,7 +279,7 @@ def _check_note(
 ) -> tuple[tuple[float, ...], BlockChain]:
     """Compare the note with the file and with this worker; return adapters' scales and blocks."""
     try:
-        note: Any = json.loads(_contents(note_path(path)))
+        note: Any = json.loads(_contents(note_path(path), _MAX_NOTE_BYTES))
         size, checksum = note["size"], note["crc32"]
         scales = tuple(float(scale) for scale in note["scales"])
         fits = dict(note["fits"])

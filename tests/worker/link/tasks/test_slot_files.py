@@ -79,6 +79,15 @@ def test_what_is_no_file_is_refused_at_once(path: Path, make: Callable[[Path], o
         slot_files.read(path, STAMP, LIMITS)
 
 
+def test_a_file_beyond_memory_is_refused_before_it_is_read(path: Path) -> None:
+    slot_files.write(path, SAVED, STAMP)
+    with path.open("r+b") as file:
+        file.truncate(50 << 30)
+    limits = Limits(n_ctx=100, n_vocab=50, n_bytes=8 << 20)
+    with pytest.raises(Unfit, match="the file has 51200 MiB, and there is memory for 8 MiB"):
+        slot_files.read(path, STAMP, limits)
+
+
 def test_a_power_cut_between_file_and_note_is_noticed(path: Path) -> None:
     slot_files.write(path, SAVED, STAMP)
     old = path.rename(path.with_name("old"))
