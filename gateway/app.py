@@ -20,6 +20,7 @@ from gateway.api.openapi.document import document
 from gateway.feed.endpoint import PoolEventStream
 from gateway.feed.feed import PoolFeed
 from gateway.fleet.awaited import AwaitWorkersMiddleware
+from gateway.fleet.quarantine import QuarantineEndpoints
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.access import AccessMiddleware
 from gateway.http.api_prefix import PrefixMiddleware, read_prefix
@@ -277,10 +278,12 @@ def _kept(service: Service) -> list[Route]:
 def _fleet(service: Service, supervisor: SupervisorLink) -> list[Route]:
     """Return the admin API: nobody gets in without an admin's key or the admin socket."""
     fleet = FleetEndpoints(service, supervisor)
+    refused = QuarantineEndpoints(service.pool, service.siblings)
     table: _Table = (
         ("GET", "/admin/status", fleet.status),
         ("GET", "/admin/workers", fleet.workers),
-        ("GET", "/admin/quarantine", fleet.quarantine),
+        ("GET", "/admin/quarantine", refused.show),
+        ("DELETE", "/admin/quarantine", refused.release),
         ("GET", "/admin/rollout", fleet.show_rollout),
         ("POST", "/admin/rollout", fleet.start_rollout),
         ("POST", "/admin/rollout/abort", fleet.abort_rollout),

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -67,11 +67,6 @@ class FleetEndpoints:
         rates = self._service.metrics.rates
         by_name = {view.name: rates.rate(view.name, now) for view in views}
         return worker_rows(views, self._supervisor.report, by_name, os.uname().nodename)
-
-    async def quarantine(self, request: Request) -> Response:
-        """List the prompts that are refused because workers died under them."""
-        views = self._service.pool.quarantined()
-        return json_response({"fingerprints": [asdict(one) for one in views]})
 
     async def drain(self, request: Request) -> Response:
         """Take a worker out of service: its streams go on elsewhere, and it ends."""

@@ -85,6 +85,7 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointText] = {
     **_aliases("/admin/undrain", "WorkerOrder", "Start a drained worker again"),
     **_aliases("/admin/rollout", "Rollout", "Replace the workers, one at a time"),
     **_aliases("/admin/rollout/abort", "RolloutEnd", "End the rolling change and go back"),
+    ("DELETE", "/admin/quarantine"): EndpointText(summary="Let refused prompts in again"),
     ("DELETE", "/models"): EndpointText(summary="Delete a model of the Hugging Face cache"),
 }
 

@@ -32,6 +32,7 @@ from tests.gateway.inprocess import Running, running, until
 ADMIN = {"Authorization": "Bearer boss"}
 GETS = ("/admin/status", "/admin/workers", "/admin/quarantine", "/admin/rollout")
 POSTS = ("/admin/drain", "/admin/undrain", "/admin/rollout", "/admin/rollout/abort")
+ORDERS = (("GET", GETS), ("POST", POSTS), ("DELETE", ("/admin/quarantine",)))
 REPORT = FleetReport(
     processes=(
         ProcessReport(name="gateway", model="", state="ready", pid=7),
@@ -91,7 +92,7 @@ async def administered(folder: Path, **settings: Any) -> AsyncIterator[tuple[Run
 
 async def test_only_an_admins_key_gets_in(tmp_path: Path) -> None:
     async with administered(tmp_path) as (gateway, supervisor):
-        for method, paths in (("GET", GETS), ("POST", POSTS)):
+        for method, paths in ORDERS:
             for path in paths:
                 for headers, status in (({}, 401), ({"X-Api-Key": "user"}, 403)):
                     answer = await gateway.client.request(method, path, headers=headers)
@@ -101,9 +102,9 @@ async def test_only_an_admins_key_gets_in(tmp_path: Path) -> None:
 
 async def test_without_keys_tcp_is_closed_whoever_asks(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
-        for method, paths in (("GET", GETS), ("POST", POSTS)):
+        for method, paths in ORDERS:
             for path in paths:
-                answer = await gateway.client.request(method, path, json={})
+                answer = await gateway.client.request(method, path)
                 assert answer.status_code == 403, (method, path)
                 assert answer.json()["error"]["type"] == "permission_error"
 

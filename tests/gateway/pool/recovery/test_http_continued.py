@@ -164,7 +164,9 @@ async def test_what_kills_two_workers_gets_422_and_is_not_to_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.pool.recovery.quarantine.DOUBT_S", 0.1)
-    async with running(tmp_path, heartbeat_s=0.1, metrics=True) as gateway:
+    keys = {"api_key_admin": ("boss",)}
+    async with running(tmp_path, heartbeat_s=0.1, metrics=True, **keys) as gateway:
+        gateway.client.headers["Authorization"] = "Bearer boss"
         await refused(gateway)
 
 
@@ -184,8 +186,13 @@ async def refused(gateway: Running) -> None:
         assert one.status_code == 422
         assert one.headers["x-should-retry"] == "false"
         assert "2 workers died with this request" in one.json()["error"]["message"]
-    assert [view.n_refused for view in gateway.pool.quarantined()] == [1]
+    (listed,) = (await gateway.client.get("/admin/quarantine")).json()["fingerprints"]
+    assert (listed["n_deaths"], listed["n_refused"]) == (2, 1)
     metrics = (await gateway.client.get("/metrics")).text
     assert "llamapool_quarantined_requests 1.0" in metrics
-    assert gateway.pool.clear_quarantine() == 1
+    other = await gateway.client.delete("/admin/quarantine?fingerprint=00")
+    assert other.status_code == 404
+    its = f"/admin/quarantine?fingerprint={listed['fingerprint']}"
+    assert (await gateway.client.delete(its)).json() == {"n_released": 1}
+    assert (await gateway.client.delete("/admin/quarantine")).status_code == 404
     assert (await gateway.post(path, body)).status_code == 200

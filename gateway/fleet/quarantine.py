@@ -1,0 +1,42 @@
+"""GET and DELETE /admin/quarantine: requests that are refused because workers died with them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.http.errors import json_response
+from gateway.pool.pool import Pool
+from gateway.siblings.siblings import Siblings
+from protocol.errors import ErrorCode, TaskError
+
+_QUESTION = "release"
+
+
+class QuarantineEndpoints:
+    """Lists what this gateway refuses; lets it in at all gateways of this host."""
+
+    def __init__(self, pool: Pool, siblings: Siblings) -> None:
+        self._pool = pool
+        self._siblings = siblings
+        siblings.respond(_QUESTION, self._answer)
+
+    async def show(self, _request: Request) -> Response:
+        """List the prompts that are refused because workers died under them."""
+        views = self._pool.quarantined()
+        return json_response({"fingerprints": [asdict(one) for one in views]})
+
+    async def release(self, request: Request) -> Response:
+        """Let a prompt in again, or all of them; raises `TaskError` if none is refused."""
+        fingerprint = request.query_params.get("fingerprint", "")
+        counts = [self._pool.clear_quarantine(fingerprint)]
+        answers = await self._siblings.ask(_QUESTION, fingerprint=fingerprint)
+        counts += [one["n_released"] for one in answers.values() if one]
+        if not any(counts):
+            raise TaskError(ErrorCode.NOT_FOUND, "no such request is refused: see GET")
+        return json_response({"n_released": max(counts)})
+
+    async def _answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"n_released": self._pool.clear_quarantine(question["fingerprint"])}
