@@ -5,9 +5,7 @@ models, then the environment and the configuration file. Model files are not ope
 resolves its own configuration when it starts, so a broken file fails its own load only.
 """
 
-import dataclasses
 import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -224,8 +222,7 @@ def _refuse_duplicates(models: Iterable[ModelInfo]) -> None:
 
 
 def _stamp(worker: WorkerConfig) -> str:
-    text = json.dumps(dataclasses.asdict(worker), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(worker).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _text_of(path: str) -> str:

@@ -9,6 +9,8 @@ EVERY = "*"
 UNNAMED = "default"
 """llama-server's name for the keys before the first section."""
 
+_MAX_SECTIONS = 4096
+
 # No two parts of a pattern take the same spaces: trying all ways to divide them takes hours.
 _HEADER = re.compile(r"\[([^\]]+)\]\s*(?:[;#].*)?")
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)\s*=([^;#]*)(?:[;#].*)?")
@@ -26,6 +28,8 @@ def parse(text: str, *, origin: str) -> Sections:
         stripped = line.strip()
         if (header := _HEADER.fullmatch(stripped)) and (name := header[1].strip()):
             section = canonical(name)
+            if len(sections) >= _MAX_SECTIONS:
+                raise ConfigError(f"{origin}:{number}: more than {_MAX_SECTIONS} sections")
             if section in sections:
                 raise ConfigError(f"{origin}:{number}: section [{section}] is there twice")
             sections[section] = {}

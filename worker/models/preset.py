@@ -7,6 +7,7 @@ own options (address, keys, sources of models) in sections, and so does this.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 from protocol.config.options.option import read_boolean
@@ -170,6 +171,7 @@ def as_section(name: str, settings: Settings) -> str:
     return "\n".join([*lines, "", ""])
 
 
+@cache
 def _plainest(name: str) -> Option:
     """Return the option that takes a field's value unchanged, if there is one."""
     options = [option for option in OPTIONS if name in (option.field, option.also)]

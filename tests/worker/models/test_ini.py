@@ -45,6 +45,7 @@ def test_keys_before_the_first_section_are_a_model_named_default() -> None:
         ("[a\n", "p.ini:1"),
         ("[ ]\n", "p.ini:1"),
         ("[a]\nc = 1\n[b]\n[a]\n", r"p.ini:4: section \[a\] is there twice"),
+        ("".join(f"[{i}]\n" for i in range(4097)), "p.ini:4097: more than 4096 sections"),
     ],
 )
 def test_mistakes_name_their_line(text: str, words: str) -> None:
