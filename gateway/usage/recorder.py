@@ -34,6 +34,7 @@ _RETRY_S = 5.0
 _CLOSE_S = 5.0
 """How long the end of the process waits for the last write."""
 _DAY_S = 86_400
+_STEP_S = 3600.0
 _LOST = "(beyond the bound)"
 
 
@@ -58,6 +59,7 @@ class UsageRecorder:
         self._knows_others = False
         """Whether it has taken in what others left."""
         self._swept_on = 0
+        self._clock_offset = time.time() - time.monotonic()
         self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
 
     def __repr__(self) -> str:
@@ -184,7 +186,13 @@ class UsageRecorder:
         today = int(time.time()) // _DAY_S
         if today != self._swept_on:
             self._swept_on = today
-            self._sweep()
+            if not self._clock_was_set():
+                self._sweep()
+
+    def _clock_was_set(self) -> bool:
+        """Tell whether the system's clock was set since the last look: it may be wrong, then."""
+        before, self._clock_offset = self._clock_offset, time.time() - time.monotonic()
+        return abs(self._clock_offset - before) > _STEP_S
 
     def _sweep(self) -> None:
         """Remove files that are older than `keep_days`, once their lines count."""

@@ -4,6 +4,7 @@ import errno
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,25 @@ def test_old_files_go_and_their_sums_stay(tmp_path: Path) -> None:
     one.close()
     assert not path.exists()
     assert completions(tmp_path) == {("alice",): 6}
+
+
+def test_a_clock_that_is_set_forward_removes_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_recorder(tmp_path, "old").close()
+    log = UsageLog(tmp_path, "old", max_bytes=0, fsync_s=0)
+    log.append(entry(n=5).line())
+    log.close()
+    (path,) = tmp_path.glob(PATTERN)
+    one = open_recorder(tmp_path, "new", keep_days=30)
+    one.put(entry(n=1))
+    one.flush().result(5)
+    later = time.time() + 86_400 * 365
+    monkeypatch.setattr("gateway.usage.recorder.time.time", lambda: later)
+    one.put(entry(n=1))
+    one.flush().result(5)
+    one.close()
+    assert path.exists()
 
 
 @pytest.mark.parametrize(
