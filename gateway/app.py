@@ -266,6 +266,7 @@ def _side(service: Service) -> dict[str, _Endpoint]:
 def _kept(service: Service) -> list[Route]:
     """Return what streams that are kept can be asked."""
     assert service.keeper is not None
+    service.metrics.kept = service.keeper.sessions.size
     streams = StreamEndpoints(service.keeper.sessions, service.body_limits, service.siblings)
     replay = StreamReplay(service.keeper, service.siblings)
     return [

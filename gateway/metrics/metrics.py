@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gateway.metrics.counters import ConnectionCounts, Histogram, ModelLatencies
 from gateway.metrics.ended_task import EndedTask
@@ -45,6 +45,8 @@ class Metrics:
         self.n_late = 0
         self.event_streams: Counter[tuple[str]] = Counter()
         self.connections = ConnectionCounts()
+        self.kept: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Counts the streams that are kept to be read again, and their bytes."""
         self.latencies: dict[str, ModelLatencies] = {}
         self.http: dict[str, Histogram] = {}
         self.link_lag: dict[str, Histogram] = {}

@@ -39,6 +39,7 @@ def snapshot(metrics: Metrics, view: PoolView) -> dict[str, Any]:
         "histograms": histograms,
         "workers": metrics.stats.told(),
         "n_open": metrics.connections.n_open,
+        "kept": list(metrics.kept()),
         "lag_max_s": metrics.loop_lag.longest_s,
         "resident_bytes": metrics.process.resident_bytes,
         "depths": dict(view.queue_depths()),
@@ -113,6 +114,8 @@ def with_others(metrics: Metrics, others: Iterable[Counted]) -> Metrics:
         n_closed_idle=own.n_closed_idle + counts["n_closed_idle"][()],
         n_refused=own.n_refused + counts["n_refused"][()],
     )
+    kept = [metrics.kept(), *(one.get("kept", (0, 0)) for one in others)]
+    result.kept = lambda: (sum(n for n, _ in kept), sum(n_bytes for _, n_bytes in kept))
     result.keys = _keys(metrics.keys, counts[_KEYS])
     result.process = ProcessUsage(
         metrics.process.cpu_s + counts[_CPU][()],

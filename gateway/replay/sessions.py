@@ -44,6 +44,10 @@ class StreamSessions:
     def __len__(self) -> int:
         return sum(map(len, self._of_key.values()))
 
+    def size(self) -> tuple[int, int]:
+        """Return the number of the sessions, and their bytes."""
+        return len(self), self.n_bytes
+
     @property
     def is_on(self) -> bool:
         """Whether any stream is kept."""

@@ -25,6 +25,9 @@ def of_connections(metrics: Metrics, view: PoolView) -> Iterator[str]:
         ("which",),
         [(("idle",), counts.n_closed_idle), (("new",), counts.n_refused)],
     )
+    n_kept, n_bytes = metrics.kept()
+    yield gauge("llamapool_kept_streams", "Streams that can be read again.", (), [((), n_kept)])
+    yield gauge("llamapool_kept_stream_bytes", "What they hold in memory.", (), [((), n_bytes)])
     yield counter(
         "llamapool_event_streams_total",
         "Streamed responses, by what writes their events.",

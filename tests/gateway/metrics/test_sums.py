@@ -40,6 +40,7 @@ class OneGateway:
     def __init__(self, folder: str) -> None:
         self.siblings = Siblings(folder)
         self.metrics = Metrics()
+        self.metrics.kept = lambda: (1, 100)
         self.host = HostMetrics(self.metrics, View(), self.siblings)
 
     async def open(self) -> "OneGateway":
@@ -81,6 +82,8 @@ async def test_whoever_is_asked_tells_the_sums_of_all(folder: str) -> None:
         assert found["llamapool_tasks_total"] == 5
         assert found["llamapool_time_to_first_token_seconds_count"] == 5
         assert found["llamapool_http_connections"] == 5
+        assert found["llamapool_kept_streams"] == 2
+        assert found["llamapool_kept_stream_bytes"] == 200
         assert found["llamapool_queue_tasks"] == 2
         assert found["llamapool_workers"] == 1, "both know the same worker"
     first.siblings.close()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -211,7 +212,7 @@ async def test_a_whole_answer_is_not_kept_and_ends_with_its_client(stepped: Runn
 
 async def test_a_full_server_says_so_and_ended_streams_make_room(tmp_path: Path) -> None:
     limits = LimitsConfig(kept_streams=1)
-    async with running(tmp_path, limits=limits) as gateway:
+    async with running(tmp_path, limits=limits, metrics=True) as gateway:
         await gateway.add_worker(STEPPED)
         response = await opened(gateway, ENDLESS, of("a"))
         refused = await gateway.post("/completion", WORDS, headers=of("b"))
@@ -222,7 +223,10 @@ async def test_a_full_server_says_so_and_ended_streams_make_room(tmp_path: Path)
         asked = asyncio.create_task(gateway.post("/completion", WORDS, headers=of("b")))
         await finished(gateway.workers[0], asked)
         assert said((await asked).text) == "a b c d"
-        assert len(gateway.keeper.sessions) == 1
+        page = (await gateway.client.get("/metrics")).text
+        assert "\nllamapool_kept_streams 1\n" in page.replace(".0\n", "\n")
+        n_bytes = re.search(r"^llamapool_kept_stream_bytes (\d+)", page, re.M)
+        assert n_bytes and int(n_bytes[1]) == gateway.keeper.sessions.n_bytes > 0
 
 
 async def test_none_is_kept_where_that_is_off(tmp_path: Path) -> None:
