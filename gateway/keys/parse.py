@@ -26,7 +26,7 @@ from protocol.wire.schema import param, read, refuse_unknown
 HEADER = re.compile(r"^[ \t]*\[\[[ \t]*key[ \t]*\]\]", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-_LOOKS_LIKE_TOML = re.compile(r"\[\[?\s*\w+\s*\]|\w+\s*=\s*[\"'\[{]")
+_LOOKS_LIKE_TOML = re.compile(r"\[\[|\[\s*\w*\s*(?:\]|$)|\w+\s*=\s*[\"'\[{]")
 _ADMIN_MARK = "admin"
 _MAX_DIGESTS = 8
 _MAX_MODELS = 256

@@ -92,6 +92,8 @@ SHA = f'sha256 = "{DIGEST}"'
         (key(SHA) + f'[[key]]\nname = "b"\n{SHA}', "keys 'a' and 'b' are the same key"),
         ('[[key]]\nname = "a', "Unterminated string"),
         (key(SHA) + "[other]\n", "unknown key 'other'"),
+        ("[[ke", r"line 1: TOML needs a header"),
+        ("[", r"line 1: TOML needs a header"),
         ("[key]\nname = 'a'\n", r"line 1: TOML needs a header \[\[key\]\]"),
         ('# x\nname = "a"\n', r"line 2: TOML needs a header"),
         (key(SHA, "x = " + "[" * 5000), "recursion|nested"),
