@@ -32,12 +32,24 @@ CONTEXT = {
 
 
 def configured(path: Path | None, said: Given) -> PoolConfig:
-    """Read the file, or the host's settings without one; what was said takes precedence."""
+    """Read the file, or the host's settings without one; what was said takes precedence.
+
+    Paths become absolute: those of the file lie beside it, those of options in the folder in which
+    the command was given. Processes that read the result have folders of their own.
+    """
     if path is not None:
         config = resolve.anchored(configs.load(path), path.absolute().parent)
     else:
         config = options.apply(PoolConfig(), host_settings(os.environ))
-    return options.apply(config, said.changes)
+    return resolve.anchored(options.apply(config, said.changes), _here())
+
+
+def _here() -> Path:
+    """Return the folder in which the command was given; it may have been removed since."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path(os.environ.get("PWD", "/"))
 
 
 config_option = click.option(

@@ -177,7 +177,7 @@ def _with_slots(worker: WorkerConfig) -> WorkerConfig:
 
 
 def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
-    """Resolve the relative paths of a configuration file against its folder."""
+    """Resolve the relative paths of a configuration against a folder."""
 
     def anchor(path: str) -> str:
         return str(folder / Path(path).expanduser()) if path else ""

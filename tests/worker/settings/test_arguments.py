@@ -224,6 +224,33 @@ def test_config_show_prints_toml_that_reads_back(tmp_path: Path) -> None:
     assert {worker.n_slots for worker in again.worker} == {3}
 
 
+def test_paths_of_options_are_relative_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, beside = tmp_path / "here", tmp_path / "beside"
+    for folder in (here, beside):
+        folder.mkdir()
+    (beside / "pool.toml").write_text(
+        '[gateway]\nmedia_path = "media"\n[[worker]]\nbackend = "fake"\n'
+    )
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("LLAMA_ARG_STATIC_PATH", "www")
+    flags = ("--api-key-file", "k.toml", "--ssl-key-file", "tls/key", "--ssl-cert-file", "tls/cert")
+    more = ("--usage-dir", "u", "--log-file", "log", "--slot-save-path", "slots")
+    (here / "slots").mkdir()
+    text = shown("--config", "../beside/pool.toml", *flags, *more).stdout
+    (tmp_path / "again.toml").write_text(text)
+    found = configs.load(tmp_path / "again.toml")
+    assert found.gateway.api_key_file == (f"{here}/k.toml",)
+    assert found.gateway.ssl_key_file == f"{here}/tls/key"
+    assert found.gateway.ssl_cert_file == f"{here}/tls/cert"
+    assert found.gateway.usage_dir == f"{here}/u"
+    assert found.gateway.static_path == f"{here}/www"
+    assert Path(found.gateway.media_path).resolve() == beside / "media"
+    assert found.log.file == f"{here}/log"
+    assert found.worker[0].slot_save_path == f"{here}/slots"
+
+
 def test_config_show_says_where_each_value_comes_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
