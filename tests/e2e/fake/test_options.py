@@ -59,7 +59,7 @@ def test_a_unit_file_with_everything_in_it_starts_with_one_warning(
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["--path", "no/such/dir"], 78, "--path no/such/dir is not a directory"),
+        (["--path", "no/such/dir"], 78, "/no/such/dir is not a directory"),
         (["--ssl-key-file", "k"], 78, "belong together"),
         (["--sleep-idle-seconds", "0"], 78, "--sleep-idle-seconds must be more than 0, or -1"),
         (["--log-file", "no/such/dir/log"], 78, "cannot write log file"),
