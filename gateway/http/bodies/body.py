@@ -24,6 +24,8 @@ LARGE = 256 * 1024
 HELD = "held_body"
 """Key of the scope for the request's `HeldBody`."""
 _PIECE = 64 * 1024
+_COMPRESSIONS = frozenset(("gzip", "x-gzip", "deflate", "compress", "br", "zstd"))
+"""None is taken: a small body could become any size."""
 _LINGER = 2
 """Bodies up to this many times the limit are read to the end, or the client would see a reset
 instead of the 413."""
@@ -123,6 +125,9 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[byt
     )
     if is_far_too_large(scope, limits):
         raise too_large
+    if coding := _compression(scope):
+        message = f"Content-Encoding: {coding} is not supported: send the body uncompressed"
+        raise RequestRefused(415, message)
     try:
         chunks = await _read(receive, limits, scope.get(HELD) or BodyBudget(0).open())
     except TimeoutError as error:
@@ -130,6 +135,15 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[byt
     if chunks is None:
         raise too_large
     return chunks
+
+
+def _compression(scope: Scope) -> str:
+    """Return the compression that a body says to have; empty without one that is known."""
+    for name, value in scope["headers"]:
+        if name == b"content-encoding":
+            codings = (one.strip().lower() for one in value.decode("latin-1").split(","))
+            return next((one for one in codings if one in _COMPRESSIONS), "")
+    return ""
 
 
 def is_far_too_large(scope: Scope, limits: BodyLimits) -> bool:

@@ -57,6 +57,20 @@ async def test_a_body_over_the_limit_is_read_to_its_end_and_refused() -> None:
     assert parts.n_read == 4
 
 
+@pytest.mark.parametrize("encoding", [b"gzip", b"BR", b"deflate, gzip"])
+async def test_a_compressed_body_is_refused_by_its_encoding(encoding: bytes) -> None:
+    scope = {"type": "http", "headers": [(b"content-encoding", encoding)]}
+    with pytest.raises(RequestRefused, match="Content-Encoding") as caught:
+        await read_json(scope, Parts(b"\x1f\x8b", b""), LIMITS)
+    assert caught.value.status == 415
+
+
+async def test_a_body_that_only_claims_an_encoding_is_read() -> None:
+    for encoding in (b"identity", b"utf-8"):
+        scope = {"type": "http", "headers": [(b"content-encoding", encoding)]}
+        assert await read_json(scope, Parts(b"{}", b""), LIMITS) == {}
+
+
 async def test_a_body_in_pieces_of_one_byte_takes_no_more_memory_than_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
