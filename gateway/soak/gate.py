@@ -1,7 +1,6 @@
 """A relay between two sockets that does to connections what networks do: cut, stall, delay, flip.
 
-It belongs to one event loop. Both sides may be TCP or Unix sockets. `GateThread` runs it for
-callers without a loop.
+It belongs to one event loop. Both sides may be TCP or Unix sockets.
 """
 
 import asyncio
@@ -9,16 +8,11 @@ import contextlib
 import random
 import socket
 import struct
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 _CHUNK = 1 << 16
 _QUEUED = 64
 """Chunks that may be under way in one direction before the sender is held up."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,37 +236,3 @@ class _GatedConnection:
                 await sink.writer.drain()
                 if weather.bytes_per_s:
                     await asyncio.sleep(len(piece) / weather.bytes_per_s)
-
-
-class GateThread:
-    """Runs a gate on a loop of its own, for callers without one; leave it to close it."""
-
-    def __init__(self, target: GateAddress, listen: GateAddress | None = None) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self.gate = self._made(lambda: TcpGate(target, listen))
-        self.address = asyncio.run_coroutine_threadsafe(self.gate.open(), self._loop).result()
-
-    def __enter__(self) -> "GateThread":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def do(self, action: Callable[[TcpGate], T]) -> T:
-        """Call something with the gate on its loop, such as `lambda gate: gate.cut()`."""
-        return self._made(lambda: action(self.gate))
-
-    def close(self) -> None:
-        """Close the gate and its loop."""
-        asyncio.run_coroutine_threadsafe(self.gate.close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _made(self, make: Callable[[], T]) -> T:
-        async def call() -> T:
-            return make()
-
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()

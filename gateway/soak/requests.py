@@ -220,5 +220,4 @@ _KINDS: dict[str, Any] = {
 """Name of each kind to what draws one; a third has a schema, tools, a seed or two choices."""
 _FAKE = ("completion-mirostat",)
 """Kinds whose state no border of a draw can be read from: a model's answer is not judged."""
-EMBEDDING_KINDS = ("embeddings",)
 KINDS = tuple(_KINDS)

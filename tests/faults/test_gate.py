@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.soak.gate import GateAddress, GateThread, TcpGate, Weather
+from gateway.soak.gate import GateAddress, TcpGate, Weather
 
 
 @asynccontextmanager
@@ -116,9 +116,3 @@ async def test_flips_exactly_one_bit() -> None:
         got = await sent(gate, bytes(1000))
         assert sum(byte.bit_count() for byte in got) == 1
         assert await sent(gate, bytes(1000)) == bytes(1000)
-
-
-def test_runs_on_a_thread_of_its_own() -> None:
-    with GateThread(GateAddress(port=1)) as gate:
-        assert gate.address.port
-        assert gate.do(lambda it: it.n_connections) == 0

@@ -76,8 +76,6 @@ class SlotTask:
     """The task gave its cells to others and continues when they fit again."""
     unsaid: ResponseBuffer | None = None
     """Holds an answer that leaves in one piece, after its first token; None for any other."""
-    begun_ms: float = 0.0
-    """Time that another worker spent on generating."""
     is_undecided: bool = True
     """The task reads nothing yet: `PrefixSharing` decides whether others read its prompt."""
 
@@ -105,7 +103,6 @@ class SlotTask:
         self.last_token_s = time.perf_counter()
         self.first_token_s = self.last_token_s - begun.told.predicted_ms / 1e3
         self.started_s = self.first_token_s - begun.told.prompt_ms / 1e3
-        self.begun_ms = begun.told.predicted_ms
 
     @property
     def usage(self) -> Usage:
