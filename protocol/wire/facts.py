@@ -122,7 +122,7 @@ class Stats:
     n_host_bytes: int = 0
     """Size of the copies in the host's memory."""
     n_draft: int = 0
-    """Tokens guessed by speculative decoding."""
+    """Tokens drafted by speculative decoding."""
     n_draft_accepted: int = 0
     n_drafts: int = 0
     """Drafts that were judged."""
@@ -144,7 +144,7 @@ class Timings:
     predicted_n: int = 0
     predicted_ms: float = 0.0
     draft_n: int = 0
-    """Tokens guessed by speculative decoding, and those of them that were right."""
+    """Tokens drafted by speculative decoding, and those of them that were accepted."""
     draft_n_accepted: int = 0
 
 

@@ -28,8 +28,8 @@ class BatchRow(NamedTuple):
     is_probed: bool = False
     """The logits of each token are needed, for the probability of the next prompt token."""
 
-    def without_guesses(self) -> "BatchRow":
-        """Return the row without the guesses of a draft."""
+    def without_draft(self) -> "BatchRow":
+        """Return the row without its draft."""
         return self._replace(tokens=self.tokens[:1], is_draft=False) if self.is_draft else self
 
 

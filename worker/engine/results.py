@@ -42,9 +42,9 @@ class SampleProcessor:
             run.go_on()
 
     def _verify(self, slot: Slot, index: int, row: BatchRow) -> list[Envelope]:
-        """Accept a draft as far as the sampler chooses the guessed tokens.
+        """Accept a draft as far as the sampler chooses its tokens.
 
-        Rows beyond the first wrong guess are never sampled, so the sampler's state and its random
+        Nothing is sampled after the first rejected token, so the sampler's state and its random
         numbers are those of a run without a draft, and so is the text.
         """
         run, guesses = slot.active, row.tokens[1:]

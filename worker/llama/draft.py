@@ -53,12 +53,15 @@ class DraftModel:
         self._books: dict[int, list[int]] = {}
         """Tokens in the cache of each sequence."""
 
-    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
+    def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Draft for all requests in the same batches, one token of each at a time."""
-        guesses: dict[int, list[int]] = {wish.slot: [] for wish in wishes}
-        rows = self._catch_up(wishes)
-        left = {wish.slot: wish.n_max for wish in wishes}
-        least = {wish.slot: self._p_min if wish.p_min is None else wish.p_min for wish in wishes}
+        guesses: dict[int, list[int]] = {request.slot: [] for request in requests}
+        rows = self._catch_up(requests)
+        left = {request.slot: request.n_max for request in requests}
+        least = {
+            request.slot: self._p_min if request.p_min is None else request.p_min
+            for request in requests
+        }
         while rows and self._decode(rows):
             following: list[BatchRow] = []
             for index, row in enumerate(rows):
@@ -70,7 +73,7 @@ class DraftModel:
                 if left[row.seq] > 0 and not lib.llama_vocab_is_eog(self._vocab.handle, token):
                     following.append(BatchRow(row.seq, row.pos + len(row.tokens), (token,), True))
             rows = following
-        return [wish.kept(guesses[wish.slot], self._n_min) for wish in wishes]
+        return [request.kept(guesses[request.slot], self._n_min) for request in requests]
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Do nothing: a model does not learn from texts."""
@@ -81,22 +84,22 @@ class DraftModel:
 
     # -------------------------------------------------------------------------------------------
 
-    def _catch_up(self, wishes: Sequence[DraftRequest]) -> list[BatchRow]:
+    def _catch_up(self, requests: Sequence[DraftRequest]) -> list[BatchRow]:
         """Return the rows to read first; a slot far behind gets no draft in this step."""
         rows: list[BatchRow] = []
-        budget = min(CATCH_UP, self._batch.capacity - len(wishes))
-        for wish in wishes:
-            if len(wish.tokens) + wish.n_max > self._loaded.n_ctx_slot:
+        budget = min(CATCH_UP, self._batch.capacity - len(requests))
+        for request in requests:
+            if len(request.tokens) + request.n_max > self._loaded.n_ctx_slot:
                 continue
-            book = self._books.setdefault(wish.slot, [])
-            start = min(common_prefix(book, wish.tokens), len(wish.tokens) - 1)
+            book = self._books.setdefault(request.slot, [])
+            start = min(common_prefix(book, request.tokens), len(request.tokens) - 1)
             if start < len(book):
-                lib.llama_memory_seq_rm(self._memory, wish.slot, start, -1)
+                lib.llama_memory_seq_rm(self._memory, request.slot, start, -1)
                 del book[start:]
-            n = min(len(wish.tokens) - start, budget + 1)
+            n = min(len(request.tokens) - start, budget + 1)
             budget -= n - 1
-            is_all = start + n == len(wish.tokens)
-            rows.append(BatchRow(wish.slot, start, wish.tokens[start : start + n], is_all))
+            is_all = start + n == len(request.tokens)
+            rows.append(BatchRow(request.slot, start, request.tokens[start : start + n], is_all))
         return rows
 
     def _decode(self, rows: Sequence[BatchRow]) -> bool:

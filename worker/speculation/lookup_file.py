@@ -120,9 +120,9 @@ class SavedLookup:
         self._n_vocab = n_vocab
         self.n_max = lookup.n_max
 
-    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
+    def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return a draft for each request."""
-        return self._lookup.draft(wishes)
+        return self._lookup.draft(requests)
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Add a finished text, if there is a file."""

@@ -7,7 +7,7 @@ FIRST_CHUNK = 64
 first measurement is not of a tiny batch."""
 LEAST_CHUNK = 16
 """Least prompt tokens of a step. Source: smaller batches use a device so badly that a prompt would
-take longer in all (docs/engine.md, figures)."""
+take longer in all."""
 WEIGHT = 0.3
 """Share of a new measurement in a moving average, without unit. Source: a change of speed is known
 to 97 % after ten steps, and one slow step does not halve the next chunk."""

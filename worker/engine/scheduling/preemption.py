@@ -31,13 +31,13 @@ class Preemption:
     def make_room(self, rows: list[BatchRow], messages: list[Envelope]) -> list[BatchRow]:
         """Free cells and return the rows to try next.
 
-        First an idle sequence goes, then guesses, then halves of prompts, then the newest task, or
+        First an idle sequence goes, then drafts, then halves of prompts, then the newest task, or
         one that pauses: it may wait for those that run.
         """
         if self._cache.evict():
             return rows
         if any(row.is_draft for row in rows):
-            return [row.without_guesses() for row in rows]
+            return [row.without_draft() for row in rows]
         if any(len(row.tokens) > LEAST_CHUNK for row in rows):
             return [self._halved(row) for row in rows]
         busy = running(self._slots)

@@ -37,7 +37,7 @@ class Drafter(Protocol):
     n_max: int
     """Most tokens of one draft."""
 
-    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
+    def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return a draft for each request, of at most its `n_max` tokens, or an empty one."""
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
@@ -55,19 +55,19 @@ class Drafters:
         self._drafters = drafters
         self.n_max = max(drafter.n_max for drafter in drafters.values())
 
-    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
+    def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return the first draft of any drafter for each request."""
-        guesses: dict[int, list[int]] = {wish.slot: [] for wish in wishes}
+        guesses: dict[int, list[int]] = {request.slot: [] for request in requests}
         for kind, drafter in self._drafters.items():
             left = [
-                wish
-                for wish in wishes
-                if not guesses[wish.slot] and kind in (wish.kinds or self._drafters)
+                request
+                for request in requests
+                if not guesses[request.slot] and kind in (request.kinds or self._drafters)
             ]
-            capped = [wish._replace(n_max=min(wish.n_max, drafter.n_max)) for wish in left]
-            for wish, guess in zip(capped, drafter.draft(capped), strict=True):
-                guesses[wish.slot] = guess[: wish.n_max]
-        return [guesses[wish.slot] for wish in wishes]
+            capped = [request._replace(n_max=min(request.n_max, drafter.n_max)) for request in left]
+            for request, guess in zip(capped, drafter.draft(capped), strict=True):
+                guesses[request.slot] = guess[: request.n_max]
+        return [guesses[request.slot] for request in requests]
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Tell all of them."""
@@ -116,17 +116,17 @@ class Speculator:
         room = [
             min(
                 longest_wanted(slot.active.task.params, drafter.n_max),
-                longest_guess(len(slot.tokens), slot.n_ctx, slot.active.n_left),
+                draft_room(len(slot.tokens), slot.n_ctx, slot.active.n_left),
             )
             for slot in able
         ]
-        wishes = [
+        requests = [
             _wish(slot, share)
             for slot, share in zip(able, share_rows(room, n_rows), strict=True)
             if share
         ]
-        guesses = drafter.draft(wishes)
-        return {wish.slot: guess for wish, guess in zip(wishes, guesses, strict=True)}
+        guesses = drafter.draft(requests)
+        return {request.slot: guess for request, guess in zip(requests, guesses, strict=True)}
 
 
 def _wish(slot: Slot, n_max: int) -> DraftRequest:
@@ -150,7 +150,7 @@ def longest_wanted(params: SamplingParams, n_max: int) -> int:
     return n_max if wanted is None else min(n_max, wanted)
 
 
-def longest_guess(n_tokens: int, n_ctx: int, n_left: int) -> int:
+def draft_room(n_tokens: int, n_ctx: int, n_left: int) -> int:
     """Return how many drafted tokens fit after the pending one (llama-server's rule).
 
     `n_left` counts the tokens that the task may still generate, below 0 without a limit. One place

@@ -1,7 +1,7 @@
-"""Prompt lookup: guess that a text goes on as it did the last time its last words occurred. Pure.
+"""Prompt lookup: draft what followed the last tokens where they occurred before. Pure.
 
 llama-server's `ngram-simple` (common/ngram-map.cpp): texts that repeat their prompt (summaries,
-edits, code) are guessed many tokens at a time, for nothing but the rows of a batch.
+edits, code) get drafts of many tokens, which cost nothing but rows of a batch.
 """
 
 from collections.abc import Sequence
@@ -47,15 +47,15 @@ class PromptLookup:
         self.n_max = n_max
         self._indexes: dict[int, Index] = {}
 
-    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
+    def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return a draft for each request from its own tokens."""
-        return [self._guess(wish) for wish in wishes]
+        return [self._guess(request) for request in requests]
 
-    def _guess(self, wish: DraftRequest) -> list[int]:
-        index = self._indexes.setdefault(wish.slot, Index(self._size))
-        index.follow(wish.tokens)
-        guess = index.guess(min(wish.n_max, self.n_max))
-        return wish.kept(guess, self._n_min)
+    def _guess(self, request: DraftRequest) -> list[int]:
+        index = self._indexes.setdefault(request.slot, Index(self._size))
+        index.follow(request.tokens)
+        guess = index.guess(min(request.n_max, self.n_max))
+        return request.kept(guess, self._n_min)
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Do nothing: each text is looked up in itself."""

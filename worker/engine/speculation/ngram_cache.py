@@ -1,8 +1,8 @@
-"""llama.cpp's n-gram caches: what followed which words how often. Pure.
+"""llama.cpp's n-gram caches: how often each token followed an n-gram. Pure.
 
-As `common_ngram_cache_draft` (common/ngram-cache.cpp): the text itself is asked first, leniently;
-then what users' texts taught (dynamic), strictly, each weighed by a cache of a large corpus
-(static), which is asked by itself last. N-grams are tuples of 1 to 4 tokens.
+As `common_ngram_cache_draft` (common/ngram-cache.cpp): the text itself is asked first, with low
+limits; then the cache of finished texts (dynamic), with high limits. Both are weighed by the cache
+of a large corpus (static), which is asked by itself last. N-grams are tuples of 1 to 4 tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from worker.engine.speculation.draft import DraftRequest
 
 NGRAM_MAX, NGRAM_STATIC = 4, 2
 MAX_ENTRIES = 2_000_000
-"""A dynamic cache that has grown to this learns nothing new: it lives in memory as a whole."""
+"""Most n-grams of the dynamic cache, which lies in memory as a whole; then it takes no new one."""
 
 Ngram = tuple[int, ...]
 Followers = dict[int, int]
@@ -46,7 +46,7 @@ def merge(target: Cache, more: Mapping[Ngram, Followers]) -> None:
 def draft(
     tokens: Sequence[int], n_max: int, context: Cache, dynamic: Cache, static: Cache
 ) -> Ngram:
-    """Guess up to `n_max` tokens, one after the other, as long as a cache is sure enough."""
+    """Draft up to `n_max` tokens, one at a time, while a cache has a follower within its limits."""
     text = list(tokens[-NGRAM_MAX:])
     if len(text) < NGRAM_STATIC:
         return ()
@@ -68,7 +68,7 @@ def draft(
 def _choose(
     cache: Cache, text: Sequence[int], corpus: Followers, limits: Sequence[tuple[int, int]]
 ) -> int:
-    """Return the follower that a cache is sure of, long n-grams first, or -1."""
+    """Return the follower that is within the limits, long n-grams first; -1 if there is none."""
     for size in range(min(NGRAM_MAX, len(text)), 0, -1):
         followers = cache.get(tuple(text[-size:]))
         if not followers:
@@ -123,17 +123,17 @@ class CacheLookup:
         """What they added to it."""
         self._texts: dict[int, _TokenText] = {}
 
-    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
-        """Guess for each wish."""
-        return list(self._guesses(wishes))
+    def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
+        """Return a draft for each request."""
+        return list(self._guesses(requests))
 
-    def _guesses(self, wishes: Sequence[DraftRequest]) -> Iterator[list[int]]:
-        for wish in wishes:
-            text = self._texts.setdefault(wish.slot, _TokenText())
-            text.follow(wish.tokens)
-            n_max = min(wish.n_max, self.n_max)
-            guess = draft(wish.tokens, n_max, text.cache, self.dynamic, self._static)
-            yield wish.kept(list(guess), self._n_min)
+    def _guesses(self, requests: Sequence[DraftRequest]) -> Iterator[list[int]]:
+        for request in requests:
+            text = self._texts.setdefault(request.slot, _TokenText())
+            text.follow(request.tokens)
+            n_max = min(request.n_max, self.n_max)
+            guess = draft(request.tokens, n_max, text.cache, self.dynamic, self._static)
+            yield request.kept(list(guess), self._n_min)
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Add a finished text to the dynamic cache."""
@@ -145,4 +145,4 @@ class CacheLookup:
         self.n_learnt += 1
 
     def close(self) -> None:
-        """Nothing to free; whoever owns the files writes them."""
+        """Do nothing: the owner of the files writes them."""

@@ -13,7 +13,7 @@ from protocol.wire.messages import Delta, Finish
 from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeBackend
-from worker.engine.speculation.draft import Drafters, DraftRequest, longest_guess, share_rows
+from worker.engine.speculation.draft import Drafters, DraftRequest, draft_room, share_rows
 from worker.engine.speculation.lookup import Index, PromptLookup
 from worker.engine.speculation.ngram_cache import CacheLookup
 from worker.speculation.drafting import open_drafter
@@ -194,7 +194,7 @@ def test_rows_are_shared_evenly_and_none_is_wasted(wanted: list[int], n_rows: in
 def test_guesses_never_go_beyond_context_or_limit(
     n_tokens: int, n_ctx: int, n_left: int, n: int
 ) -> None:
-    assert longest_guess(n_tokens, n_ctx, n_left) == n
+    assert draft_room(n_tokens, n_ctx, n_left) == n
 
 
 def test_the_second_drafter_is_asked_where_the_first_has_no_guess() -> None:

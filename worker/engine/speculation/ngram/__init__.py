@@ -1,4 +1,4 @@
-"""Further kinds of guessing ahead without a model: llama.cpp's ngram-map and ngram-mod.
+"""Further drafters without a model: llama.cpp's ngram-map and ngram-mod.
 
 Pure; only `worker.speculation.drafting` imports it.
 """

@@ -1,4 +1,4 @@
-"""Guesses from what followed the last words of a text before: llama.cpp's ngram-map-k and -k4v.
+"""Drafts from what followed the last tokens of a text before: llama.cpp's ngram-map-k and -k4v.
 
 What was refused of a guess is not guessed again; with values counted, the follower must be twice
 as frequent as all others together.
@@ -13,13 +13,13 @@ from worker.engine.cache.prefix import common_prefix
 from worker.engine.speculation.draft import DraftRequest
 
 MAX_VALUES = 4
-"""Followers that are told apart for one key."""
+"""Most different continuations that are counted for one key."""
 
 Key = tuple[int, ...]
 
 
 class _Guess(NamedTuple):
-    """The last guess of a text, which the next call judges."""
+    """The last draft for a text; the next call counts how much of it was accepted."""
 
     key: Key
     at: int
@@ -50,18 +50,18 @@ class MapLookup:
         self.n_max = n_max
         self._histories: dict[int, _NgramHistory] = {}
 
-    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
-        """Guess for each wish from its own tokens."""
-        return [self._guess(wish) for wish in wishes]
+    def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
+        """Return a draft for each request from its own tokens."""
+        return [self._guess(request) for request in requests]
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Nothing to note: each text is looked up in itself."""
+        """Do nothing: each text is looked up in itself."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""
 
-    def _guess(self, wish: DraftRequest) -> list[int]:
-        history = self._follow(wish)
+    def _guess(self, request: DraftRequest) -> list[int]:
+        history = self._follow(request)
         if len(history.tokens) < self._size:
             return []
         key = tuple(history.tokens[-self._size :])
@@ -74,8 +74,8 @@ class MapLookup:
         start = self._choose(history.tokens, places)
         if start is None or history.hits[key] < self._min_hits:
             return []
-        n = min(wish.n_max, self.n_max, history.accepted.get(key, self.n_max))
-        guess = wish.kept(history.tokens[start : start + n], 0)
+        n = min(request.n_max, self.n_max, history.accepted.get(key, self.n_max))
+        guess = request.kept(history.tokens[start : start + n], 0)
         history.last = _Guess(key, len(history.tokens), guess)
         return guess
 
@@ -89,18 +89,18 @@ class MapLookup:
             return None
         return next(at for at in places if tuple(tokens[at : at + self.n_max]) == value)
 
-    def _follow(self, wish: DraftRequest) -> _NgramHistory:
-        """Take the text as it is now, and judge the last guess by it."""
-        history = self._histories.setdefault(wish.slot, _NgramHistory())
+    def _follow(self, request: DraftRequest) -> _NgramHistory:
+        """Take the text as it is now, and count how much of the last draft was accepted."""
+        history = self._histories.setdefault(request.slot, _NgramHistory())
         n_known = len(history.tokens)
-        if common_prefix(history.tokens, wish.tokens) < n_known:
+        if common_prefix(history.tokens, request.tokens) < n_known:
             history, n_known = _NgramHistory(), 0
-            self._histories[wish.slot] = history
-        if (last := history.last) is not None and len(wish.tokens) > last.at:
-            n_right = common_prefix(last.tokens, wish.tokens[last.at :])
+            self._histories[request.slot] = history
+        if (last := history.last) is not None and len(request.tokens) > last.at:
+            n_right = common_prefix(last.tokens, request.tokens[last.at :])
             history.accepted[last.key] = n_right
             history.last = None
-        history.tokens.extend(wish.tokens[n_known:])
+        history.tokens.extend(request.tokens[n_known:])
         for at in range(max(self._size, n_known), len(history.tokens)):
             history.places.setdefault(tuple(history.tokens[at - self._size : at]), []).append(at)
         return history

@@ -1,7 +1,7 @@
-"""Guesses from what followed the last words in any text of any slot: llama.cpp's ngram-mod.
+"""Drafts from what followed the last tokens in any text of any slot: llama.cpp's ngram-mod.
 
-One table of followers, of a fixed size, whose places are shared by whatever falls on them: a wrong
-guess costs rows of a batch and nothing else.
+One hash table of followers, of a fixed size. N-grams with the same hash share a place: a draft that
+is wrong for that reason costs rows of a batch and nothing else.
 """
 
 from array import array
@@ -13,7 +13,7 @@ from worker.engine.speculation.draft import DraftRequest
 N_PLACES = 4 << 20
 """16 MiB, as llama.cpp has it."""
 MOST_USED = 0.25
-"""Fuller than this the table begins anew: too much falls together."""
+"""Largest share of used places; a fuller table is emptied, for too many n-grams collide in it."""
 _EMPTY = -1
 
 
@@ -27,29 +27,29 @@ class ModLookup:
         self._places = array("i", [_EMPTY]) * n_places
         self._n_used = 0
         self._known: dict[int, list[int]] = {}
-        """What was noted of each slot's text."""
+        """By slot: the tokens that the table has already."""
 
-    def draft(self, wishes: Sequence[DraftRequest]) -> list[list[int]]:
-        """Guess for each wish from all texts."""
-        for wish in wishes:
-            self._note(wish)
-        return [self._guess(wish) for wish in wishes]
+    def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
+        """Return a draft for each request from all texts."""
+        for request in requests:
+            self._note(request)
+        return [self._guess(request) for request in requests]
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Nothing to note: texts are noted while they grow."""
+        """Do nothing: texts are added while they grow."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""
 
     def _place(self, tokens: Sequence[int]) -> int:
         return hash(tuple(tokens)) % len(self._places)
 
-    def _note(self, wish: DraftRequest) -> None:
-        known = self._known.setdefault(wish.slot, [])
-        if common_prefix(known, wish.tokens) < len(known):
+    def _note(self, request: DraftRequest) -> None:
+        known = self._known.setdefault(request.slot, [])
+        if common_prefix(known, request.tokens) < len(known):
             known.clear()
         n_known = len(known)
-        known.extend(wish.tokens[n_known:])
+        known.extend(request.tokens[n_known:])
         if self._n_used > MOST_USED * len(self._places):
             self._places = array("i", [_EMPTY]) * len(self._places)
             self._n_used = 0
@@ -58,15 +58,15 @@ class ModLookup:
             self._n_used += self._places[place] == _EMPTY
             self._places[place] = known[at]
 
-    def _guess(self, wish: DraftRequest) -> list[int]:
-        if len(wish.tokens) < self._n_match:
+    def _guess(self, request: DraftRequest) -> list[int]:
+        if len(request.tokens) < self._n_match:
             return []
-        window = list(wish.tokens[-self._n_match :])
+        window = list(request.tokens[-self._n_match :])
         guess: list[int] = []
-        while len(guess) < min(wish.n_max, self.n_max):
+        while len(guess) < min(request.n_max, self.n_max):
             token = self._places[self._place(window)]
             if token == _EMPTY:
                 break
             guess.append(token)
             window = [*window[1:], token]
-        return wish.kept(guess, self._n_min)
+        return request.kept(guess, self._n_min)
