@@ -46,7 +46,7 @@ class GatewayConnection:
     ) -> None:
         """`number` tells the connections of one worker apart."""
         self._context = context
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._name = name
         self.number = number
         self._dialling = dialling(endpoint, keys)
@@ -79,7 +79,7 @@ class GatewayConnection:
         self._monitor = self.dealer.get_monitor_socket(_LOSSES)
         self.monitor_fd = int(self._monitor.getsockopt(zmq.FD))
         self.was_dropped()  # ZeroMQ wakes only a reader that has once found nothing
-        self.dealer.connect(self._endpoint)
+        self.dealer.connect(self.endpoint)
         self._n_opened += 1
         self._n_sent = self._n_received = 0
         self._failed.clear()
@@ -87,7 +87,7 @@ class GatewayConnection:
     def beside(self, number: int) -> "GatewayConnection":
         """Return another connection to the same endpoint."""
         keys = self._dialling.files
-        other = GatewayConnection(self._context, self._endpoint, self._name, number, keys)
+        other = GatewayConnection(self._context, self.endpoint, self._name, number, keys)
         other._dialling = replace(self._dialling)
         return other
 
@@ -128,6 +128,7 @@ class GatewayConnection:
             logger.error(
                 "message not sent",
                 extra={
+                    "url": self.endpoint,
                     "kind": type(said).__name__,
                     "task": item.task.id if isinstance(item, Envelope) else None,
                     "cause": error.message,
@@ -202,7 +203,7 @@ class GatewayConnection:
         logger.warning(
             "handshake failed",
             extra={
-                "url": self._endpoint,
+                "url": self.endpoint,
                 "cause": cause,
                 "action": "the worker dials again",
                 "hint": hint,
@@ -210,4 +211,4 @@ class GatewayConnection:
         )
 
     def __repr__(self) -> str:
-        return f"<GatewayConnection {self._endpoint} n={self._n_opened} sent={self._n_sent}>"
+        return f"<GatewayConnection {self.endpoint} n={self._n_opened} sent={self._n_sent}>"

@@ -121,7 +121,11 @@ class Inbound:
             case _:
                 logger.warning(
                     "unexpected message",
-                    extra={"kind": type(message).__name__, "action": "it is ignored"},
+                    extra={
+                        "url": session.connection.endpoint,
+                        "kind": type(message).__name__,
+                        "action": "it is ignored",
+                    },
                 )
 
     def _take(self, session: GatewaySession, item: Envelope) -> None:
@@ -158,7 +162,13 @@ class Inbound:
             raise ProtocolError(f"a heartbeat every {message.heartbeat_s} s is not possible")
         twin = self._sessions.twin(session, message.gateway)
         if twin is not None:
-            logger.info("gateway known", extra={"action": "its second connection is closed"})
+            logger.info(
+                "gateway known",
+                extra={
+                    "url": session.connection.endpoint,
+                    "action": "its second connection is closed",
+                },
+            )
             self._stay(twin)
             if session in self._sessions:
                 self._forget(session)
@@ -188,15 +198,16 @@ class Inbound:
 
     def lose(self, session: GatewaySession, reason: str) -> None:
         """Start over with a gateway: what ran for its old connection has nobody to go to."""
-        counts = self._tasks.counts(session.number)
+        counts, url = self._tasks.counts(session.number), session.connection.endpoint
         if session.is_retired and not any(counts):
-            logger.info("replaced gateway gone", extra={"cause": reason})
+            logger.info("replaced gateway gone", extra={"url": url, "cause": reason})
         elif not any(counts):  # as when all is stopped, the gateway first
-            logger.info("waiting for a gateway", extra={"cause": reason})
+            logger.info("waiting for a gateway", extra={"url": url, "cause": reason})
         else:
             logger.warning(
                 "gateway lost",
                 extra={
+                    "url": url,
                     "cause": reason,
                     "n_pending": counts[0],
                     "n_preparing": counts[1],

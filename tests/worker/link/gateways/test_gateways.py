@@ -1,5 +1,6 @@
 """A link with several gateways: tasks, losses, successors, settings."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -127,6 +128,22 @@ def test_a_lost_gateway_takes_only_its_own_tasks_with_it(trio: Trio) -> None:
     assert trio.link.is_open is False  # no gateway has said `Opened` here
     trio.b.send(m.Envelope(m.TaskKey(1), m.Cancel()))
     trio.until(lambda: ended(trio.b, 1))
+
+
+def test_log_lines_name_the_gateway_that_is_lost(
+    trio: Trio, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "worker.link.gateways")
+    trio.until_shared()
+    trio.a.send(generate(1, "from a", n_predict=-1))
+    trio.until(lambda: trio.a.of(m.Started))
+    for gateway in (trio.a, trio.b):
+        gateway.close()
+        trio.gateways.remove(gateway)
+    events = ["gateway lost", "waiting for a gateway"]
+    trio.until(lambda: {*events} <= {record.message for record in caplog.records})
+    found = {record.message: record.__dict__.get("url") for record in caplog.records}
+    assert [found[event] for event in events] == [trio.a.endpoint, trio.b.endpoint]
 
 
 def test_a_gateway_that_sends_beyond_its_credits_is_refused(trio: Trio) -> None:
