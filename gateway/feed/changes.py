@@ -45,16 +45,3 @@ def difference(before: State, after: State) -> dict[str, dict[str, Any]]:
 
 def _differ(old: Any, new: Any) -> bool:
     return old is not new and bool(old != new)
-
-
-def applied(state: State, change: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the state after a change, as a reader of the feed puts it together."""
-    result = {name: dict(section) for name, section in state.items()}
-    for name, rows in change.items():
-        section = result.setdefault(name, {})
-        for key, row in rows.items():
-            if row is None:
-                section.pop(key, None)
-            else:
-                section[key] = row
-    return result

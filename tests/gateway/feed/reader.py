@@ -1,7 +1,7 @@
 """A reader of the live feed, as the page is one: it puts states together from events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import orjson
 
-from gateway.feed.changes import applied
+from gateway.feed.changes import State
 from tests.gateway.inprocess import LIMIT_S
 
 
@@ -24,6 +24,19 @@ def keys_of(folder: Path) -> dict[str, Any]:
     file.write_text("\n".join(tables))
     file.chmod(0o600)
     return {"api_key_file": (str(file),)}
+
+
+def applied(state: State, change: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the state after a change, as a reader of the feed puts it together."""
+    result = {name: dict(section) for name, section in state.items()}
+    for name, rows in change.items():
+        section = result.setdefault(name, {})
+        for key, row in rows.items():
+            if row is None:
+                section.pop(key, None)
+            else:
+                section[key] = row
+    return result
 
 
 class FeedReader:

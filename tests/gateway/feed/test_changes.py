@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.feed.changes import State, applied, difference, settled
+from gateway.feed.changes import State, difference, settled
 from gateway.feed.feed_state import FeedState
+from tests.gateway.feed.reader import applied
 
 ROWS = st.one_of(st.integers(0, 2), st.lists(st.integers(0, 2), max_size=2), st.just({"a": None}))
 SECTIONS = st.dictionaries(st.sampled_from("xyz"), ROWS, max_size=3)
