@@ -27,7 +27,7 @@ from protocol.process.control import FleetReport
 from protocol.version import version
 
 NO_KEY = ""
-"""Stands for all clients of a server without keys: their addresses are nobody's business."""
+"""Name of all clients of a server without keys, whose addresses are not shown."""
 MAX_WHY = 200
 """Characters."""
 SETTLED_S = 15

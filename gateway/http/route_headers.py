@@ -1,4 +1,4 @@
-"""What a client is told of the routing of its request: in the head, and when that was too early.
+"""How a client learns to which worker its request went: by headers, or by comments in a stream.
 
 The head of a stream may leave before a worker was chosen, with the place in the queue, and a stream
 may go on at another worker. Then a comment in the stream says what the head did not.

@@ -13,7 +13,7 @@ from gateway.pool.tenants.queue_limits import QueuePlace
 from protocol.errors import ErrorCode, TaskError
 
 NOTICE_S = 1.0
-"""How long a stream has waited when its place is told first, and the time between two places."""
+"""Wait before a stream gets its first queue position, and least time between two positions."""
 
 Refuse = Callable[[str], TaskError]
 
@@ -52,7 +52,7 @@ async def tell_places(
 
 
 _PLACES_PER_S = 200
-"""With more waiting requests places are told less often: each looks at all waiting tenants."""
+"""Most queue positions a second, of all streams: each looks at all waiting tenants."""
 
 
 def comment_of(place: QueuePlace) -> bytes:

@@ -1,4 +1,4 @@
-"""Answers that another worker began: read again what was said, and go on at that very token.
+"""Answers that another worker began: read its tokens again, and go on after the last of them.
 
 The tokens are read like a prompt. Text, stop strings, limits and the sampler's state are those of a
 run without a break, because the same code takes the same tokens. Pure, but for the sampler.
@@ -39,7 +39,7 @@ def go_on(task: EngineTask, begun: Begun, vocabulary: Vocabulary) -> EngineTask:
 
 
 def check(begun: Begun, n_vocab: int) -> None:
-    """Refuse what no worker can have said; raises `InvalidRequest`."""
+    """Refuse an answer that no worker can have begun; raises `InvalidRequest`."""
     _require("tokens", all(0 <= token < n_vocab for token in begun.tokens))
     _require("seed", begun.seed is None or 0 <= begun.seed <= UNSET_SEED)
     counts = {

@@ -53,7 +53,7 @@ from worker.engine.task import (
 logger = logging.getLogger(__name__)
 
 _BLOCKED_S = 0.02
-"""Seconds between two looks at what waits while every busy slot pauses."""
+"""Seconds between two checks for admissible tasks while every busy slot pauses."""
 
 
 class Engine:
@@ -191,7 +191,7 @@ class Engine:
         return bool(self.n_running or self._waiting or self._calls)
 
     def _obey(self, command: Command) -> None:
-        """Carry a command out; its sender is told of an exception."""
+        """Carry a command out; an exception becomes the task's terminal message, if it has one."""
         self.progress.begin()
         try:
             self._apply(command)
@@ -237,7 +237,7 @@ class Engine:
         ]
 
     def _abort(self, key: TaskKey) -> None:
-        """End an attempt wherever it is; one that has ended already is not told of again."""
+        """End an attempt in any state; one that has ended gets no second terminal message."""
         waiting = [task for task in self._waiting if task.key == key]
         for task in waiting:
             self._waiting.remove(task)
@@ -251,7 +251,7 @@ class Engine:
                 self._release(slot)
 
     def _abort_all(self, connection: int) -> None:
-        """End the tasks of a connection; nobody is told."""
+        """End the tasks of a connection without terminal messages."""
         self._waiting = deque(one for one in self._waiting if one.key.connection != connection)
         self._calls.drop_of(connection)
         for slot in self._busy():

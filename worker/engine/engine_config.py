@@ -7,7 +7,7 @@ from worker.engine.cache.self_extend import SelfExtend
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Settings of the engine; what the model can do is said by the backend."""
+    """Settings of the engine; the backend reports what the model can do."""
 
     n_slots: int
     n_ctx: int

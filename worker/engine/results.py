@@ -120,7 +120,7 @@ class SampleProcessor:
         messages = self._delta(slot, run, text, sampled)
         if run.generation.finish is not None:
             self.finished.append(slot)
-            messages += self._unsaid(run)
+            messages += self._buffered(run)
             messages.append(self._done(slot))
         return messages
 
@@ -165,7 +165,7 @@ class SampleProcessor:
 
     @staticmethod
     def read(slot: Slot) -> Envelope:
-        """Return what the prompt has cost so far, for whoever pays for it."""
+        """Return what the prompt has cost so far, by which the gateway charges the tenant."""
         cost = slot.active.usage
         told = PromptRead(n_read=cost.n_read, n_cached=cost.n_cached, is_paused=slot.is_paused)
         return Envelope(slot.active.task.key, told)
@@ -177,10 +177,10 @@ class SampleProcessor:
             return []
         tokens = (sampled.token,) if sampled else ()
         probs = (sampled.prob,) if sampled and sampled.prob else ()
-        if run.unsaid is not None and run.generation.n_predicted > run.task.n_begun + 1:
+        if run.response is not None and run.generation.n_predicted > run.task.n_begun + 1:
             now_s = run.last_token_s
-            run.unsaid.add(text, tokens, probs, now_s)
-            return self._unsaid(run) if run.unsaid.is_due(now_s) else []
+            run.response.add(text, tokens, probs, now_s)
+            return self._buffered(run) if run.response.is_due(now_s) else []
         delta = Delta(
             text=text,
             tokens=tokens,
@@ -192,11 +192,11 @@ class SampleProcessor:
         return [Envelope(run.task.key, delta)]
 
     @staticmethod
-    def _unsaid(run: SlotTask) -> list[Envelope]:
+    def _buffered(run: SlotTask) -> list[Envelope]:
         """Return what was held of an answer that leaves in one piece."""
-        if run.unsaid is None:
+        if run.response is None:
             return []
-        delta = run.unsaid.take(run.generation.n_predicted, run.sampler.state)
+        delta = run.response.take(run.generation.n_predicted, run.sampler.state)
         return [Envelope(run.task.key, delta)] if delta is not None else []
 
     def _done(self, slot: Slot) -> Envelope:
@@ -244,4 +244,4 @@ class SampleProcessor:
             return [self._done(slot)]
         self._unread(run)
         text = generation.end(finish)
-        return [*self._delta(slot, run, text), *self._unsaid(run), self._done(slot)]
+        return [*self._delta(slot, run, text), *self._buffered(run), self._done(slot)]

@@ -71,10 +71,10 @@ class SlotTask:
     n_recovered: int = 0
     """Tokens of `reading` that a task which had begun found in the cache when it continued."""
     pauses: bool = False
-    """Nothing is computed for the task beyond `reading` before the gateway says so."""
+    """Nothing beyond `reading` is computed until the gateway sends `Proceed`."""
     is_preempted: bool = False
     """The task gave its cells to others and continues when they fit again."""
-    unsaid: ResponseBuffer | None = None
+    response: ResponseBuffer | None = None
     """Holds an answer that leaves in one piece, after its first token; None for any other."""
     is_undecided: bool = True
     """The task reads nothing yet: `PrefixSharing` decides whether others read its prompt."""
@@ -88,7 +88,7 @@ class SlotTask:
         else:
             generation = task.begun.generation
         run = cls(task, sampler, generation, time.perf_counter(), n_cached, order=order)
-        run.unsaid = ResponseBuffer() if task.is_held else None
+        run.response = ResponseBuffer() if task.is_held else None
         if task.begun is not None and task.begun.told.tokens:
             run.pending = task.begun.told.tokens[-1]
             run.n_cached, run.n_recovered = 0, n_cached
@@ -111,7 +111,7 @@ class SlotTask:
 
     @property
     def told_cached(self) -> int:
-        """Tokens of the prompt that were cached, by what the client is told."""
+        """Cached tokens of the prompt, as reported to the client."""
         begun = self.task.begun
         return self.n_cached if begun is None else min(begun.told.n_cached, len(self.task.prompt))
 
@@ -158,7 +158,7 @@ class Slot:
     """Leading tokens whose cells other sequences may hold too: an upper bound."""
     last_params: SamplingParams | None = None
     connection: int = -1
-    """That its last task came over; -1 is none."""
+    """Connection (`TaskKey.connection`) of its last task; -1 is none."""
     media: Media = field(default_factory=dict)
     """Images and sounds among the tokens of an idle slot."""
     chain: BlockChain = BlockChain()
@@ -253,7 +253,7 @@ class Slot:
 
     @property
     def is_paused(self) -> bool:
-        """Whether all is read and the gateway has still to say that the task goes on."""
+        """Whether all is read and the gateway's `Proceed` is awaited."""
         run = self.run
         return run is not None and run.pauses and not self.n_prompt_left
 

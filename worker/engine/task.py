@@ -106,7 +106,7 @@ class AbortAll:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Command: say everything that the cache holds, because a gateway is new."""
+    """Command: send all block hashes that the cache holds, because a gateway is new."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Answer:
         self.seed: int | None = None
         """The seed that the first worker really used."""
         self.n_prompt = self.n_cached = 0
-        """As the first worker counted them: what the client is told."""
+        """As the first worker counted them; reported to the client."""
         self.told_attempt = -1
         """The attempt whose `Started` and `Progress` are passed on; -1 until one has come."""
         self.is_echoed = False
@@ -65,7 +65,7 @@ class Answer:
         return (self.latest_at - self.first_at) / max(1, self.n_predicted - 1)
 
     def start(self, message: Started) -> None:
-        """Note what the first worker says of the prompt; what later ones say is not told."""
+        """Note the first worker's counts of the prompt; those of later workers are ignored."""
         if not self.has_begun:
             self.seed = message.seed
             if self.told_attempt < 0:

@@ -1,4 +1,4 @@
-"""What the gateway says to workers that it shares with others: how many tasks wait for a credit.
+"""Demand for credits: how many tasks wait, as reported to workers that several gateways share.
 
 Pure. A worker is told with each frame that goes to it anyway, all of them when tasks of a model
 begin or cease to wait, and what has changed otherwise at each tick. Where a slot is free somewhere,
@@ -18,7 +18,7 @@ _MOST_ASKED = 16
 
 
 class DemandNotes:
-    """Keeps what the workers were told, and finds what they have to be told."""
+    """Records the demand that each worker has been sent, and finds what has to be sent."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class DemandNotes:
         self._deferral = deferral
         self._order = order
         self._pressed: set[str] = set()
-        """Models for which tasks were waiting when workers were told last."""
+        """Models for which tasks were waiting at the last report."""
         self._asked: dict[str, dict[str, None]] = {}
-        """Keys of the workers that were told of tasks, by model."""
+        """By model: keys of the workers that were sent a demand."""
 
     def __repr__(self) -> str:
         return f"<DemandNotes pressed={sorted(self._pressed)}>"

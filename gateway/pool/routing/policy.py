@@ -27,9 +27,9 @@ _MAX_SESSIONS = 16384
 _MOST_TOLD = 4
 """Compared workers of which a task keeps a note."""
 _FEW = 5
-"""Workers that are looked at for each reason: what they hold, or how little they have to do."""
+"""In a larger pool, compare this many workers with the longest prefix and as many of least load."""
 _SMALL_POOL = 16
-"""Up to so many workers of a model all are looked at."""
+"""With at most this many workers of a model, all are compared."""
 _MARGIN_S = 0.02
 _MARGIN_SHARE = 0.15
 """Predictions that differ by less than the larger of both count as equal."""

@@ -70,7 +70,7 @@ class PrefixCache:
         self.slots = slots
         self.counters = counters
         self.held = HeldBlocks() if is_on else HeldBlocks(0)
-        """What gateways are told of the sequences."""
+        """The blocks that all sequences hold, as it is reported to gateways."""
         self._host: HostCache | None = None
         if is_on and host_bytes:
             self._host = HostCache(host_bytes, self.held, is_whole=not backend.can_rewind)

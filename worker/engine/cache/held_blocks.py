@@ -1,8 +1,8 @@
-"""What the cache holds, in the words of the gateways: blocks of prompts by their hashes. Pure.
+"""Which blocks of prompts the cache holds, by their hashes, as it is reported to gateways. Pure.
 
-Each sequence has the chain of the prompt that it was read for. A block is held as long as any
-sequence has it; only changes of that set are said, so that a sequence which moves (to a branch, to
-the host's memory, to another slot) says nothing.
+Each sequence has the chain of block hashes of the prompt that it was read for. A block is held as
+long as any sequence has it. Only changes of that set are reported, so a sequence that moves (to a
+branch, to the host's memory, to another slot) causes no message.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -38,10 +38,10 @@ class BlockChain(NamedTuple):
 
 
 class HeldBlocks:
-    """The blocks of all sequences with the changes not said yet; for the engine's thread only."""
+    """Blocks of all sequences, and unreported changes; used by the engine's thread only."""
 
     def __init__(self, max_blocks: int = MAX_HELD_BLOCKS) -> None:
-        """Of a prompt that comes when there are so many blocks the rest is left out."""
+        """Hold at most `max_blocks`: what exceeds them of a new prompt is left out."""
         self._max_blocks = max_blocks
         self._chains: dict[Hashable, list[bytes]] = {}
         """Holder -> its blocks, in order."""
@@ -71,7 +71,7 @@ class HeldBlocks:
             self._chains.pop(holder, None)
 
     def take(self) -> list[Cached]:
-        """Return the messages that say what has changed since the last call."""
+        """Return messages with the changes since the last call."""
         if not (self._added or self._removed):
             return []
         messages = [Cached(removed=runs) for runs in _messages(self._removed)]
@@ -80,7 +80,7 @@ class HeldBlocks:
         return messages
 
     def everything(self) -> list[Cached]:
-        """Return the messages that say all that is held."""
+        """Return messages with all blocks that are held."""
         before: dict[bytes, bytes] = {}
         for chain in self._chains.values():
             last = _BEGINNING

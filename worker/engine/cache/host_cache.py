@@ -44,7 +44,7 @@ class HostCache:
     def __init__(
         self, n_bytes_max: int, held: HeldBlocks | None = None, *, is_whole: bool = False
     ) -> None:
-        """`n_bytes_max` below 0 is no limit; `held` is told of every copy.
+        """`n_bytes_max` below 0 is no limit; `held` records the blocks of each copy.
 
         With `is_whole` a copy cannot be cut, so it serves only prompts that begin with all of it.
         """

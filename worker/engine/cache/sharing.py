@@ -17,9 +17,9 @@ from worker.engine.media import whole_pieces
 from worker.engine.slot import Slot, SlotState, SlotTask
 
 MIN_AHEAD = 4
-"""Tokens beyond those that can be taken now for which a task waits another step."""
+"""Least tokens that waiting for another slot must add to the prefix that is cached now."""
 MIN_RESTORED = 32
-"""Tokens beyond those in the context for which a copy is fetched from the host's memory."""
+"""Least tokens that a copy in the host's memory must have beyond the prefix in the context."""
 
 
 class Promise(NamedTuple):
@@ -76,7 +76,7 @@ class PrefixSharing:
             return False
         ready = self._cache.find(slot.space, run.reading, most(run))
         best = max(len(slot.tokens) + MIN_SHARED, ready.n + MIN_AHEAD if ready else 0)
-        return promised.n >= best or is_twin(promised, run)
+        return promised.n >= best or has_same_prompt(promised, run)
 
     def _recover(self, slot: Slot) -> None:
         """Take the prefix from the cache, or from the host's memory if that holds more."""
@@ -112,7 +112,7 @@ def least(slot: Slot) -> int:
     return max(len(slot.tokens) + 1, min(len(slot.tokens) + MIN_SHARED, n_all))
 
 
-def is_twin(promised: Promise, run: SlotTask) -> bool:
+def has_same_prompt(promised: Promise, run: SlotTask) -> bool:
     """Return whether another task has the same prompt, so that its logits serve both."""
     other = promised.slot.active
     is_new = not (run.is_resumed or other.is_resumed)

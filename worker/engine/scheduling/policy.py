@@ -52,7 +52,7 @@ class DefaultPolicy:
         self, slots: Sequence[Slot], decoding: Sequence[Slot], budget: StepBudget
     ) -> list[BatchRow]:
         """Return pieces of prompts for a step in which `decoding` compute too."""
-        n_streams = sum(slot.active.unsaid is None for slot in decoding)
+        n_streams = sum(slot.active.response is None for slot in decoding)
         # Who pauses after reading waits for streams to go on, one after the other.
         n_waiting = sum(not (one.active.pauses or one in decoding) for one in slots)
         n = budget.tokens(len(decoding), is_short=n_streams >= n_waiting)
@@ -83,8 +83,8 @@ class DefaultPolicy:
 def reading_order(slots: Sequence[Slot], token_s: float) -> list[Slot]:
     """Return the slots that read prompts, the one that would be done first if it were alone first.
 
-    So a short prompt passes a long one, but not for ever: who has waited as long as its reading
-    takes is passed by nobody who comes later.
+    So a short prompt overtakes a long one, but not for ever: a prompt that has waited as long as
+    its reading takes is not overtaken by later ones.
     """
     reading = [
         slot for slot in slots if slot.state is SlotState.PREFILL and not slot.active.is_undecided

@@ -13,7 +13,7 @@ from typing import NamedTuple
 _MOST, _FEW = 1024, 128
 """Entries of a segment: beyond the first it is split, below the second joined to the one before."""
 MAX_BRANCHES = 255
-"""Where counting ends: so many branches are not told from more."""
+"""Largest count of branches; it stands for more, too."""
 
 
 class Segment:

@@ -17,7 +17,7 @@ from protocol.wire.cached import BLOCK_BYTES, MAX_HELD_BLOCKS, MAX_SAID_BLOCKS
 _SWEPT = 64
 """Segments of the table that are cleared of a lost worker in one go: a millisecond."""
 _MANY = 3
-"""Prompts that continue from one block: from so many on it ends a shared system prompt."""
+"""A block that at least this many different prompts continue ends a shared system prompt."""
 
 
 class Holders(NamedTuple):
@@ -49,7 +49,7 @@ class PrefixIndex:
     """Blocks of prompts and the workers that have them."""
 
     def __init__(self, max_blocks: int = MAX_HELD_BLOCKS) -> None:
-        """`max_blocks` of one worker are noted; what it says beyond that is not."""
+        """Index at most `max_blocks` of each worker; further ones that it reports are ignored."""
         self._max_blocks = max_blocks
         self._table = BlockTable()
         self._sets = WorkerSets()
@@ -199,7 +199,7 @@ class PrefixIndex:
         self._mark(one)
 
     def begun(self, task_id: int) -> None:
-        """Expect nothing more of a task: its worker has said what it holds, or will not begin."""
+        """Forget expected blocks: the worker has reported what it holds, or will not begin."""
         gone = self._expected.pop(task_id, None)
         if gone is None:
             return
