@@ -210,43 +210,44 @@ def test_a_class_name_stands_in_one_module() -> None:
     assert not {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1}
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     """Name the folder that is a package's top level or lies in it: `gateway.http`, `worker`."""
     parts = module.split(".")
     is_folder = (ROOT / Path(*parts[:2]) / "__init__.py").is_file()
     return ".".join(parts[: 2 if is_folder else 1])
 
 
-def imported_rooms() -> dict[str, set[str]]:
-    """Return what each room imports: rooms of ours, and libraries by their first name."""
+def imported_packages() -> dict[str, set[str]]:
+    """Return what each package imports: packages of ours, and libraries by their first name."""
     found: dict[str, set[str]] = {}
     for path in PACKAGES:
-        room = room_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        package = package_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for module in imports(parsed(path)):
             first = module.partition(".")[0]
             if first not in STDLIB:
-                found.setdefault(room, set()).add(room_of(module) if first in OURS else first)
-    return {room: rooms - {room} for room, rooms in found.items()}
+                found.setdefault(package, set()).add(package_of(module) if first in OURS else first)
+    return {package: packages - {package} for package, packages in found.items()}
 
 
-def documented_rooms() -> dict[str, set[str]]:
+def documented_packages() -> dict[str, set[str]]:
     """Read the table of docs/building/layers.md."""
     page = (ROOT / "docs" / "building" / "layers.md").read_text()
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     return {
-        room.strip().strip("`"): {name.strip().strip("`") for name in names.split(",")} - {""}
-        for room, *lists in rows
+        package.strip().strip("`"): {name.strip().strip("`") for name in names.split(",")} - {""}
+        for package, *lists in rows
         for names in [",".join(lists)]
     }
 
 
-def test_the_table_of_the_documents_is_what_rooms_import() -> None:
-    table, found = documented_rooms(), imported_rooms()
-    assert set(table) == {room_of(name_of(path.parent).replace("/", ".")) for path in PACKAGES}
+def test_the_table_of_the_documents_is_what_packages_import() -> None:
+    table, found = documented_packages(), imported_packages()
+    assert set(table) == {package_of(name_of(path.parent).replace("/", ".")) for path in PACKAGES}
     wrong = [
-        f"{room}: add {sorted(new)}, remove {sorted(table[room] - found.get(room, set()))}"
-        for room in table
-        if (new := found.get(room, set()) - table[room]) or table[room] - found.get(room, set())
+        f"{package}: add {sorted(new)}, remove {sorted(table[package] - found.get(package, set()))}"
+        for package in table
+        if (new := found.get(package, set()) - table[package])
+        or table[package] - found.get(package, set())
     ]
     assert not wrong, "docs/building/layers.md: " + "; ".join(wrong)
 
