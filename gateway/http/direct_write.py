@@ -1,4 +1,4 @@
-"""Writes the chunks of a streamed body straight to the transport of the connection.
+"""Finds the transport under a response, so that chunks of its body are written straight to it.
 
 Between the head of a response and its end, Starlette, Hypercorn and h11 do nothing with a chunk but
 write `length CRLF data CRLF`. Their layers are thirty Python functions for each token: without this
@@ -12,15 +12,13 @@ with any other version, class or attribute: each response is then written by Hyp
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import cache
 from importlib import metadata
 from typing import Any
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
-
-from gateway.pool.stream import Write
 
 try:
     from hypercorn.asyncio.tcp_server import TCPServer
@@ -38,13 +36,14 @@ KNOWN_VERSIONS = ("0.18.",)
 
 
 class DirectWriter:
-    """Writes chunks of a body that has no length."""
+    """The transport of a response whose body has no length; `write` takes whole chunks."""
 
-    __slots__ = ("_connection", "_transport")
+    __slots__ = ("_connection", "_transport", "write")
 
     def __init__(self, transport: asyncio.WriteTransport, connection: h11.Connection) -> None:
         self._transport = transport
         self._connection = connection
+        self.write: Callable[[bytes], object] = transport.write
 
     @property
     def is_in_body(self) -> bool:
@@ -56,13 +55,6 @@ class DirectWriter:
         """Whether data may be written now; if not, it has to go through `send`."""
         transport = self._transport
         return not (transport.get_write_buffer_size() or transport.is_closing())
-
-    def prepare(self, frames: Sequence[bytes]) -> Write:
-        """Make each frame that is not empty a chunk; the caller writes them."""
-        if len(frames) == 1 and (frame := frames[0]):
-            return self._transport.write, b"%x\r\n%b\r\n" % (len(frame), frame)
-        chunks = [b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames if frame]
-        return self._transport.write, b"".join(chunks)
 
 
 @cache

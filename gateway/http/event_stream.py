@@ -91,8 +91,7 @@ class EventStream:
         writer = self._writer
         if writer is not None and writer.is_free and writer.is_in_body:
             self._is_direct = True
-            write, data = writer.prepare((frame,))
-            write(data)
+            writer.write(_chunk(frame))
         else:
             self._sending_since = now
             await self._send({"type": "http.response.body", "body": frame, "more_body": True})
@@ -110,7 +109,7 @@ class EventStream:
         """Return what sends single events together, in this turn of the loop."""
         assert self._writer is not None
         self._written_at = self._clock()
-        return self._writer.prepare(frames)
+        return self._writer.write, b"".join([_chunk(frame) for frame in frames if frame])
 
     async def finish(self) -> None:
         """End the body as it should end; a stream that is not finished ends as broken."""
@@ -207,6 +206,11 @@ class ChoiceWriter:
             if not _is_more(self._part, delta):
                 return None
         return events.prepare([reply.delta(index, delta) for delta in deltas])
+
+
+def _chunk(frame: bytes) -> bytes:
+    """Return a chunk of a body without a length, as HTTP/1.1 has it."""
+    return b"%x\r\n%b\r\n" % (len(frame), frame)
 
 
 def _last_part(delta: Delta) -> str:
