@@ -17,7 +17,6 @@ from protocol.wire.messages import (
     Done,
     Envelope,
     Finish,
-    FrameItem,
     Heartbeat,
     Inspected,
     TaskKey,
@@ -28,6 +27,7 @@ from worker.engine.begun import open_sampler
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.calls import EngineJobs
 from worker.engine.engine_config import EngineConfig
+from worker.engine.results import Outbox
 from worker.engine.scheduling.admission import Admission
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.scheduling.policy import DefaultPolicy
@@ -72,8 +72,7 @@ class Engine:
     ) -> None:
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._waiting, self._outbox = deque[EngineTask](), list[FrameItem]()
-        self._emit = emit
+        self._waiting = deque[EngineTask]()
         self._n_admitted = self._n_busy = 0
         self._stopping = False
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
@@ -83,6 +82,7 @@ class Engine:
         self.cache = PrefixCache(
             backend, self.slots, self.counters, is_on=not extends, host_bytes=config.host_bytes
         )
+        self._outbox = Outbox(emit, self.cache.held)
         self._admission = Admission(
             self.cache, config.n_ctx, config.similarity, cuts=not extends, is_gpu=backend.is_gpu
         )
@@ -91,7 +91,7 @@ class Engine:
         speculator = Speculator(drafter, n_slots=config.spec_slots, n_rows=n_guesses)
         policy = DefaultPolicy(backend, speculator, config.self_extend)
         rules = StepRules(policy, budget, config.context_shift, config.self_extend)
-        self._step = Step(backend, self.cache, rules, self._flush)
+        self._step = Step(backend, self.cache, rules, self._outbox)
         self._drafter = drafter
         self._shows_texts = config.shows_texts
         self._results = self._step.results
@@ -152,13 +152,13 @@ class Engine:
             )
             self.failure = f"{type(error).__name__}: {error}"
         self._end(self.failure or "the worker stops")
-        self._flush()
+        self._outbox.flush()
 
     def turn(self) -> None:
         """Do one turn of the loop; wait for a command if there is nothing to compute.
 
-        The messages of a step leave when the next one computes (`Step` calls `_flush`), because the
-        link's thread needs the interpreter, which this thread holds until then.
+        The messages of a step leave when the next one computes, because the link's thread needs the
+        interpreter, which this thread holds until then.
         """
         self._take_commands()
         if self._calls:
@@ -166,14 +166,13 @@ class Engine:
         if self._waiting:
             self._admit()
         if not self._stopping and self.n_running:
-            messages = self._step.run()  # which empties the outbox meanwhile
-            self._outbox += messages
+            self._step.run()
             for slot in self._results.finished:
                 self._release(slot)
             self._results.finished.clear()
             self.failure = self._step.failure
         if not self.n_running:
-            self._flush()
+            self._outbox.flush()
         self.progress.rest()
 
     def _take_commands(self) -> None:
@@ -198,7 +197,7 @@ class Engine:
         except Exception as error:
             match command:
                 case Report(key) | Abort(key):
-                    self._outbox.append(failed(key, self.counters.fault(key.id, error)))
+                    self._outbox.put(failed(key, self.counters.fault(key.id, error)))
                 case _:
                     logger.exception("command failed", extra={"kind": type(command).__name__})
 
@@ -213,28 +212,28 @@ class Engine:
             case AbortAll(connection):
                 self._abort_all(connection)
             case Announce():
-                self._outbox += self.cache.held.everything()
+                self._outbox.extend(self.cache.held.everything())
             case Report(key):
-                self._outbox.append(Envelope(key, self._inspected(key.connection)))
+                self._outbox.put(Envelope(key, self._inspected(key.connection)))
             case EngineJob():
-                self._outbox += self._calls.take(command)
+                self._outbox.extend(self._calls.take(command))
             case Stop():
                 self._stopping = True
 
     def _do_calls(self) -> None:
         """Do the calls whose slots are idle now, and one call that takes as long as a step."""
-        self._flush()
-        self._outbox += self._calls.do_for_idle(self.slots)
+        self._outbox.flush()
+        self._outbox.extend(self._calls.do_for_idle(self.slots))
         if not self._stopping:
-            self._outbox += self._calls.do_heavy()
+            self._outbox.extend(self._calls.do_heavy())
             self._step.pause()
 
     def _accept(self, *tasks: EngineTask) -> None:
         self._waiting += [task for task in tasks if task.prompt]
         # An empty prompt on a model without BOS: llama-server answers with nothing, and so do we.
-        self._outbox += [
+        self._outbox.extend(
             Envelope(task.key, Done(finish=Finish.NONE)) for task in tasks if not task.prompt
-        ]
+        )
 
     def _abort(self, key: TaskKey) -> None:
         """End an attempt in any state; one that has ended gets no second terminal message."""
@@ -244,10 +243,10 @@ class Engine:
         job = self._calls.abort(key)
         if waiting or job is not None:
             usage = job.usage() if job is not None else Usage()
-            self._outbox.append(Envelope(key, Done(finish=Finish.CANCELLED, usage=usage)))
+            self._outbox.put(Envelope(key, Done(finish=Finish.CANCELLED, usage=usage)))
         for slot in self._busy():
             if slot.active.task.key == key:
-                self._outbox += self._results.finish(slot, Finish.CANCELLED)
+                self._results.finish(slot, Finish.CANCELLED)
                 self._release(slot)
 
     def _abort_all(self, connection: int) -> None:
@@ -271,7 +270,7 @@ class Engine:
                 self._waiting.remove(task)
                 self._start(task, slot)
             except TaskError as error:
-                self._outbox.append(failed(task.key, error))
+                self._outbox.put(failed(task.key, error))
             except Exception as error:
                 self._drop(task, self.counters.fault(task.key.id, error))
 
@@ -285,7 +284,7 @@ class Engine:
                 usage = slot.active.usage
                 self.cache.cut(slot, 0)
                 self._release(slot)
-        self._outbox.append(failed(task.key, error, usage))
+        self._outbox.put(failed(task.key, error, usage))
 
     def _start(self, task: EngineTask, slot: Slot) -> None:
         sampler = task.sampler or open_sampler(self._backend, task)
@@ -304,8 +303,8 @@ class Engine:
         self.cache.promise(slot)
         slot.active.account = self.counters.accounts.open(task.key)
         self.counters.reused(slot.active.account, n_cached)
-        self._outbox.append(slot.started(n_known))
-        self._outbox += self._results.progress(slot)
+        self._outbox.put(slot.started(n_known))
+        self._results.progress(slot)
 
     def _finish_begun(self, run: SlotTask, slot: Slot, finish: Finish) -> None:
         """End a task of which another worker has generated all; nothing is read for it."""
@@ -313,8 +312,8 @@ class Engine:
         run.reading = []
         run.go_on()
         self._n_busy += 1
-        self._outbox.append(slot.started(0))
-        self._outbox += self._results.finish(slot, finish)
+        self._outbox.put(slot.started(0))
+        self._results.finish(slot, finish)
         self._release(slot)
 
     def _space(self, task: EngineTask) -> CacheNamespace:
@@ -348,9 +347,9 @@ class Engine:
         unbegun += [call.key for call in self._calls.drop()]
         self._waiting.clear()
         if self.failure is None:
-            self._outbox += [failed(key, error) for key in unbegun]
+            self._outbox.extend(failed(key, error) for key in unbegun)
         for slot in self._busy():
-            self._outbox.append(failed(slot.active.task.key, error, slot.active.usage))
+            self._outbox.put(failed(slot.active.task.key, error, slot.active.usage))
             self._release(slot)
 
     def _inspected(self, connection: int) -> Inspected:
@@ -365,14 +364,6 @@ class Engine:
             for slot in self.slots
         ]
         return Inspected(slots=tuple(reports))
-
-    def _flush(self) -> None:
-        if changes := self.cache.held.take():
-            # Before `Started`: a gateway then knows by the worker what it has assumed until then.
-            self._outbox[:0] = changes
-        if self._outbox:
-            self._emit(self._outbox)
-            self._outbox = []
 
     def __repr__(self) -> str:
         return f"<Engine busy={self.n_busy}/{len(self.slots)} waiting={self.n_waiting}>"

@@ -1,38 +1,85 @@
 """Samples decoded rows, decides whether their tasks go on, and writes their messages."""
 
 import time
+from collections.abc import Iterable
 
 from protocol.errors import TaskError
-from protocol.wire.messages import Delta, Done, Envelope, Finish, Progress, PromptRead
+from protocol.wire.messages import (
+    Delta,
+    Done,
+    Envelope,
+    Finish,
+    FrameItem,
+    Progress,
+    PromptRead,
+    TaskMessage,
+)
 from worker.engine.backend import Backend, BatchRow, DeadEnd, Sampled
 from worker.engine.cache.cache import PrefixCache
+from worker.engine.cache.held_blocks import HeldBlocks
 from worker.engine.prompt_logprobs import echo, is_probed, probe
 from worker.engine.slot import Slot, SlotState, SlotTask
-from worker.engine.task import EngineTask, failed
+from worker.engine.task import Emit, EngineTask, failed
+
+
+class Outbox:
+    """Messages of the engine's thread until they leave, in one call of `emit`."""
+
+    def __init__(self, emit: Emit, held: HeldBlocks) -> None:
+        self._emit = emit
+        self._held = held
+        self._messages: list[FrameItem] = []
+
+    def put(self, message: FrameItem) -> None:
+        """Add a message."""
+        self._messages.append(message)
+
+    def extend(self, messages: Iterable[FrameItem]) -> None:
+        """Add messages."""
+        self._messages += messages
+
+    def flush(self) -> None:
+        """Let everything leave, after what has changed in the cache.
+
+        A gateway that reads `Started` then knows by the worker what it has assumed until then.
+        """
+        if changes := self._held.take():
+            self._messages[:0] = changes
+        if self._messages:
+            messages, self._messages = self._messages, []
+            self._emit(messages)
+
+    def __repr__(self) -> str:
+        return f"<Outbox {len(self._messages)}>"
 
 
 class SampleProcessor:
     """Turns logits into messages; `finished` lists the slots whose tasks have ended."""
 
-    def __init__(self, backend: Backend, cache: PrefixCache, shifts: bool) -> None:
+    def __init__(self, backend: Backend, cache: PrefixCache, outbox: Outbox, shifts: bool) -> None:
         self._backend = backend
         self._cache = cache
+        self._outbox = outbox
         self._counters = cache.counters
         self._shifts = shifts
         self.finished: list[Slot] = []
 
-    def take(self, slot: Slot, index: int, row: BatchRow) -> list[Envelope]:
-        """Take one decoded row; return the messages of its task."""
+    def take(self, slot: Slot, index: int, row: BatchRow) -> None:
+        """Take one decoded row."""
         if slot.state is SlotState.PREFILL:
-            messages = [*self.progress(slot), self.read(slot)]
+            self.progress(slot)
+            self.read(slot)
             if is_probed(slot):
                 probe(self._backend, slot, index, row)
             if not row.wants_logits:
                 self.resume(slot)
-                return messages
+                return
             slot.move(SlotState.DECODE)
-            return messages + self._first(slot, index)
-        return self._verify(slot, index, row) if row.is_draft else self._next(slot, index)
+            self._first(slot, index)
+        elif row.is_draft:
+            self._verify(slot, index, row)
+        else:
+            self._next(slot, index)
 
     def resume(self, slot: Slot) -> None:
         """Continue a task that had begun once all its tokens are in the cache."""
@@ -41,7 +88,7 @@ class SampleProcessor:
             slot.move(SlotState.DECODE)
             run.go_on()
 
-    def _verify(self, slot: Slot, index: int, row: BatchRow) -> list[Envelope]:
+    def _verify(self, slot: Slot, index: int, row: BatchRow) -> None:
         """Accept a draft as far as the sampler chooses its tokens.
 
         Nothing is sampled after the first rejected token, so the sampler's state and its random
@@ -50,7 +97,7 @@ class SampleProcessor:
         run, guesses = slot.active, row.tokens[1:]
         del slot.tokens[row.pos + 1 :]
         run.n_draft += len(guesses)
-        messages = self._next(slot, index, 0)
+        self._next(slot, index, 0)
         n_accepted = 0
         for offset, guess in enumerate(guesses, start=1):
             has_ended = bool(self.finished) and self.finished[-1] is slot
@@ -59,34 +106,31 @@ class SampleProcessor:
             slot.tokens.append(guess)
             n_accepted += 1
             run.n_draft_accepted += 1
-            messages += self._next(slot, index, offset)
+            self._next(slot, index, offset)
         self._counters.judged(len(guesses), n_accepted)
         if n_accepted < len(guesses):
             self._backend.remove(slot.id, len(slot.tokens))
-        return messages
 
-    def _first(self, slot: Slot, index: int) -> list[Envelope]:
+    def _first(self, slot: Slot, index: int) -> None:
         """Choose the first token, unless none is wanted: the prompt is read now."""
         run = slot.active
+        self._echo(run)
         if run.task.params.n_predict == 0:
             run.first_token_s = run.last_token_s = time.perf_counter()
             self._counters.prompt_s += run.first_token_s - run.started_s
             self.finished.append(slot)
-            return [*self._echo(slot), *self.finish(slot, Finish.LIMIT)]
-        messages = self._next(slot, index)
+            self.finish(slot, Finish.LIMIT)
+            return
+        self._next(slot, index)
         if run.first_token_s:  # otherwise no token could be chosen, and the time is counted
             self._counters.prompt_s += run.first_token_s - run.started_s
-        return [*self._echo(slot), *messages]
 
-    def _echo(self, slot: Slot) -> list[Envelope]:
-        """Return the tokens of the prompt, if the task asked for them."""
-        run = slot.active
-        prompt = echo(run, self._backend.vocabulary)
-        if not prompt:
-            return []
-        return [Envelope(run.task.key, Delta(prompt=prompt))]
+    def _echo(self, run: SlotTask) -> None:
+        """Send the tokens of the prompt, if the task asked for them."""
+        if prompt := echo(run, self._backend.vocabulary):
+            self._send(run, Delta(prompt=prompt))
 
-    def _next(self, slot: Slot, index: int, offset: int = -1) -> list[Envelope]:
+    def _next(self, slot: Slot, index: int, offset: int = -1) -> None:
         """Choose a slot's next token and decide whether its task goes on."""
         run = slot.active
         start = time.perf_counter()
@@ -94,16 +138,16 @@ class SampleProcessor:
             sampled = self._backend.sample(index, run.sampler, offset)
         except DeadEnd:
             self.finished.append(slot)
-            return self.finish(slot, Finish.EOS)
+            self.finish(slot, Finish.EOS)
+            return
         except TaskError as error:
-            messages: list[Envelope] = []
-            self.fail(slot, error, messages)
-            return messages
+            self.fail(slot, error)
+            return
         finally:
             self._counters.sample_s += time.perf_counter() - start
-        return self._accept(slot, run, sampled)
+        self._accept(slot, run, sampled)
 
-    def _accept(self, slot: Slot, run: SlotTask, sampled: Sampled) -> list[Envelope]:
+    def _accept(self, slot: Slot, run: SlotTask, sampled: Sampled) -> None:
         vocabulary = self._backend.vocabulary
         now_s = time.perf_counter()
         if run.last_token_s:
@@ -117,12 +161,10 @@ class SampleProcessor:
             is_full=self._is_full(slot, run.task, len(slot.tokens) + 1),
             elapsed_ms=(run.last_token_s - run.first_token_s) * 1e3,
         )
-        messages = self._delta(slot, run, text, sampled)
+        self._delta(slot, run, text, sampled)
         if run.generation.finish is not None:
             self.finished.append(slot)
-            messages += self._buffered(run)
-            messages.append(self._done(slot))
-        return messages
+            self._end(slot)
 
     def end_of(self, slot: Slot, task: EngineTask) -> Finish | None:
         """Return why an answer that another worker began is over already; None if it is not."""
@@ -148,11 +190,11 @@ class SampleProcessor:
         n_before = slot.active.generation.n_predicted if n_before < 0 else n_before
         return 0 < n_train <= len(task.prompt) + n_before and task.params.n_predict < 0
 
-    def progress(self, slot: Slot) -> list[Envelope]:
-        """Return how far a prompt is read, if the task asked for that."""
+    def progress(self, slot: Slot) -> None:
+        """Tell how far a prompt is read, if the task asked for that."""
         run = slot.active
         if not run.task.params.return_progress or run.task.n_begun:
-            return []
+            return
         # 0 before anything was computed, as in llama-server.
         elapsed_s = time.perf_counter() - run.started_s if len(slot.tokens) > run.n_cached else 0.0
         progress = Progress(
@@ -161,26 +203,28 @@ class SampleProcessor:
             processed=len(slot.tokens),
             time_ms=elapsed_s * 1e3,
         )
-        return [Envelope(run.task.key, progress)]
+        self._send(run, progress)
 
-    @staticmethod
-    def read(slot: Slot) -> Envelope:
-        """Return what the prompt has cost so far, by which the gateway charges the tenant."""
+    def read(self, slot: Slot) -> None:
+        """Tell what the prompt has cost so far, by which the gateway charges the tenant."""
         cost = slot.active.usage
         told = PromptRead(n_read=cost.n_read, n_cached=cost.n_cached, is_paused=slot.is_paused)
-        return Envelope(slot.active.task.key, told)
+        self._send(slot.active, told)
 
-    def _delta(
-        self, slot: Slot, run: SlotTask, text: str, sampled: Sampled | None = None
-    ) -> list[Envelope]:
+    def _send(self, run: SlotTask, message: TaskMessage) -> None:
+        self._outbox.put(Envelope(run.task.key, message))
+
+    def _delta(self, slot: Slot, run: SlotTask, text: str, sampled: Sampled | None = None) -> None:
         if sampled is None and not text:
-            return []
+            return
         tokens = (sampled.token,) if sampled else ()
         probs = (sampled.prob,) if sampled and sampled.prob else ()
         if run.response is not None and run.generation.n_predicted > run.task.n_begun + 1:
             now_s = run.last_token_s
             run.response.add(text, tokens, probs, now_s)
-            return self._buffered(run) if run.response.is_due(now_s) else []
+            if run.response.is_due(now_s):
+                self._buffered(run)
+            return
         delta = Delta(
             text=text,
             tokens=tokens,
@@ -189,23 +233,28 @@ class SampleProcessor:
             n_predicted=run.generation.n_predicted,
             timings=slot.timings() if run.task.params.timings_per_token else None,
         )
-        return [Envelope(run.task.key, delta)]
+        self._send(run, delta)
 
-    @staticmethod
-    def _buffered(run: SlotTask) -> list[Envelope]:
-        """Return what was held of an answer that leaves in one piece."""
+    def _buffered(self, run: SlotTask) -> None:
+        """Send what was held of an answer that leaves in one piece."""
         if run.response is None:
-            return []
+            return
         delta = run.response.take(run.generation.n_predicted, run.sampler.state)
-        return [Envelope(run.task.key, delta)] if delta is not None else []
+        if delta is not None:
+            self._send(run, delta)
 
-    def _done(self, slot: Slot) -> Envelope:
+    def _end(self, slot: Slot) -> None:
+        """Send what was held of an answer, and the terminal message."""
+        self._buffered(slot.active)
+        self._send(slot.active, self._done(slot))
+
+    def _done(self, slot: Slot) -> Done:
         run, generation = slot.active, slot.active.generation
         assert generation.finish is not None
         timings = slot.timings()
         n_longest = len(slot.tokens) + run.n_shifted
         self._counters.n_tokens_max = max(self._counters.n_tokens_max, n_longest)
-        done = Done(
+        return Done(
             finish=generation.finish,
             stopping_word=generation.text.stopping_word,
             truncated=generation.truncated,
@@ -222,12 +271,11 @@ class SampleProcessor:
             backend_sampling=run.sampler.backend_sampling,
             usage=run.usage,
         )
-        return Envelope(run.task.key, done)
 
-    def fail(self, slot: Slot, error: TaskError, messages: list[Envelope]) -> None:
+    def fail(self, slot: Slot, error: TaskError) -> None:
         """End a task without a result and empty its slot, whose cells may be wrong."""
         self._unread(slot.active)
-        messages.append(failed(slot.active.task.key, error, slot.active.usage))
+        self._outbox.put(failed(slot.active.task.key, error, slot.active.usage))
         self._cache.cut(slot, 0)
         if slot not in self.finished:
             self.finished.append(slot)
@@ -237,11 +285,10 @@ class SampleProcessor:
         if not run.first_token_s:
             self._counters.prompt_s += time.perf_counter() - run.started_s
 
-    def finish(self, slot: Slot, finish: Finish) -> list[Envelope]:
-        """End a slot's task: return the text that was held back and the terminal message."""
+    def finish(self, slot: Slot, finish: Finish) -> None:
+        """End a slot's task: send the text that was held back and the terminal message."""
         run, generation = slot.active, slot.active.generation
-        if generation.finish is not None:
-            return [self._done(slot)]
-        self._unread(run)
-        text = generation.end(finish)
-        return [*self._delta(slot, run, text), *self._buffered(run), self._done(slot)]
+        if generation.finish is None:
+            self._unread(run)
+            self._delta(slot, run, generation.end(finish))
+        self._end(slot)

@@ -2,18 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Envelope, TaskKey
+from protocol.wire.messages import TaskKey
 from worker.engine.adapters import Turns
 from worker.engine.backend import Backend, BatchRow, CacheFull, DecodeFailed
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.context_room import ContextRoom
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.cache.sharing import PrefixSharing
-from worker.engine.results import SampleProcessor
+from worker.engine.results import Outbox, SampleProcessor
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.scheduling.policy import StepPolicy
 from worker.engine.scheduling.preemption import Preemption, running
@@ -40,19 +40,19 @@ class Step:
     """Carries out steps over the slots; the engine releases those that `results.finished` names."""
 
     def __init__(
-        self, backend: Backend, cache: PrefixCache, rules: StepRules, before: Callable[[], None]
+        self, backend: Backend, cache: PrefixCache, rules: StepRules, outbox: Outbox
     ) -> None:
-        """`before` sends messages; it is called before anything that takes long."""
+        """The outbox is emptied before anything that takes long."""
         self._backend = backend
         self._cache = cache
         self._slots = cache.slots
         self._counters = cache.counters
         self._policy = rules.policy
         self._budget = rules.budget
-        self._before = before
+        self._outbox = outbox
         extend = rules.self_extend
         self._room = ContextRoom(backend, cache, extend=extend, shifts=rules.context_shift)
-        self.results = SampleProcessor(backend, cache, self._room.shifts)
+        self.results = SampleProcessor(backend, cache, outbox, self._room.shifts)
         self._sharing = PrefixSharing(cache)
         self._preemption = Preemption(cache, self.results, can_resume=extend is None)
         self._adapter_turns = Turns()
@@ -60,8 +60,6 @@ class Step:
         self._n_steps = 0
         self._n_faults = self._n_failures = 0
         """Steps in a row that ended in an exception, and batches in a row that failed."""
-        self._said: list[Envelope] = []
-        """Messages of the step that runs now."""
         self.progress = EngineProgress()
         self.failure: str | None = None
         """Why no further step is possible: the backend is broken."""
@@ -78,18 +76,16 @@ class Step:
                 run.pauses = False
                 self.results.resume(slot)
 
-    def run(self) -> list[Envelope]:
-        """Do one step and return its messages; an exception fails all tasks of the step."""
+    def run(self) -> None:
+        """Do one step; an exception fails all tasks of the step."""
         self.progress.begin()
-        self._said = []
         try:
-            self._run(self._said)
+            self._run()
             self._n_faults = 0
         except Exception as error:
             self._abandon(error)
-        return self._said
 
-    def _run(self, messages: list[Envelope]) -> None:
+    def _run(self) -> None:
         start = self._last_end or time.perf_counter()
         is_reading = any(slot.state is SlotState.PREFILL for slot in self._slots)
         if is_reading:  # most steps only decode, and have nobody who is preempted or undecided
@@ -97,15 +93,15 @@ class Step:
             self._sharing.settle(self._slots)
         for slot in self._room.make():
             message = "no room to shift a context that others share"
-            self.results.fail(slot, TaskError(ErrorCode.INTERNAL, message), messages)
+            self.results.fail(slot, TaskError(ErrorCode.INTERNAL, message))
         able = self._choose_adapters()
         if is_reading:
-            self._read_media(able, messages)
-        rows = self._compute(self._policy.plan(able, self._budget), messages)
+            self._read_media(able)
+        rows = self._compute(self._policy.plan(able, self._budget))
         if len(rows) > 1:
             self._sample_ahead(rows)
         for index, row in enumerate(rows):
-            self._take(self._slots[row.seq], index, row, messages)
+            self._take(self._slots[row.seq], index, row)
         self._n_steps += 1
         self._last_end = time.perf_counter()
         self._account(rows, self._last_end - start)
@@ -118,7 +114,7 @@ class Step:
         for slot in running(self._slots):
             if slot not in self.results.finished:
                 fault = self._counters.fault(slot.active.task.key.id, error)
-                self.results.fail(slot, fault, self._said)
+                self.results.fail(slot, fault)
 
     # ---- before the batch ---------------------------------------------------------------------
 
@@ -131,7 +127,7 @@ class Step:
         self._backend.adapters.use(scales)
         return [slot for slot in busy if slot.scales == scales]
 
-    def _read_media(self, able: Sequence[Slot], messages: list[Envelope]) -> None:
+    def _read_media(self, able: Sequence[Slot]) -> None:
         """Read one image or sound, of the oldest task first; it takes a batch of its own."""
         reading = [slot for slot in able if slot.state is SlotState.PREFILL]
         ready = [slot for slot in reading if len(slot.tokens) in slot.active.task.media]
@@ -140,32 +136,32 @@ class Step:
         slot = min(ready, key=lambda one: one.active.order)
         task, start = slot.active.task, len(slot.tokens)
         piece = task.media[start]
-        self._before()
+        self._outbox.flush()
         try:
             self._backend.decode_media(slot.id, start, piece)
         except CacheFull:
             error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
-            self.results.fail(slot, error, messages)
+            self.results.fail(slot, error)
         except DecodeFailed as error:
-            self._give_up([BatchRow(slot.id, start, (), False)], error, messages)
+            self._give_up([BatchRow(slot.id, start, (), False)], error)
         else:
             slot.tokens += task.prompt[start : start + piece.n_pos]
             self._read(slot, piece.n_pos)
 
     # ---- the batch ----------------------------------------------------------------------------
 
-    def _compute(self, rows: list[BatchRow], messages: list[Envelope]) -> list[BatchRow]:
+    def _compute(self, rows: list[BatchRow]) -> list[BatchRow]:
         """Decode the rows, or as many as find cells; return those that were decoded."""
-        self._before()
+        self._outbox.flush()
         while rows:
             self._decode_start = time.perf_counter()
             try:
                 self._backend.decode(rows)
             except CacheFull:
-                rows = self._preemption.make_room(rows, messages)
+                rows = self._preemption.make_room(rows)
                 continue
             except DecodeFailed as error:
-                self._give_up(rows, error, messages)
+                self._give_up(rows, error)
                 return []
             self._n_failures = 0
             self._counters.decoded(len(rows), self._decode_start, self._last_decode_end)
@@ -183,9 +179,7 @@ class Step:
         self._counters.read(slot.active.account, n)
         self._cache.note(slot)
 
-    def _give_up(
-        self, rows: Sequence[BatchRow], error: DecodeFailed, messages: list[Envelope]
-    ) -> None:
+    def _give_up(self, rows: Sequence[BatchRow], error: DecodeFailed) -> None:
         """Fail the tasks of a batch that was not computed."""
         self._n_failures += 1
         if error.fatal and self._n_failures >= 2:
@@ -199,9 +193,7 @@ class Step:
             },
         )
         for row in rows:
-            self.results.fail(
-                self._slots[row.seq], TaskError(ErrorCode.INTERNAL, str(error)), messages
-            )
+            self.results.fail(self._slots[row.seq], TaskError(ErrorCode.INTERNAL, str(error)))
 
     # ---- what comes of it ---------------------------------------------------------------------
 
@@ -215,21 +207,21 @@ class Step:
         if len(plain) > 1:
             self._backend.sample_ahead(plain)
 
-    def _take(self, slot: Slot, index: int, row: BatchRow, messages: list[Envelope]) -> None:
+    def _take(self, slot: Slot, index: int, row: BatchRow) -> None:
         """Take a decoded row for its slot, and for those that waited for the same prompt."""
         if slot.state is SlotState.DECODE or not row.wants_logits:
-            self._judge(slot, index, row, messages)
+            self._judge(slot, index, row)
             return
         for one in (slot, *self._sharing.identical_prompts(slot, self._slots)):
-            self._judge(one, index, row, messages)
+            self._judge(one, index, row)
 
-    def _judge(self, slot: Slot, index: int, row: BatchRow, messages: list[Envelope]) -> None:
+    def _judge(self, slot: Slot, index: int, row: BatchRow) -> None:
         """Take one task's next token; an exception fails that task only."""
         try:
-            messages += self.results.take(slot, index, row)
+            self.results.take(slot, index, row)
         except Exception as error:
             fault = self._counters.fault(slot.active.task.key.id, error)
-            self.results.fail(slot, fault, messages)
+            self.results.fail(slot, fault)
 
     def _account(self, rows: Sequence[BatchRow], elapsed_s: float) -> None:
         prompts = [len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft]

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Envelope
 from worker.engine.backend import BatchRow
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.results import SampleProcessor
@@ -28,7 +27,7 @@ class Preemption:
         self._results = results
         self._can_resume = can_resume
 
-    def make_room(self, rows: list[BatchRow], messages: list[Envelope]) -> list[BatchRow]:
+    def make_room(self, rows: list[BatchRow]) -> list[BatchRow]:
         """Free cells and return the rows to try next.
 
         First an idle sequence goes, then drafts, then halves of prompts, then the newest task, or
@@ -46,7 +45,7 @@ class Preemption:
             self._preempt(newest)
         else:
             error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
-            self._results.fail(newest, error, messages)
+            self._results.fail(newest, error)
         return [row for row in rows if row.seq != newest.id]
 
     def resume(self) -> None:
