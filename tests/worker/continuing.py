@@ -19,7 +19,7 @@ from protocol.wire.messages import (
 )
 from tests.envelopes import payload_of
 from worker.engine.task import EngineTask
-from worker.link.tasks.running import RunningTasks
+from worker.link.outbound import RunningTasks
 from worker.prompt.prompt import Prepared, PromptReader
 
 Run = Callable[[EngineTask], Sequence[FrameItem]]

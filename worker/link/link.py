@@ -16,14 +16,13 @@ import zmq
 from protocol.errors import TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m
-from protocol.wire.messages import FrameItem
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
 from worker.engine.task import Announce
 from worker.link.gateways.connection import GatewayConnection
 from worker.link.gateways.inbound import Inbound
 from worker.link.gateways.sessions import Sessions
-from worker.link.outbound import OutboundQueue
+from worker.link.outbound import Outbound, OutboundQueue
 from worker.link.tasks.preparation import Preparation
 from worker.link.tasks.side_tasks import SideTasks
 from worker.link.tasks.tasks import Tasks
@@ -54,7 +53,8 @@ class Link:
         self._slowest_s = 0.0
         """Longest wait for this thread since the last heartbeat, in seconds."""
         self.draining = False
-        self._inbound = Inbound(self, self._sessions, self.tasks, hello)
+        self._outbound = Outbound(outlet, self.tasks.running, self._sessions, self.tasks.cancel)
+        self._inbound = Inbound(self, self._outbound, self._sessions, self.tasks, hello)
 
     # ---- the process --------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Link:
     def close(self, reason: str, *, is_failure: bool = False) -> None:
         """Send the last messages of the engine, send `Bye` and close the connections."""
         self.preparation.close()
-        self._forward(self._outlet.take())
+        self._outbound.forward()
         self._sessions.post([m.Bye(reason=reason, is_failure=is_failure)])
         for session in self._sessions:
             # Without a gateway nobody would ever take the last frames.
@@ -96,7 +96,7 @@ class Link:
             self._beat()
         else:
             self._sessions.open_slots(card)
-        self.say(self.tasks.attach(engine, reader, side))
+        self._outbound.say(self.tasks.attach(engine, reader, side))
 
     def detach(self) -> None:
         """Let go of the engine, which is idle: it falls asleep. Tasks wait until it is back."""
@@ -115,7 +115,7 @@ class Link:
 
     def give_up(self, error: TaskError) -> None:
         """End the tasks that wait for the model: it will not come."""
-        self.say(self.tasks.give_up(error))
+        self._outbound.say(self.tasks.give_up(error))
 
     def drain(self) -> None:
         """Take nothing new; `is_idle` will say when the rest is done."""
@@ -160,7 +160,7 @@ class Link:
             goes_on = self._deal(min(until, self._next_beat))
         self._inbound.look_after(time.monotonic())
         if time.monotonic() >= self._next_beat:
-            self.say(self.tasks.overdue())
+            self._outbound.say(self.tasks.overdue())
             self._inbound.lose_stuck()
             self._sessions.tell()
             self._beat()
@@ -177,17 +177,16 @@ class Link:
         for session in self._sessions:
             if session.connection.monitor_fd in ready and session.connection.was_dropped():
                 self._inbound.lose(session, "the gateway hung up")
-        said: list[FrameItem] = []
+        has_said = False
         if self._outlet.fd in ready:
-            said = self._outlet.take()
-            self._forward(said)
+            has_said = self._outbound.forward()
             if self.preparation.has_results:
-                self.say(self.tasks.prepared())
+                self._outbound.say(self.tasks.prepared())
         for session in self._sessions:
             if session.connection.dealer in ready:
                 self._inbound.hear(session)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start)
-        return bool(said and self.tasks.running) and len(ready) <= 1 and not self.draining
+        return bool(has_said and self.tasks.running) and len(ready) <= 1 and not self.draining
 
     def _beat(self) -> None:
         now = time.monotonic()
@@ -213,29 +212,6 @@ class Link:
         )
         n_waiting = beat.waiting + tasks.n_preempted + tasks.n_preparing
         return replace(beat, waiting=n_waiting, stats=stats)
-
-    # ---- out ----------------------------------------------------------------------------------
-
-    def _forward(self, items: list[FrameItem]) -> None:
-        """Send what the engine said; a step that ends a task carries the counters with it."""
-        said, has_ended = self.tasks.running.tell(items)
-        if has_ended:
-            self.say(said, beats=True)
-        elif said:
-            self._give_up(self._sessions.post(said))
-
-    def say(self, items: Sequence[FrameItem], *, beats: bool = False) -> None:
-        """Send messages of which some may end tasks, and what follows from that.
-
-        With `beats` the gateways whose tasks have ended get the counters.
-        """
-        if items:
-            self._give_up(self._sessions.conclude(items, beats=beats))
-
-    def _give_up(self, keys: Sequence[m.TaskKey]) -> None:
-        """Stop tasks that have ended because a message of them could not be sent."""
-        for key in keys:
-            self.say(self.tasks.cancel(key))
 
     def __repr__(self) -> str:
         is_away = self._engine is None

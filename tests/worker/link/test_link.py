@@ -1,6 +1,6 @@
 """The link between a ROUTER in the test and an engine over the fake backend."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -151,20 +151,23 @@ def test_drain_is_announced_and_ends_when_idle(pair: Pair) -> None:
     assert pair.link.is_idle
 
 
-def test_a_turn_goes_on_while_the_engine_speaks_and_ends_with_its_last_task(pair: Pair) -> None:
+def test_a_turn_goes_on_while_the_engine_speaks_and_ends_with_its_last_task(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair.until(m.Heartbeat)
     pair.link.tasks.running.add(m.TaskKey(1))
     texts = iter(["b", "c"])
-    forward = pair.link._forward
+    tell = pair.link.tasks.running.tell
 
-    def forwarded(messages: list[m.FrameItem]) -> None:
-        forward(messages)
+    def told(items: Sequence[m.FrameItem]) -> tuple[list[m.FrameItem], bool]:
+        out = tell(items)
         if text := next(texts, ""):
             pair.outlet.put([m.Envelope(m.TaskKey(1), m.Delta(text=text))])
         elif not pair.link.is_idle:
             pair.outlet.put([m.Envelope(m.TaskKey(1), m.Done(finish=m.Finish.LIMIT))])
+        return out
 
-    pair.link._forward = forwarded  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(pair.link.tasks.running, "tell", told)
     pair.outlet.put([m.Envelope(m.TaskKey(1), m.Delta(text="a"))])
     n_turns = 0
     while not pair.link.is_idle:

@@ -3,7 +3,6 @@
 import logging
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from protocol.wire.messages import Envelope, FrameItem
 from protocol.wire.sharing import Demand, Returned, Stay, Successor
 from worker.engine.task import failed
 from worker.link.gateways.sessions import GatewaySession, Sessions
+from worker.link.outbound import Outbound
 from worker.link.tasks.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -32,11 +32,8 @@ _NO_CREDIT = TaskError(
 )
 
 
-class Speaker(Protocol):
-    """What answers: the link."""
-
-    def say(self, items: Sequence[FrameItem]) -> None:
-        """Send messages of which some may end tasks."""
+class WorkerLink(Protocol):
+    """What a gateway may drain or greet."""
 
     def drain(self) -> None:
         """Take nothing new."""
@@ -48,8 +45,16 @@ class Speaker(Protocol):
 class Inbound:
     """Hears the gateways, and dials those that are gone."""
 
-    def __init__(self, link: Speaker, sessions: Sessions, tasks: Tasks, hello: m.Hello) -> None:
+    def __init__(
+        self,
+        link: WorkerLink,
+        outbound: Outbound,
+        sessions: Sessions,
+        tasks: Tasks,
+        hello: m.Hello,
+    ) -> None:
         self._link = link
+        self._outbound = outbound
         self._sessions = sessions
         self._tasks = tasks
         self._hello = hello
@@ -80,7 +85,7 @@ class Inbound:
                     self._obey(session, item)
                     if not session.connection.is_dialled:
                         return
-                self._link.say(self._tasks.flush())
+                self._outbound.say(self._tasks.flush())
                 if time.monotonic() > until:
                     break  # the rest makes the next poll return at once
         except ProtocolError as error:
@@ -135,18 +140,18 @@ class Inbound:
         key, payload, _ = item
         match payload:
             case m.Cancel():
-                self._link.say(self._tasks.cancel(key))
+                self._outbound.say(self._tasks.cancel(key))
             case m.Proceed():
                 self._tasks.go_on(key)
             case m.Malformed(reason=reason):
                 error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
-                self._link.say([failed(key, error)])
+                self._outbound.say([failed(key, error)])
             case m.Generate() if not self._sessions.grants.take(key):
-                self._link.say([failed(key, _NO_CREDIT)])
+                self._outbound.say([failed(key, _NO_CREDIT)])
             case m.Generate():
-                self._link.say(self._tasks.take(item))
+                self._outbound.say(self._tasks.take(item))
             case _:
-                self._link.say(self._tasks.take(self._sessions.settings.take(item)))
+                self._outbound.say(self._tasks.take(self._sessions.settings.take(item)))
 
     def dial(self, session: GatewaySession) -> None:
         """Connect to a gateway and introduce this worker."""

@@ -17,11 +17,11 @@ from worker.embedding.batcher import EmbeddingBatcher
 from worker.embedding.inputs import MediaInput
 from worker.engine.engine import Engine
 from worker.engine.task import Abort, AbortAll, EngineTask, GoOn, Report, Submit, failed
+from worker.link.outbound import RunningTasks
 from worker.link.tasks.jobs import Outcome, job_of, shares_prompt
 from worker.link.tasks.pending import PendingTasks, cancelled
 from worker.link.tasks.preparation import Overrun, Preparation, PreparationJob
 from worker.link.tasks.reasoning import end_reasoning
-from worker.link.tasks.running import RunningTasks
 from worker.link.tasks.side_tasks import SideTasks
 from worker.prompt.prompt import Prepared, PromptReader
 

@@ -18,7 +18,7 @@ from tests.envelopes import payload_of
 from tests.worker.chat_cases import HERMES, expect
 from worker.engine.backend import Vocabulary
 from worker.engine.fake.backend import FakeBackend
-from worker.link.tasks.running import RunningTasks
+from worker.link.outbound import RunningTasks
 from worker.output.chat_parser.parser import ChatParser
 from worker.output.chat_parser.sink import Parsed
 from worker.prompt.prompt import parser_of, shown_tokens
