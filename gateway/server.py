@@ -243,7 +243,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     parts = parts_of(config, metrics, expected)
     siblings = parts.siblings
     counted = HostMetrics(metrics, parts.pool, siblings)
-    app = _app_of(config, parts, metrics)
+    app = app_of(config, parts, metrics)
     admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
     duties = [asyncio.create_task(beat(notifier))]
@@ -275,7 +275,8 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         await server.close(grace_s=0 if signals.leave.is_set() else _FLUSH_S)
 
 
-def _app_of(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASGIApp:
+def app_of(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASGIApp:
+    """Build the application over these parts; raises `ConfigError`."""
     return build_app(
         config,
         parts.pool,

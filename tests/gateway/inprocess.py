@@ -9,14 +9,13 @@ from typing import Any
 
 import httpx
 
-from gateway.app import build_app
 from gateway.feed.feed import PoolFeed
 from gateway.http.http_server import HttpServer
 from gateway.metrics.metrics import Metrics
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
 from gateway.replay.keeping import StreamKeeper
-from gateway.server import parts_of, server_config
+from gateway.server import app_of, parts_of, server_config
 from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
 from protocol.process.listening import listen, url_of
@@ -85,26 +84,14 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
     url = url_of(socks[0], config)
     metrics = Metrics()
     parts = parts_of(config, metrics)
-    pool = parts.pool
-    app: Any = build_app(
-        config,
-        pool,
-        metrics,
-        parts.router,
-        parts.supervisor,
-        siblings=parts.siblings,
-        feed=parts.feed,
-        usage=parts.usage,
-        keeper=parts.keeper,
-        outermost=parts.outermost,
-    )
+    app = app_of(config, parts, metrics)
     await parts.start()
     server = HttpServer(app, server_config(config, metrics.connections), socks)
     await server.start()
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S) as client:
         one = Running(
             url=url,
-            pool=pool,
+            pool=parts.pool,
             metrics=metrics,
             endpoint=endpoint,
             client=client,
