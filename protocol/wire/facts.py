@@ -87,9 +87,12 @@ class ModelCard:
     """The prompt of an infill begins with the suffix."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Stats:
-    """Counters since the worker started; the gateway keeps the sums of dead workers."""
+    """Counters since the worker started; the gateway keeps the sums of dead workers.
+
+    Not frozen: the engine counts in a subclass, and sends copies.
+    """
 
     n_prompt: int = 0
     """Prompt tokens processed, cached ones excluded."""

@@ -55,35 +55,10 @@ class EngineProgress:
         self.slowest_s = max(self.slowest_s, elapsed_s)
 
 
-@dataclass(slots=True)
-class Counters:
-    """Mutable form of `protocol.wire.facts.Stats`; written by the engine's thread only."""
+@dataclass(slots=True, kw_only=True)
+class Counters(Stats):
+    """The engine's own `Stats`; written by its thread only."""
 
-    n_prompt: int = 0
-    n_cached: int = 0
-    prompt_s: float = 0.0
-    n_predicted: int = 0
-    predicted_s: float = 0.0
-    n_decode: int = 0
-    n_busy: int = 0
-    n_tokens_max: int = 0
-    n_kv_used: int = 0
-    n_kv_busy: int = 0
-    n_kv: int = 0
-    decode_s: float = 0.0
-    sample_s: float = 0.0
-    step_s: float = 0.0
-    gap_s: float = 0.0
-    n_evicted: int = 0
-    n_restored: int = 0
-    n_preempted: int = 0
-    n_branches: int = 0
-    n_host_bytes: int = 0
-    n_draft: int = 0
-    n_draft_accepted: int = 0
-    n_drafts: int = 0
-    accepted_at: list[int] = field(default_factory=list)
-    n_faults: int = 0
     accounts: AccountTable = field(default_factory=AccountTable)
     """What attempts have cost, each in a row of its own, and the sums again."""
 
@@ -120,9 +95,8 @@ class Counters:
         self.n_drafts += 1
         self.n_draft += n_guessed
         self.n_draft_accepted += n_accepted
-        self.accepted_at += [0] * (n_accepted - len(self.accepted_at))
-        for position in range(n_accepted):
-            self.accepted_at[position] += 1
+        before = self.accepted_at + (0,) * (n_accepted - len(self.accepted_at))
+        self.accepted_at = tuple(n + (i < n_accepted) for i, n in enumerate(before))
 
     def decoded(self, n_rows: int, start_s: float, last_end_s: float) -> None:
         """Count a decode call that ends now; `last_end_s` is the end of the one before, or 0."""
@@ -138,9 +112,5 @@ class Counters:
         self.n_busy += n_inputs
 
     def snapshot(self) -> Stats:
-        """Return the numbers as a message."""
-        told = {name: getattr(self, name) for name in _TOLD}
-        return Stats(**told, accepted_at=tuple(self.accepted_at))
-
-
-_TOLD = tuple(one.name for one in fields(Counters) if one.name not in ("accepted_at", "accounts"))
+        """Return a copy that goes into a message."""
+        return Stats(**{one.name: getattr(self, one.name) for one in fields(Stats)})

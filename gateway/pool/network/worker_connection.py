@@ -44,7 +44,7 @@ class WorkerConnection:
     outbox: list[FrameItem] = field(default_factory=list)
     accounts: ToldAccounts | None = None
     """What its attempts have cost, in its own memory; None if it is on another host."""
-    stats: Stats = Stats()
+    stats: Stats = field(default_factory=Stats)
     """Its counters, by the latest heartbeat."""
     is_miscounting: bool = False
     """It has sent counters that cannot be, which was logged."""

@@ -1,6 +1,6 @@
 """Messages of the connection, in the order of a worker's life. They travel without an envelope."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol import WIRE_VERSION
 from protocol.wire.facts import ModelCard, Stats
@@ -78,7 +78,7 @@ class Heartbeat(Message):
     step: int
     busy: int
     waiting: int = 0
-    stats: Stats = Stats()
+    stats: Stats = field(default_factory=Stats)
     is_sleeping: bool = False
     """The model is not loaded: the next task waits until it is."""
     stall_s: float = 10.0
