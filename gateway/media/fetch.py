@@ -53,14 +53,11 @@ class Fetcher:
                 return await self._follow(url, kind)
         except TimeoutError as error:
             raise NotFetched(f"not fetched within {self._patience_s:g} s") from error
-        except (OSError, h11.RemoteProtocolError) as error:
-            logger.info("media not fetched", extra={"cause": repr(error)})
-            raise NotFetched("cannot be fetched") from error
 
     async def _follow(self, url: str, kind: str) -> bytes:
         for _ in range(_MAX_REDIRECTS + 1):
             target = self._judged(url)
-            answer = await self._ask(target, await self._resolve(target), kind)
+            answer = await self._answer(target, kind)
             if answer.status == 200:
                 logger.info(
                     "media fetched", extra={"host": target.host, "size_bytes": len(answer.body)}
@@ -81,6 +78,14 @@ class Fetcher:
         if not self._allowed.takes_host(target):
             raise NotFetched(f"{target.authority} is not a host that this server fetches from")
         return target
+
+    async def _answer(self, target: AllowedTarget, kind: str) -> _FetchedHead:
+        try:
+            return await self._ask(target, await self._resolve(target), kind)
+        except (OSError, h11.RemoteProtocolError) as error:
+            # Never the URL: its query may hold a secret.
+            logger.info("media not fetched", extra={"host": target.host, "cause": repr(error)})
+            raise NotFetched("cannot be fetched") from error
 
     async def _resolve(self, target: AllowedTarget) -> Sequence[str]:
         loop = asyncio.get_running_loop()

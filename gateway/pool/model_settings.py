@@ -14,8 +14,9 @@ from protocol.wire.messages import Envelope, TaskKey
 from protocol.wire.sharing import CONFIGURED, SettingsTold, Version
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 
-ORDER_ID = -1
-"""Task id of a setting that is sent to a worker: nobody waits for the answer."""
+_LORA_ID, _SYSTEM_ID = -1, -2
+ORDERS = {_LORA_ID: "LoRA scales", _SYSTEM_ID: "system prompt"}
+"""Task ids of settings that are sent to a worker, and their names: nobody waits for the answer."""
 
 Scales = tuple[tuple[int, float], ...]
 
@@ -109,14 +110,14 @@ class ModelSettings:
         lora, system = self._scales.get(known.model), self._system.get(known.model)
         if lora is not None and lora.version > known.scales:
             known.scales = lora.version
-            orders.append(Envelope(self._key(), lora))
+            orders.append(Envelope(self._key(_LORA_ID), lora))
         if system is not None and system.version > known.system:
             known.system = system.version
-            orders.append(Envelope(self._key(), system))
+            orders.append(Envelope(self._key(_SYSTEM_ID), system))
         return orders
 
-    def _key(self) -> TaskKey:
-        return TaskKey(ORDER_ID, next(self._orders))
+    def _key(self, task_id: int) -> TaskKey:
+        return TaskKey(task_id, next(self._orders))
 
     def _next(self, order: SetLora | SetSystemPrompt | None) -> Version:
         n, _ = order.version if order is not None else CONFIGURED

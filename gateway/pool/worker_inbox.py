@@ -9,7 +9,7 @@ from typing import Protocol
 from gateway.metrics.metrics import Metrics
 from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.model_settings import ORDER_ID, ModelSettings
+from gateway.pool.model_settings import ORDERS, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
 from gateway.pool.plausible import implausible, implausible_stats
 from gateway.pool.recovery.quarantine import SETTLE_S
@@ -184,10 +184,16 @@ class WorkerInbox:
 
     def _receive(self, peer: WorkerConnection, item: FrameItem, now: float) -> None:
         match item:
-            case Envelope(lease, m.Terminal() as end) if lease.id == ORDER_ID:
+            case Envelope(lease, m.Terminal() as end) if lease.id in ORDERS:
                 if isinstance(end, m.Failed):
                     logger.error(
-                        "setting not applied", extra={"worker": peer.name, "cause": end.message}
+                        "setting not applied",
+                        extra={
+                            "worker": peer.name,
+                            "model": peer.model,
+                            "setting": ORDERS[lease.id],
+                            "cause": end.message,
+                        },
                     )
             case Envelope(lease, m.Terminal()):
                 task = self._dispatcher.book.find(peer.key, lease)

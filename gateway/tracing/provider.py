@@ -6,6 +6,7 @@ only which exporter is to be used. The extra `llamapool[otel]` brings SDK and OT
 
 import os
 from importlib import import_module
+from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -21,6 +22,8 @@ from protocol.version import version
 _NAME = "llamapool"
 _EXPORTER, _PROTOCOL = "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL"
 _TRACES_PROTOCOL = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_DEFAULT_ENDPOINT = "http://localhost"
 _OTLP = {
     "http/protobuf": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
@@ -40,6 +43,13 @@ def tracer_provider() -> TracerProvider:
     if exporter is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
+
+
+def collector_url() -> str:
+    """Return the collector's address for the log, without what a URL may hold of secrets."""
+    told = next(filter(None, map(os.environ.get, _ENDPOINTS)), _DEFAULT_ENDPOINT)
+    scheme, colon, rest = told.rpartition("://")
+    return scheme + colon + urlsplit(f"//{rest}").netloc.rpartition("@")[2]
 
 
 def _exporter() -> SpanExporter | None:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.pool.trace import TRACE
-from gateway.tracing.provider import tracer_provider
+from gateway.tracing.provider import collector_url, tracer_provider
 from gateway.tracing.request_trace import RequestTrace
 from protocol.version import version
 
@@ -68,7 +68,8 @@ class Tracing:
         closing.start()
         closing.join(_CLOSE_S)
         if closing.is_alive():
-            logger.warning("traces lost", extra={"cause": "the collector does not answer"})
+            cause = "the collector does not answer"
+            logger.warning("traces lost", extra={"url": collector_url(), "cause": cause})
 
 
 class TracingMiddleware:

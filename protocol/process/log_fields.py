@@ -33,6 +33,7 @@ LOG_FIELDS = {
     "finish": "How a task ended: `eos`, `word` (a stop string), `limit`, or an error code.",
     "route": "Why the worker was chosen: `prefix`, `session`, `spread`, `load`, `pinned`.",
     "order": "What the gateway asks of the supervisor: `load`, `unload` or `reload`.",
+    "setting": "What all tasks of a model get: `LoRA scales` or `system prompt`.",
     "line": "One line of another program's output.",
     "text": "Text of a prompt, with `--verbose-prompt`.",
     # HTTP
@@ -40,8 +41,8 @@ LOG_FIELDS = {
     "path": "Path of an HTTP request, its first 200 characters.",
     "status": "Status of an HTTP answer; 499 if the client left first.",
     "client": "IP address of the client, or of a worker that could not connect.",
-    "url": "Address at which the gateway listens, for clients or for workers.",
-    "host": "Host from which media were fetched.",
+    "url": "Address of the gateway, for clients or for workers, or of the collector of traces.",
+    "host": "Host from which media were to be fetched.",
     # times
     "n_freed": "Objects that were freed.",
     "pause_s": "Time in which the process did nothing else.",

@@ -106,11 +106,14 @@ async def test_a_server_that_says_nothing_is_given_up() -> None:
         silence.set()
 
 
-async def test_nobody_at_home_is_no_image() -> None:
+async def test_nobody_at_home_is_no_image(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(IMAGE) as server:
         pass
-    with pytest.raises(NotFetched, match="cannot be fetched"):
-        await fetcher().get(f"http://127.0.0.1:{server.port}/", "image")
+    with caplog.at_level("INFO"), pytest.raises(NotFetched, match="cannot be fetched"):
+        await fetcher().get(f"http://127.0.0.1:{server.port}/?token=secret", "image")
+    (line,) = (one for one in caplog.records if one.message == "media not fetched")
+    assert line.__dict__["host"] == "127.0.0.1"
+    assert "secret" not in str(line.__dict__)
 
 
 async def test_a_host_without_a_pattern_is_never_asked() -> None:

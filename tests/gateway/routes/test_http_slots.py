@@ -1,13 +1,15 @@
 """POST /slots/{id_slot}, /lora-adapters, POST /props and `system_prompt` over HTTP."""
 
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from protocol.errors import ErrorCode
 from protocol.wire.facts import SystemPrompt
-from protocol.wire.messages import Generate
+from protocol.wire.messages import Envelope, Failed, Generate
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt, SlotAction
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
@@ -145,6 +147,26 @@ async def test_scales_reach_every_worker_and_those_to_come(pair: Running) -> Non
     late = await pair.add_worker(FakeOptions(name="w2", **OFFERS))
     await late.got(SetLora)
     assert late.engine.scales == [0.0, 0.5]
+
+
+async def test_a_setting_that_a_worker_cannot_apply_is_named(
+    pair: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    await pair.post("/lora-adapters", [{"id": 1, "scale": 0.5}])
+    await pair.post("/completion", {"system_prompt": DIALOG})
+    late = await pair.add_worker(FakeOptions(name="w2", **OFFERS))
+    await late.got(SetLora)
+    await late.got(SetSystemPrompt)
+    failed = Failed(code=ErrorCode.INTERNAL, message="no memory")
+    orders = [one for one in late.envelopes if isinstance(one.payload, SetLora | SetSystemPrompt)]
+    await late.send(*(Envelope(one.task, failed) for one in orders))
+    await until(lambda: len(_unapplied(caplog)) == 2)
+    told = [(one.__dict__["worker"], one.__dict__["setting"]) for one in _unapplied(caplog)]
+    assert told == [("w2", "LoRA scales"), ("w2", "system prompt")]
+
+
+def _unapplied(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [one for one in caplog.records if one.message == "setting not applied"]
 
 
 async def test_an_empty_array_turns_all_adapters_off(pair: Running) -> None:

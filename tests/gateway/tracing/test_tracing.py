@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from gateway.tracing.provider import tracer_provider
+from gateway.tracing.provider import collector_url, tracer_provider
 from protocol.errors import ConfigError
 from protocol.wire import messages as m
 from protocol.wire.facts import Timings, Usage
@@ -202,6 +202,28 @@ async def test_while_traces_are_off_there_is_none(tmp_path: Path) -> None:
         await gateway.add_worker()
         asked = await gateway.post("/completion", {"prompt": "a"}, headers={"traceparent": PARENT})
         assert "traceresponse" not in asked.headers
+
+
+@pytest.mark.parametrize(
+    ("environ", "url"),
+    [
+        ({}, "http://localhost"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:secret@h:4318/x?key=secret"}, "http://h:4318"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "h:4317"}, "h:4317"),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "a", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "b"},
+            "b",
+        ),
+    ],
+)
+def test_the_log_names_the_collector_without_its_secrets(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], url: str
+) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in environ.items():
+        monkeypatch.setenv(name, text)
+    assert collector_url() == url
 
 
 @pytest.mark.slow

@@ -98,25 +98,35 @@ class Dialling:
     def _read_keys(self) -> None:
         """Read the key files; what cannot be read stays as it was, if there was anything."""
         assert self.files is not None  # `dialling` has checked it
+        file = self.files.secret
         try:
-            secret = read_secret(self.files.secret)
-            paths = [path for one in self.files.gateways for path in public_files(one)]
+            secret = read_secret(file)
+            paths: list[Path] = []
+            for file in self.files.gateways:
+                paths += public_files(file)
             # A file that is named for the gateway's host is tried first.
             paths.sort(key=lambda path: path.stem != self.endpoint.host)
-            servers = tuple(dict.fromkeys(read_public(path).key for path in paths))
-            if not servers:
-                raise ConfigError(f"{self.files.gateways[0]}: holds no .pub file of a gateway")
+            keys: dict[str, None] = {}
+            for file in paths:
+                keys[read_public(file).key] = None
+            if not keys:
+                file = self.files.gateways[0]
+                raise ConfigError(f"{file}: holds no .pub file of a gateway")
         except ConfigError as error:
             if not self._servers:
                 raise
             logger.warning(
                 "key file unreadable",
-                extra={"cause": error, "action": "the keys that were read last stay valid"},
+                extra={
+                    "file": file,
+                    "cause": error,
+                    "action": "the keys that were read last stay valid",
+                },
             )
             return
-        self._secret, self._servers = secret, servers
-        if self._server not in servers:
-            self._server = servers[0]
+        self._secret, self._servers = secret, tuple(keys)
+        if self._server not in keys:
+            self._server = self._servers[0]
 
 
 def dialling(endpoint: str, files: CurveFiles | None) -> Dialling:

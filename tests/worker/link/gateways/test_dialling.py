@@ -63,12 +63,16 @@ def test_each_key_of_the_gateways_has_its_turn_before_the_waits_grow(tmp_path: P
     assert tried[0] in first  # the file that is named for the host
 
 
-def test_keys_are_read_at_each_attempt_and_stay_when_they_break(tmp_path: Path) -> None:
+def test_keys_are_read_at_each_attempt_and_stay_when_they_break(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     dial = dialling("tcp://h:1", files(tmp_path, "g"))
     old = prepared(dial)
     path = tmp_path / "gateways" / "g.pub"
     path.write_text("half")
     assert prepared(dial) == old
+    (line,) = caplog.records
+    assert (line.message, line.__dict__["file"]) == ("key file unreadable", path)
     new = zmq.curve_keypair()[0].decode()
     path.write_text(public_text(new))
     assert prepared(dial) == new
