@@ -11,6 +11,7 @@ from typing import Any
 
 from worker.output.chat_parser.json_walk import MalformedJson
 from worker.output.chat_parser.sink import Sink
+from worker.output.chat_parser.tag_reader import TagReader
 from worker.output.chat_parser.tool_format import Nested
 
 _ITEM = "item"
@@ -27,26 +28,13 @@ class ValueTypes:
     item: "ValueTypes | None" = None
 
 
-class NestedReader:
-    """Reads the arguments of one call up to the tag after them, and then writes them as JSON."""
-
-    is_writing = False
-    """Always False: the JSON is written here, so it is valid."""
+class NestedReader(TagReader):
+    """Reads the arguments up to the tag after them, and then writes them as JSON."""
 
     def __init__(self, nested: Nested, name: str, whole: ValueTypes, sink: Sink) -> None:
+        super().__init__(name, sink)
         self._nested = nested
-        self._name = name
         self._whole = whole
-        self._sink = sink
-        self._text = ""
-        self.is_done = False
-        self.has_committed = False
-        """Whether the call was emitted."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the call was emitted."""
-        return self.has_committed
 
     @property
     def unread(self) -> str:
@@ -62,8 +50,7 @@ class NestedReader:
             if not (nested.mark.startswith(begun) or begun.startswith(nested.mark)):
                 raise MalformedJson
             if len(begun) >= len(nested.mark):
-                self._sink.open_call(self._name)
-                self.has_committed = True
+                self._commit()
         if char == nested.close[-1] and self._text.endswith(nested.close):
             inner = self._text.removesuffix(nested.close)
             value = _members(inner, self._whole, nested, 0)

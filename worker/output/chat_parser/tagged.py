@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Set
 
 from worker.output.chat_parser.json_walk import JsonWalk, MalformedJson
 from worker.output.chat_parser.sink import Sink
+from worker.output.chat_parser.tag_reader import TagReader
 from worker.output.chat_parser.tool_format import Tagged
 
 Types = Mapping[str, Set[str]]
@@ -21,35 +22,21 @@ _STARTS = {
 _MAX_KEY = 256
 
 
-class TaggedReader:
+class TaggedReader(TagReader):
     """Reads the arguments of one call, up to the tag after the last.
 
     The call is emitted with its first key or its end. Strings, arrays and objects are emitted as
     they arrive, other values when they are complete.
     """
 
-    is_writing = False
-    """Always False: the JSON is written here, so it is valid."""
-
     def __init__(self, tagged: Tagged, name: str, types: Types, sink: Sink) -> None:
+        super().__init__(name, sink)
         self._tagged = tagged
-        self._name = name
         self._types = types
-        self._sink = sink
-        self._text = ""
-        """Text that is not classified yet."""
         self._step: Callable[[], bool] = self._between
         self._found: Set[str] = ANY_TYPE
         self._closer = tagged.value_close
         self._walk = JsonWalk()
-        self.is_done = False
-        self.has_committed = False
-        """Whether the call was emitted."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the call was emitted."""
-        return self.has_committed
 
     @property
     def unread(self) -> str:
@@ -208,9 +195,7 @@ class TaggedReader:
         return any(tag.startswith(text) for tag in tags)
 
     def _put(self, text: str) -> None:
-        if not self.has_committed:
-            self._sink.open_call(self._name)
-            self.has_committed = True
+        self._commit()
         if text:
             self._sink.arguments(text)
 

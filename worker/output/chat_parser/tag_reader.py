@@ -1,0 +1,30 @@
+"""What readers of arguments in tags have in common."""
+
+from worker.output.chat_parser.sink import Sink
+
+
+class TagReader:
+    """Reads the arguments of one call, which the model writes in tags, and emits them as JSON."""
+
+    is_writing = False
+    """Always False: the JSON is written here, so it is valid."""
+
+    def __init__(self, name: str, sink: Sink) -> None:
+        self._name = name
+        self._sink = sink
+        self._text = ""
+        """Text that is not read yet."""
+        self.is_done = False
+        self.has_committed = False
+        """Whether the call was emitted."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the call was emitted."""
+        return self.has_committed
+
+    def _commit(self) -> None:
+        """Emit the call, if it was not."""
+        if not self.has_committed:
+            self._sink.open_call(self._name)
+            self.has_committed = True
