@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.api.fields.bounds import DESCRIPTIONS
-from gateway.api.fields.tables import BODIES, HEADERS, PATHS, QUERIES
+from gateway.api.fields.endpoints import BODIES
+from gateway.api.fields.tables import HEADERS, PATHS, QUERIES
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.config.limits import LimitsConfig
 from protocol.config.options.gateway import GATEWAY_OPTIONS

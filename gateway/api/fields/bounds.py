@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.api.fields.tables import BODIES, HEADERS, QUERIES, fields_of
+from gateway.api.fields.endpoints import BODIES
+from gateway.api.fields.tables import HEADERS, QUERIES, fields_of
 from protocol.config.limits import LimitsConfig
 from protocol.wire.facts import ModelCard
 from protocol.wire.shapes import INT32_MAX, Bounds, FieldShape

@@ -1,7 +1,8 @@
 """GET /openapi.json: the API as OpenAPI 3.1, made from the routes and the tables of fields.
 
-A field's type and bounds come from its declaration (`protocol/wire/sampling.py`, `gateway/api`), an
-error's shape from the table of answers, and `gateway/api/openapi/bodies.py` says what endpoints do.
+What an endpoint does comes from `gateway/api/fields/endpoints.py`, a field's type and bounds from
+its declaration (`protocol/wire/sampling.py`, `gateway/api/fields/`), an error's shape from the
+table of answers.
 """
 
 import re
@@ -10,9 +11,8 @@ from functools import cache
 
 from starlette.routing import Route
 
-from gateway.api.fields.tables import BODIES, PATHS, Body
-from gateway.api.fields.tables import QUERIES as QUERY_TABLE
-from gateway.api.openapi.bodies import ENDPOINTS, QUERIES
+from gateway.api.fields.endpoints import BODIES, ENDPOINTS
+from gateway.api.fields.tables import PATHS, QUERIES, Body
 from gateway.api.openapi.schemas import Schema, schema_of
 from gateway.api.unsupported import ENDPOINTS as REFUSED
 from gateway.http.errors import ANSWERS
@@ -155,9 +155,10 @@ def _parameters(path: str, method: str) -> list[Schema]:
         {"name": name, "in": "path", "required": True, "schema": schema_of(PATHS[name])}
         for name in re.findall(r"\{(\w+)\}", path)
     ]
+    endpoint = ENDPOINTS.get((method, path))
     return named + [
-        {"name": name, "in": "query", "schema": schema_of(QUERY_TABLE[name])}
-        for name in QUERIES.get((method, path), ())
+        {"name": name, "in": "query", "schema": schema_of(QUERIES[name])}
+        for name in (endpoint.query if endpoint else ())
     ]
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from gateway.api.anthropic import messages
 from gateway.api.fields.bounds import bounds_of, check_body
-from gateway.api.fields.tables import BODIES, HEADERS, PATHS, QUERIES, fields_of
+from gateway.api.fields.endpoints import BODIES, ENDPOINTS
+from gateway.api.fields.tables import HEADERS, PATHS, QUERIES, fields_of
 from gateway.api.openai.responses import plan as responses
-from gateway.api.openapi.bodies import ENDPOINTS
-from gateway.api.openapi.bodies import QUERIES as OF_ENDPOINT
 from gateway.api.unsupported import REFUSED
 from gateway.routes import service
 from protocol.config.config import parse
@@ -135,7 +134,7 @@ def test_no_field_of_any_body_is_without_a_bound(kind: str) -> None:
 def test_no_endpoint_header_query_or_path_is_without_a_table() -> None:
     assert {row.body for row in ENDPOINTS.values()} - {""} <= set(BODIES)
     assert {row.body for (method, _), row in ENDPOINTS.items() if method == "POST"} <= set(BODIES)
-    assert {name for names in OF_ENDPOINT.values() for name in names} <= set(QUERIES)
+    assert {name for row in ENDPOINTS.values() for name in row.query} <= set(QUERIES)
     for table in (HEADERS, QUERIES, PATHS):
         assert all(bounded(shape) for shape in table.values())
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gateway.api.fields.tables import BODIES
-from gateway.api.openapi.bodies import ENDPOINTS
+from gateway.api.fields.endpoints import BODIES, ENDPOINTS
 from gateway.api.openapi.document import field_schema
 from gateway.api.unsupported import ENDPOINTS as REFUSED
 from protocol.wire.sampling import SamplingParams
