@@ -16,14 +16,13 @@ from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.config.options import table as options
 from protocol.endpoint import bound
-from protocol.errors import ConfigError, InvalidRequest
+from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
 from protocol.gateway_endpoints import endpoint_of
 from protocol.process import logs
 from protocol.process.notify import Notifier
 from protocol.process.parent_death import PARENT_VARIABLE, die_with_parent
 from protocol.wire.schema import read
 
-EXIT_CONFIG = 78
 _VERBOSE = 10
 """From this verbosity on llama-server adds the native form to every OpenAI answer."""
 

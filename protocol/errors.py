@@ -7,6 +7,9 @@ worker only reports the code.
 from collections.abc import Mapping
 from enum import StrEnum
 
+EXIT_CONFIG = 78
+"""Exit code of a process that ends by a `ConfigError`, as in sysexits.h."""
+
 
 class ErrorCode(StrEnum):
     """Why a task has no result; the value is what travels on the wire."""

@@ -14,7 +14,7 @@ from types import FrameType
 import zmq
 
 from protocol.config.config import WorkerConfig
-from protocol.errors import ConfigError, ErrorCode, TaskError
+from protocol.errors import EXIT_CONFIG, ConfigError, ErrorCode, TaskError
 from protocol.process.logs import LOG_FD_VARIABLE
 from protocol.process.notify import Notifier
 from protocol.process.shared_memory import make_shared
@@ -41,7 +41,7 @@ from worker.supervisor.children.launch import visible_devices
 
 logger = logging.getLogger(__name__)
 
-EXIT_OK, EXIT_ERROR, EXIT_STUCK, EXIT_CONFIG = 0, 1, 75, 78
+EXIT_OK, EXIT_ERROR, EXIT_STUCK = 0, 1, 75
 _LEAVES = {EXIT_OK: "drained", EXIT_CONFIG: "cannot work as configured"}
 
 

@@ -13,14 +13,13 @@ import click
 from protocol.config import config as configs
 from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.config.options import table as options
-from protocol.errors import ConfigError
+from protocol.errors import EXIT_CONFIG, ConfigError
 from protocol.process import logs
 from protocol.process.notify import Notifier
 from worker.host.topology import read_host
 from worker.settings import resolve
 from worker.settings.arguments import Given, OptionCommand, given, warnings, with_options
 from worker.settings.host_config import host_settings
-from worker.supervisor.children.restart_policy import EXIT_CONFIG
 
 logger = logging.getLogger("supervisor")
 

@@ -11,7 +11,7 @@ import pytest
 from deploy.install.tree import systemd_version
 from protocol.config.config import GatewayConfig, load
 from protocol.config.options.table import OPTIONS
-from worker.supervisor.children.restart_policy import EXIT_CONFIG
+from protocol.errors import EXIT_CONFIG
 
 SYSTEMD = Path(__file__).parents[2] / "deploy" / "systemd"
 UNITS = sorted(SYSTEMD.glob("*.service"))

@@ -92,7 +92,6 @@ def test_text_becomes_the_fields_value(flag: str, text: str, value: Any) -> None
         ("-l", "15043", "must be TOKEN_ID"),
         ("-fa", "maybe", "must be one of on, off"),
         ("--rope-scale", "0", "must be greater than 0"),
-        ("--grammar-file", "no/such/file", "cannot read no/such/file"),
         ("--chat-template-kwargs", "[1]", "must be a JSON object"),
         ("--reasoning", "perhaps", "must be one of on, off"),
         ("--samplers", "magic;x", "unknown sampler 'magic'"),
@@ -103,6 +102,16 @@ def test_bad_text_is_refused_by_flag(flag: str, text: str, message: str) -> None
     with pytest.raises(InvalidRequest) as caught:
         read_text(BY_FLAG[flag], text, flag)
     assert message in caught.value.message
+
+
+def test_a_file_that_cannot_be_read_is_no_wrong_use_of_the_option(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text("[]")
+    for flag, name, said in (
+        ("--grammar-file", "no/such/file", "cannot read no/such/file: No such file"),
+        ("--ui-config-file", str(tmp_path / "list.json"), "list.json: must be a JSON object"),
+    ):
+        with pytest.raises(ConfigError, match=f"{flag}: .*{said}"):
+            read_text(BY_FLAG[flag], name, flag)
 
 
 def test_file_options_read_the_file(tmp_path: Path) -> None:

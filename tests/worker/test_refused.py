@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
+from protocol.errors import EXIT_CONFIG
 from protocol.wire import messages as m
 from tests.worker.test_sleep import Stage, stage
-from worker.process import EXIT_CONFIG
 
 __all__ = ["stage"]
 

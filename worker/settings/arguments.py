@@ -8,13 +8,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
 from protocol.config.options import table as options
 from protocol.config.options.table import OPTIONS, UNUSED, Option, Unused
-from protocol.errors import ConfigError, InvalidRequest
+from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
 
 Command = TypeVar("Command", bound=click.Command)
 
@@ -43,6 +43,16 @@ class Given:
         return {field: value for field, (value, name) in said if name.startswith("-")}
 
 
+class ConfigRefused(click.ClickException):
+    """Ends a command before it runs, as `ConfigError` does in it."""
+
+    exit_code = EXIT_CONFIG
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print why."""
+        click.echo(f"llamapool: {self.message}", file, err=True)
+
+
 class FieldType(click.ParamType[Any]):
     """Reads an argument as its field of the configuration."""
 
@@ -51,13 +61,15 @@ class FieldType(click.ParamType[Any]):
         self._option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the field's value, or fail as a usage error."""
+        """Return the field's value, or fail: by a wrong file as by any other, else as usage."""
         escapes = ctx.params.get(_ESCAPE) is not False if ctx is not None else True
         try:
             flag = self._option.flags[-1]
             return options.read_text(self._option, value, flag, escapes=escapes)
         except InvalidRequest as error:
             self.fail(error.message, param, ctx)
+        except ConfigError as error:
+            raise ConfigRefused(str(error)) from error
 
 
 class OptionCommand(click.Command):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from protocol.config import config as configs
-from protocol.errors import ConfigError
+from protocol.errors import EXIT_CONFIG, ConfigError
 from protocol.process.control import (
     Line,
     Listed,
@@ -25,7 +25,6 @@ from protocol.process.control import (
 from worker.models.catalog import Catalog, Entry
 from worker.supervisor.children import launch
 from worker.supervisor.children.managed_child import ChildState, ManagedChild
-from worker.supervisor.children.restart_policy import EXIT_CONFIG
 from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.control import ControlPeer, ControlServer
 from worker.supervisor.downloads import ModelDownloads

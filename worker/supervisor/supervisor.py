@@ -14,13 +14,13 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
+from protocol.errors import EXIT_CONFIG
 from protocol.process.listening import Listeners
 from protocol.process.notify import Notifier
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState
 from worker.supervisor.children.restart_policy import (
-    EXIT_CONFIG,
     EXIT_ERROR,
     EXIT_NO_WORKER,
     Policy,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.config.config import GatewayConfig, LogConfig, WorkerConfig
-from protocol.errors import InvalidRequest
+from protocol.errors import ConfigError, InvalidRequest
 from protocol.process.named_file import read_named_text
 from protocol.wire.sampling import UNSET_SEED, SamplingParams
 from protocol.wire.schema import FieldRow, check, describe
@@ -171,11 +171,16 @@ def unused(flags: str, why: str, n_values: int = 0, *, env: str = "", **extra: A
 
 
 def read_text(option: Option, text: str, key: str, *, escapes: bool = True) -> Any:
-    """Turn the text of an argument into the field's value; raises `InvalidRequest` naming `key`."""
+    """Turn the text of an argument into the field's value.
+
+    Raises `InvalidRequest` that names `key`; `ConfigError` if the file is wrong that it names.
+    """
     if option.escapes and escapes:
         text = unescape(text)
     try:
         value = option.parse(text) if option.parse else _by_kind(option.row.kind, text)
+    except _FileError as error:
+        raise ConfigError(f"{key}: {error}") from error
     except ValueError as error:
         reason = str(error)
         if "could not convert" in reason or "invalid literal" in reason:
@@ -290,17 +295,25 @@ def read_bias(text: str) -> tuple[tuple[int | str, float], ...]:
     return ((token, float(match[2])),)
 
 
+class _FileError(ValueError):
+    """An argument names a file that cannot be used: not the command line is wrong."""
+
+
 def read_file(text: str) -> str:
     """Read the file of that name."""
     try:
         return read_named_text(Path(text))
     except OSError as error:
-        raise ValueError(f"cannot read {text}: {error.strerror}") from error
+        raise _FileError(f"cannot read {text}: {error.strerror}") from error
 
 
 def read_object_file(text: str) -> str:
     """Read the file of that name, a JSON object."""
-    return read_object(read_file(text))
+    content = read_file(text)
+    try:
+        return read_object(content)
+    except ValueError as error:
+        raise _FileError(f"{text}: {error}") from error
 
 
 def read_boolean(text: str) -> bool:

@@ -303,6 +303,18 @@ def test_config_show_refuses_what_serve_refuses() -> None:
     assert shown("--ctx-size", "x").exit_code == 2
 
 
+FILES = (
+    *("--chat-template-file", "--grammar-file", "--json-schema-file", "--ui-config-file"),
+    *("--config", "--model", "--mmproj", "--lora", "--control-vector", "--model-draft"),
+)
+
+
+@pytest.mark.parametrize("flag", FILES)
+def test_a_file_that_cannot_be_read_is_a_wrong_configuration(flag: str) -> None:
+    said = shown(flag, "no/such/file")
+    assert (said.exit_code, "no/such/file" in said.output) == (78, True), said.output
+
+
 SAMPLING = [
     (["-n", "5"], "n_predict", 5),
     (["-n", "-2"], "n_predict", -1),

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.errors import EXIT_CONFIG
 from worker.supervisor.children.exit_reasons import explain, last_words
-from worker.supervisor.children.restart_policy import EXIT_CONFIG, History, Policy, judge
+from worker.supervisor.children.restart_policy import History, Policy, judge
 
 POLICY = Policy()
 
