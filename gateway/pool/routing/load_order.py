@@ -16,8 +16,6 @@ from gateway.pool.routing.index.worker_sets import bits
 NO_CREDIT = 4
 _MOST_SEEN = 32
 """Workers of a large set that are compared, whatever the size of the pool."""
-_REVIEWED = 1
-"""Workers that get a new place, each in its turn, beside those that have changed."""
 
 
 class ModelWorkers:
@@ -198,12 +196,12 @@ class LoadOrder:
             del self._named[worker.name]
 
     def _refresh(self, now: float) -> None:
-        for _ in range(_REVIEWED):
-            # What all workers of a model have shown counts for those that have shown nothing.
-            if self._workers:
-                key, worker = next(iter(self._workers.items()))
-                self._workers[key] = self._workers.pop(key)
-                self.changes[worker] = None
+        if self._workers:
+            # One more in its turn: what others of the model have shown counts for those that have
+            # shown nothing.
+            key, worker = next(iter(self._workers.items()))
+            self._workers[key] = self._workers.pop(key)
+            self.changes[worker] = None
         changed = list(self.changes)
         self.changes.clear()
         for worker in changed:

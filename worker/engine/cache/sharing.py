@@ -16,8 +16,6 @@ from worker.engine.cache.prefix import common_prefix
 from worker.engine.media import whole_pieces
 from worker.engine.slot import Slot, SlotState, SlotTask
 
-MIN_AHEAD = 4
-"""Least tokens that waiting for another slot must add to the prefix that is cached now."""
 MIN_RESTORED = 32
 """Least tokens that a copy in the host's memory must have beyond the prefix in the context."""
 
@@ -75,8 +73,8 @@ class PrefixSharing:
         if promised is None:
             return False
         ready = self._cache.find(slot.space, run.reading, most(run))
-        best = max(len(slot.tokens) + MIN_SHARED, ready.n + MIN_AHEAD if ready else 0)
-        return promised.n >= best or has_same_prompt(promised, run)
+        n_now = max(len(slot.tokens), ready.n if ready else 0)
+        return promised.n >= n_now + MIN_SHARED or has_same_prompt(promised, run)
 
     def _recover(self, slot: Slot) -> None:
         """Take the prefix from the cache, or from the host's memory if that holds more."""
