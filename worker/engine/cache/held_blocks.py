@@ -15,6 +15,7 @@ from protocol.wire.cached import (
     MAX_SAID_BLOCKS,
     Cached,
 )
+from worker.engine.cache.prefix import common_prefix
 
 _BEGINNING = bytes(BLOCK_BYTES)
 
@@ -60,7 +61,7 @@ class HeldBlocks:
     def put(self, holder: Hashable, chain: BlockChain) -> None:
         """Note what a sequence holds from now on; an empty chain forgets it."""
         old, new = self._chains.get(holder, []), _split(chain.blocks)
-        n = _common(old, new)
+        n = common_prefix(old, new)
         # First what is new: what another sequence takes over is never counted down to nothing.
         held = new[:n] + self._take(new, n)
         for i in range(n, len(old)):
@@ -116,13 +117,6 @@ def _split(blocks: bytes) -> list[bytes]:
     """Cut a chain into its blocks; of one that is too long the rest is left out."""
     end = min(len(blocks) // BLOCK_BYTES, MAX_CHAIN_BLOCKS) * BLOCK_BYTES
     return [blocks[i : i + BLOCK_BYTES] for i in range(0, end, BLOCK_BYTES)]
-
-
-def _common(one: list[bytes], other: list[bytes]) -> int:
-    n = min(len(one), len(other))
-    if one[:n] == other[:n]:
-        return n
-    return next(i for i in range(n) if one[i] != other[i])
 
 
 def _messages(before: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, ...]]:

@@ -21,16 +21,17 @@ class TokenHolder(Protocol):
 
 
 C = TypeVar("C", bound=TokenHolder)
+T = TypeVar("T")
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Count the leading tokens that two sequences share."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
+def common_prefix(a: Sequence[T], b: Sequence[T], at: int = 0) -> int:
+    """Count the leading items of `a` that stand in `b` from `at` on."""
+    low, high = 0, min(len(a), len(b) - at)
+    if a[:high] == b[at : at + high]:
         return high
     while high - low > 1:  # bisect: comparing slices is one C loop each
         middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
+        if a[low:middle] == b[at + low : at + middle]:
             low = middle
         else:
             high = middle

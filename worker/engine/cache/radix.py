@@ -8,6 +8,8 @@ operation costs O(length of the sequence), however many sequences there are.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from worker.engine.cache.prefix import common_prefix
+
 
 class RadixMatch(NamedTuple):
     """The longest known prefix of a prompt, and the sequences that hold it."""
@@ -61,7 +63,7 @@ class RadixTree:
             if child is None:
                 node = self._append(node, key, list(tokens[at:]))
                 break
-            n = common_at(child.tokens, tokens, at)
+            n = common_prefix(child.tokens, tokens, at)
             if n < len(child.tokens):
                 self._split(child, n)
             child.keys.add(key)
@@ -97,7 +99,7 @@ class RadixTree:
             child = node.children.get(tokens[at])
             if child is None:
                 break
-            n = common_at(child.tokens, tokens, at)
+            n = common_prefix(child.tokens, tokens, at)
             at += n
             found = RadixMatch(at, frozenset(child.keys))
             if n < len(child.tokens):
@@ -174,17 +176,3 @@ class RadixTree:
         for key in node.keys:
             if self._ends[key] is child:
                 self._ends[key] = node
-
-
-def common_at(edge: Sequence[int], tokens: Sequence[int], at: int) -> int:
-    """Count the tokens of an edge that stand in `tokens` from `at` on, one after the other."""
-    low, high = 0, min(len(edge), len(tokens) - at)
-    if edge[:high] == tokens[at : at + high]:
-        return high
-    while high - low > 1:  # bisect: comparing slices is one C loop each
-        middle = (low + high) // 2
-        if edge[low:middle] == tokens[at + low : at + middle]:
-            low = middle
-        else:
-            high = middle
-    return low

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.examples import examples
 from worker.engine.cache import radix
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.cache.radix import RadixTree, common_at
+from worker.engine.cache.radix import RadixTree
 
 TOKENS = st.lists(st.integers(0, 2), max_size=12)
 KEYS = st.integers(0, 5)
@@ -86,9 +86,9 @@ TestTree = TreeMachine.TestCase
 
 
 def test_an_edge_is_compared_from_where_it_starts() -> None:
-    assert common_at([1, 2, 3], [0, 1, 2, 9], 1) == 2
-    assert common_at([1, 2, 3], [0, 1, 2, 3, 4], 1) == 3
-    assert common_at([1, 2, 3], [0], 1) == 0
+    assert common_prefix([1, 2, 3], [0, 1, 2, 9], 1) == 2
+    assert common_prefix([1, 2, 3], [0, 1, 2, 3, 4], 1) == 3
+    assert common_prefix([1, 2, 3], [0], 1) == 0
 
 
 @pytest.mark.parametrize("n_sequences", [2, 250])
@@ -103,9 +103,9 @@ def test_an_operation_does_not_depend_on_how_many_sequences_there_are(
     def counting(edge: Sequence[int], tokens: Sequence[int], at: int) -> int:
         nonlocal n_compared
         n_compared += 1
-        return common_at(edge, tokens, at)
+        return common_prefix(edge, tokens, at)
 
-    monkeypatch.setattr(radix, "common_at", counting)
+    monkeypatch.setattr(radix, "common_prefix", counting)
     assert tree.longest(prompt).n == 600
     tree.extend(1000, [*prompt[:600], 7, 8])
     tree.cut(1000, 0)
