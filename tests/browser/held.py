@@ -38,6 +38,22 @@ SLOW_WRITES = """
 """
 """Run before the page's own scripts: nothing that is written is ever heard of as written."""
 
+OPEN_ANSWER = """
+(events) => {
+  const real = window.fetch;
+  window.fetch = (url, options) => {
+    if (!String(url).endsWith('/v1/chat/completions')) return real(url, options);
+    const start = (answer) => {
+      answer.enqueue(new TextEncoder().encode(events));
+      options.signal.addEventListener('abort', () => answer.error(options.signal.reason));
+    };
+    const headers = { 'Content-Type': 'text/event-stream' };
+    return Promise.resolve(new Response(new ReadableStream({ start }), { headers }));
+  };
+}
+"""
+"""Run before the page's own scripts: each answer has these events and goes on until it is ended."""
+
 
 async def happens(page: Page, condition: str) -> None:
     """Wait until an expression of the page is true; `Page.wait_for_function` needs `eval`."""

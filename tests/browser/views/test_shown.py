@@ -17,6 +17,8 @@ from tests.browser.chat import (
     say,
     stream,
 )
+from tests.browser.held import OPEN_ANSWER
+from tests.browser.tab import Tab
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
 
@@ -84,6 +86,31 @@ async def test_reasoning_is_folded_and_timed(page: Page, fake_pool: Served) -> N
     await expect(last.get_by_text("Let me see.")).to_be_hidden()
     await last.locator(".reasoning summary").click()
     await expect(last.get_by_text("Let me see.")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, {"success": False, "message": "no active completion for this id"}, "no active"),
+        (503, {"error": {"code": 503, "message": "Loading model"}}, "Loading model"),
+    ],
+)
+async def test_reasoning_that_cannot_be_ended_says_so(
+    page: Page, tab: Tab, fake_pool: Served, watched: Watched, answer: tuple[int, object, str]
+) -> None:
+    status, body, said = answer
+    watched.allowed.append("503")
+    event = {"id": "c", "choices": [{"index": 0, "delta": {"reasoning_content": "Hm."}}]}
+    await tab.run_first(
+        f"({OPEN_ANSWER})({json.dumps(f'data: {json.dumps(event)}' + chr(10) * 2)})"
+    )
+    await page.route(f"{ANSWERS}/control", lambda one: one.fulfill(status=status, json=body))
+    await page.goto(fake_pool.url)
+    await say(page, "2 + 2?")
+    await page.get_by_role("button", name="Answer now").click()
+    told = answers(page).last.get_by_role("status")
+    await expect(told.filter(has_text="The model goes on reasoning")).to_contain_text(said)
+    await page.get_by_role("button", name="Stop").click()
 
 
 async def test_calls_of_tools_are_answered_by_hand(page: Page, fake_pool: Served) -> None:

@@ -44,10 +44,11 @@ class Run {
     this.controller.abort();
   }
 
-  // Lets the model end its reasoning and answer.
-  endReasoning() {
+  // Lets the model end its reasoning and answer; throws if it will not.
+  async endReasoning() {
     const body = { id: this.draft.id, action: 'reasoning_end' };
-    requestJson('v1/chat/completions/control', { body }).catch(() => {});
+    const { success, message } = await requestJson('v1/chat/completions/control', { body });
+    if (!success) throw new Error(message);
   }
 
   async receive(body) {

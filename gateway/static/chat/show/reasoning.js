@@ -1,9 +1,23 @@
 // How a model reasoned before it answered: folded, with the time it took.
 
-import { html } from '../../shared/ui.js';
+import { html, useState } from '../../shared/ui.js';
 import { Markdown } from './text.js';
 
 const taken = (ms) => (ms < 1000 ? 'less than a second' : `${Math.round(ms / 1000)} s`);
+
+function AnswerNow({ run }) {
+  const [told, tell] = useState('');
+  const end = async () => {
+    tell('');
+    try {
+      await run.endReasoning();
+    } catch (error) {
+      tell(`The model goes on reasoning: ${error.message}`);
+    }
+  };
+  return html`<button type="button" class="quiet" onClick=${end}>Answer now</button>
+    <p role="status">${told}</p>`;
+}
 
 export function Reasoning({ message, run }) {
   const reasons = Boolean(run) && !message.content && !message.toolCalls?.length;
@@ -16,7 +30,6 @@ export function Reasoning({ message, run }) {
       </summary>
       <${Markdown} text=${message.reasoning} isWhole=${!reasons} />
     </details>
-    ${reasons &&
-    html`<button type="button" class="quiet" onClick=${() => run.endReasoning()}>Answer now</button>`}
+    ${reasons && html`<${AnswerNow} run=${run} />`}
   </div>`;
 }
