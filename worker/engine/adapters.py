@@ -64,11 +64,12 @@ def choose_scales(asked: Sequence[tuple[int, float]] | None, standing: Scales) -
 
 
 @dataclass(slots=True)
-class Turns:
-    """Remembers when each set of adapters had its last batch, or appeared."""
+class AdapterRotation:
+    """Gives each set of adapters that tasks wait for a batch in turn."""
 
     _served: dict[Scales, int] = field(default_factory=dict)
-    _number: int = 0
+    """Set -> number of its last batch, or of the batch before it appeared."""
+    _n_batches: int = 0
 
     def choose(self, wanted: Iterable[tuple[Scales, int]]) -> Scales:
         """Pick the set of the next batch, given set and admission number of each busy slot."""
@@ -76,8 +77,8 @@ class Turns:
         for scales, order in wanted:
             oldest[scales] = min(order, oldest.get(scales, order))
         # A new set comes after those that wait already.
-        self._served = {scales: self._served.get(scales, self._number) for scales in oldest}
+        self._served = {scales: self._served.get(scales, self._n_batches) for scales in oldest}
         chosen = min(oldest, key=lambda scales: (self._served[scales], oldest[scales]))
-        self._number += 1
-        self._served[chosen] = self._number
+        self._n_batches += 1
+        self._served[chosen] = self._n_batches
         return chosen

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import TaskKey
-from worker.engine.adapters import Turns
+from worker.engine.adapters import AdapterRotation
 from worker.engine.backend import Backend, BatchRow, CacheFull, DecodeFailed
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.context_room import ContextRoom
@@ -55,7 +55,7 @@ class Step:
         self.results = SampleProcessor(backend, cache, outbox, self._room.shifts)
         self._sharing = PrefixSharing(cache)
         self._preemption = Preemption(cache, self.results, can_resume=extend is None)
-        self._adapter_turns = Turns()
+        self._adapter_rotation = AdapterRotation()
         self._last_end = self._decode_start = self._last_decode_end = 0.0
         self._n_steps = 0
         self._n_faults = self._n_failures = 0
@@ -123,7 +123,7 @@ class Step:
         busy = [slot for slot in running(self._slots) if not slot.is_paused]
         if not self._backend.adapters.loaded:
             return busy
-        scales = self._adapter_turns.choose((slot.scales, slot.active.order) for slot in busy)
+        scales = self._adapter_rotation.choose((slot.scales, slot.active.order) for slot in busy)
         self._backend.adapters.use(scales)
         return [slot for slot in busy if slot.scales == scales]
 

@@ -111,7 +111,7 @@ class Link:
     @property
     def wants_engine(self) -> bool:
         """A task waits for the model."""
-        return self.tasks.n_preempted > 0
+        return self.tasks.n_pending > 0
 
     def give_up(self, error: TaskError) -> None:
         """End the tasks that wait for the model: it will not come."""
@@ -210,7 +210,7 @@ class Link:
             link_lag_s=self._slowest_s,
             n_faults=beat.stats.n_faults + tasks.n_faults,
         )
-        n_waiting = beat.waiting + tasks.n_preempted + tasks.n_preparing
+        n_waiting = beat.waiting + tasks.n_pending + tasks.n_preparing
         return replace(beat, waiting=n_waiting, stats=stats)
 
     def __repr__(self) -> str:

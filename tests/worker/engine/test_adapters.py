@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
 from tests.worker.engines import Rig
-from worker.engine.adapters import Scales, Turns, check_scales, choose_scales
+from worker.engine.adapters import AdapterRotation, Scales, check_scales, choose_scales
 
 ON: list[dict[str, Any]] = [{"id": 0, "scale": 1.0}]
 OFF: list[dict[str, Any]] = [{"id": 0, "scale": 0.0}]
@@ -30,9 +30,9 @@ def test_an_adapter_that_is_not_loaded_is_named() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=40))
 def test_no_set_waits_longer_than_there_are_others(steps: list[list[int]]) -> None:
-    turns, waited = Turns(), dict.fromkeys(range(4), 0)
+    rotation, waited = AdapterRotation(), dict.fromkeys(range(4), 0)
     for step in steps:
-        chosen = turns.choose((((float(one),), order) for order, one in enumerate(step)))
+        chosen = rotation.choose((((float(one),), order) for order, one in enumerate(step)))
         for one in range(4):
             waits = one in step and (float(one),) != chosen
             waited[one] = waited[one] + 1 if waits else 0
@@ -40,7 +40,7 @@ def test_no_set_waits_longer_than_there_are_others(steps: list[list[int]]) -> No
 
 
 def test_the_oldest_set_comes_first() -> None:
-    assert Turns().choose([((1.0,), 5), ((0.0,), 3), ((1.0,), 4)]) == (0.0,)
+    assert AdapterRotation().choose([((1.0,), 5), ((0.0,), 3), ((1.0,), 4)]) == (0.0,)
 
 
 def tuned(n_slots: int) -> Rig:

@@ -85,7 +85,7 @@ class Inbound:
                     self._obey(session, item)
                     if not session.connection.is_dialled:
                         return
-                self._outbound.say(self._tasks.flush())
+                self._tasks.flush()
                 if time.monotonic() > until:
                     break  # the rest makes the next poll return at once
         except ProtocolError as error:

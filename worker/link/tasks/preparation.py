@@ -1,9 +1,9 @@
 """Threads for what takes long before a task can run: rendering, tokenizing, media, grammars.
 
-The link's thread hands out jobs and collects what became of them; the books are its own and need no
-lock, the threads only work. A job that overruns its time is answered for at once, and its thread is
-told to end: Python code does so within microseconds, a call into C when it returns. Another thread
-takes its place meanwhile.
+The link's thread gives out jobs and collects their outcomes; it alone changes the lists of jobs, so
+they need no lock. A job that takes longer than its limit fails at once, and its thread is told to
+end: Python code does so within microseconds, a call into C when it returns. Another thread takes
+its place meanwhile.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ N_THREADS = 2
 
 
 class Overrun(BaseException):
-    """Raised inside a job that has had its time; no code of a template can catch it."""
+    """Raised inside a job that has reached its time limit; no code of a template can catch it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,10 +52,10 @@ class PreparationJob:
             return error
 
 
-Result = tuple["Hand", PreparationJob, object]
+Result = tuple["PreparationThread", PreparationJob, object]
 
 
-class Hand:
+class PreparationThread:
     """One thread, and the job that it was given last."""
 
     _numbers = itertools.count(1)
@@ -101,13 +101,13 @@ def within(limit_s: float, work: Callable[[], T]) -> T:
     """Return what `work` returns on a thread of its own; raises `Overrun` after the limit."""
     outcomes: queue.SimpleQueue[Result] = queue.SimpleQueue()
     done: list[T] = []
-    hand = Hand(outcomes, lambda: None)
-    hand.give(PreparationJob("opening", lambda: done.append(work()), limit_s))
-    hand.dismiss()
+    thread = PreparationThread(outcomes, lambda: None)
+    thread.give(PreparationJob("opening", lambda: done.append(work()), limit_s))
+    thread.dismiss()
     try:
         _, _, outcome = outcomes.get(timeout=limit_s)
     except queue.Empty:
-        hand.interrupt()
+        thread.interrupt()
         raise Overrun from None
     if isinstance(outcome, BaseException):
         raise outcome
@@ -122,15 +122,15 @@ class Preparation:
         self._wake = wake
         self._n_threads = n_threads
         self._waiting: deque[PreparationJob] = deque()
-        self._running: dict[Hand, PreparationJob] = {}
-        self._idle: list[Hand] = []
-        self._condemned: dict[Hand, PreparationJob] = {}
+        self._running: dict[PreparationThread, PreparationJob] = {}
+        self._idle: list[PreparationThread] = []
+        self._given_up: dict[PreparationThread, PreparationJob] = {}
         """Threads whose jobs have been given up, and that have not ended yet."""
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
 
     def __bool__(self) -> bool:
         """Tell whether a thread may still use the model, or is about to."""
-        return bool(self._waiting or self._running or self._condemned)
+        return bool(self._waiting or self._running or self._given_up)
 
     def __repr__(self) -> str:
         return f"<Preparation running={len(self._running)} waiting={len(self._waiting)}>"
@@ -141,7 +141,7 @@ class Preparation:
         self._hand_out()
 
     def discard(self, job: PreparationJob) -> None:
-        """Forget a job that has not begun; one that has is done to its end or its time."""
+        """Forget a job that has not begun; one that has runs to its end or its time limit."""
         if job in self._waiting:
             self._waiting.remove(job)
             self._hand_out()
@@ -159,33 +159,35 @@ class Preparation:
         """Return the jobs that have ended since the last time, and begin others."""
         ended: list[PreparationJob] = []
         while self.has_results:
-            hand, job, outcome = self._results.get()
+            thread, job, outcome = self._results.get()
             job.outcome = outcome
-            if self._running.pop(hand, None) is not None:
-                self._idle.append(hand)
+            if self._running.pop(thread, None) is not None:
+                self._idle.append(thread)
                 ended.append(job)
             else:
-                self._condemned.pop(hand, None)
+                self._given_up.pop(thread, None)
         if ended:
             self._hand_out()
         return ended
 
     def overdue(self) -> list[PreparationJob]:
-        """Give up the jobs that have had their time, and return them."""
+        """Give up the jobs that have reached their time limit, and return them."""
         now = time.monotonic()
-        for hand in [hand for hand in self._condemned if not hand.is_alive]:
-            del self._condemned[hand]
-        for hand in self._condemned:
-            hand.interrupt()
+        for thread in [thread for thread in self._given_up if not thread.is_alive]:
+            del self._given_up[thread]
+        for thread in self._given_up:
+            thread.interrupt()
         found = {
-            hand: job for hand, job in self._running.items() if now - job.started_s > job.limit_s
+            thread: job
+            for thread, job in self._running.items()
+            if now - job.started_s > job.limit_s
         }
-        for hand, job in found.items():
-            del self._running[hand]
-            self._condemned[hand] = job
+        for thread, job in found.items():
+            del self._running[thread]
+            self._given_up[thread] = job
             job.outcome = Overrun()
-            hand.dismiss()
-            hand.interrupt()
+            thread.dismiss()
+            thread.interrupt()
         if found:
             self._hand_out()
         return list(found.values())
@@ -193,16 +195,16 @@ class Preparation:
     def stuck(self, limit_s: float) -> PreparationJob | None:
         """Return a job that was given up this long ago and still holds its thread."""
         now = time.monotonic()
-        for hand, job in self._condemned.items():
-            if hand.is_alive and now - job.started_s > job.limit_s + limit_s:
+        for thread, job in self._given_up.items():
+            if thread.is_alive and now - job.started_s > job.limit_s + limit_s:
                 return job
         return None
 
     def close(self) -> None:
         """Let the threads end."""
         self.clear()
-        for hand in (*self._idle, *self._running):
-            hand.dismiss()
+        for thread in (*self._idle, *self._running):
+            thread.dismiss()
         self._idle.clear()
 
     # -------------------------------------------------------------------------------------------
@@ -210,9 +212,11 @@ class Preparation:
     def _hand_out(self) -> None:
         while len(self._running) < self._n_threads and (job := self._next()) is not None:
             self._waiting.remove(job)
-            hand = self._idle.pop() if self._idle else Hand(self._results, self._wake)
-            self._running[hand] = job
-            hand.give(job)
+            thread = (
+                self._idle.pop() if self._idle else PreparationThread(self._results, self._wake)
+            )
+            self._running[thread] = job
+            thread.give(job)
 
     def _next(self) -> PreparationJob | None:
         """Return the oldest job that may begin; a small one may pass large ones."""

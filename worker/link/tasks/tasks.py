@@ -1,4 +1,4 @@
-"""All tasks of a worker from their arrival to their end; belongs to the link's thread.
+"""All tasks of a worker from their arrival to their end; used by the link's thread only.
 
 A task waits for the model (`PendingTasks`), is prepared on another thread (`Preparation`), runs in
 the engine, and ends with one terminal message. A failure ends its own task and no other; it is
@@ -29,22 +29,22 @@ logger = logging.getLogger(__name__)
 
 
 class Tasks:
-    """Knows of each task where it is, and begins what comes next."""
+    """Tracks where each task is, and begins its next stage."""
 
     def __init__(self, preparation: Preparation) -> None:
         self._preparation = preparation
         self._engine: Engine | None = None
         self._reader: PromptReader | None = None
         self._side: SideTasks | None = None
-        self._desk: EmbeddingBatcher | None = None
-        self._parking = PendingTasks()
+        self._embeddings: EmbeddingBatcher | None = None
+        self._pending = PendingTasks()
         self._fresh: list[Envelope] = []
-        """Generations of the frame that is being heard, which share one prompt."""
+        """Generations of the frame that is being read, which share one prompt."""
         self._preparing: dict[TaskKey, PreparationJob] = {}
         self.running = RunningTasks(self._parser_failed)
-        """What the engine has been given and not ended."""
-        self._questions: set[TaskKey] = set()
-        """Those of them that only ask what the slots do."""
+        """Tasks that the engine has been given and has not ended."""
+        self._inspections: set[TaskKey] = set()
+        """Those of them that only ask for the state of the slots."""
         self.request_ids = RequestIds()
         self.n_taken = 0
         """Tasks that ever came and use the model."""
@@ -52,12 +52,12 @@ class Tasks:
         """Tasks that ended by an exception which no task should cause."""
 
     def __repr__(self) -> str:
-        n_pending, n_preparing = len(self._parking), len(self._preparing)
+        n_pending, n_preparing = len(self._pending), len(self._preparing)
         return f"<Tasks pending={n_pending} preparing={n_preparing} running={len(self.running)}>"
 
     def counts(self, connection: int) -> tuple[int, int, int]:
         """Count the tasks of a gateway that are pending, being prepared, and running."""
-        places = (self._parking.keys, self._preparing, self.running.keys)
+        places = (self._pending.keys, self._preparing, self.running.keys)
         pending, preparing, running = (
             sum(key.connection == connection for key in keys) for keys in places
         )
@@ -65,35 +65,34 @@ class Tasks:
 
     # ---- the model ----------------------------------------------------------------------------
 
-    def embed_with(self, desk: EmbeddingBatcher) -> None:
+    def embed_with(self, batcher: EmbeddingBatcher) -> None:
         """Take embeddings and rerankings too."""
-        self._desk = desk
+        self._embeddings = batcher
 
     def attach(
         self, engine: Engine, reader: PromptReader, side: SideTasks | None
     ) -> list[FrameItem]:
-        """Begin what waits for the model; return what is to be said at once."""
+        """Begin the tasks that wait for the model; return messages to send at once."""
         self._engine, self._reader, self._side = engine, reader, side
-        said: list[FrameItem] = []
-        for envelope in self._parking.take():
-            said += self._begin(envelope)
-        return said + self.flush()
+        messages = [message for one in self._pending.take() for message in self._begin(one)]
+        self.flush()
+        return messages
 
     def detach(self) -> None:
-        """Let go of the engine, which is idle; what comes waits until it is back."""
+        """Release the engine, which is idle; tasks that come wait until a model is loaded again."""
         assert self.is_idle, f"{self!r} cannot let go"
         if self._side is not None:
             self._side.close()
-        self._engine = self._reader = self._side = self._desk = None
+        self._engine = self._reader = self._side = self._embeddings = None
 
     def give_up(self, error: TaskError) -> list[Envelope]:
-        """End the tasks that wait for the model: it will not come."""
-        return self._parking.fail(error)
+        """Fail the tasks that wait for the model: it cannot be loaded."""
+        return self._pending.fail(error)
 
     @property
-    def n_preempted(self) -> int:
+    def n_pending(self) -> int:
         """Tasks that wait for the model."""
-        return len(self._parking)
+        return len(self._pending)
 
     @property
     def n_preparing(self) -> int:
@@ -107,39 +106,38 @@ class Tasks:
 
     @property
     def is_unused(self) -> bool:
-        """No task is here but questions about the slots, for which no model has to stay."""
-        self._questions &= self.running.keys
-        here = self._preparing or self._parking or self._fresh or self._preparation
-        return not here and len(self.running) == len(self._questions)
+        """No task is here but inspections of the slots, for which no model has to stay loaded."""
+        self._inspections &= self.running.keys
+        here = self._preparing or self._pending or self._fresh or self._preparation
+        return not here and len(self.running) == len(self._inspections)
 
     # ---- in -----------------------------------------------------------------------------------
 
     def take(self, envelope: Envelope) -> list[FrameItem]:
-        """Take a task in; return what is to be said at once. `flush` ends the frame."""
-        is_question = isinstance(envelope.payload, m.Inspect)
-        self.n_taken += not is_question
+        """Take a task; return messages to send at once. `flush` ends the frame."""
+        is_inspection = isinstance(envelope.payload, m.Inspect)
+        self.n_taken += not is_inspection
         key, payload, _ = envelope
         if isinstance(payload, m.ClientTask) and payload.request_id:
             self.request_ids.note(key.id, payload.request_id)
         logger.debug("task taken", extra={"task": key.id, "attempt": key.attempt})
-        if self._engine is None and is_question:
+        if self._engine is None and is_inspection:
             error = TaskError(ErrorCode.UNAVAILABLE, "the model is not loaded")
             return [failed(envelope.task, error)]
         if self._engine is None:
-            self._parking.add(envelope)
+            self._pending.add(envelope)
             return []
         return self._begin(envelope)
 
-    def flush(self) -> list[FrameItem]:
-        """Begin the generations that share a prompt together."""
+    def flush(self) -> None:
+        """Prepare the generations that share a prompt as one job."""
         fresh, self._fresh = self._fresh, []
         if fresh:
             self._prepare(fresh)
-        return []
 
     def cancel(self, key: TaskKey) -> list[FrameItem]:
-        """End a task as soon as that can be, wherever it is."""
-        if (ended := self._parking.cancel(key)) is not None:
+        """Cancel a task, wherever it is; return its end if it did not run."""
+        if (ended := self._pending.cancel(key)) is not None:
             return [ended]
         self.flush()
         if key in self.running:
@@ -152,19 +150,19 @@ class Tasks:
         return [cancelled(key)]
 
     def go_on(self, key: TaskKey) -> None:
-        """Let an answer that pauses go on; it has been told to have started."""
+        """Let a paused answer go on; its `Started` has been sent."""
         if self._engine is not None and key in self.running:
             self._engine.submit(GoOn(key))
 
     def clear(self, connection: int) -> None:
         """Forget what came over a connection: the gateway that wanted it is gone."""
-        self._parking.drop(connection)
+        self._pending.drop(connection)
         self._fresh = [one for one in self._fresh if one.task.connection != connection]
         for key in [key for key in self._preparing if key.connection == connection]:
             self._unprepare(key)
         self.running.clear(connection)
-        if self._desk is not None:
-            self._desk.drop_all(connection)
+        if self._embeddings is not None:
+            self._embeddings.drop_all(connection)
         if self._side is not None:
             self._side.drop(connection)
         if self._engine is not None:
@@ -194,19 +192,19 @@ class Tasks:
                 self._prepare([envelope])
                 return
             case m.Inspect():
-                self._questions.add(key)
+                self._inspections.add(key)
                 self._engine.submit(Report(key))
             case s.EndReasoning():
                 self._engine.submit(end_reasoning(self._engine, key, message))
             case s.SlotAction() | s.SetLora() if self._side is not None:
                 self._side.start(key, message, slot)
             case s.Embed() | s.Rerank():
-                if self._desk is None:
+                if self._embeddings is None:
                     raise TaskError(ErrorCode.NOT_SUPPORTED, "this worker makes no embeddings")
                 if isinstance(message, s.Embed) and message.media:
                     self._prepare([envelope])
                     return
-                self._desk.open(key, message)
+                self._embeddings.open(key, message)
             case _:
                 what = f"unexpected task {type(message).__name__}"
                 raise TaskError(ErrorCode.NOT_SUPPORTED, what)
@@ -215,7 +213,7 @@ class Tasks:
     # ---- preparing ----------------------------------------------------------------------------
 
     def _prepare(self, envelopes: Sequence[Envelope]) -> None:
-        """Let a thread do what takes long; `prepared` goes on with it."""
+        """Do the slow part on a thread; `prepared` continues with its outcome."""
         assert self._reader is not None
         job = job_of(self._reader, envelopes)
         for envelope in envelopes:
@@ -228,28 +226,28 @@ class Tasks:
             self._preparation.discard(job)
 
     def prepared(self) -> list[FrameItem]:
-        """Hand what has been prepared to the engine; return what has ended instead."""
-        said: list[FrameItem] = []
+        """Submit the prepared tasks to the engine; return the ends of those that failed."""
+        messages: list[FrameItem] = []
         ready: list[EngineTask] = []
         for job in self._preparation.take():
             for key, outcome in self._results(job):
-                said += self._settle(key, outcome, ready)
+                messages += self._settle(key, outcome, ready)
         if ready:
             assert self._engine is not None
             self._engine.submit(Submit(ready[0], tuple(ready[1:])))
-        return said
+        return messages
 
     def overdue(self) -> list[FrameItem]:
         """End the tasks whose preparation takes too long."""
-        said: list[FrameItem] = []
+        messages: list[FrameItem] = []
         for job in self._preparation.overdue():
             logger.error(
                 "preparation too slow",
                 extra={"job": job.label, "limit_s": job.limit_s, "action": "its tasks fail"},
             )
             for key, outcome in self._results(job):
-                said += self._settle(key, outcome, [])
-        return said
+                messages += self._settle(key, outcome, [])
+        return messages
 
     def _results(self, job: PreparationJob) -> list[tuple[TaskKey, Outcome]]:
         """Return what became of each task of a job, but for those that were cancelled."""
@@ -273,9 +271,9 @@ class Tasks:
         if isinstance(outcome, m.Terminal):
             return [Envelope(key, outcome)]
         if isinstance(outcome, MediaInput):
-            assert self._desk is not None
+            assert self._embeddings is not None
             try:
-                self._desk.open_media(key, outcome)
+                self._embeddings.open_media(key, outcome)
             except TaskError as error:
                 outcome = error
             else:
@@ -288,7 +286,7 @@ class Tasks:
     # ---- out ----------------------------------------------------------------------------------
 
     def _parser_failed(self, key: TaskKey, error: Exception) -> Envelope:
-        """End a task whose answer cannot be taken apart."""
+        """End a task whose answer cannot be parsed."""
         if key in self.running:
             self.running.drop(key)
             self._abort(key)
@@ -298,12 +296,12 @@ class Tasks:
 
     def _abort(self, key: TaskKey) -> None:
         assert self._engine is not None
-        if self._desk is not None:
-            self._desk.drop(key)
+        if self._embeddings is not None:
+            self._embeddings.drop(key)
         self._engine.submit(Abort(key))
 
     def _faulty(self, key: TaskKey, error: Exception) -> Envelope:
-        """End a task that met a fault of ours."""
+        """End a task because of a bug of this program."""
         self.n_faults += 1
         logger.error(
             "unexpected exception",
