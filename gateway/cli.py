@@ -33,7 +33,7 @@ _VERBOSE = 10
     "path",
     type=click.Path(path_type=Path),
     envvar="LLAMAPOOL_CONFIG",
-    help="TOML file of a pool; flags stand above it. [env: LLAMAPOOL_CONFIG]",
+    help="TOML file of a pool; options take precedence over it. [env: LLAMAPOOL_CONFIG]",
 )
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=int, help="Port to listen on; 0 lets the system choose.")

@@ -288,9 +288,9 @@ def config() -> None:
 @with_options(*_SETTABLE)
 @config.command(cls=OptionCommand, context_settings=CONTEXT)
 @config_option
-@click.option("--origin", is_flag=True, help="Say beside each value where it comes from.")
+@click.option("--origin", is_flag=True, help="Print beside each value where it comes from.")
 def show(config: Path | None, origin: bool, **values: Any) -> None:
-    """Print what `serve` would run with these options, as TOML. Nothing is fetched for that."""
+    """Print what `serve` would run with these options, as TOML. Nothing is downloaded."""
     try:
         said = given(values, _SETTABLE)
         pool = configured(config, said)

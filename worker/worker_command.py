@@ -55,7 +55,7 @@ config_option = click.option(
     "--config",
     type=click.Path(path_type=Path),
     envvar="LLAMAPOOL_CONFIG",
-    help="TOML file of a pool; flags stand above it. [env: LLAMAPOOL_CONFIG]",
+    help="TOML file of a pool; options take precedence over it. [env: LLAMAPOOL_CONFIG]",
 )
 
 

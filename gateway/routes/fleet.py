@@ -114,7 +114,7 @@ class FleetEndpoints:
         return json_response(_SUCCESS, 202)
 
     async def abort_rollout(self, request: Request) -> Response:
-        """End the rolling change and go back; answers once that has begun."""
+        """Stop the rolling change and roll it back; answers once that has begun."""
         await self._order(request, lambda number: AbortOrder(id=number))
         return json_response(_SUCCESS, 202)
 

@@ -30,11 +30,13 @@ class RolloutConfig:
         choices=("auto", "on", "off"),
     )
     start_s: float = param(
-        600.0, "Seconds within which a new worker must be ready, or all goes back.", low=1
+        600.0,
+        "Seconds within which a new worker must be ready, or the change is rolled back.",
+        low=1,
     )
     probation_s: float = param(
         5.0,
-        "Seconds that a new worker must serve before the next one is replaced; if it dies, all "
-        "goes back.",
+        "Seconds that a new worker must serve before the next one is replaced; if it dies, the "
+        "change is rolled back.",
         low=0,
     )

@@ -198,7 +198,7 @@ class RolloutOrder:
     config: str = ""
     """Path of the configuration file; empty: the one that was read last."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Options that stand above the file: `worker.n_ctx` to its value."""
+    """Options that take precedence over the file: `worker.n_ctx` to its value."""
     golden: tuple[Golden, ...] = ()
     """Besides those of the configuration."""
     only_changed: bool = False
@@ -209,7 +209,7 @@ class RolloutOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortOrder:
-    """End the rolling change and go back; answered by `Reply`."""
+    """Stop the rolling change and roll it back; answered by `Reply`."""
 
     id: int
 

@@ -138,7 +138,7 @@ def _until(is_so: Callable[[], bool], timeout_s: float) -> bool:
 @click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Configuration file to go over to; without it, the one that was read last, read again.",
+    help="Configuration file to change to; without it, the current one is read again.",
 )
 @click.option("--golden", multiple=True, help="Prompt that new workers must answer; repeatable.")
 @click.option(
@@ -155,14 +155,16 @@ def _until(is_so: Callable[[], bool], timeout_s: float) -> bool:
     help="Start the new worker before the old one leaves; auto: where memory allows it.",
 )
 @click.option("--only-changed", is_flag=True, help="Leave workers alone that have not changed.")
-@click.option("--abort", is_flag=True, help="End the rolling change that runs, and go back.")
-@click.option("--wait", is_flag=True, help="Return when it is over; exit code 1 if it went back.")
+@click.option("--abort", is_flag=True, help="Stop the running rolling change, and roll it back.")
+@click.option(
+    "--wait", is_flag=True, help="Return when it is over; exit code 1 if it was rolled back."
+)
 def rollout(**values: Any) -> None:
     """Replace the workers of a running pool, one at a time, without losing a request.
 
     For a new model file, new options (those of `serve` for a worker), or a new version of
-    llamapool. If a new worker does not start, answers a golden prompt differently or dies soon, all
-    goes back to what it was.
+    llamapool. If a new worker does not start, answers a golden prompt differently or dies soon, the
+    change is rolled back.
     """
     try:
         client = _client(values, timeout_s=3600.0)

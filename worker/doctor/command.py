@@ -33,7 +33,7 @@ _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
     "--config",
     type=click.Path(path_type=Path),
     envvar="LLAMAPOOL_CONFIG",
-    help="TOML file of a pool; flags stand above it. [env: LLAMAPOOL_CONFIG]",
+    help="TOML file of a pool; options take precedence over it. [env: LLAMAPOOL_CONFIG]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
 @click.option(
@@ -47,7 +47,7 @@ _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 def doctor(
     config: Path | None, as_json: bool, load: bool | None, load_timeout: float, **values: Any
 ) -> None:
-    """Check whether this host can serve with these options of `serve`, and how to mend it.
+    """Check whether this host can serve with these options of `serve`; print how to fix faults.
 
     Exits with 1 if something will not work.
     """

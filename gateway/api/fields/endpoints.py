@@ -329,7 +329,7 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointSpec] = {
     **_aliases("/admin/drain", "WorkerOrder", "Take a worker out of service"),
     **_aliases("/admin/undrain", "WorkerOrder", "Start a drained worker again"),
     **_aliases("/admin/rollout", "Rollout", "Replace the workers, one at a time"),
-    **_aliases("/admin/rollout/abort", "RolloutEnd", "End the rolling change and go back"),
+    **_aliases("/admin/rollout/abort", "RolloutEnd", "Stop the rolling change and roll it back"),
     ("DELETE", "/admin/quarantine"): EndpointSpec(summary="Let refused prompts in again"),
     ("DELETE", "/models"): EndpointSpec(
         summary="Delete a model of the Hugging Face cache", query=("model",)

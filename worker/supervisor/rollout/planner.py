@@ -18,7 +18,7 @@ from protocol.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Where a configuration comes from: a file, and options that stand above it."""
+    """Where a configuration comes from: a file, and options that take precedence over it."""
 
     path: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
