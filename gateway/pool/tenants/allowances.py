@@ -17,6 +17,7 @@ from gateway.pool.tenants.moving_window import WINDOW_S, MovingWindow
 from protocol.errors import ErrorCode, TaskError
 
 DAY_S = 86_400
+_DAYS = 2
 
 
 class Spent(NamedTuple):
@@ -51,16 +52,15 @@ class _Account:
 
     requests: MovingWindow = field(default_factory=MovingWindow)
     tokens: MovingWindow = field(default_factory=MovingWindow)
-    day: int = 0
-    today: int = 0
-    """Tokens of that day."""
+    days: dict[int, int] = field(default_factory=dict)
+    """Tokens of the last two days by their numbers: a clock may go over midnight and back."""
     reserved: dict[int, int] = field(default_factory=dict)
     """Tokens by task."""
 
     def is_idle(self, now: float, day: int) -> bool:
         """Whether nothing is known of it that would still count."""
         used = self.requests.total(now) or self.tokens.total(now) or self.reserved
-        return not used and (self.day != day or not self.today)
+        return not used and not any(abs(one - day) < _DAYS and n for one, n in self.days.items())
 
 
 class Allowances:
@@ -176,16 +176,16 @@ class Allowances:
     def _account(self, tenant: str) -> _Account:
         account = self._accounts.get(tenant)
         if account is None:
-            account = self._accounts[tenant] = _Account(day=self._day())
+            account = self._accounts[tenant] = _Account()
         return account
 
     def _today(self, account: _Account) -> int:
-        if account.day != self._day():
-            account.day, account.today = self._day(), 0
-        return account.today
+        return account.days.get(self._day(), 0)
 
     def _add_today(self, account: _Account, tokens: int) -> None:
-        account.today = max(0, self._today(account) + tokens)
+        account.days[self._day()] = max(0, self._today(account) + tokens)
+        if len(account.days) > _DAYS:
+            del account.days[next(iter(account.days))]
 
     def _day(self) -> int:
         return int(self._wall() // DAY_S)

@@ -7,7 +7,7 @@ import pytest
 from gateway.keys.api_key import KeyLimits, PriorityClass
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.task import TaskSpec
-from gateway.pool.tenants.allowances import DAY_S, Allowances, UsageHistory
+from gateway.pool.tenants.allowances import DAY_S, Allowances, Spent, UsageHistory
 from gateway.pool.tenants.moving_window import MovingWindow
 from gateway.pool.tenants.tenant_turns import TurnsElsewhere
 from protocol.errors import ErrorCode, TaskError
@@ -166,6 +166,22 @@ class Clocks:
         return Allowances(lambda: self.now, lambda: self.day_s)
 
 
+def test_a_clock_that_goes_over_midnight_and_back_loses_no_tokens_of_the_day() -> None:
+    clocks = Clocks()
+    one, limits = clocks.allowances(), KeyLimits(tokens_per_day=100)
+    one.restore("x", UsageHistory(today=90))
+    for n_days in (1, -1, 1):
+        clocks.day_s += n_days * DAY_S
+        one.learn(Spent("x", 0, 1))
+        one.tidy()
+    clocks.day_s -= DAY_S
+    assert one.remaining("x", limits)["tokens-day"].remaining == 9
+    clocks.day_s += 3 * DAY_S
+    clocks.now += 61
+    one.tidy()
+    assert repr(one) == "<Allowances accounts=0>"
+
+
 def test_a_minute_moves_and_a_day_ends_at_midnight() -> None:
     clocks = Clocks()
     one = clocks.allowances()
@@ -190,6 +206,7 @@ def test_a_minute_moves_and_a_day_ends_at_midnight() -> None:
     clocks.day_s += DAY_S
     one.settle("x", 1, 0)
     one.settle("x", 2, 0)
+    clocks.day_s += DAY_S
     one.tidy()
     assert repr(one) == "<Allowances accounts=0>"
 
