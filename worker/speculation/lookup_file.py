@@ -17,10 +17,13 @@ from protocol.errors import ConfigError
 from protocol.process.named_file import read_named_bytes
 from worker.engine.speculation.draft import DraftRequest
 from worker.engine.speculation.ngram_cache import NGRAM_MAX, Cache, CacheLookup, Ngram, merge
+from worker.host.topology import usable_memory
 
 logger = logging.getLogger(__name__)
 
 _MAX_BYTES = 1 << 30
+_MEMORY_RATIO = 20
+"""Bytes of memory for each byte of a file of n-grams with one follower each; others need less."""
 _ABSENT = -1
 _HEAD = struct.Struct(f"<{NGRAM_MAX}ii")
 _FOLLOWER = struct.Struct("<ii")
@@ -68,6 +71,7 @@ def read_cache(path: str, n_vocab: int) -> Cache:
     if not path:
         return {}
     try:
+        _check_room(Path(path))
         return unpack(read_named_bytes(Path(path), _MAX_BYTES), n_vocab)
     except FileNotFoundError:
         logger.warning(
@@ -78,6 +82,15 @@ def read_cache(path: str, n_vocab: int) -> Cache:
         raise ConfigError(f"cannot read lookup cache {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is no lookup cache of this model: {error}") from error
+
+
+def _check_room(path: Path) -> None:
+    """Raise `ConfigError` where the cache may not fit into memory: it would end other workers."""
+    needed, usable = path.stat().st_size * _MEMORY_RATIO, usable_memory()
+    if needed > usable > 0:
+        gib = 1 << 30
+        message = f"may need {needed / gib:.1f} GiB of memory, and {usable / gib:.1f} GiB are left"
+        raise ConfigError(f"lookup cache {path} {message}: use a smaller one")
 
 
 def write_cache(path: str, cache: Cache) -> None:

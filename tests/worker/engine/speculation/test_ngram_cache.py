@@ -108,6 +108,16 @@ def test_a_broken_file_is_named(tmp_path: Path, data: bytes) -> None:
         read_cache(str(path), 256)
 
 
+def test_a_cache_that_memory_cannot_hold_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cache.bin"
+    path.write_bytes(b"never read")
+    monkeypatch.setattr("worker.speculation.lookup_file.usable_memory", lambda: 100)
+    with pytest.raises(ConfigError, match=r"cache\.bin may need .* GiB of memory"):
+        read_cache(str(path), 256)
+
+
 def test_a_cache_that_is_not_there_begins_empty_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
