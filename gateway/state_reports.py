@@ -1,4 +1,4 @@
-"""What the gateway reports to whoever started it: that its loop runs, and what it has in hand.
+"""Reports to the supervisor or systemd: that the loop runs, and how many requests there are.
 
 The supervisor adds up the counts of its gateways; systemd shows the sentence in
 `systemctl status`.
@@ -23,7 +23,7 @@ async def beat(notifier: Notifier) -> None:
 
 
 async def report(pool: Pool, notifier: Notifier) -> None:
-    """Report workers, running and waiting tasks as they change; return at once if nobody hears."""
+    """Report changes of the numbers of workers and tasks; return at once without a receiver."""
     told: dict[str, object] = {}
     while notifier.is_heard:
         if (state := state_of(pool)) != told:

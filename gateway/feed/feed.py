@@ -88,7 +88,7 @@ class PoolFeed:
                 await self._over.wait()
 
     def _rest(self) -> None:
-        """Stop to look, because nobody does."""
+        """Stop collecting, because there are no readers."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""What one gateway alone knows of the pool: it tells its siblings, and is told by them. Pure."""
+"""The part of the pool's state that only one gateway knows, as gateways exchange it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,7 +11,7 @@ from gateway.pool.watch.events import EventKind, PoolEvent
 Row = Mapping[str, Any]
 
 _ITS_OWN = frozenset({EventKind.EJECTED, EventKind.LET_IN, EventKind.REFUSED})
-"""What one gateway decides; of all else every gateway hears."""
+"""Events that one gateway decides; all other kinds reach every gateway."""
 
 _OF_REQUEST = (
     *("time", "request_id", "key", "model", "path", "status", "finish", "worker", "route"),

@@ -1,4 +1,4 @@
-"""What the other gateways of the host know: asked once a second while somebody looks."""
+"""The other gateways' parts of the state, asked for once a second while there are readers."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ _INTERVAL_S = 1.0
 
 
 class SiblingParts:
-    """The parts of the others as they told them last."""
+    """The latest parts of the other gateways."""
 
     def __init__(self, sources: Sources) -> None:
         self.parts: list[GatewayPart] = []
@@ -35,7 +35,7 @@ class SiblingParts:
             self._task = asyncio.create_task(self._ask())
 
     def close(self) -> None:
-        """Ask no more, and forget what was told; idempotent."""
+        """Stop asking, and forget the answers; idempotent."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

@@ -29,7 +29,7 @@ class AwaitWorkersMiddleware:
         self._supervisor = supervisor
         self._pool = pool
         self._given_up: set[str] = set()
-        """Models that were awaited in vain: nobody waits for them again."""
+        """Models whose workers did not connect in time; requests no longer wait for them."""
 
     def __repr__(self) -> str:
         return f"<AwaitWorkersMiddleware missing={sorted(self._missing())}>"

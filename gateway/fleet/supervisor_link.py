@@ -60,7 +60,7 @@ class SupervisorLink:
 
     @property
     def is_open(self) -> bool:
-        """Whether a supervisor hears orders."""
+        """Whether a supervisor is connected."""
         return self._channel is not None and self._channel.is_open
 
     def open(self) -> None:

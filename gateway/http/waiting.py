@@ -1,4 +1,4 @@
-"""What happens while a request waits and runs: its place in the queue is told, its time ends."""
+"""Sends a waiting request its place in the queue, and ends a request whose time is over."""
 
 import asyncio
 import math

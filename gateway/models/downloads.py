@@ -14,7 +14,7 @@ _NAME = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}(:\w[\w.-]{0,31})?", re.ASCII)
 
 
 class DownloadBook:
-    """What the supervisor has told of downloads."""
+    """The downloads, as the supervisor reports them."""
 
     def __init__(self, events: ModelEvents) -> None:
         self._events = events
@@ -38,7 +38,7 @@ class DownloadBook:
         return future
 
     def hear(self, line: DownloadReport) -> None:
-        """Take a report in, and pass it on to those who listen."""
+        """Take a report, and pass it on to the listeners."""
         future = self._waiting.pop(line.model, None)
         if line.has_ended:
             self._end(line, future)

@@ -1,4 +1,4 @@
-"""The chats that are being answered now, by tenant and the id that the client was told."""
+"""The chats that are being answered now, by tenant and by the id that the client got."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

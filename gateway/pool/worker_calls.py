@@ -22,7 +22,7 @@ from protocol.wire.side_tasks import EndReasoning, ReasoningEnded, SetLora, SetS
 _INSPECT_LIMIT_S = 2.0
 _CALL_LIMIT_S = 10.0
 _COMPLETE_LIMIT_S = 50.0
-"""Less than the supervisor's patience with a golden prompt, so that the cause is told."""
+"""Less than the supervisor's time limit of a golden prompt, so that it gets the cause."""
 _LOOK_AGAIN_S = 0.05
 _REFUSALS = (ErrorCode.INVALID_REQUEST, ErrorCode.CONTEXT_EXCEEDED, ErrorCode.NOT_SUPPORTED)
 

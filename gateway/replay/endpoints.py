@@ -115,7 +115,7 @@ def _conversation_id(request: Request) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the strings of a list that are not empty; whatever else there is says nothing."""
+    """Return the non-empty strings of a list; anything else is ignored."""
     return [one for one in value if one and isinstance(one, str)] if isinstance(value, list) else []
 
 

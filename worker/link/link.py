@@ -78,9 +78,9 @@ class Link:
             # Without a gateway nobody would ever take the last frames.
             session.connection.close(linger_ms=1000 if session.is_welcome else 0)
 
-    def embed_with(self, desk: EmbeddingBatcher) -> None:
-        """Take embeddings and rerankings too; to be said before `attach`."""
-        self.tasks.embed_with(desk)
+    def embed_with(self, batcher: EmbeddingBatcher) -> None:
+        """Accept embeddings and reranking, too; called before `attach`."""
+        self.tasks.embed_with(batcher)
 
     def attach(
         self,
@@ -184,7 +184,7 @@ class Link:
                 self._outbound.say(self.tasks.prepared())
         for session in self._sessions:
             if session.connection.dealer in ready:
-                self._inbound.hear(session)
+                self._inbound.read(session)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start)
         return bool(has_said and self.tasks.running) and len(ready) <= 1 and not self.draining
 

@@ -138,7 +138,7 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[byt
 
 
 def _compression(scope: Scope) -> str:
-    """Return the compression that a body says to have; empty without one that is known."""
+    """Return the compression that the headers name; empty if it is none or unknown."""
     for name, value in scope["headers"]:
         if name == b"content-encoding":
             codings = (one.strip().lower() for one in value.decode("latin-1").split(","))

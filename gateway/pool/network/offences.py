@@ -1,10 +1,10 @@
-"""Peers that send nonsense, or far too much: blocked for a while. Pure."""
+"""Blocks peers for a while that send invalid frames, or too many uninvited ones. Pure."""
 
 from collections import OrderedDict, deque
 
 _LIMIT = 10
 _MOST_KNOCKS = 2000
-"""A worker that was given up may send some hundred frames before it hears of it."""
+"""Uninvited frames; a worker that was lost may send some hundred before it notices."""
 _WINDOW_S = 60.0
 BLOCKED_S = 60.0
 _MAX_PEERS = 1024
@@ -25,11 +25,11 @@ class Offences:
         return f"<Offences {len(self._times)} noted {len(self._blocked_until)} blocked>"
 
     def note(self, who: str, now: float) -> bool:
-        """Count one more offence; tell whether it is the one that blocks."""
+        """Count an invalid frame; true if its peer is now blocked."""
         return self._count(self._times, who, now, _LIMIT)
 
     def knock(self, who: str, now: float) -> bool:
-        """Count a frame of a connection that was not taken in; tell whether it is one too many."""
+        """Count a frame of a connection that was not accepted; true if its peer is now blocked."""
         return self._count(self._knocks, who, now, _MOST_KNOCKS)
 
     def block(self, who: str, now: float) -> None:

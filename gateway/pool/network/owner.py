@@ -1,4 +1,4 @@
-"""What the connections of workers tell whoever uses them."""
+"""The events that the connections of workers report."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ class Owner(Protocol):
     """Receiver of messages and lost connections."""
 
     def joined(self, peer: WorkerConnection) -> None:
-        """Take in a worker that said `Hello`."""
+        """Register a worker that sent `Hello`."""
 
     def received(self, peer: WorkerConnection, items: Sequence[FrameItem], now: float) -> None:
         """Take the messages of one frame; raises `ProtocolError` for what no worker sends."""

@@ -34,7 +34,7 @@ class PeerSocket:
 
 
 def key_of(frame: zmq.Frame) -> str:
-    """Return the public key of the sender, as ZAP has told it; empty for a Unix socket."""
+    """Return the public key of the sender, as ZAP reports it; empty for a Unix socket."""
     # Asking a Unix peer's frame for its user raises, which takes six times as long.
     if address_of(frame).startswith(_LOCAL):
         return ""

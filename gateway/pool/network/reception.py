@@ -42,7 +42,7 @@ class Reception:
         return identity in self._refused
 
     def refuses(self, identity: bytes, hello: Hello, curve: str) -> bool:
-        """Refuse a worker that cannot be taken in, whoever else is connected."""
+        """Refuse a worker whose `Hello` is not acceptable; true if it was refused."""
         if hello.wire_version != WIRE_VERSION or _is_no_text(identity):
             self._refuse_version(identity, hello)
             return True
@@ -80,7 +80,7 @@ class Reception:
         self._refuse(rival.identity, rival.name, reason)
 
     def _refuse(self, identity: bytes, name: str, reason: str) -> None:
-        """Tell a worker that it cannot be taken in; it ends with that reason."""
+        """Refuse a worker; its process ends with this reason."""
         logger.error("worker refused", extra={"worker": name, "cause": reason})
         self._socket.send(identity, codec.encode(0, [Refused(reason=reason)]))
         self._ignore(identity)

@@ -1,4 +1,4 @@
-"""Looks twice at connections that have ended: the event may overtake the end of the route."""
+"""Checks ended connections twice: the event may come before libzmq has removed the route."""
 
 import asyncio
 from collections.abc import Callable

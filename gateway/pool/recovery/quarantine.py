@@ -54,7 +54,7 @@ class Quarantine:
 
     def __init__(self, settle_s: float = 0.0) -> None:
         self._settle_s = settle_s
-        """How long a suspect waits after a death, lest it goes to a worker that died with it."""
+        """How long a suspect waits after a death: other workers may have died with that one."""
         self._suspects: OrderedDict[bytes, Suspect] = OrderedDict()
         """By fingerprint, the one seen longest ago first."""
         self._deaths: deque[tuple[float, frozenset[bytes]]] = deque()

@@ -65,7 +65,7 @@ class RouteChoice:
     """All workers that were compared."""
 
     def explain(self, attempt: Attempt) -> None:
-        """Write down why it was chosen, for whoever asks later."""
+        """Record in the attempt why it was chosen."""
         attempt.n_expected, attempt.predicted_s = self.n_cached, self.predicted_s
         attempt.n_load = self.worker.n_load
         attempt.rivals = [

@@ -45,7 +45,7 @@ class WorkerEstimate:
         self.pending.assigned(task, max(1.0, n_unread))
 
     def load(self, worker: Worker, now: float) -> tuple[bool, float]:
-        """Return whether it has prompts to read, and a number to compare it with others alike.
+        """Return whether it has prompts to read, and a number that orders it among such workers.
 
         That is the time when it could have read one more, or else the logarithm of its cost.
         """

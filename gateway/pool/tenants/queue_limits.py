@@ -1,4 +1,4 @@
-"""How many tasks may wait, who gives way in a full queue, and what the refused are told. Pure."""
+"""How many tasks may wait, which task leaves a full queue, and the errors of refusals. Pure."""
 
 import math
 from typing import NamedTuple

@@ -43,7 +43,7 @@ class Dialling:
     chance: Callable[[], float] = field(default=random.random, repr=False)
     """A number from 0 to 1."""
     n_failed: int = 0
-    """Attempts since the gateway last said welcome."""
+    """Attempts since the gateway last answered."""
     _secret: str = field(default="", repr=False)
     _servers: tuple[str, ...] = ()
     _server: str = ""

@@ -43,7 +43,7 @@ class Share:
     given_at: float = -math.inf
     """When it got a credit last."""
     has_yielded: bool = False
-    """It has just returned credits, so that the next one is for another gateway."""
+    """It has just returned credits, so the next free one goes to another gateway."""
     is_retired: bool = False
     """Its gateway has a successor: it gets what it waits for, and keeps nothing."""
 
@@ -111,9 +111,9 @@ class Grants:
             self._shares[number].is_retired = is_retired
 
     def take(self, key: TaskKey) -> bool:
-        """Note that a task came, with the credit that its gateway had; false if it had none.
+        """Count a task against its gateway's credits; false if the gateway has too many.
 
-        A few more are let in: what a gateway asks for itself needs no credit.
+        A few more are accepted: golden prompts need no credit.
         """
         share = self._shares.get(key.connection)
         if share is not None and len(share.held) >= share.limit + _UNCREDITED:

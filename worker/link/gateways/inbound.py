@@ -1,4 +1,4 @@
-"""What gateways say to a worker, and how they come and go."""
+"""Handles the messages of gateways, and makes, loses and replaces the connections to them."""
 
 import logging
 import math
@@ -19,31 +19,31 @@ from worker.link.tasks.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
-_HEARING_S = 0.05
+_READING_S = 0.05
 """Maximum time that a turn reads frames of a gateway; the rest is read in the next turn."""
 _LEAST_BEAT_S, _LONGEST_BEAT_S = 0.01, 3600.0
-"""What a gateway may want between two heartbeats; configured is 0.05 s at least."""
+"""Bounds of the interval between heartbeats that a gateway may ask for."""
 _RECALL_LIMIT_S = 10.0
-"""A gateway that has not answered a recall after this time is taken for stuck."""
+"""A gateway that has not answered a recall after this time counts as stuck."""
 _MOST_SESSIONS = 64
-"""Gateways and their successors. Each holds descriptors; one that names ever more gets no more."""
+"""Maximum number of gateways and successors of gateways: each holds file descriptors."""
 _NO_CREDIT = TaskError(
     ErrorCode.UNAVAILABLE, "the gateway has sent this worker more tasks than it has credits for"
 )
 
 
 class WorkerLink(Protocol):
-    """What a gateway may drain or greet."""
+    """The part of the link that messages of gateways act on."""
 
     def drain(self) -> None:
-        """Take nothing new."""
+        """Accept no new tasks."""
 
     def welcomed(self) -> None:
-        """Tell a gateway that has just come what the worker has."""
+        """Report the state of the worker to a gateway that has just answered."""
 
 
 class Inbound:
-    """Hears the gateways, and dials those that are gone."""
+    """Reads the messages of gateways, and dials those that are not connected."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Inbound:
         return f"<Inbound {self._hello.worker} {self._sessions!r}>"
 
     def look_after(self, now: float) -> None:
-        """Dial the gateways whose time has come."""
+        """Dial the gateways whose wait is over."""
         if now >= self._sessions.redial_at:
             for session in self._sessions.due():
                 self.dial(session)
@@ -76,9 +76,9 @@ class Inbound:
             if (session := self._sessions.get(number)) is not None:
                 self.lose(session, f"no answer to a recall for {_RECALL_LIMIT_S:g} s")
 
-    def hear(self, session: GatewaySession) -> None:
-        """Take what a gateway says; begin a new connection where that makes no sense."""
-        until = time.monotonic() + _HEARING_S
+    def read(self, session: GatewaySession) -> None:
+        """Handle the messages of a gateway; after an invalid one connect anew."""
+        until = time.monotonic() + _READING_S
         try:
             while (items := session.connection.receive()) is not None:
                 for item in items:
@@ -111,12 +111,12 @@ class Inbound:
                 self._share(session, item)
 
     def _share(self, session: GatewaySession, message: m.Message) -> None:
-        """Take what a gateway says of credits, or of the process that succeeds it."""
+        """Handle a message about credits, or about the gateway's successor."""
         match message:
             case Returned(n=n):
                 self._sessions.grants.give_back(session.number, n)
             case Demand(waiting=waiting, oldest_s=oldest_s):
-                # What is no age makes the gateway the last.
+                # An invalid age counts as 0: all other gateways come first.
                 age_s = oldest_s if 0 <= oldest_s < math.inf else 0.0
                 self._sessions.grants.want(session.number, waiting, time.monotonic() - age_s)
             case Successor():
@@ -134,7 +134,7 @@ class Inbound:
                 )
 
     def _take(self, session: GatewaySession, item: Envelope) -> None:
-        """Take what belongs to a task, under a key that no other gateway's task has."""
+        """Handle a message of a task. Its key gets the connection, so that it is unique here."""
         if session.number:
             item = item._replace(task=item.task._replace(connection=session.number))
         key, payload, _ = item
@@ -185,7 +185,7 @@ class Inbound:
         self._link.welcomed()
 
     def _succeed(self, session: GatewaySession) -> None:
-        """Dial the process that takes the endpoint of a gateway over."""
+        """Dial the process that takes over the endpoint of a gateway."""
         if session.is_retired:
             return
         if len(self._sessions) >= _MOST_SESSIONS:
@@ -202,7 +202,7 @@ class Inbound:
         self._sessions.grants.retire(session.number, is_retired=False)
 
     def lose(self, session: GatewaySession, reason: str) -> None:
-        """Start over with a gateway: what ran for its old connection has nobody to go to."""
+        """Drop the tasks of a lost connection, and connect anew to its gateway."""
         counts, url = self._tasks.counts(session.number), session.connection.endpoint
         if session.is_retired and not any(counts):
             logger.info("replaced gateway gone", extra={"url": url, "cause": reason})
@@ -234,6 +234,6 @@ class Inbound:
         self._clear(session)
 
     def _clear(self, session: GatewaySession) -> None:
-        """Drop what a gateway had here; its credits are for the others."""
+        """Drop the tasks of a gateway, and give its credits to the others."""
         self._tasks.clear(session.number)
         self._sessions.leave(session)

@@ -1,8 +1,8 @@
 """What clients have set for all tasks: LoRA scales and the system prompt, each with its version.
 
-Pure; belongs to the link's thread. The worker owns the settings and tells them to every gateway, so
-that a gateway that starts learns them, and that of two which are set at once the newer one holds
-everywhere. An order with an older version than what is known applies the newer one again.
+Pure; used by the link's thread only. The worker owns the settings and sends them to every gateway.
+So a gateway that starts learns them, and if two gateways set them at once, the newer version
+applies everywhere. An order with an older version applies the newest known one again.
 """
 
 from typing import TypeVar
@@ -16,7 +16,7 @@ T = TypeVar("T", SetLora, SetSystemPrompt)
 
 
 class WorkerSettings:
-    """The newest settings: those that hold, and those on their way to the engine."""
+    """The newest settings: those in force, and those on their way to the engine."""
 
     def __init__(self) -> None:
         self._lora = SetLora()
@@ -29,7 +29,7 @@ class WorkerSettings:
 
     @property
     def known(self) -> SettingsTold | None:
-        """What gateways are told; None as long as nothing was set."""
+        """The settings to send to gateways; None as long as nothing was set."""
         if self._lora.version == self._system.version == CONFIGURED:
             return None
         system = self._system

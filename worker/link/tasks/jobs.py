@@ -1,4 +1,4 @@
-"""What a task is to be prepared: which go together, how long that may take, and the work itself."""
+"""Makes preparation jobs: which tasks share one, its time limit, and its work."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +17,7 @@ _LIMIT_S, _LIMIT_PER_MIB_S, _LONGEST_S = 5.0, 2.0, 60.0
 _LARGE = 64 * 1024
 """From this size on a task may take long to prepare."""
 _TOKEN_BYTES = 64
-"""What a token of a begun answer counts: replaying it takes as long as so much text at most."""
+"""Size of a token of a begun answer: replaying it takes as long as reading this much text."""
 
 
 def job_of(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> PreparationJob:
@@ -76,7 +76,7 @@ def _size(message: m.TaskMessage) -> int:
 def _length(prompt: str | tuple[int | str, ...] | None) -> int:
     if prompt is None or isinstance(prompt, str):
         return len(prompt or "")
-    if len(prompt) > _LARGE:  # whoever it is for, the sum would take too long here
+    if len(prompt) > _LARGE:  # summing up would take too long on the link's thread
         return len(prompt)
     return len(prompt) + sum(len(part) for part in prompt if isinstance(part, str))
 

@@ -1,4 +1,4 @@
-"""Opens what turns a loaded model's chats into prompts."""
+"""Opens the reader of prompts for a loaded model."""
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
@@ -8,7 +8,7 @@ from worker.prompt.prompt import PromptReader
 from worker.prompt.prompt_log import PromptLog
 
 TEMPLATE_S = 10.0
-"""Within which a chat template must have shown what it makes of a few messages."""
+"""Time limit for the chat template to render a few messages at the start."""
 
 
 def open_reader(

@@ -1,4 +1,4 @@
-"""Tasks that came while the model was away, until it is loaded again. Pure."""
+"""Tasks that wait until the model is loaded. Pure."""
 
 from collections.abc import KeysView
 
@@ -8,7 +8,7 @@ from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 from worker.engine.task import failed
 
 ORDERS = (SetLora, SetSystemPrompt)
-"""They change the worker for everybody, so a cancel by the client that asked does not stop them."""
+"""They change the worker for all clients, so a cancel by one client does not stop them."""
 
 
 class PendingTasks:
@@ -28,7 +28,7 @@ class PendingTasks:
         self._tasks[envelope.task] = envelope
 
     def cancel(self, key: TaskKey) -> Envelope | None:
-        """Give a task up; return its end, or None if it does not wait here or must be done."""
+        """Cancel a task; return its end, or None if it does not wait here or is an order."""
         envelope = self._tasks.get(key)
         if envelope is None or isinstance(envelope.payload, ORDERS):
             return None
@@ -46,7 +46,7 @@ class PendingTasks:
             del self._tasks[key]
 
     def take(self) -> list[Envelope]:
-        """Hand all of them out, in order."""
+        """Remove and return all tasks, in order."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
         return tasks

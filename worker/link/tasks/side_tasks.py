@@ -36,9 +36,9 @@ _COPIES = 3
 Work = Callable[[], Terminal | None]
 
 MAX_PENDING = 4
-"""Saves and restores under way; who comes then is told to come again."""
+"""Maximum of saves and restores in progress; beyond, a request is refused with 429."""
 OWNERS = ":keys"
-"""Folder of the owners' folders: no client can name a file so."""
+"""Folder of the owners' folders; no valid file name has a colon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _SlotFileTask:
 
 
 class SideTasks:
-    """Turns messages of the wire into calls of the engine and work of the file thread."""
+    """Turns messages into jobs of the engine and of the file thread."""
 
     def __init__(
         self, engine: Engine, backend: Backend, slot_save_path: str, quota_mib: int = 0
@@ -186,7 +186,7 @@ class SideTasks:
         return slot
 
     def _written(self, key: TaskKey, work: Callable[[], SlotActed]) -> None:
-        """Tell how a save has ended, and begin the next one."""
+        """Answer with the outcome of a save, and begin the next one."""
 
         def end() -> SlotActed:
             self._is_writing = False
@@ -237,7 +237,7 @@ class SideTasks:
     # ---- restoring ----------------------------------------------------------------------------
 
     def _read(self, task: _SlotFileTask) -> None:
-        """Judge a file before the engine hears of it."""
+        """Read and check a file before the engine gets it."""
         start = time.perf_counter()
         card = self._backend.card
         limits = slot_files.Limits(
@@ -282,7 +282,7 @@ class SideTasks:
         return _acted(n_tokens, 0, time.perf_counter())
 
     def _fail(self, key: TaskKey, error: TaskError) -> None:
-        """Tell that a save has failed."""
+        """Answer that a save has failed."""
 
         def fail() -> SlotActed:
             raise error

@@ -3,10 +3,10 @@
 The file is the one that llama-server writes, to the byte: `llama_state_seq_save_file` of its packed
 tokens. The note (JSON) holds what llama.cpp does not check: which model, which build, which
 adapters, whose prompt, and a checksum. A file without a note, as llama-server leaves it, is read
-too, and one that replaced another since its note was written; its inner structure must do then.
+too, and so is one that was replaced after its note was written; then only its structure is checked.
 
-llama.cpp aborts the process when it loads a file that was cut short, so it is never asked to:
-everything is parsed and judged here, and only the state itself is handed over.
+llama.cpp aborts the process when it loads a truncated file. So everything is parsed and checked
+here, and llama.cpp gets only the state itself.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ _NOTES = ":notes"
 """Folder of the notes: no client can name a file so."""
 _MAX_NOTE_BYTES = 16 << 20
 _BLOCK = 1 << 20
-"""What a small file counts as: their number is bounded with their size."""
+"""A smaller file counts as this size, so that the quota bounds the number of files, too."""
 
 
 def note_path(path: Path) -> Path:
@@ -123,7 +123,7 @@ def write(path: Path, saved: Saved, stamp: Stamp) -> int:
     note_path(path).parent.mkdir(exist_ok=True)
     text = json.dumps(note, indent=1).encode()
     with _staged(note_path(path), [text]) as new_note, _staged(path, parts) as new:
-        # Should the power go between the two, the checksum of one does not fit the other.
+        # After a loss of power between the two, the checksum of the note does not fit the file.
         new_note.replace(note_path(path))
         new.replace(path)
     for folder in (path.parent, note_path(path).parent):
@@ -133,7 +133,7 @@ def write(path: Path, saved: Saved, stamp: Stamp) -> int:
 
 @contextlib.contextmanager
 def _staged(path: Path, parts: Sequence[Buffer]) -> Iterator[Path]:
-    """Write a file under another name; what is not renamed in the block is gone after it."""
+    """Write a file under a temporary name; it is removed unless the block renames it."""
     number, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
     staged = Path(name)
     try:
@@ -260,7 +260,7 @@ def gathered(state: Buffer) -> Buffer:
 
 
 def _hidden(salt: str) -> str:
-    """Name a namespace without telling it."""
+    """Identify a namespace without revealing it."""
     return hashlib.sha256(salt.encode()).hexdigest()[:16] if salt else ""
 
 
@@ -270,7 +270,7 @@ def _facts(stamp: Stamp, *, has_media: bool) -> dict[str, str]:
 
 
 def _is_newer(path: Path) -> bool:
-    """Return whether a file was changed after its note: not so if the power went between them."""
+    """Return whether a file is newer than its note, which `write` replaces first."""
     return path.stat().st_mtime_ns > note_path(path).stat().st_mtime_ns
 
 

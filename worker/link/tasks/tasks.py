@@ -66,7 +66,7 @@ class Tasks:
     # ---- the model ----------------------------------------------------------------------------
 
     def embed_with(self, batcher: EmbeddingBatcher) -> None:
-        """Take embeddings and rerankings too."""
+        """Accept embeddings and reranking, too."""
         self._embeddings = batcher
 
     def attach(
