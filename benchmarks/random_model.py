@@ -9,8 +9,9 @@ as fill the size; vocabulary and chat template are those of the embedded model.
 
 import argparse
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -103,11 +104,17 @@ def write(path: Path, of: Sizes, kind: gguf.GGMLQuantizationType, vocabulary: Pa
 
 def vocabulary_size(vocabulary: Path) -> int:
     """Count the tokens of a file."""
-    return len(gguf.GGUFReader(vocabulary).fields["tokenizer.ggml.tokens"].data)
+    return len(_fields(vocabulary)["tokenizer.ggml.tokens"].data)
+
+
+@cache
+def _fields(path: Path) -> Mapping[str, gguf.ReaderField]:
+    """Read the keys of a file once: a second for a vocabulary of this size."""
+    return gguf.GGUFReader(path).fields
 
 
 def _copy_vocabulary(writer: gguf.GGUFWriter, vocabulary: Path) -> None:
-    for name, field in gguf.GGUFReader(vocabulary).fields.items():
+    for name, field in _fields(vocabulary).items():
         if name.startswith("tokenizer."):
             sub_type = field.types[-1] if field.types[0] is gguf.GGUFValueType.ARRAY else None
             writer.add_key_value(name, field.contents(), field.types[0], sub_type)
