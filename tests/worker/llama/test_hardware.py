@@ -11,6 +11,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
+from tests.cores import threads
 from tests.models.llama import write_llama
 from worker.engine.backend import BatchRow
 
@@ -32,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def config(model: str) -> WorkerConfig:
-    return WorkerConfig(model=model, n_ctx=256, n_threads=2, n_batch=64, n_ubatch=64)
+    return WorkerConfig(model=model, n_ctx=256, n_threads=threads(), n_batch=64, n_ubatch=64)
 
 
 def opened(config: WorkerConfig) -> Any:
@@ -61,7 +62,14 @@ MOVED: dict[str, dict[str, Any]] = {
     "no device": {"device": ("none",)},
     "experts": {"cpu_moe": True, "n_cpu_moe": 1, "n_cpu_ffn": 1},
     "a pattern": {"override_tensor": (r"blk\.0\.ffn_.*=CPU",)},
-    "threads": {"cpu_strict": True, "cpus_batch": "0", "prio_batch": 0, "poll_batch": 0},
+    "threads": {
+        "n_threads": 2,
+        "n_threads_batch": 2,
+        "cpu_strict": True,
+        "cpus_batch": "0",
+        "prio_batch": 0,
+        "poll_batch": 0,
+    },
     "the rest": {"no_host": True, "op_offload": False, "lazy_mode": "on", "perf": True},
     "one token a batch": {"n_batch": 1, "n_ubatch": 1, "n_slots": 1},
 }
