@@ -200,3 +200,8 @@ def test_two_variables_have_all_the_names_that_templates_know_them_by() -> None:
     assert rendered(template, preserve_reasoning=False).startswith("[False, True, True, True, ")
     assert rendered(template, reasoning_effort="high").endswith("'high']")
     assert rendered(template, preserve_reasoning=True, drop_thinking="x").count("'x'") == 1
+
+
+def test_a_variable_may_be_called_like_an_argument_of_the_library() -> None:
+    assert rendered("{{ [context, args, messages | length] }}", context=1, args=2) == "[1, 2, 1]"
+    assert rendered("{{ messages[0].content }}", self=1) == USER["content"]

@@ -113,9 +113,10 @@ class ChatTemplate:
             **_spelt_out(variables),
             **variables,
             "add_generation_prompt": add_generation_prompt,
+            "messages": list(messages),
         }
         try:
-            return self._template.render(messages=list(messages), **known)
+            return self._template.render(known)  # not as keywords: one may be called `self`
         except Exception as error:
             reason = str(error)[:_MAX_REASON] or type(error).__name__
             message = f"The chat template cannot render these messages: {reason}"

@@ -64,6 +64,9 @@ def read_template_variables(
 ) -> dict[str, Any]:
     """Merge the template's variables: the defaults, those of the request, and its effort."""
     kwargs = {**defaults, **read_object(body, "chat_template_kwargs")}
+    if "messages" in kwargs:
+        name = "chat_template_kwargs.messages"
+        raise InvalidRequest(f"Field '{name}': the messages are the request's own", param=name)
     thinking = kwargs.get("enable_thinking")
     if thinking is not None and not isinstance(thinking, bool):
         kind = "string" if isinstance(thinking, str) else type(thinking).__name__

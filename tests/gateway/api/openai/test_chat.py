@@ -53,6 +53,10 @@ def _body(**fields: Any) -> dict[str, Any]:
             _body(chat_template_kwargs={"enable_thinking": "yes"}),
             'invalid type for "enable_thinking" (expected boolean, got string)',
         ),
+        (
+            _body(chat_template_kwargs={"messages": []}),
+            "Field 'chat_template_kwargs.messages': the messages are the request's own",
+        ),
         (_body(stream_options=[]), "Field 'stream_options': type must be object, but is array"),
         (_body(echo=True), "Field 'echo': echo in a chat is not supported yet"),
         (_body(reasoning_effort=3), "Field 'reasoning_effort': must be a string"),
