@@ -109,10 +109,15 @@ class GenerationEndpoint:
         """Refuse what could never find room at once: a full queue would only say try again."""
         pool = self._service.pool
         limit = max(pool.n_slots(card), card.n_slots) + pool.queue_limit(card)
-        n = len(plan.tasks)
-        if n > limit:
+        n, n_choices = len(plan.tasks), plan.tasks[0].params.n
+        if n <= limit:
+            return
+        if n == n_choices:
             message = f"Field 'n': Value must be between 1 <= value <= {limit}, but got {n}"
             raise InvalidRequest(message, param="n")
+        each = f" with {n_choices} choices each" if n_choices > 1 else ""
+        message = f"Field 'prompt': at most {limit} answers at once, but got {n // n_choices}{each}"
+        raise InvalidRequest(message, param="prompt")
 
     @contextmanager
     def _submitted(

@@ -203,6 +203,8 @@ async def test_request_id_is_echoed_or_drawn(gateway: Running) -> None:
         ("/v1/chat/completions", {**CHAT, "tools": [{}]}, "tools[0]"),
         ("/v1/completions", {"prompt": "a", "suffix": 1}, "suffix"),
         ("/completion", {"prompt": "a", "n": 128}, "n"),
+        ("/completion", {"prompt": ["a"] * 128}, "prompt"),
+        ("/v1/completions", {"prompt": ["a"] * 32, "n": 4}, "prompt"),
         ("/tokenize", {"content": 3}, "content"),
         ("/completion", {"prompt": "a", "model": 3}, "model"),
     ],
