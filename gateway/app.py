@@ -27,6 +27,7 @@ from gateway.http.api_prefix import PrefixMiddleware, read_prefix
 from gateway.http.bodies.unread_body import UnreadBodyMiddleware
 from gateway.http.direct_write import DirectWriteMiddleware
 from gateway.http.errors import HANDLERS, json_response
+from gateway.http.origin.absolute_target import AbsoluteTargetMiddleware
 from gateway.http.origin.auth import (
     PUBLIC_PATHS,
     AdminOnly,
@@ -143,6 +144,7 @@ def _middleware(
         is_page=is_page,
     )
     return [
+        Middleware(AbsoluteTargetMiddleware),
         Middleware(UnreadBodyMiddleware, service.body_limits),
         Middleware(AccessMiddleware, service.metrics, config.limits, proxies, requests),
         Middleware(HostMiddleware, config, is_open=ring.is_open),
