@@ -51,9 +51,9 @@ from gateway.succession import (
 from gateway.usage.recorder import UsageRecorder
 from protocol.config.config import GatewayConfig
 from protocol.config.usage_config import usage_folder
-from protocol.errors import ConfigError
+from protocol.errors import EXIT_ERROR, EXIT_OK, ConfigError
 from protocol.process import inherited
-from protocol.process.listening import Listeners, check_tls, is_local, open_listeners
+from protocol.process.listening import BACKLOG, Listeners, check_tls, is_local, open_listeners
 from protocol.process.notify import Notifier
 
 if TYPE_CHECKING:
@@ -61,10 +61,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-EXIT_OK = 0
-EXIT_ERROR = 1
-
-_BACKLOG = 2048
 _FLUSH_S = 5.0
 """Time for finished answers to reach slow clients after the listener has closed."""
 
@@ -345,7 +341,7 @@ def server_config(config: GatewayConfig, counts: ConnectionCounts) -> ServerConf
         head_s=min(config.limits.head_s, config.timeout_s),
         send_s=min(config.limits.send_timeout_s, config.timeout_s),
     )
-    result.backlog = _BACKLOG
+    result.backlog = BACKLOG
     result.keep_alive_timeout = KEEP_ALIVE_S
     result.include_server_header = False
     result.h11_max_incomplete_size = 32 * 1024

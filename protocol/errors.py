@@ -7,8 +7,15 @@ worker only reports the code.
 from collections.abc import Mapping
 from enum import StrEnum
 
+# Exit codes of all processes, from 69 on those of sysexits.h.
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_UNAVAILABLE = 69
+"""No worker can start, or no pool answers."""
+EXIT_RESTART = 75
+"""The engine is stuck: a new process may work."""
 EXIT_CONFIG = 78
-"""Exit code of a process that ends by a `ConfigError`, as in sysexits.h."""
+"""A `ConfigError`: a restart does not help, unless the process worked before."""
 
 
 class ErrorCode(StrEnum):

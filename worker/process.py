@@ -14,7 +14,15 @@ from types import FrameType
 import zmq
 
 from protocol.config.config import WorkerConfig
-from protocol.errors import EXIT_CONFIG, ConfigError, ErrorCode, TaskError
+from protocol.errors import (
+    EXIT_CONFIG,
+    EXIT_ERROR,
+    EXIT_OK,
+    EXIT_RESTART,
+    ConfigError,
+    ErrorCode,
+    TaskError,
+)
 from protocol.process.logs import LOG_FD_VARIABLE
 from protocol.process.notify import Notifier
 from protocol.process.shared_memory import make_shared
@@ -41,7 +49,6 @@ from worker.supervisor.children.launch import visible_devices
 
 logger = logging.getLogger(__name__)
 
-EXIT_OK, EXIT_ERROR, EXIT_STUCK = 0, 1, 75
 _LEAVES = {EXIT_OK: "drained", EXIT_CONFIG: "cannot work as configured"}
 
 
@@ -260,7 +267,7 @@ class WorkerProcess:
                     },
                 )
                 sys.stderr.flush()
-                os._exit(EXIT_STUCK)  # the engine thread holds the library: nothing can be freed
+                os._exit(EXIT_RESTART)  # the engine thread holds the library: nothing can be freed
         if (job := self._link.preparation.stuck(self._config.stall_s)) is not None:
             logger.critical(
                 "preparation stuck",
@@ -271,7 +278,7 @@ class WorkerProcess:
                 },
             )
             sys.stderr.flush()
-            os._exit(EXIT_STUCK)
+            os._exit(EXIT_RESTART)
         self._feed_watchdog()
 
     def _feed_watchdog(self) -> None:

@@ -19,7 +19,7 @@ _OF_REQUEST = (
     *("queue_s", "ttft_s", "itl_s", "duration_s"),
 )
 """The fields of the log line of a request that are shown; `client`, its address, is not."""
-_MAX_TEXT = 100
+MAX_TEXT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def request_rows(gateway: str, rows: Sequence[Row]) -> dict[str, Row]:
 def _short(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 3)
-    return value[:_MAX_TEXT] if isinstance(value, str) else value
+    return value[:MAX_TEXT] if isinstance(value, str) else value
 
 
 def _shown(event: PoolEvent) -> Row:

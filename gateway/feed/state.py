@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from gateway.feed.changes import State
-from gateway.feed.part import GatewayPart, Row
+from gateway.feed.part import MAX_TEXT, GatewayPart, Row
 from gateway.pool.watch.activity import SlotUse
 from gateway.pool.watch.events import MAX_EVENTS
 from protocol.wire.facts import ModelCard, Stats
@@ -17,7 +17,6 @@ from protocol.wire.facts import ModelCard, Stats
 N_REQUESTS = 50
 _IDLE, _BUSY = ".", "b"
 """A slot without a task, and one of whose task nothing is known yet."""
-_MAX_TEXT = 100
 _LOAD = ("n_busy", "n_waiting", "tokens_per_s")
 """What changes all the time of a worker: it has rows of its own."""
 
@@ -61,7 +60,7 @@ def worker_sections(
 def _of_card(card: ModelCard | None) -> Row:
     if card is None:
         return {"n_ctx": 0, "device": "", "build": ""}
-    return {"n_ctx": card.n_ctx, "device": card.device[:_MAX_TEXT], "build": card.build}
+    return {"n_ctx": card.n_ctx, "device": card.device[:MAX_TEXT], "build": card.build}
 
 
 def _cells(n_slots: int, n_busy: int, uses: Iterable[SlotUse]) -> Row:

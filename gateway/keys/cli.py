@@ -15,9 +15,9 @@ import click
 from gateway.keys import edit
 from gateway.keys.api_key import ApiKey, KeyLimits, KeyScope, PriorityClass, digest
 from gateway.keys.parse import KeyFileError, is_name, parse_keys
+from protocol.errors import EXIT_ERROR
 from protocol.process.named_file import read_named_text
 
-_EXIT_ERROR = 1
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _KEY_BYTES = 32
 _UNITS_S = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -133,7 +133,7 @@ def _change(path: Path, change: Callable[[str], str]) -> None:
 def _refuse(path: Path, error: Exception) -> SystemExit:
     told = error.strerror if isinstance(error, OSError) else error
     click.echo(f"llamapool: {path}: {told}", err=True)
-    return SystemExit(_EXIT_ERROR)
+    return SystemExit(EXIT_ERROR)
 
 
 def _moment(text: str) -> float:

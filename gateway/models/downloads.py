@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.models.events import ModelEvents
-from gateway.models.views import CACHE
 from protocol.errors import InvalidRequest
-from protocol.process.control import DownloadReport
+from protocol.process.control import CACHE_SOURCE, DownloadReport
 
 _NAME = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}(:\w[\w.-]{0,31})?", re.ASCII)
 
@@ -76,7 +75,7 @@ def _listed(name: str, files: Mapping[str, Mapping[str, int]], created: int) -> 
         "created": created,
         "status": {"value": "downloading", "args": []},
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-        "source": CACHE,
+        "source": CACHE_SOURCE,
         "can_remove": True,
         "progress": dict(files),
     }

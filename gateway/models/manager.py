@@ -25,9 +25,10 @@ from gateway.models.state_machine import (
     StateChanged,
     no_room,
 )
-from gateway.models.views import CACHE, RELOADED, change, listed, removed
+from gateway.models.views import RELOADED, change, listed, removed
 from protocol.errors import ErrorCode, InvalidRequest, TaskError, loading, shutting_down
 from protocol.process.control import (
+    CACHE_SOURCE,
     DownloadReport,
     Line,
     Listed,
@@ -225,7 +226,7 @@ class ModelManager:
         """Unload a model and delete its files, or give its download up; raises `TaskError`."""
         self._check_running()
         model = self.states.named(name)
-        if model is not None and model.info.source != CACHE:
+        if model is not None and model.info.source != CACHE_SOURCE:
             message = f"model name={model.name} is not removable (not from cache)"
             raise InvalidRequest(message, param="model")
         if model is not None and model.is_running:

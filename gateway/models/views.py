@@ -5,11 +5,9 @@ from typing import Any
 
 from gateway.models.model import ManagedModel
 from gateway.pool.status import ModelState
+from protocol.process.control import CACHE_SOURCE
 
 LOADING_STAGE = "text_model"
-
-CACHE = "cache"
-"""Source of models that can be deleted."""
 
 Event = Mapping[str, Any]
 
@@ -32,7 +30,7 @@ def listed(
             {"input_modalities": list(info.inputs), "output_modalities": ["text"]},
         ),
         "source": info.source,
-        "can_remove": info.source == CACHE,
+        "can_remove": info.source == CACHE_SOURCE,
     }
     return {**shown, **entry}
 

@@ -92,6 +92,10 @@ class NoRoom:
     model: str
 
 
+CACHE_SOURCE = "cache"
+"""Source of the models of the Hugging Face cache, which can be deleted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """A model that can be loaded."""

@@ -16,7 +16,7 @@ from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.process import inherited
 
-_BACKLOG = 2048
+BACKLOG = 2048
 _LINUX_OPTIONS = {
     "TCP_KEEPIDLE": 60,
     "TCP_KEEPINTVL": 15,
@@ -129,7 +129,7 @@ def _listen_tcp(host: str, port: int, *, reuse_port: bool) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         sock.bind(address)
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         is_taken = error.errno == errno.EADDRINUSE
@@ -147,7 +147,7 @@ def _listen_unix(path: Path) -> socket.socket:
             sock.close()
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.bind(str(path))
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise ConfigError(f"cannot listen on {path}: {error.strerror or error}") from error

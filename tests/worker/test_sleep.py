@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.config.config import WorkerConfig
-from protocol.errors import EXIT_CONFIG, ConfigError, ErrorCode
+from protocol.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, ConfigError, ErrorCode
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import LoraListed, SetLora, SetSystemPrompt, SystemPromptSet
@@ -20,7 +20,7 @@ from tests.envelopes import of_task
 from tests.worker.router import Gateway
 from worker.engine.fake.backend import FakeBackend
 from worker.engine_thread import Progress
-from worker.process import EXIT_ERROR, EXIT_OK, WorkerProcess
+from worker.process import WorkerProcess
 from worker.sleep import IdleTime
 
 pytestmark = pytest.mark.slow

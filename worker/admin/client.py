@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.supervisor.runtime_directory import parents
+from worker.supervisor.runtime_directory import PREFIX, parents
 
 _TIMEOUT_S = 30.0
-_PREFIX = "llamapool-"
 SOCKET_NAME = "admin.sock"
 _MAX_ANSWER = 64 << 20
 
@@ -141,7 +140,7 @@ def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
         if not path.is_socket():
             raise AdminError(f"no pool runs in {runtime_dir}: there is no {SOCKET_NAME}")
         return PoolAddress(path=str(path))
-    found = [path for folder in parents() for path in sorted(folder.glob(f"{_PREFIX}*"))]
+    found = [path for folder in parents() for path in sorted(folder.glob(f"{PREFIX}*"))]
     alive = [path / SOCKET_NAME for path in found if _is_alive(path / SOCKET_NAME)]
     if len(alive) == 1:
         return PoolAddress(path=str(alive[0]))

@@ -13,14 +13,12 @@ import click
 
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
-from protocol.errors import ConfigError
+from protocol.errors import EXIT_ERROR, EXIT_UNAVAILABLE, ConfigError
 from worker.admin.client import AdminClient, AdminError, find_pool, supervisor_pid
 from worker.admin.table import rollout_line, table
 from worker.settings.arguments import OptionCommand, given, with_options
 from worker.settings.resolve import anchored
 
-_EXIT_ERROR = 1
-_EXIT_UNREACHABLE = 69
 _LOOK_S = 0.25
 _WATCH_S = 1.0
 _CONTEXT = {
@@ -65,7 +63,7 @@ def _client(pool: Mapping[str, str], timeout_s: float = 30.0) -> AdminClient:
 
 def _refuse(error: AdminError) -> SystemExit:
     click.echo(f"llamapool: {error}", err=True)
-    return SystemExit(_EXIT_ERROR if error.status else _EXIT_UNREACHABLE)
+    return SystemExit(EXIT_ERROR if error.status else EXIT_UNAVAILABLE)
 
 
 @click.command(context_settings=_CONTEXT)
@@ -246,5 +244,5 @@ def _follow(client: AdminClient) -> None:
             shown = line
             click.echo(line)
         if found["state"] in ("done", "failed", "none"):
-            raise SystemExit(_EXIT_ERROR if found["state"] == "failed" else 0)
+            raise SystemExit(EXIT_ERROR if found["state"] == "failed" else 0)
         time.sleep(_LOOK_S)

@@ -15,7 +15,7 @@ from typing import Any
 from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
-from protocol.process.control import ModelInfo
+from protocol.process.control import CACHE_SOURCE, ModelInfo
 from protocol.process.named_file import read_named_text
 from worker.models import ini
 from worker.models.cached import cached_file, delete_cached, scan_cache
@@ -29,8 +29,6 @@ _REPOSITORIES = (
     ("worker.hf_repo", "worker.hf_file"),
     ("worker.hf_repo_draft", "worker.model_draft"),
 )
-CACHE = "cache"
-"""Source of the models of the Hugging Face cache."""
 _PROGRAM = ("llamapool", "worker")
 
 
@@ -83,7 +81,7 @@ class Catalog:
     def delete(self, name: str) -> None:
         """Delete the files of a model of the cache; raises `ConfigError`."""
         entry = self.entries.get(name)
-        if entry is None or entry.info.source != CACHE or self._environ is None:
+        if entry is None or entry.info.source != CACHE_SOURCE or self._environ is None:
             raise ConfigError(f"{name} is not in the cache")
         try:
             delete_cached(name, self._environ)
@@ -122,9 +120,9 @@ class Catalog:
             preset = own.over(files.get(name, Preset()).over(every))
             for line in preset.warnings:
                 logger.warning("option without effect", extra={"model": name, "cause": line})
-            source = "models_dir" if name in listed else CACHE
+            source = "models_dir" if name in listed else CACHE_SOURCE
             source = "preset" if name in presets else source
-            is_hidden = source == CACHE and preset.settings["worker.model"] in hidden
+            is_hidden = source == CACHE_SOURCE and preset.settings["worker.model"] in hidden
             entry = self._entry(name, preset, source, names_taken)
             yield replace(entry, info=replace(entry.info, is_hidden=is_hidden))
 

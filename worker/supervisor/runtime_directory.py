@@ -14,7 +14,7 @@ from pathlib import Path
 
 from protocol.errors import ConfigError
 
-_PREFIX = "llamapool-"
+PREFIX = "llamapool-"
 _LOCK = "lock"
 _LONGEST = 64
 """Bytes of a folder's path that leave room for `llamapool-xxxxxxxx/` and a socket's name."""
@@ -50,7 +50,7 @@ def runtime_directory(configured: str) -> Iterator[Path]:
 def _own() -> Iterator[Path]:
     folder = parent()
     _sweep(folder)
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
+    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
     # Renamed only when locked, so an unlocked file means that its owner has ended.
     with (path / f"{_LOCK}.new").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -63,7 +63,7 @@ def _own() -> Iterator[Path]:
 
 def _sweep(folder: Path) -> None:
     """Remove the directories of killed processes."""
-    for path in folder.glob(f"{_PREFIX}*"):
+    for path in folder.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), (path / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)

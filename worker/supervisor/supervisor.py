@@ -14,17 +14,13 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
-from protocol.errors import EXIT_CONFIG
+from protocol.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_UNAVAILABLE
 from protocol.process.listening import Listeners
 from protocol.process.notify import Notifier
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState
-from worker.supervisor.children.restart_policy import (
-    EXIT_ERROR,
-    EXIT_NO_WORKER,
-    Policy,
-)
+from worker.supervisor.children.restart_policy import Policy
 from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.gateways import GatewayReload, Reread
 from worker.supervisor.orders import Orders
@@ -203,7 +199,7 @@ class Supervisor:
                     "no worker can start",
                     extra={"n_workers": len(workers), "action": "everything ends"},
                 )
-            self._exit_code = EXIT_CONFIG if is_config else EXIT_NO_WORKER
+            self._exit_code = EXIT_CONFIG if is_config else EXIT_UNAVAILABLE
             self._drain(now)
 
     # ---- the end ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 import zmq
 
 from protocol.config.config import WorkerConfig
+from protocol.errors import EXIT_RESTART
 from protocol.wire import messages as m
 from protocol.wire.messages import TaskKey
 from protocol.wire.sampling import SamplingParams
@@ -17,7 +18,7 @@ from tests.worker.router import Gateway
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.stats import EngineProgress
 from worker.engine.task import EngineJob
-from worker.process import EXIT_STUCK, WorkerProcess
+from worker.process import WorkerProcess
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,7 @@ def test_a_sampler_that_is_never_made_ends_the_worker(stuck: tuple[Any, Any, Any
     gateway, _, ends = stuck
     params = SamplingParams(grammar="root ::= never")
     gateway.send(m.Envelope(m.TaskKey(1), m.Generate(prompt="hello", params=params)))
-    assert ends() == [EXIT_STUCK]
+    assert ends() == [EXIT_RESTART]
 
 
 def test_a_light_call_that_never_returns_ends_the_worker(stuck: tuple[Any, Any, Any]) -> None:
@@ -86,7 +87,7 @@ def test_a_light_call_that_never_returns_ends_the_worker(stuck: tuple[Any, Any, 
         gate.wait(20)
 
     process._thread.engine.submit(EngineJob(TaskKey(1), work))
-    assert ends() == [EXIT_STUCK]
+    assert ends() == [EXIT_RESTART]
     gate.set()
 
 

@@ -6,7 +6,7 @@ for the name of a tool, `ANY` for an identifier.
 
 from dataclasses import replace
 
-from worker.output.chat_parser.reasoning_marks import ReasoningMarks
+from worker.output.chat_parser.reasoning_marks import ON_ONE_LINE, ReasoningMarks
 from worker.output.chat_parser.tool_format import ANY, KIND, NAME, Nested, Tagged, ToolFormat
 
 
@@ -252,13 +252,10 @@ FORMATS: tuple[ToolFormat, ...] = (
 _TAGGED = ("<parameter=", "<arg_key>", "<param name=", "<invoke name=", "<parameter name=")
 """Arguments that are not JSON: where no row knows them, calls are asked for in the generic way."""
 
-_ON_ONE_LINE = "'<tool_call><function=' ~ tool_call.name ~ '>'"
-"""Qwen3-Coder's tags without line breaks: llama.cpp too takes that for another format."""
-
 
 def choose_format(template: str) -> ToolFormat:
     """Find the format that a chat template teaches."""
-    if "tools" not in template or _ON_ONE_LINE in template:
+    if "tools" not in template or ON_ONE_LINE in template:
         return GENERIC
     is_tagged = any(mark in template for mark in _TAGGED)
     for row in FORMATS:

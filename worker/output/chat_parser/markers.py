@@ -6,7 +6,8 @@ from enum import Enum, auto
 
 from worker.output.chat_parser.tool_format import ANY, KIND, NAME, ToolFormat
 
-_MAX_SPACE = 64
+MAX_SPACE = 64
+"""Longest white space that is held back; models can write white space without end."""
 _MAX_ANY = 64
 _CONSTRAIN = "<|constrain|>"
 
@@ -90,7 +91,7 @@ def _kind_end(text: str, at: int) -> int | MarkerMatch:
 
 
 def _skip_space(text: str, at: int, part: str) -> int:
-    limit = at + _MAX_SPACE
+    limit = at + MAX_SPACE
     while at < min(len(text), limit) and text[at].isspace() and not text.startswith(part, at):
         at += 1
     return at

@@ -14,7 +14,15 @@ from typing import ClassVar
 from worker.output.chat_parser.calls import CallReader
 from worker.output.chat_parser.json_answer import JsonAnswer
 from worker.output.chat_parser.json_walk import MalformedJson
-from worker.output.chat_parser.markers import Kind, Marker, MarkerMatch, find, match_marker, openers
+from worker.output.chat_parser.markers import (
+    MAX_SPACE,
+    Kind,
+    Marker,
+    MarkerMatch,
+    find,
+    match_marker,
+    openers,
+)
 from worker.output.chat_parser.nested import NestedReader, ValueTypes
 from worker.output.chat_parser.reasoning_marks import ReasoningMarks
 from worker.output.chat_parser.reasoning_reader import ReasoningReader, Spaces
@@ -53,10 +61,6 @@ class Expected:
 def _closers(tools: ToolFormat | None) -> list[Marker]:
     ends = [*tools.closers, tools.end] if tools else []
     return [Marker(Kind.CLOSER, (text,)) for text in ends if text]
-
-
-_MAX_SPACE = 64
-"""Longest white space that is held back; models can write white space without end."""
 
 
 class _ParserState(Enum):
@@ -286,7 +290,7 @@ class ChatParser:
     def _space(self) -> int | None:
         """Length of the space that the text begins with; None: it may go on."""
         at = len(self._text) - len(self._text.lstrip())
-        if at > _MAX_SPACE:
+        if at > MAX_SPACE:
             return 0
         return None if at == len(self._text) else at
 

@@ -8,7 +8,7 @@ models with a parser of their own in llama.cpp (common/parsers/) have a row here
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-CacheNamespace = str | None
+WhiteSpace = str | None
 """White space that belongs to the mark before it: each of these characters, or None: any."""
 
 
@@ -22,8 +22,8 @@ class ReasoningMarks:
     """Alternative marks that some models write."""
     close: str = ""
     """Mark that ends reasoning; empty if there is none, and only leading space is dropped."""
-    after_open: CacheNamespace = ""
-    after_close: CacheNamespace = ""
+    after_open: WhiteSpace = ""
+    after_close: WhiteSpace = ""
     skips_lead: bool = False
     """Whether white space before reasoning is dropped."""
     ends: tuple[str, ...] = ()
@@ -74,8 +74,8 @@ class ReasoningRow:
 
 def _think(
     *,
-    after_open: CacheNamespace = "",
-    after_close: CacheNamespace = "",
+    after_open: WhiteSpace = "",
+    after_close: WhiteSpace = "",
     ends: tuple[str, ...] = (),
     fence: bool = False,
 ) -> ReasoningMarks:
@@ -102,7 +102,8 @@ _QWEN = ReasoningMarks(
     fence=False,
 )
 _QWEN_MARKS = ("<tool_call>", "<function=", "<parameter=")
-_ON_ONE_LINE = "'<tool_call><function=' ~ tool_call.name ~ '>'"
+ON_ONE_LINE = "'<tool_call><function=' ~ tool_call.name ~ '>'"
+"""Qwen3-Coder's tags without line breaks: llama.cpp too takes that for another format."""
 _COHERE = ("<|START_THINKING|>", "<|END_THINKING|>")
 
 _ANALYSIS = "<|channel|>analysis<|message|>"
@@ -173,10 +174,10 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
         marks=("Tool usage guidelines:", '<function name="', '<param name="'),
         reasoning_marks=_think(after_open=None, after_close=None),
     ),
-    ReasoningRow(marks=("<think>", *_QWEN_MARKS), absent=(_ON_ONE_LINE,), reasoning_marks=_QWEN),
+    ReasoningRow(marks=("<think>", *_QWEN_MARKS), absent=(ON_ONE_LINE,), reasoning_marks=_QWEN),
     ReasoningRow(
         marks=_QWEN_MARKS,
-        absent=(_ON_ONE_LINE,),
+        absent=(ON_ONE_LINE,),
         reasoning_marks=ReasoningMarks(skips_lead=True, fence=False),
     ),
 )

@@ -1,7 +1,7 @@
 """Reads reasoning as it arrives, up to its end mark, without the marks' white space."""
 
 from worker.output.chat_parser.markers import Kind, Marker, find
-from worker.output.chat_parser.reasoning_marks import CacheNamespace, ReasoningMarks
+from worker.output.chat_parser.reasoning_marks import ReasoningMarks, WhiteSpace
 
 _WHITE = " \t\n\v\f\r"
 """White space by C's `isspace`."""
@@ -12,7 +12,7 @@ _BLANK = " \t\n\r"
 class Spaces:
     """Drops the white space that belongs to a mark."""
 
-    def __init__(self, space: CacheNamespace) -> None:
+    def __init__(self, space: WhiteSpace) -> None:
         self._left = space
 
     def eat(self, text: str) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from protocol.errors import EXIT_ERROR, EXIT_OK
 from protocol.process.control import AWAITED_VARIABLE
 from protocol.process.notify import Notifier
 from worker.supervisor.children.child_log import log_death, log_stderr
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState, ManagedChild, Output
-from worker.supervisor.children.restart_policy import EXIT_ERROR, EXIT_OK, Policy, judge
+from worker.supervisor.children.restart_policy import Policy, judge
 from worker.supervisor.children.watch import RESTING, ChildWatch, fraction
 from worker.supervisor.terminal import Console
 

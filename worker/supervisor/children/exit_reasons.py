@@ -4,8 +4,7 @@ import re
 import signal
 from collections.abc import Mapping
 
-from protocol.errors import EXIT_CONFIG
-from worker.supervisor.children.restart_policy import EXIT_RESTART
+from protocol.errors import EXIT_CONFIG, EXIT_RESTART
 
 _SIGNALS: Mapping[int, str] = {
     signal.SIGILL: (

@@ -5,14 +5,7 @@ A process that was asked to leave and ended with code 0 starts again, and that i
 
 from dataclasses import dataclass
 
-from protocol.errors import EXIT_CONFIG
-
-EXIT_OK = 0
-EXIT_ERROR = 1
-EXIT_NO_WORKER = 69
-EXIT_RESTART = 75
-"""Exit codes of sysexits.h; `EXIT_OK` is for who was asked to leave. A restart does not mend
-`EXIT_CONFIG`, unless it worked before."""
+from protocol.errors import EXIT_CONFIG, EXIT_OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

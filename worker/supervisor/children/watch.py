@@ -3,9 +3,10 @@
 import signal
 from dataclasses import dataclass, field
 
+from protocol.errors import EXIT_OK
 from worker.supervisor.children.exit_reasons import explain
 from worker.supervisor.children.managed_child import ChildState, ManagedChild
-from worker.supervisor.children.restart_policy import EXIT_OK, History
+from worker.supervisor.children.restart_policy import History
 
 RESTING = (ChildState.WAITING, ChildState.QUARANTINED)
 """States of a child that does not run and starts at `due_at`."""
