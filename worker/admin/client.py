@@ -146,8 +146,8 @@ def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
         return PoolAddress(path=str(alive[0]))
     if not alive:
         raise AdminError(
-            "no running pool of this user is found on this host: name it with --url and --api-key,"
-            " or its runtime_dir with --runtime-dir"
+            "no running pool of this user is found on this host: name it with --url and "
+            "--admin-key, or its runtime_dir with --runtime-dir"
         )
     folders = ", ".join(str(path.parent) for path in alive)
     raise AdminError(f"{len(alive)} pools run on this host: choose with --runtime-dir: {folders}")

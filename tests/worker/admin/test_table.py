@@ -75,7 +75,7 @@ def test_the_only_pool_of_this_user_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.admin.client.parents", lambda: [tmp_path])
-    with pytest.raises(AdminError, match="--runtime-dir"):
+    with pytest.raises(AdminError, match=r"--url and --admin-key, .* --runtime-dir"):
         find_pool("", "", "")
     (tmp_path / "llamapool-dead").mkdir()
     with listening(tmp_path / "llamapool-a" / "admin.sock") as one:
