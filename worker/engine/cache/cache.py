@@ -257,29 +257,18 @@ class PrefixCache:
         self.let_go(oldest)
         return True
 
-    def move_idle(self, slot: Slot, space: CacheNamespace, prompt: Sequence[int]) -> None:
-        """Move the idle sequences that a slot's new task cannot use to the host's memory.
+    def move_idle(self) -> None:
+        """Move idle sequences to the host's memory, but for a few cells that only they hold.
 
         On a CPU each row of a batch looks at all cells in use, whoever's they are. llama-server
         does the same (`--cache-idle-slots`).
         """
         if self._host is None or not self.is_on:
             return
-        found = self.holders(space, prompt)
-        needed = self._source(slot, found.keys) if found.n >= MIN_SHARED else None
         for old in self.idle():
-            is_apart = old is not slot and old is not needed
-            is_large = is_apart and self.own(old.id) >= MIN_TOKENS
-            if is_large and self._put_aside(old):
+            if self.own(old.id) >= MIN_TOKENS and self._put_aside(old):
                 self.counters.n_evicted += 1
                 self._remove(old)
-
-    def _source(self, slot: Slot, holders: frozenset[int]) -> Idle | None:
-        """Return the one idle sequence that must stay so that a slot can take what all hold."""
-        idle = {one.id: one for one in self.idle()}
-        if slot.id in holders or not holders <= idle.keys():
-            return None  # it has it already, or takes it from a slot that computes
-        return idle[min(holders, key=self.own)] if holders else None
 
     # -------------------------------------------------------------------------------------------
 

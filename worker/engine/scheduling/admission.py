@@ -50,8 +50,6 @@ class Admission:
         self, slot: Slot, task: EngineTask, space: CacheNamespace, *, is_alone: bool = False
     ) -> int:
         """Let a slot forget what a task cannot use; return how many tokens it keeps."""
-        if not self._is_gpu:
-            self._cache.move_idle(slot, space, task.reading)
         n_cached = reusable(slot.tokens, task.reading) if task.params.cache_prompt else 0
         n_cached = whole_pieces(task.media, n_cached)
         if slot.space != space or not self._cuts:

@@ -83,14 +83,14 @@ def test_what_a_task_has_a_use_for_stays_where_it_is() -> None:
     assert rig.engine.cache.n_host_bytes == 0
 
 
-def test_of_texts_that_begin_alike_one_stays() -> None:
-    """A template or system prompt that all share must not keep every idle text in the context."""
+def test_of_idle_texts_that_begin_alike_none_stays() -> None:
+    """A task takes the template or system prompt that all share; the rest would slow it down."""
     rig = Rig(n_slots=2, n_ctx=2048, host_bytes=1_000_000)
     texts = [ANNA + letter * 80 for letter in "abcdef"]
     for text in texts:
         ask(rig, text)
     one = len(ANNA) + 80 + 20
-    assert rig.engine.cache.n_cells <= 2 * one
+    assert rig.engine.cache.n_cells <= one
     assert ask(rig, ANNA + "And then?") == len(ANNA) + 1
     assert lost(rig, *texts) == []
     assert ask(rig, texts[0] + "And then?") == len(texts[0]) + 1, "fetched from the host's memory"
