@@ -166,9 +166,10 @@ def _parse_tables(text: str) -> tuple[ApiKey, ...]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise KeyFileError("each key must be a table [[key]]")
     starts = [match.start() for match in HEADER.finditer(text)]
+    ends = [*starts[1:], len(text)]
     keys: list[ApiKey] = []
     for i, row in enumerate(rows):
-        block = (starts[i], [*starts, len(text)][i + 1]) if len(starts) == len(rows) else None
+        block = (starts[i], ends[i]) if len(starts) == len(rows) else None
         try:
             keys.append(_record(row))
         except InvalidRequest as error:
