@@ -1,5 +1,6 @@
 """The gateway's command line: reads the configuration file, the environment and the options."""
 
+import gc
 import json
 import logging
 import os
@@ -67,6 +68,7 @@ def gateway(
     except ConfigError as error:
         click.echo(f"llamapool gateway: {error}", err=True)
         code = EXIT_CONFIG
+    gc.freeze()  # the end of the process need not walk what was imported: 60 ms
     raise SystemExit(code)
 
 

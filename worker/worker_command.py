@@ -3,6 +3,7 @@
 A worker that a supervisor starts imports this, not the supervisor's modules.
 """
 
+import gc
 import logging
 import os
 from pathlib import Path
@@ -90,6 +91,7 @@ def worker(
         raise SystemExit(EXIT_CONFIG if is_told else refuse(error)) from None
     from worker.process import run
 
+    gc.freeze()  # no collection walks what was imported, nor does the end of the process: 40 ms
     raise SystemExit(run(one, is_held=held))
 
 
