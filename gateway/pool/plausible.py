@@ -31,7 +31,8 @@ _MOST = 1 << 53
 """Counters of a worker's whole life stay below; so do all that a float can count."""
 MOST_SLOTS = 1 << 16
 _MOST_CREDITS = 1 << 20
-_LONGEST_NAME = 255
+LONGEST_NAME = 255
+"""Characters of the name of a worker or a model: names are in logs and metrics."""
 _MOST_NAMES = 256
 _CARD_COUNTS = ("n_ctx", "n_ctx_total", "n_ctx_train", "n_vocab", "longest_piece", "n_embd")
 _STATS, _TIMINGS, _USAGE = (
@@ -85,7 +86,7 @@ def _card(card: ModelCard) -> str:
     names = (card.name, *card.aliases)
     if len(names) > _MOST_NAMES or len(card.tags) > _MOST_NAMES:
         return "aliases"
-    if not all(0 < len(one) <= _LONGEST_NAME for one in names):
+    if not all(0 < len(one) <= LONGEST_NAME for one in names):
         return "name"
     if not 0 <= card.n_slots <= MOST_SLOTS or not 0 <= card.n_prefetch <= MOST_SLOTS:
         return "n_slots"

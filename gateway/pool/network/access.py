@@ -15,6 +15,7 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from gateway.pool.network.authorized_keys import AuthorizedKeys
 from gateway.pool.network.failed_handshakes import FailedHandshakes
 from gateway.pool.network.offences import BLOCKED_S, Offences
+from gateway.pool.network.shared_listener import BACKLOG
 from protocol.curve import is_exposed, read_secret
 from protocol.endpoint import Endpoint
 from protocol.errors import ConfigError
@@ -25,7 +26,6 @@ _DOMAIN = "llamapool"
 _LOOK_S = 1.0
 """How often the folder of keys is looked at."""
 _HANDSHAKE_MS = 10_000
-_BACKLOG = 1024
 
 
 class _Authenticator(AsyncioAuthenticator):
@@ -97,7 +97,7 @@ class PeerAccess:
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret.encode())
             socket.setsockopt(zmq.IPV6, endpoint.takes_ipv6)
             socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
-            socket.setsockopt(zmq.BACKLOG, _BACKLOG)
+            socket.setsockopt(zmq.BACKLOG, BACKLOG)
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Tell ZAP whether a key may connect."""

@@ -1,4 +1,4 @@
-"""Workers that say hello: who is refused, and who waits because its name is taken."""
+"""Decides about a worker's `Hello`: refuse it, or let it wait because its name is taken."""
 
 import logging
 
@@ -7,6 +7,7 @@ import zmq
 from gateway.pool.network.access import PeerAccess
 from gateway.pool.network.rivals import Rival, Rivals
 from gateway.pool.network.router_socket import RouterSocket
+from gateway.pool.plausible import LONGEST_NAME
 from protocol import WIRE_VERSION
 from protocol.wire import codec
 from protocol.wire.messages import Hello, Refused
@@ -15,8 +16,6 @@ logger = logging.getLogger(__name__)
 
 _REST_S = 0.5
 """How long frames of a worker that died may still be on their way."""
-_MAX_NAME = 255
-"""Longest name of a worker or of its model, in characters: names stand in logs and metrics."""
 _MAX_REFUSED = 1024
 
 
@@ -48,7 +47,7 @@ class Reception:
             return True
         reason = _too_long(hello) or self._access.misnamed(curve, hello.worker)
         if reason:
-            self._refuse(identity, hello.worker[:_MAX_NAME], reason)
+            self._refuse(identity, hello.worker[:LONGEST_NAME], reason)
         return bool(reason)
 
     def let_wait(self, identity: bytes, name: str, hello: zmq.Frame, now: float) -> None:
@@ -90,7 +89,7 @@ class Reception:
         logger.error(
             "worker refused",
             extra={
-                "worker": hello.worker[:_MAX_NAME],
+                "worker": hello.worker[:LONGEST_NAME],
                 "cause": "it speaks another version of the wire protocol",
                 "wire_version": hello.wire_version,
                 "own_wire_version": WIRE_VERSION,
@@ -110,5 +109,5 @@ def _is_no_text(identity: bytes) -> bool:
 
 
 def _too_long(hello: Hello) -> str:
-    is_long = max(len(hello.worker), len(hello.model)) > _MAX_NAME
-    return f"a name is longer than {_MAX_NAME} characters" if is_long else ""
+    is_long = max(len(hello.worker), len(hello.model)) > LONGEST_NAME
+    return f"a name is longer than {LONGEST_NAME} characters" if is_long else ""

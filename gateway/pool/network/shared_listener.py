@@ -21,7 +21,8 @@ _SO_ATTACH_REUSEPORT_CBPF = 51
 _BPF_RET_CONSTANT = 0x06
 _LOCAL, _STATE, _INODE, _LISTENS = 1, 3, 9, "0A"
 """Columns of `/proc/net/tcp`, and the state of a socket that listens."""
-_BACKLOG = 1024
+BACKLOG = 1024
+"""Connections of workers that may wait to be accepted."""
 
 
 def can_share(endpoint: Endpoint) -> bool:
@@ -44,7 +45,7 @@ def listen(endpoint: Endpoint, *, joins: bool) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         _bind(sock, address)
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
         sock.setblocking(False)
         if joins:
             _take_all(sock)
