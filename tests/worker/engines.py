@@ -38,7 +38,6 @@ class Rig:
     n_slots: int = 2
     n_ctx: int = 256
     n_batch: int = 64
-    is_gpu: bool = False
     n_cells: int = 0
     """All cells, if every slot may use all of them; 0 gives each slot `n_ctx` of its own."""
     n_branches: int = 8
@@ -68,7 +67,6 @@ class Rig:
             fake_step_ms=self.step_ms,
         )
         self.backend = FakeBackend(config)
-        self.backend.is_gpu = self.is_gpu
         self.engine = Engine(
             self.backend,
             EngineConfig(

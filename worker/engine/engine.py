@@ -83,9 +83,7 @@ class Engine:
             backend, self.slots, self.counters, is_on=not extends, host_bytes=config.host_bytes
         )
         self._outbox = Outbox(emit, self.cache.held)
-        self._admission = Admission(
-            self.cache, config.n_ctx, config.similarity, cuts=not extends, is_gpu=backend.is_gpu
-        )
+        self._admission = Admission(self.cache, config.n_ctx, config.similarity, cuts=not extends)
         budget = StepBudget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
         n_guesses = max(0, backend.n_outputs - config.n_slots)
         speculator = Speculator(drafter, n_slots=config.spec_slots, n_rows=n_guesses)

@@ -53,7 +53,7 @@ class Step:
         extend = rules.self_extend
         self._room = ContextRoom(backend, cache, extend=extend, shifts=rules.context_shift)
         self.results = SampleProcessor(backend, cache, outbox, self._room.shifts)
-        self._sharing = PrefixSharing(cache, moves_idle=not backend.is_gpu)
+        self._sharing = PrefixSharing(cache)
         self._preemption = Preemption(cache, self.results, can_resume=extend is None)
         self._adapter_rotation = AdapterRotation()
         self._last_end = self._decode_start = self._last_decode_end = 0.0

@@ -84,7 +84,7 @@ FOREIGN: tuple[Unused, ...] = (
 )
 """Options of other programs of llama.cpp: one warning names all that were given."""
 
-_IDLE = "is not needed: where idle prompts slow down others, they move to --cache-ram"
+_IDLE = "is not needed: idle prompts move to --cache-ram, if there is any"
 _CACHE = "is not needed: prompts stay in the cache until their cells are wanted"
 
 _VIDEO = "is not used: videos are not taken, for a program would have to run on what clients send"

@@ -23,12 +23,3 @@ def test_another_prompt_still_leaves_the_text_before_it() -> None:
     rig.submit("x" * 700 + "two", n_predict=60)
     rig.finish()
     assert rig.engine.cache.n_branches == 1
-
-
-def test_gpus_keep_the_answer() -> None:
-    """There nothing depends on where cells lie."""
-    rig = Rig(n_slots=1, n_ctx=2048, n_batch=512, is_gpu=True)
-    for i in range(2):
-        rig.submit("x" * 700, n_predict=60, temperature=1.0, seed=i)
-        rig.finish()
-    assert rig.engine.cache.n_branches == 1

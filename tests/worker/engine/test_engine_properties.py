@@ -35,15 +35,12 @@ class EngineMachine(RuleBasedStateMachine):
 
     scale = 1
     """By which prompts, contexts and batches are longer."""
-    is_gpu = False
 
     def __init__(self) -> None:
         super().__init__()
         self.n_open = FakeSampler.open_count
         n_ctx, n_batch = 64 * self.scale, 32 * self.scale
-        self.rig = Rig(
-            n_slots=3, n_ctx=n_ctx, n_batch=n_batch, drafter=PromptLookup(1, 4), is_gpu=self.is_gpu
-        )
+        self.rig = Rig(n_slots=3, n_ctx=n_ctx, n_batch=n_batch, drafter=PromptLookup(1, 4))
         self.rig.engine._step._budget = AnySpeed(n_batch)
         self.ids: list[int] = []
 
@@ -115,14 +112,7 @@ class LargeMachine(EngineMachine):
     scale = 6
 
 
-class GpuMachine(LargeMachine):
-    """Idle texts stay, whatever begins."""
-
-    is_gpu = True
-
-
-for machine in (EngineMachine, LargeMachine, GpuMachine):
+for machine in (EngineMachine, LargeMachine):
     machine.TestCase.settings = examples(60 // (1 + (machine.scale > 1)), stateful_step_count=40)
 TestEngine = EngineMachine.TestCase
 TestLargeBatches = pytest.mark.slow(LargeMachine.TestCase)
-TestGpu = pytest.mark.slow(GpuMachine.TestCase)

@@ -260,8 +260,8 @@ class PrefixCache:
     def move_idle(self) -> None:
         """Move idle sequences to the host's memory, but for a few cells that only they hold.
 
-        On a CPU each row of a batch looks at all cells in use, whoever's they are. llama-server
-        does the same (`--cache-idle-slots`).
+        Each row of a batch looks at all cells in use, whoever's they are: llama.cpp's pull request
+        20993 measured 20 to 25 % on GPUs. llama-server does the same (`--cache-idle-slots`).
         """
         if self._host is None or not self.is_on:
             return

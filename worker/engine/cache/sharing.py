@@ -30,10 +30,8 @@ class Promise(NamedTuple):
 class PrefixSharing:
     """Decides for each new task whether it reads its prompt, takes a prefix, or waits for one."""
 
-    def __init__(self, cache: PrefixCache, *, moves_idle: bool) -> None:
-        """With `moves_idle` what no task has taken leaves the context."""
+    def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
-        self._moves_idle = moves_idle
         self._counters = cache.counters
 
     def settle(self, slots: Sequence[Slot]) -> None:
@@ -48,7 +46,7 @@ class PrefixSharing:
                 run.is_undecided = True
                 continue
             self._recover(slot)
-        if undecided and self._moves_idle:
+        if undecided:
             self._cache.move_idle()
 
     def identical_prompts(self, leader: Slot, slots: Sequence[Slot]) -> list[Slot]:

@@ -14,9 +14,7 @@ may be preempted."""
 class Admission:
     """Chooses slots by what they hold; used by the engine's thread only."""
 
-    def __init__(
-        self, cache: PrefixCache, n_ctx: int, similarity: float, *, cuts: bool, is_gpu: bool
-    ) -> None:
+    def __init__(self, cache: PrefixCache, n_ctx: int, similarity: float, *, cuts: bool) -> None:
         """`n_ctx` is a slot's context; without `cuts` a slot's tokens cannot be kept in part."""
         self._cache = cache
         self._slots = cache.slots
@@ -25,7 +23,6 @@ class Admission:
         self._is_scarce = len(self._slots) * n_ctx > self._n_cells
         self._similarity = similarity
         self._cuts = cuts
-        self._is_gpu = is_gpu
 
     def choose(self, task: EngineTask, space: CacheNamespace) -> Slot | None:
         """Return the idle slot for a task, or None if the task must wait."""
@@ -57,7 +54,7 @@ class Admission:
         if n_cached < len(slot.tokens):
             # The same prompt once more: its answer goes to the cells of the one before, as in
             # llama-server. Behind them the kernels of a CPU would round it otherwise.
-            is_again = is_alone and not self._is_gpu and n_cached == len(task.reading) - 1
+            is_again = is_alone and n_cached == len(task.reading) - 1
             self._cache.keep(slot, n_cached, to_host=is_again)
         n_cached = self._cache.cut(slot, n_cached)
         if n_cached == 0:
