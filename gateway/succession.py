@@ -116,16 +116,19 @@ async def obey(pool: Pool, signals: Signals, notifier: Notifier) -> bool:
             is_aside = True
             n_workers = pool.health().n_workers
             notifier.send(X_ASIDE=n_workers)
-            logger.info("stepped aside", extra={"n_workers": n_workers})
+            logger.info("workers sent to the new gateway", extra={"n_workers": n_workers})
         elif order.result() is signal.SIGUSR2:
             pool.step_back()
             is_aside = False
-            logger.info("stepped back", extra={"action": "this gateway goes on"})
+            logger.info("new gateway has failed", extra={"action": "this gateway goes on"})
 
 
 async def hand_over(server: HttpServer, signals: Signals, *, limit_s: float) -> bool:
     """Serve the open connections to their end; false if there is no time left for that."""
-    logger.info("handing over", extra={"limit_s": limit_s})
+    logger.info(
+        "new gateway serves",
+        extra={"action": "open connections are served to their end", "limit_s": limit_s},
+    )
     server.retire()
     emptied = asyncio.create_task(server.emptied())
     hurry = asyncio.create_task(signals.leave.wait())

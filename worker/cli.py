@@ -189,7 +189,7 @@ def _on_this_host(pool: PoolConfig, folder: Path, host: Host) -> PoolConfig:
 def _log_placements(names: Sequence[str], placements: Sequence[Placement]) -> None:
     for one, workers in grouped(names, placements).items():
         logger.info(
-            "placed",
+            "workers placed",
             extra={
                 "workers": workers,
                 "n_threads": one.n_threads,

@@ -51,7 +51,14 @@ class AwaitWorkersMiddleware:
                 self._given_up |= missing
                 cause = f"its worker has not connected within {_LIMIT_S:g} s"
                 for model in sorted(missing):
-                    logger.warning("model not here", extra={"model": model, "cause": cause})
+                    logger.warning(
+                        "model without a worker here",
+                        extra={
+                            "model": model,
+                            "cause": cause,
+                            "action": "requests wait for it no longer",
+                        },
+                    )
             await asyncio.sleep(_LOOK_S)
 
 

@@ -138,9 +138,17 @@ class TaskTransport:
                 self._peers.post(worker, Envelope(TaskKey(task_id, attempt), m.Proceed()))
             case Deliver(envelope):
                 self._deliver(self.streams.by_id[envelope.task.id], envelope.payload)
-            case Ejected(worker):
-                name, what = self._peers.get(worker).name, "it gets one task at a time"
-                logger.warning("worker ejected", extra={"worker": name, "action": what})
+            case Ejected(worker, cause):
+                peer, what = self._peers.get(worker), "it gets one task at a time"
+                logger.warning(
+                    "worker ejected",
+                    extra={
+                        "worker": peer.name,
+                        "model": peer.model,
+                        "cause": cause,
+                        "action": what,
+                    },
+                )
             case Fail(task_id, error):
                 stream = self.streams.by_id[task_id]
                 stream.fail(error)

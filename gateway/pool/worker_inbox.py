@@ -325,8 +325,8 @@ def _with_counters(peer: WorkerConnection, beat: m.Heartbeat) -> m.Heartbeat:
             "counters implausible",
             extra={
                 "worker": peer.name,
-                "cause": f"{what} cannot be",
-                "action": "those of its last report stay",
+                "cause": f"{what} is out of range",
+                "action": "the counters of its last report stay",
             },
         )
     return dataclasses.replace(beat, stats=peer.stats)
@@ -336,4 +336,4 @@ def _check(item: FrameItem) -> None:
     """Refuse a report that cannot be; raises `ProtocolError`."""
     told = item.payload if isinstance(item, Envelope) else item
     if what := implausible(told):
-        raise ProtocolError(f"{type(told).__name__}: {what} cannot be")
+        raise ProtocolError(f"{type(told).__name__}: {what} is out of range")

@@ -75,7 +75,9 @@ class SharedLimits:
             try:
                 await self._exchange(is_first=False)
             except Exception:
-                logger.exception("unexpected exception", extra={"place": "shared limits"})
+                logger.exception(
+                    "unexpected exception", extra={"place": "shared limits", "retry_s": _EVERY_S}
+                )
 
     async def _exchange(self, *, is_first: bool) -> bool:
         """Ask all others once; tell whether any of them answered."""

@@ -104,7 +104,12 @@ class Siblings:
             return False, None
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             logger.warning(
-                "gateway does not answer", extra={"file": self._path(name), "cause": repr(error)}
+                "gateway does not answer",
+                extra={
+                    "file": self._path(name),
+                    "cause": repr(error),
+                    "action": "this gateway goes on without its answer",
+                },
             )
             return True, None
 
@@ -116,7 +121,10 @@ class Siblings:
                 writer.write(orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS) + b"\n")
                 await writer.drain()
             except (ValueError, KeyError, AttributeError):
-                logger.exception("question not answered", extra={"action": "the asker goes on"})
+                logger.exception(
+                    "question of another gateway not answered",
+                    extra={"action": "that gateway goes on without the answer"},
+                )
             finally:
                 writer.close()
 

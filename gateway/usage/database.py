@@ -131,7 +131,7 @@ def _sums(data: bytes, name: str) -> list[tuple[object, ...]]:
             entry = read_entry(line)
         except ValueError as error:
             logger.error(
-                "usage unreadable",
+                "usage line unreadable",
                 extra={"file": name, "cause": error, "action": "the line is left out"},
             )
             continue

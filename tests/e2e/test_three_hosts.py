@@ -167,7 +167,7 @@ def test_three_hosts_become_one_pool_as_the_page_says(hosts: Hosts) -> None:
     key = "test-key"
     (hosts.folder / "gw" / "api-keys").write_text(f"{key} admin\n")
     hosts.spawn("gw", gateway.replace("FILE", "/etc/llamapool/pool.toml"))
-    until(lambda: "open to workers" in (hosts.folder / "gw.log").read_text())
+    until(lambda: "listening for workers" in (hosts.folder / "gw.log").read_text())
     said = hosts.run(
         "gpu-1", "llamapool doctor --config /etc/llamapool/pool.toml --no-load", check=False
     )

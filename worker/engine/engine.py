@@ -197,7 +197,10 @@ class Engine:
                 case Report(key) | Abort(key):
                     self._outbox.put(failed(key, self.counters.fault(key.id, error)))
                 case _:
-                    logger.exception("command failed", extra={"kind": type(command).__name__})
+                    logger.exception(
+                        "command failed",
+                        extra={"kind": type(command).__name__, "action": "the engine goes on"},
+                    )
 
     def _apply(self, command: Command) -> None:
         match command:

@@ -52,9 +52,10 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Ejected:
-    """Log that the worker of this key gets one task at a time from now on."""
+    """Log that the worker of this key gets one task at a time from now on, and why."""
 
     worker: str
+    cause: str
 
 
 Action = Assign | CancelTask | Deliver | Ejected | Fail | LetGo

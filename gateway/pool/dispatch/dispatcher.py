@@ -247,9 +247,9 @@ class Dispatcher:
         self.connected.close(worker.model)
         return actions + self._pump_admitted(now)
 
-    def _eject(self, key: str, now: float) -> list[Action]:
+    def _eject(self, key: str, cause: str, now: float) -> list[Action]:
         moved = self._assignment.move(self.workers[key], MoveCause.EJECTED, now)
-        return [Ejected(key), *moved]
+        return [Ejected(key, cause), *moved]
 
     def was_given_up(self, key: str, lease: TaskKey) -> bool:
         """Tell whether an attempt was cancelled or goes on elsewhere, and has not ended yet."""
@@ -288,8 +288,8 @@ class Dispatcher:
         if not task.n_deltas:
             if task.spec.takes_credit:
                 self.router.read(task, now)
-                if self.outliers.read(task, now):
-                    actions = self._eject(key, now)
+                if cause := self.outliers.read(task, now):
+                    actions = self._eject(key, cause, now)
             task.show()
             task.attempts[-1].first_at = now
             task.n_faults = 0
@@ -340,10 +340,10 @@ class Dispatcher:
         if task.spec.takes_credit:
             self.router.ended(task, message, now)
         is_fault = isinstance(message, Failed) and message.code in _WORKER_FAULTS
-        is_ejected = self.outliers.ended(task, now, failed=is_fault)
+        cause = self.outliers.ended(task, now, failed=is_fault)
         actions = self._conclude(task, envelope, now, is_fault=is_fault)
-        if is_ejected:
-            actions += self._eject(key, now)
+        if cause:
+            actions += self._eject(key, cause, now)
         return [*actions, *self._assignment.pump(worker.model, now), *self._pump_admitted(now)]
 
     def _conclude(

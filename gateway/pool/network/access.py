@@ -14,18 +14,25 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 
 from gateway.pool.network.authorized_keys import AuthorizedKeys
 from gateway.pool.network.failed_handshakes import FailedHandshakes
-from gateway.pool.network.offences import BLOCKED_S, Offences
+from gateway.pool.network.offences import (
+    BLOCKED_S,
+    MAX_UNACCEPTED,
+    MAX_UNREADABLE,
+    WINDOW_S,
+    Offences,
+)
 from gateway.pool.network.shared_listener import BACKLOG
-from protocol.curve import is_exposed, read_secret
+from protocol.curve import PUBLIC_SUFFIX, is_exposed, read_secret
 from protocol.endpoint import Endpoint
 from protocol.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
 _DOMAIN = "llamapool"
-_LOOK_S = 1.0
-"""How often the folder of keys is looked at."""
+_REFRESH_S = 1.0
+"""Seconds between two looks at the folder of keys."""
 _HANDSHAKE_MS = 10_000
+"""Milliseconds for a CURVE handshake; slow networks take some hundred."""
 
 
 class _Authenticator(AsyncioAuthenticator):
@@ -39,7 +46,9 @@ class _Authenticator(AsyncioAuthenticator):
         try:
             await super().handle_zap_message(msg)
         except Exception:
-            logger.exception("unexpected exception", extra={"place": "zap"})
+            logger.exception(
+                "unexpected exception", extra={"place": "zap", "action": "the handshake fails"}
+            )
 
 
 class PeerAccess:
@@ -69,7 +78,11 @@ class PeerAccess:
         if not len(self._keys):
             logger.warning(
                 "no worker key",
-                extra={"file": self._keys.folder, "action": "no worker gets in over tcp"},
+                extra={
+                    "file": self._keys.folder,
+                    "action": "no worker can connect over tcp",
+                    "hint": f"put the workers' {PUBLIC_SUFFIX} files there",
+                },
             )
         if is_exposed(self._key_file):
             logger.warning(
@@ -108,7 +121,7 @@ class PeerAccess:
         if self.admits(text, now):
             return True
         is_known = self._keys.get(text) is not None
-        cause = "its key is blocked for a while" if is_known else f"its key is unknown: {text}"
+        cause = "its key is blocked" if is_known else f"its key is not authorised: {text}"
         address = self._zap.address if self._zap is not None else ""
         self.handshakes.failed(address, "blocked" if is_known else "unknown_key", cause, now)
         return False
@@ -130,22 +143,25 @@ class PeerAccess:
             return ""
         return f"the key {known.path.name} is not for a worker named {name!r}"
 
-    def offended(self, who: str, now: float) -> bool:
+    def sent_unreadable(self, who: str, now: float) -> bool:
         """Count a frame that could not be read; tell whether its sender is blocked by now."""
         if self._offences.is_blocked(who, now):
             return True
-        is_blocked = self._offences.note(who, now)
+        is_blocked = self._offences.count_unreadable(who, now)
         if is_blocked:
-            self._tell_blocked(who, "it has sent too much that is no frame")
+            self._tell_blocked(
+                who, f"sent {MAX_UNREADABLE} unreadable frames within {WINDOW_S:g} s"
+            )
         return is_blocked
 
-    def knocked(self, who: str, now: float) -> bool:
-        """Count a frame of a connection that was not taken in; tell whether to hang up."""
+    def sent_unaccepted(self, who: str, now: float) -> bool:
+        """Count a frame of a connection that was not accepted; tell whether to cut it."""
         if self._offences.is_blocked(who, now):
             return True
-        is_blocked = self._offences.knock(who, now)
+        is_blocked = self._offences.count_unaccepted(who, now)
         if is_blocked:
-            self._tell_blocked(who, "it connects over and over")
+            cause = f"sent {MAX_UNACCEPTED} frames within {WINDOW_S:g} s on unaccepted connections"
+            self._tell_blocked(who, cause)
         return is_blocked
 
     def block(self, who: str, cause: str, now: float) -> None:
@@ -173,7 +189,7 @@ class PeerAccess:
     def _look(self, now: float) -> None:
         if self._zap is None or now < self._look_at:
             return
-        self._look_at = now + _LOOK_S
+        self._look_at = now + _REFRESH_S
         if self._keys.refresh():
             self._has_changed = True
             logger.info("worker keys read", extra={"n_keys": len(self._keys)})

@@ -30,8 +30,9 @@ logger = logging.getLogger(__name__)
 
 _SILENT_BEATS = 5
 _SILENT_MIN_S = 3.0
+"""A worker is lost after so many heartbeats without a frame, but not within so many seconds."""
 _UNASKED_BYTES = 8 * 1024 * 1024
-"""What a worker may say at once that has no task here: its card, its settings, its cache."""
+"""Largest frame of a worker without a task here: its card, its settings, its cached blocks."""
 _RESET = codec.encode(-1, [Ping()])
 """A frame out of sequence, upon which a living worker connects anew."""
 
@@ -139,7 +140,7 @@ class WorkerConnections:
                 self._lose_unreachable(peer)
         except Exception:
             self._owner.failed("send")
-            self._break(peer, "could not be sent to", died=False)
+            self._break(peer, "a message to it could not be sent", died=False)
 
     def _send(self, peer: WorkerConnection, items: Sequence[FrameItem]) -> bool:
         packed = codec.pack(peer.sent, items)
@@ -174,7 +175,7 @@ class WorkerConnections:
                 self._greet(identity, frame, part, key)
                 return
             if frame.seq != peer.expected:
-                reason = f"skipped from frame {peer.expected} to {frame.seq}"
+                reason = f"sent frame {frame.seq} where {peer.expected} was expected"
                 self._break(peer, reason, died=False)
                 return
             peer.expected += 1
@@ -195,7 +196,7 @@ class WorkerConnections:
         if not self._access.admits(key, now):
             self._owner.dropped(1)
             return False
-        if self._access.knocked(_who(identity, key), now):
+        if self._access.sent_unaccepted(_who(identity, key), now):
             self._owner.dropped(1)
             self._cut(socket_of(part))
             return False
@@ -209,7 +210,7 @@ class WorkerConnections:
         key: str,
         error: ProtocolError,
     ) -> None:
-        """Drop a frame that is none, and the connection with it; block who does so often."""
+        """Drop an unreadable frame and its connection; block a peer that sends many."""
         self._owner.dropped(1)
         logger.warning(
             "frame unreadable",
@@ -221,8 +222,8 @@ class WorkerConnections:
             },
         )
         if peer is not None:
-            self._break(peer, "sent what is no frame")
-        if self._access.offended(_who(identity, key), self._now()):
+            self._break(peer, "sent an unreadable frame")
+        if self._access.sent_unreadable(_who(identity, key), self._now()):
             self._cut(socket_of(part))
 
     def _greet(self, identity: bytes, frame: codec.Frame, part: zmq.Frame, curve: str) -> None:
@@ -248,7 +249,7 @@ class WorkerConnections:
             self._socket.send(identity, codec.encode(0, [self._welcome()]))
             return
         if old is not None:
-            self._lose(old, "connected anew", died=False)
+            self._lose(old, "has connected again", died=False)
         self._admit(identity, hello, part, curve)
         if len(frame.messages) > 1:
             peer = self._peers[identity]
@@ -299,7 +300,7 @@ class WorkerConnections:
     def _lose_unreachable(self, peer: WorkerConnection) -> None:
         # What it sent before it went still counts: the end of a task, or its `Bye`.
         self._socket.drain_all()
-        self._lose(peer, "is gone")
+        self._lose(peer, "its connection has ended")
 
     def _cut(self, socket: PeerSocket | None) -> None:
         if socket is not None:
@@ -311,7 +312,7 @@ class WorkerConnections:
         for peer in list(self._peers.values()):
             admits = self._access.admits(peer.curve_key, now)
             if not admits or self._access.misnamed(peer.curve_key, peer.name):
-                self._lose(peer, "may not connect any more: its key was revoked")
+                self._lose(peer, "its key was revoked")
                 self._cut(peer.socket)
 
     def _ping(self, ended: set[int]) -> None:

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
-_SILENCE_S = 60.0
+_QUIET_S = 60.0
+"""Seconds between two log lines about one address."""
 _MAX_PEERS = 1024
+"""Addresses remembered; the one logged longest ago is forgotten first."""
 
 
 @dataclass(slots=True)
 class _Peer:
     quiet_until: float
-    n_unsaid: int = 0
+    n_unlogged: int = 0
 
 
 class FailedHandshakes:
@@ -36,17 +38,17 @@ class FailedHandshakes:
         self._count(kind)
         peer = self._peers.get(address)
         if peer is not None and now < peer.quiet_until:
-            peer.n_unsaid += 1
+            peer.n_unlogged += 1
             return
         logger.warning(
             "handshake failed",
             extra={
-                "client": address or "unknown: it had gone before it could be looked at",
+                "client": address or "unknown: it disconnected at once",
                 "cause": cause,
-                "n_before": peer.n_unsaid if peer is not None else 0,
+                "n_before": peer.n_unlogged if peer is not None else 0,
             },
         )
-        self._peers[address] = _Peer(now + _SILENCE_S)
+        self._peers[address] = _Peer(now + _QUIET_S)
         self._peers.move_to_end(address)
         if len(self._peers) > _MAX_PEERS:
             self._peers.popitem(last=False)

@@ -1,12 +1,16 @@
-"""Blocks peers for a while that send invalid frames, or too many uninvited ones. Pure."""
+"""Blocks peers that send unreadable frames, or too many on unaccepted connections. Pure."""
 
 from collections import OrderedDict, deque
 
-_LIMIT = 10
-_MOST_KNOCKS = 2000
-"""Uninvited frames; a worker that was lost may send some hundred before it notices."""
-_WINDOW_S = 60.0
+MAX_UNREADABLE = 10
+"""Unreadable frames within the window."""
+MAX_UNACCEPTED = 2000
+"""Frames within the window on connections that were not accepted, or were given up; a worker that
+was given up may send some hundred before it notices."""
+WINDOW_S = 60.0
+"""Seconds within which frames are counted."""
 BLOCKED_S = 60.0
+"""Seconds for which a peer is blocked."""
 _MAX_PEERS = 1024
 """Peers remembered; the one whose last offence is oldest is forgotten first."""
 
@@ -14,23 +18,23 @@ _Times = OrderedDict[str, deque[float]]
 
 
 class Offences:
-    """Times of unreadable and of uninvited frames, by the key or name of who sent them."""
+    """Times of unreadable frames and of unaccepted ones, by the key or name of who sent them."""
 
     def __init__(self) -> None:
-        self._times: _Times = OrderedDict()
-        self._knocks: _Times = OrderedDict()
+        self._unreadable: _Times = OrderedDict()
+        self._unaccepted: _Times = OrderedDict()
         self._blocked_until: OrderedDict[str, float] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<Offences {len(self._times)} noted {len(self._blocked_until)} blocked>"
+        return f"<Offences {len(self._unreadable)} noted {len(self._blocked_until)} blocked>"
 
-    def note(self, who: str, now: float) -> bool:
-        """Count an invalid frame; true if its peer is now blocked."""
-        return self._count(self._times, who, now, _LIMIT)
+    def count_unreadable(self, who: str, now: float) -> bool:
+        """Count an unreadable frame; true if its peer is now blocked."""
+        return self._count(self._unreadable, who, now, MAX_UNREADABLE)
 
-    def knock(self, who: str, now: float) -> bool:
+    def count_unaccepted(self, who: str, now: float) -> bool:
         """Count a frame of a connection that was not accepted; true if its peer is now blocked."""
-        return self._count(self._knocks, who, now, _MOST_KNOCKS)
+        return self._count(self._unaccepted, who, now, MAX_UNACCEPTED)
 
     def block(self, who: str, now: float) -> None:
         """Block a peer from now on."""
@@ -50,7 +54,7 @@ class Offences:
     def _count(self, found: _Times, who: str, now: float, limit: int) -> bool:
         times = found.pop(who, None)
         times = times if times is not None else deque()
-        while times and times[0] <= now - _WINDOW_S:
+        while times and times[0] <= now - WINDOW_S:
             times.popleft()
         times.append(now)
         if len(times) >= limit:

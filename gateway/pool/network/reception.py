@@ -15,8 +15,9 @@ from protocol.wire.messages import Hello, Refused
 logger = logging.getLogger(__name__)
 
 _REST_S = 0.5
-"""How long frames of a worker that died may still be on their way."""
+"""Seconds for which frames of a worker that died may still be on their way."""
 _MAX_REFUSED = 1024
+"""Refused connections remembered; beyond, all are forgotten."""
 
 
 class Reception:
@@ -54,7 +55,11 @@ class Reception:
         """Let a second worker of a name wait until the first one sends something or is lost."""
         logger.info(
             "worker waits",
-            extra={"worker": name, "cause": "another worker of this name is connected"},
+            extra={
+                "worker": name,
+                "cause": "another worker of this name is connected",
+                "action": "it is admitted if that one disconnects, and refused if that one lives",
+            },
         )
         one_too_many = self._rivals.wait(identity, name, hello, now)
         if one_too_many is not None:

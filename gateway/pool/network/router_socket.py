@@ -114,7 +114,7 @@ class RouterSocket:
             raise ConfigError(f"bind '{endpoint.text}': {error.strerror}{hint}") from error
         if endpoint.is_tcp:
             where = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
-            logger.info("open to workers", extra={"url": where})
+            logger.info("listening for workers", extra={"url": where})
 
     def close(self) -> None:
         """Close at once; idempotent."""

@@ -12,14 +12,17 @@ from gateway.pool.dispatch.workers import Worker
 from gateway.pool.task import Task
 
 _MAX_FAILURES = 5
+"""Failed tasks in a row that eject a worker, as Envoy's `consecutive_5xx`."""
 _MAX_SLOW = 3
+"""Late first tokens in a row that eject a worker."""
 _SLOW_FACTOR = 5.0
+"""A first token is late that takes so many times the predicted time."""
 _SLOW_MIN_S = 1.0
-"""A first token that comes sooner is never late."""
+"""Seconds; a first token that comes sooner is never late."""
 _N_GOOD = 3
 """Probes in a row that must go well."""
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
-"""Between two probes: at first, and at most."""
+"""Seconds between two probes: at first, and at most."""
 
 
 @dataclass(slots=True)
@@ -63,32 +66,36 @@ class OutlierDetection:
         if worker.is_ejected:
             worker.may_probe = False
 
-    def read(self, task: Task, now: float) -> bool:
-        """Note the first delta of a task; true if its worker is ejected by that."""
+    def read(self, task: Task, now: float) -> str:
+        """Note the first delta of a task; return why its worker is ejected now, empty if not."""
         worker = self._workers[task.worker]
         record = self._of(worker)
         record.n_read += 1
         limit_s = max(_SLOW_MIN_S, _SLOW_FACTOR * task.expected_s)
         if not task.expected_s or now - task.assigned_at <= limit_s:
             record.n_slow = 0
-            return False
+            return ""
         record.n_slow += 1
-        return self._judge(worker, record, record.n_slow >= _MAX_SLOW, now)
+        slow = f"{record.n_slow} first tokens in a row came {_SLOW_FACTOR:g} times too late"
+        return self._judge(worker, record, slow if record.n_slow >= _MAX_SLOW else "", now)
 
-    def ended(self, task: Task, now: float, *, failed: bool) -> bool:
-        """Note the end of an attempt; true if its worker is ejected by that."""
+    def ended(self, task: Task, now: float, *, failed: bool) -> str:
+        """Note the end of an attempt; return why its worker is ejected now, empty if not."""
         worker = self._workers[task.worker]
         record = self._of(worker)
         if failed:
             record.n_failures += 1
-            return self._judge(worker, record, record.n_failures >= _MAX_FAILURES, now)
+            bad = f"{record.n_failures} tasks in a row failed"
+            return self._judge(
+                worker, record, bad if record.n_failures >= _MAX_FAILURES else "", now
+            )
         record.n_failures = 0
         if worker.is_ejected and not record.n_slow:
             record.n_good += 1
             record.pause_s, record.probe_at = _PAUSE_S, now
             if record.n_good >= _N_GOOD:
                 self._let_in(worker)
-        return False
+        return ""
 
     def due(self, now: float) -> list[Worker]:
         """Let ejected workers have their next probe; return those that may have one now."""
@@ -100,18 +107,18 @@ class OutlierDetection:
                     found.append(worker)
         return found
 
-    def _judge(self, worker: Worker, record: _Record, is_bad: bool, now: float) -> bool:
-        """Eject a worker, or let it wait longer for its next probe."""
+    def _judge(self, worker: Worker, record: _Record, cause: str, now: float) -> str:
+        """Eject a worker for a cause, if there is one, or let it wait longer for its next probe."""
         if worker.is_ejected:
             record.n_good = 0
             record.pause_s = min(2 * record.pause_s, _MAX_PAUSE_S)
             record.probe_at = now + record.pause_s
-            return False
-        if not is_bad or not worker.is_ready or not _may_eject(worker, self._workers.values()):
-            return False
+            return ""
+        if not cause or not worker.is_ready or not _may_eject(worker, self._workers.values()):
+            return ""
         worker.is_ejected, worker.may_probe = True, False
         record.n_good, record.pause_s, record.probe_at = 0, _PAUSE_S, now + _PAUSE_S
-        return True
+        return cause
 
     def _let_in(self, worker: Worker) -> None:
         worker.is_ejected = worker.may_probe = False

@@ -168,7 +168,7 @@ class Inbound:
         twin = self._sessions.twin(session, message.gateway)
         if twin is not None:
             logger.info(
-                "gateway known",
+                "gateway reached twice",
                 extra={
                     "url": session.connection.endpoint,
                     "action": "its second connection is closed",

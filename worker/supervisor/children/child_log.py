@@ -18,7 +18,13 @@ def log_death(watch: ChildWatch, verdict: Verdict) -> None:
     if retry_s is None:
         n_deaths = len(watch.history.deaths)
         logger.error(
-            "process given up", extra={"child": child, "cause": cause, "n_deaths": n_deaths}
+            "process given up",
+            extra={
+                "child": child,
+                "cause": cause,
+                "n_deaths": n_deaths,
+                "action": "it is not started again",
+            },
         )
     elif verdict.is_quarantine:
         logger.error(

@@ -138,7 +138,9 @@ class Rollouts:
             if not order.force and not set(self._fleet.serving(model)) - {name}:
                 return f"'{name}' is the only worker of '{model}' that serves", False
             self._fleet.drain(name, now)
-        logger.info("worker ordered", extra={"worker": name, "order": order.verb.value})
+        logger.info(
+            "order for a worker carried out", extra={"worker": name, "order": order.verb.value}
+        )
         return "", False
 
     # ---- a rolling change ---------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.gateway.pool.network.fleet import Fleet
 @pytest.fixture
 def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each handshake look at the keys' files, however short the last look is ago."""
-    monkeypatch.setattr(access, "_LOOK_S", 0.0)
+    monkeypatch.setattr(access, "_REFRESH_S", 0.0)
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ async def test_a_worker_that_writes_nonsense_is_cut_and_blocked(fleet: Fleet) ->
         async with fleet.worker(keys, "bad") as fake:
             await fleet.until(2)
             await garbage(fake)
-            await fleet.logged("sent what is no frame")
+            await fleet.logged("sent an unreadable frame")
             for _ in range(3):
                 await garbage(fake)
             await fleet.logged("peer blocked identity=bad.pub")

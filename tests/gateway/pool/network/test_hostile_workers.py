@@ -94,7 +94,7 @@ async def test_a_report_that_cannot_be_costs_the_connection(fleet: Fleet) -> Non
     ):
         await fleet.until(2)
         await b.send(m.Heartbeat(step=1, busy=0, granted=HUGE))
-        await fleet.logged("Heartbeat: granted cannot be")
+        await fleet.logged("Heartbeat: granted is out of range")
         await fleet.logged("worker lost worker=bad")
         await answers(fleet)
 
@@ -184,9 +184,9 @@ def test_frames_of_a_waiting_worker_have_a_bound() -> None:
     assert heir is not None and len(heir.frames) == 5
 
 
-def test_knocks_are_counted_by_the_minute() -> None:
+def test_frames_of_unaccepted_connections_are_counted_by_the_minute() -> None:
     offences = Offences()
-    assert not any(offences.knock("a", 0.01 * n) for n in range(1999))
-    assert offences.knock("a", 20.0)
+    assert not any(offences.count_unaccepted("a", 0.01 * n) for n in range(1999))
+    assert offences.count_unaccepted("a", 20.0)
     assert offences.is_blocked("a", 21.0) and not offences.is_blocked("b", 21.0)
     assert not offences.is_blocked("a", 80.1)

@@ -1,5 +1,6 @@
 """Workers that live but fail, or are far too slow, get one task at a time until they do well."""
 
+from gateway.pool.dispatch.actions import Ejected
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.recovery.outliers import OutlierDetection
 from protocol.wire.messages import TaskKey
@@ -54,6 +55,14 @@ def wait_for_probe(pool: Dispatcher, task_id: int, start: float) -> float:
         if pool.workers["a"].tasks:
             return i / 4
     raise AssertionError("no probe came")
+
+
+def test_an_ejection_says_why() -> None:
+    pool = dispatcher("a", "b", n_slots=2)
+    fail(pool, "a", 0, 4)
+    pool.submit(task(4, worker="a"), 1.0)
+    ejected = pool.ended("a", broken(4, attempt=pool.tasks[4].attempt), 1.0)
+    assert Ejected("a", "5 tasks in a row failed") in ejected
 
 
 def test_at_most_half_of_the_workers_are_ejected() -> None:
