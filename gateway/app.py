@@ -10,9 +10,10 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, request_response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from gateway.api.anthropic import messages
+from gateway.api.fields.endpoints import ENDPOINTS
 from gateway.api.llamacpp import completion, infill
 from gateway.api.openai import chat, completions
 from gateway.api.openai.responses import plan as responses
@@ -27,6 +28,7 @@ from gateway.http.api_prefix import PrefixMiddleware, read_prefix
 from gateway.http.bodies.unread_body import UnreadBodyMiddleware
 from gateway.http.direct_write import DirectWriteMiddleware
 from gateway.http.errors import HANDLERS, json_response
+from gateway.http.known_query import KnownQuery
 from gateway.http.origin.absolute_target import AbsoluteTargetMiddleware
 from gateway.http.origin.auth import (
     PUBLIC_PATHS,
@@ -121,7 +123,7 @@ def _endpoints(
     used = UsageEndpoints(usage, service.siblings)
     admins = (*_fleet(service, supervisor), *_watched(service, used))
     routes = [*_routes(service), *_kept(service), *admins, *unsupported_routes()]
-    routes.append(Route("/v1/usage", used.own, methods=["GET"]))
+    routes.append(_own("GET", "/v1/usage", request_response(used.own)))
     if feed is not None:
         stream = PoolEventStream(feed, service.config)
         routes.append(Route("/pool/events", stream, methods=["GET"]))
@@ -310,9 +312,18 @@ def _watched(service: Service, used: UsageEndpoints) -> list[Route]:
 
 def _for_operators(table: _Table) -> list[Route]:
     return [
-        Route(path, AdminOnly(request_response(endpoint), require_operator), methods=[method])
+        _own(method, path, request_response(endpoint), require_operator)
         for method, path, endpoint in table
     ]
+
+
+def _own(
+    method: str, path: str, endpoint: ASGIApp, require: Callable[[Scope], None] | None = None
+) -> Route:
+    """Return the route of an endpoint that no other server has: it knows its parameters."""
+    described = ENDPOINTS[method, path.replace(":path}", "}")]
+    strict: ASGIApp = KnownQuery(endpoint, described.query)
+    return Route(path, AdminOnly(strict, require) if require else strict, methods=[method])
 
 
 def _for_admins(endpoint: _Endpoint) -> ASGIApp:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from gateway.http.errors import json_response
 from gateway.pool.pool import Pool
 from gateway.siblings.siblings import Siblings
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
 _QUESTION = "release"
 
@@ -31,6 +31,8 @@ class QuarantineEndpoints:
     async def release(self, request: Request) -> Response:
         """Let a prompt in again, or all of them; raises `TaskError` if none is refused."""
         fingerprint = request.query_params.get("fingerprint", "")
+        if "fingerprint" in request.query_params and not fingerprint:
+            raise InvalidRequest("Parameter 'fingerprint': must not be empty", param="fingerprint")
         counts = [self._pool.clear_quarantine(fingerprint)]
         answers = await self._siblings.ask(_QUESTION, fingerprint=fingerprint)
         counts += [one["n_released"] for one in answers.values() if one]

@@ -48,15 +48,20 @@ class Fetcher:
 
     async def get(self, url: str, kind: str) -> bytes:
         """Return the file of a URL; `kind` is `image` or `audio`. Raises `NotFetched`."""
+        hosts: list[str] = []
         try:
             async with asyncio.timeout(self._patience_s):
-                return await self._follow(url, kind)
+                return await self._follow(url, kind, hosts)
         except TimeoutError as error:
-            raise NotFetched(f"not fetched within {self._patience_s:g} s") from error
+            cause = f"not fetched within {self._patience_s:g} s"
+            logger.info("media not fetched", extra={"host": hosts[-1], "cause": cause})
+            raise NotFetched(cause) from error
 
-    async def _follow(self, url: str, kind: str) -> bytes:
+    async def _follow(self, url: str, kind: str, hosts: list[str]) -> bytes:
+        """Fetch a URL, and what it leads to; `hosts` gets the host of each."""
         for _ in range(_MAX_REDIRECTS + 1):
             target = self._judged(url)
+            hosts.append(target.host)
             answer = await self._answer(target, kind)
             if answer.status == 200:
                 logger.info(

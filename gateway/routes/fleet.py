@@ -77,7 +77,7 @@ class FleetEndpoints:
         return await self._order_worker(request, WorkerVerb.UNDRAIN)
 
     async def _order_worker(self, request: Request, verb: WorkerVerb) -> Response:
-        body = await self._service.read_plain(request.scope, request.receive, "WorkerOrder")
+        body = await self._service.read_order(request.scope, request.receive, "WorkerOrder")
         name, force = read_text(body, "worker"), read_flag(body, "force")
         if not name:
             raise InvalidRequest("Field 'worker': must name a worker", param="worker")
@@ -106,7 +106,7 @@ class FleetEndpoints:
 
     async def start_rollout(self, request: Request) -> Response:
         """Begin a rolling change; answers once it has begun."""
-        body = await self._service.read_plain(request.scope, request.receive, "Rollout")
+        body = await self._service.read_order(request.scope, request.receive, "Rollout")
         order = _rollout(body)
         if (order.config or order.options) and not request.scope["is_operator"]:
             raise RequestRefused(403, _ON_HOST, "permission_error")
@@ -144,6 +144,9 @@ def _golden(value: Any, index: int) -> Golden:
     path = f"golden[{index}]"
     if not isinstance(value, dict) or not isinstance(value.get("prompt"), str):
         raise InvalidRequest(f"Field '{path}.prompt': must be a string", param=f"{path}.prompt")
+    for name in value:
+        if name not in ("prompt", "answer"):
+            raise InvalidRequest(f"Field '{path}.{name}' is unknown", param=f"{path}.{name}")
     answer = value.get("answer")
     if answer is not None and not isinstance(answer, str):
         raise InvalidRequest(f"Field '{path}.answer': must be a string", param=f"{path}.answer")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
-from gateway.api.fields.bounds import bounds_of, check_body
+from gateway.api.fields.bounds import bounds_of, check_body, check_known
 from gateway.http.bodies.body import HELD, LARGE, MIB, BodyLimits, in_thread, read_json, read_list
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import RequestRefused
@@ -106,6 +106,15 @@ class Service:
         """Read a body without a model; raises as `read` does."""
         body = await read_json(scope, receive, self.body_limits)
         check_body(kind, body, bounds_of(None, self.config.limits))
+        return body
+
+    async def read_order(self, scope: Scope, receive: Receive, kind: str) -> dict[str, Any]:
+        """Read a body of the admin API, in which every field must be known; raises as `read` does.
+
+        What it begins cannot be taken back, so a typo must not make it another order.
+        """
+        body = await self.read_plain(scope, receive, kind)
+        check_known(kind, body)
         return body
 
     async def card(self, model: Any, scope: Scope, receive: Receive) -> ModelCard:

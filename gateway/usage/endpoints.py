@@ -103,9 +103,6 @@ def read_question(
 ) -> UsageQuestion:
     """Read the parameters of a query; raises `InvalidRequest` that names the one at fault."""
     names = [name for name in groups if name != "day"]
-    for name in params:
-        if name not in ("by", "from", "to", *names):
-            raise InvalidRequest(f"Parameter '{name}' is unknown", param=name)
     by = tuple(params["by"].split(",")) if params.get("by") else default
     if len(set(by)) < len(by) or set(by) - set(groups):
         message = f"Parameter 'by': must name some of {', '.join(groups)}, each once"

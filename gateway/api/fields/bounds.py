@@ -6,6 +6,7 @@ from typing import Any
 from gateway.api.fields.endpoints import BODIES
 from gateway.api.fields.tables import HEADERS, QUERIES, fields_of
 from protocol.config.limits import LimitsConfig
+from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.shapes import INT32_MAX, Bounds, FieldShape
 
@@ -74,6 +75,14 @@ def check_body(kind: str, body: Any, bounds: Bounds) -> None:
         shape = table.get(key)
         if shape is not None and value is not None:
             shape.check(value, key, bounds)
+
+
+def check_known(kind: str, body: Mapping[str, Any]) -> None:
+    """Raise `InvalidRequest` for a field that a kind of body does not have."""
+    table = fields_of(BODIES[kind])
+    for key in body:
+        if key not in table:
+            raise InvalidRequest(f"Field '{key}' is unknown", param=key)
 
 
 def check_head(scope: Mapping[str, Any], bounds: Bounds) -> None:

@@ -330,7 +330,9 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointSpec] = {
     **_aliases("/admin/undrain", "WorkerOrder", "Start a drained worker again"),
     **_aliases("/admin/rollout", "Rollout", "Replace the workers, one at a time"),
     **_aliases("/admin/rollout/abort", "RolloutEnd", "Stop the rolling change and roll it back"),
-    ("DELETE", "/admin/quarantine"): EndpointSpec(summary="Let refused prompts in again"),
+    ("DELETE", "/admin/quarantine"): EndpointSpec(
+        summary="Let refused prompts in again", query=("fingerprint",)
+    ),
     ("DELETE", "/models"): EndpointSpec(
         summary="Delete a model of the Hugging Face cache", query=("model",)
     ),

@@ -134,6 +134,7 @@ QUERIES: Table = {
     "to": WORD,
     "key": MODEL,
     "state": WORD,
+    "fingerprint": WORD,
 }
 """Query parameters of all endpoints."""
 

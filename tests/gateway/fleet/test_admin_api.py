@@ -154,6 +154,10 @@ async def test_orders_reach_the_supervisor_and_its_refusals_the_client(tmp_path:
         ("/admin/rollout", {"surge": "maybe"}, "surge"),
         ("/admin/rollout", {"options": []}, "options"),
         ("/admin/rollout", {"config": 1}, "config"),
+        ("/admin/rollout", {"only_chnaged": True}, "only_chnaged"),
+        ("/admin/rollout", {"golden": [{"prompt": "x", "anser": "y"}]}, "golden[0].anser"),
+        ("/admin/drain", {"worker": "h/w0", "forse": True}, "forse"),
+        ("/admin/undrain", {"worker": "h/w0", "": 1}, ""),
     ],
 )
 async def test_a_wrong_field_is_named(tmp_path: Path, path: str, body: Any, param: str) -> None:
@@ -162,6 +166,41 @@ async def test_a_wrong_field_is_named(tmp_path: Path, path: str, body: Any, para
         assert answer.status_code == 400
         assert answer.json()["error"].get("param") == param, answer.text
         assert len(supervisor.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "param"),
+    [
+        *(("GET", f"{path}?pretty=1", "pretty") for path in GETS),
+        *(("POST", f"{path}?dry_run=1", "dry_run") for path in POSTS),
+        ("DELETE", "/admin/quarantine?fingerprnt=00", "fingerprnt"),
+        ("DELETE", "/admin/quarantine?fingerprint=", "fingerprint"),
+        ("DELETE", "/admin/quarantine?fingerprint=00&fingerprint=11", "fingerprint"),
+        ("GET", "/admin/requests?stat=queued", "stat"),
+        ("GET", "/admin/requests?limit=1&limit=2", "limit"),
+        ("GET", "/admin/requests/x?limit=1", "limit"),
+        ("GET", "/admin/usage?form=2026-01-01", "form"),
+        ("GET", "/v1/usage?key=other", "key"),
+        ("GET", "/v1/usage?by=day&by=model", "by"),
+    ],
+)
+async def test_a_parameter_that_is_unknown_or_comes_twice_is_named(
+    tmp_path: Path, method: str, query: str, param: str
+) -> None:
+    async with administered(tmp_path, usage_dir=str(tmp_path / "usage")) as (gateway, supervisor):
+        answer = await gateway.client.request(method, query, headers=ADMIN)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"].get("param") == param, answer.text
+        assert len(supervisor.lines) == 1
+
+
+async def test_endpoints_of_other_servers_ignore_parameters_that_they_do_not_know(
+    tmp_path: Path,
+) -> None:
+    async with administered(tmp_path) as (gateway, _):
+        for path in ("/health", "/v1/models", "/props", "/slots", "/lora-adapters"):
+            answer = await gateway.client.get(f"{path}?pretty=1&pretty=2", headers=ADMIN)
+            assert answer.status_code == 200, path
 
 
 async def test_files_and_options_need_the_socket_and_not_a_key(tmp_path: Path) -> None:

@@ -94,16 +94,19 @@ async def test_what_is_no_image_is_refused(answer: bytes, reason: str) -> None:
         await fetched(answer)
 
 
-async def test_a_server_that_says_nothing_is_given_up() -> None:
+async def test_a_server_that_says_nothing_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     silence = asyncio.Event()
 
     async def wait(writer: asyncio.StreamWriter) -> None:
         await silence.wait()
 
     async with serving(wait) as server:
-        with pytest.raises(NotFetched, match=r"within 0\.05 s"):
-            await fetcher(patience_s=0.05).get(f"http://127.0.0.1:{server.port}/", "image")
+        with caplog.at_level("INFO"), pytest.raises(NotFetched, match=r"within 0\.05 s"):
+            await fetcher(patience_s=0.05).get(f"http://127.0.0.1:{server.port}/?key=s3", "image")
         silence.set()
+    (line,) = (one for one in caplog.records if one.message == "media not fetched")
+    assert line.__dict__["host"] == "127.0.0.1"
+    assert line.__dict__["cause"] == "not fetched within 0.05 s"
 
 
 async def test_nobody_at_home_is_no_image(caplog: pytest.LogCaptureFixture) -> None:

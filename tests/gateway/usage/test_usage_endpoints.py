@@ -11,8 +11,6 @@ import pytest
 
 from gateway.requests.record import state_of
 from gateway.usage import endpoints
-from gateway.usage.endpoints import read_question
-from protocol.errors import InvalidRequest
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
@@ -126,9 +124,9 @@ async def test_a_bad_question_names_its_parameter(pool: Running, query: str, par
     assert answer.json()["error"]["param"] == param
 
 
-def test_one_cannot_ask_for_the_usage_of_others() -> None:
-    with pytest.raises(InvalidRequest, match="'key' is unknown"):
-        read_question({"key": "alice"}, ("model", "day"), ("model",))
+async def test_one_cannot_ask_for_the_usage_of_others(pool: Running) -> None:
+    answer = await pool.client.get("/v1/usage?key=alice", headers=USER)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "key")
 
 
 async def test_an_id_is_kept_from_the_client_to_the_end(pool: Running) -> None:
