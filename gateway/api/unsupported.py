@@ -91,5 +91,5 @@ ENDPOINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 def refuse_endpoint(path: str, what: str) -> TaskError:
     """Build the 501 of an endpoint that this server lacks."""
-    message = f"{what[0].upper()}{what[1:]} ({path}) not supported yet by this server"
+    message = f"{what[0].upper()}{what[1:]} ({path}) is not supported yet by this server"
     return TaskError(ErrorCode.NOT_SUPPORTED, message)

@@ -62,7 +62,7 @@ class PoolFeed:
     def reading(self) -> Iterator[None]:
         """Keep the state fresh as long as this lasts; raises `TaskError` if too many look."""
         if self._n_readers >= MAX_READERS:
-            message = f"{MAX_READERS} readers look at the pool already"
+            message = f"{MAX_READERS} clients read this stream already: try again later"
             raise TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": 10})
         self._n_readers += 1
         try:

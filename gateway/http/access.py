@@ -154,13 +154,13 @@ def framing_fault(scope: Scope, limits: LimitsConfig) -> RequestRefused | None:
     headers = scope["headers"]
     size = sum(len(name) + len(value) for name, value in headers)
     if len(headers) > limits.headers or size > limits.header_kib * 1024:
-        return RequestRefused(
-            431, f"more than {limits.headers} headers or {limits.header_kib} KiB of them"
-        )
+        message = f"the request has more than {limits.headers} headers or {limits.header_kib} KiB"
+        return RequestRefused(431, f"{message} of them")
     names = {name for name, _ in headers}
     if b"content-length" in names and b"transfer-encoding" in names:
         # A proxy may use the other header: request smuggling (RFC 9112 section 6.1).
-        return RequestRefused(400, "both Content-Length and Transfer-Encoding")
+        message = "the request has both Content-Length and Transfer-Encoding: send one of them"
+        return RequestRefused(400, message)
     return None
 
 

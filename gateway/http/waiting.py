@@ -23,12 +23,14 @@ async def keep_in_time(streams: Sequence[TaskStream], urgency: Urgency, refuse: 
     if urgency.ttft_s < urgency.timeout_s:
         await asyncio.sleep(urgency.ttft_s)
         if _waits(streams):
-            told = f"{urgency.ttft_s * 1000:g} ms"
-            raise refuse(f"No slot became free within the {told} of {TTFT_HEADER}")
+            limit = f"{urgency.ttft_s * 1000:g} ms"
+            raise refuse(f"No slot became free within {limit}, the limit of {TTFT_HEADER}")
     if math.isfinite(urgency.timeout_s):
         rest_s = urgency.timeout_s - min(urgency.ttft_s, urgency.timeout_s)
         await asyncio.sleep(rest_s if urgency.ttft_s < urgency.timeout_s else urgency.timeout_s)
-        message = f"The {urgency.timeout_s:g} s of {TIMEOUT_HEADER} are over"
+        message = (
+            f"The request took longer than {urgency.timeout_s:g} s, the limit of {TIMEOUT_HEADER}"
+        )
         raise refuse(message) if _waits(streams) else TaskError(ErrorCode.DEADLINE, message)
     await _forever()
 

@@ -364,10 +364,11 @@ class Task:
         if self.n_faults >= MAX_FAULTS:
             text = f"{self.n_faults} workers failed with this request; it is not tried again"
             return TaskError(ErrorCode.INTERNAL, f"{text}: {reason}" if reason else text)
-        what = "with which its slot is gone" if self.spec.is_bound else "while it answered"
+        bound = "that held the slot was lost, and the slot with it"
+        what = bound if self.spec.is_bound else "was lost while it answered"
         # After a death the client is not told to send again what may have caused it.
         code = ErrorCode.LOST if self.n_losses else ErrorCode.UNAVAILABLE
-        return TaskError(code, f"The worker was lost {what}")
+        return TaskError(code, f"The worker {what}")
 
     def _become(self, state: TaskState) -> None:
         assert state in _NEXT[self.state], f"{self!r} cannot become {state}"

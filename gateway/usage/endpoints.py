@@ -27,8 +27,8 @@ _LONGEST = 512
 _AT_ONCE = 2
 """Questions that read the database at once: each holds a thread that others need too."""
 _MOST_OPEN = 64
-_TOO_MANY = "Too many questions about usage are being answered"
-_NO_KEYS = "This server has no keys: usage belongs to nobody. Ask /admin/usage over admin.sock"
+_TOO_MANY = "Too many usage queries run at once: try again later"
+_NO_KEYS = "This server has no keys, so no key has usage. Ask /admin/usage over admin.sock"
 
 
 class UsageQuestion(NamedTuple):
@@ -138,7 +138,7 @@ def _shown(
     for group, tokens in unwritten(pending, by, where, first, last).items():
         found[group] = found.get(group, Tokens()).plus(tokens)
     if len(found) > MOST_ROWS:
-        message = f"More than {MOST_ROWS} rows: bound the days with from and to, or ask by less"
+        message = f"More than {MOST_ROWS} rows: set from and to, or fewer groups in by"
         raise InvalidRequest(message, param="by")
     total = Tokens()
     for tokens in found.values():

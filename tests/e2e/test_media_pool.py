@@ -99,7 +99,10 @@ def test_an_image_is_read_from_the_folder_of_files(pool: Served) -> None:
 def test_what_ends_llama_server_is_refused(pool: Served) -> None:
     """A prompt that ends with an image kills the real server of this commit."""
     error = complete(pool, "Look [img-1]", image_data=[{"id": 1, "data": IMAGE}])["error"]
-    assert (error["code"], error["message"]) == (400, "a prompt must not end with media")
+    assert (error["code"], error["message"]) == (
+        400,
+        "a prompt must not end with an image or a sound",
+    )
 
 
 def test_models_and_props_say_that_it_sees(pool: Served) -> None:

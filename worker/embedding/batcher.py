@@ -75,14 +75,18 @@ class EmbeddingBatcher:
         is_rank = self._embedder.pooling == "rank"
         if isinstance(task, Rerank):
             if not is_rank:
-                raise TaskError(ErrorCode.NOT_SUPPORTED, "the model does not rerank")
+                raise TaskError(
+                    ErrorCode.NOT_SUPPORTED, "this model does not rerank: start it with --reranking"
+                )
             pairs = [
                 (lambda document=document: reader.pair(task.query, document))
                 for document in task.documents
             ]
             return EmbeddingJob(key, task, pairs, _RAW)
         if is_rank:
-            raise TaskError(ErrorCode.NOT_SUPPORTED, "the model ranks and makes no embeddings")
+            raise TaskError(
+                ErrorCode.NOT_SUPPORTED, "this model makes scores and no embeddings: use /rerank"
+            )
         texts = [(lambda content=content: reader.text(content)) for content in task.inputs]
         return EmbeddingJob(key, task, texts, task.normalize)
 

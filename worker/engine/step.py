@@ -92,7 +92,7 @@ class Step:
             self._preemption.resume()
             self._sharing.settle(self._slots)
         for slot in self._room.make():
-            message = "no room to shift a context that others share"
+            message = "the context is full, and other requests share what a shift would drop"
             self.results.fail(slot, TaskError(ErrorCode.INTERNAL, message))
         able = self._choose_adapters()
         if is_reading:

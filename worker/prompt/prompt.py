@@ -240,7 +240,8 @@ class PromptReader:
         if chat is not None:
             text = self._without_bos(chat.text)
         if not isinstance(text, str):
-            raise InvalidRequest("media need a prompt that is text", param="prompt")
+            problem = "Field 'prompt': must be a text where there are images or sounds"
+            raise InvalidRequest(problem, param="prompt")
         self._tokens.check_length(text)
         tokens, media = self._backend.read_media(text, message.media)
         if message.chat is None:
@@ -292,11 +293,9 @@ def _check_able(message: Generate, card: ModelCard) -> None:
         return
     is_asked = params.reasoning_budget_tokens not in (-1, card.defaults.reasoning_budget_tokens)
     if is_asked or params.reasoning_control:
-        raise InvalidRequest(
-            "Reasoning can only be bounded where reasoning_budget_start_tag and"
-            " reasoning_budget_end_tags say what marks them",
-            param="reasoning_budget_tokens" if is_asked else "reasoning_control",
-        )
+        param = "reasoning_budget_tokens" if is_asked else "reasoning_control"
+        tags = "reasoning_budget_start_tag and reasoning_budget_end_tags"
+        raise InvalidRequest(f"Field '{param}': needs {tags} in a plain prompt", param=param)
 
 
 def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:

@@ -90,7 +90,7 @@ def _with_image_data(
     if not images:
         return inputs
     if len(inputs) > 1 or inputs[0].media:
-        message = "Field 'image_data': images go with one text alone"
+        message = "Field 'image_data': is possible only with a single text"
         raise InvalidRequest(message, param="image_data")
     return (_Input(*place_media({"image_data": images}, 0, inputs[0].text, card)),)
 
@@ -98,7 +98,7 @@ def _with_image_data(
 def _groups(inputs: tuple[_Input, ...]) -> list[list[_Input]]:
     """Cut the inputs into those with media, each alone, and runs of texts between them."""
     if sum(bool(one.media) for one in inputs) > MAX_WITH_MEDIA:
-        message = f"at most {MAX_WITH_MEDIA} inputs of a request may have images or sounds"
+        message = f"Field 'input': at most {MAX_WITH_MEDIA} inputs may have images or sounds"
         raise InvalidRequest(message, param="input")
     groups: list[list[_Input]] = []
     for one in inputs:
@@ -133,8 +133,10 @@ def _wants_base64(body: Mapping[str, Any]) -> bool:
 def _check_dimensions(body: Mapping[str, Any], card: ModelCard) -> None:
     wanted = read_int(body, "dimensions", 1, INT32_MAX)
     if wanted not in (None, card.n_embd_out):
-        message = f"Field 'dimensions': this model's embeddings have {card.n_embd_out}; "
-        raise InvalidRequest(message + "shortening them is not supported", param="dimensions")
+        message = (
+            f"Field 'dimensions': must be {card.n_embd_out}, the length of this model's embeddings"
+        )
+        raise InvalidRequest(message, param="dimensions")
 
 
 def _inputs(value: Any, card: ModelCard, key: str) -> tuple[_Input, ...]:
@@ -165,7 +167,9 @@ def _object(value: dict[str, Any], card: ModelCard, key: str) -> _Input:
         return _Input(*place_media({"prompt": value}, 0, text, card))
     parts = value.get("content")
     if not isinstance(parts, list):
-        raise InvalidRequest(f'"{key}": an object must hold a prompt string or parts', param=key)
+        raise InvalidRequest(
+            f'"{key}": an object must have "prompt_string" or "content"', param=key
+        )
     media = ChatMedia(card)
     read = [
         read_part(_with_type(part), f"{key}.content[{i}]", media) for i, part in enumerate(parts)

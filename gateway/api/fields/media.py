@@ -37,7 +37,8 @@ def place_media(
     if not card.media_marker:
         raise InvalidRequest(_NO_MULTIMODAL, param="prompt")
     if not isinstance(prompt, str):
-        raise InvalidRequest("media need a prompt that is text", param="prompt")
+        message = "Field 'prompt': must be a text where there are images or sounds"
+        raise InvalidRequest(message, param="prompt")
     return (prompt, data) if data else _place_images(prompt, images, card.media_marker)
 
 
@@ -56,7 +57,8 @@ def require_audio(card: ModelCard) -> None:
 def refuse_media(body: Mapping[str, Any]) -> None:
     """Raise `InvalidRequest` for images in a request that cannot have any."""
     if body.get("image_data"):
-        raise InvalidRequest("Field 'image_data': not possible here", param="image_data")
+        message = "Field 'image_data': this endpoint takes no images"
+        raise InvalidRequest(message, param="image_data")
 
 
 def read_base64(value: Any, key: str) -> bytes:
@@ -112,7 +114,7 @@ def _place_images(
     def place(match: re.Match[str]) -> str:
         number = int(match[1])
         if number not in images:
-            message = f"the prompt names [img-{number}], but image_data has no such id"
+            message = f"Field 'image_data': has no id {number}, but the prompt names [img-{number}]"
             raise InvalidRequest(message, param="image_data")
         used.append(images[number])
         return marker

@@ -19,7 +19,7 @@ def read_params(body: Mapping[str, Any], card: ModelCard) -> SamplingParams:
     if lacking:
         key = next(key for key in _TYPE_KEYS if body.get(key) is not None)
         have = ", ".join(_speculators(card))
-        message = f"Field '{key}': {lacking[0]} is not there; this server has {have}"
+        message = f"Field '{key}': {lacking[0]} is not available here, only {have}"
         raise InvalidRequest(message, param=key)
     n_max, most = params.speculative_n_max, card.defaults.speculative_n_max or 0
     if n_max is not None and n_max > most:

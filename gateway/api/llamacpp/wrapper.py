@@ -19,7 +19,7 @@ from protocol.wire.messages import Delta, Done, Generate, Progress, Started
 def wrapped(planned: RequestPlan) -> RequestPlan:
     """Return the plan with the wrapper's answer; raises `InvalidRequest`."""
     if len(planned.tasks) != 1:
-        raise InvalidRequest("Field 'tokenize': only one choice of one prompt", param="tokenize")
+        raise InvalidRequest("Field 'tokenize': needs one prompt and one choice", param="tokenize")
     return replace(planned, reply=reply_to(planned.tasks[0]))
 
 

@@ -73,7 +73,7 @@ def _read_suffix(body: Mapping[str, Any], card: ModelCard) -> str:
 def _with_gap(task: Generate, suffix: str) -> Generate:
     """Make the prompt the text before a gap, like the prefix of /infill."""
     if not isinstance(task.prompt, str) or task.media:
-        message = "Field 'suffix': only a prompt that is text can be inserted to"
+        message = "Field 'suffix': needs a prompt that is text, without images or sounds"
         raise InvalidRequest(message, param="suffix")
     return replace(task, prompt="", infill=Infill(prefix=task.prompt, suffix=suffix))
 
@@ -93,7 +93,7 @@ def _with_echo(task: Generate) -> Generate:
     if task.media or task.infill is not None:
         problem = "log probabilities of a prompt with media or a suffix are not supported"
     elif task.params.post_sampling_probs:
-        problem, param = "the prompt of an echo was not sampled", "post_sampling_probs"
+        problem, param = "cannot be used together with echo", "post_sampling_probs"
     elif task.params.n_probs > _MOST_ECHOED:
         problem, param = f"must be at most {_MOST_ECHOED} with echo", "logprobs"
     if problem:

@@ -67,9 +67,9 @@ class EarlierCalls:
         """Read the `function_call` of message `i` as a call of a tool."""
         call, path, problem = message["function_call"], f"messages[{i}].function_call", ""
         if message.get("role") != "assistant":
-            problem = "only an assistant calls functions"
+            problem = "only a message of the assistant may have it"
         elif message.get("tool_calls"):
-            problem = "cannot stand beside tool_calls"
+            problem = "cannot be used together with tool_calls"
         elif not isinstance(call, dict) or not isinstance(call.get("name"), str):
             problem = "must be an object with a name"
         elif not isinstance(call.get("arguments", ""), str | None):
@@ -84,7 +84,7 @@ class EarlierCalls:
         name = message.get("name")
         if not isinstance(name, str):
             path = f"messages[{i}].name"
-            problem = f"Field '{path}': the result of a function must name it"
+            problem = f"Field '{path}': must be the name of the function that has this result"
             raise InvalidRequest(problem, param=path)
         return self._ids.get(name, _new_id(i))
 

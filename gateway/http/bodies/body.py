@@ -79,7 +79,7 @@ class HeldBody:
         """Hold more bytes; raises `TaskError` if that exceeds the budget."""
         others = self._budget.n_bytes - self.n_bytes
         if others and not self._budget.fits(n):
-            message = "The server holds as many request bodies as it can"
+            message = "The server holds too many request bodies at once: try again later"
             raise TaskError(ErrorCode.UNAVAILABLE, message)
         self.n_bytes += n
         self._budget.n_bytes += n

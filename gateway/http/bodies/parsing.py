@@ -53,7 +53,7 @@ def _decoded(data: bytes, limits: LimitsConfig) -> Any:
         raise InvalidRequest(f"the request body is not valid JSON: {error}") from error
     # With fewer brackets than the limit it cannot nest too deep: true for nearly every body.
     if data.count(b"{") + data.count(b"[") > limits.depth and measure(value)[0] > limits.depth:
-        raise InvalidRequest(f"the request body nests deeper than {limits.depth}")
+        raise InvalidRequest(f"the request body nests deeper than {limits.depth} levels")
     return value
 
 
@@ -71,7 +71,7 @@ def _check_values(data: bytes, most: int) -> None:
         n += _count_marks(b"".join(pieces[begins_inside::2]))
         begins_inside ^= len(pieces) % 2 == 0
         if n > most:
-            message = f"the request body holds more than {most} commas, brackets and names"
+            message = f"the request body has more than {most} values, a name counted as {_NAME}"
             raise InvalidRequest(message)
 
 

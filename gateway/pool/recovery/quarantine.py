@@ -259,5 +259,6 @@ def _bars(other: "Task", task: "Task", now: float) -> bool:
 
 def refusal(suspect: Suspect) -> TaskError:
     """Return the error of a request that is refused."""
-    text = f"{suspect.n_deaths} workers died with this request; it is refused for an hour"
+    text = f"{suspect.n_deaths} workers died while they computed this request"
+    text += "; it is refused for an hour, or until an operator lets it in again"
     return TaskError(ErrorCode.QUARANTINED, text)

@@ -61,7 +61,7 @@ class QueueLimits:
         last = self._queue.displaced_by(task)
         if last is None:
             raise self.overloaded(task.spec.model, "The queue is full")
-        message = "The queue is full, and others have fewer requests in it"
+        message = "The queue is full, and this client has the most requests in it"
         return last, self.overloaded(task.spec.model, message)
 
     def too_late(self, task: Task) -> TaskError:
@@ -92,8 +92,8 @@ class QueueLimits:
         if ready_s is None:
             ready_s = (self.place(task).wait_s or 0.0) + self._router.read_s(spec)
         if ready_s > within_s:
-            message = f"The first token would come after about {ready_s:.1f} s"
-            raise self.overloaded(model, f"{message}, and must within {within_s:g} s")
+            message = f"The first token is expected after about {ready_s:.1f} s"
+            raise self.overloaded(model, f"{message}, later than the limit of {within_s:g} s")
 
     def _wait_s(self, model: str, position: int) -> float:
         n_slots = self._router.order.latest(model).n_own

@@ -51,7 +51,7 @@ def test_the_settings_tell_how_a_request_guesses(body: dict[str, Any], told: lis
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"speculative.type": "ngram-cache"}, "ngram-cache is not there; this server has ngram"),
+        ({"speculative.type": "ngram-cache"}, "ngram-cache is not available here, only ngram"),
         ({"speculative.type": "draft-eagle3"}, "must be among none, draft-simple"),
         ({"speculative.type": 3}, "type must be string"),
         ({"speculative.type": [3]}, "must be among"),
@@ -69,7 +69,7 @@ def test_what_nobody_here_can_guess_by_is_refused(body: dict[str, Any], message:
 def test_a_server_that_does_not_guess_takes_the_limits_and_refuses_the_kinds() -> None:
     body = {"speculative.n_max": 16, "speculative.n_min": 5, "speculative.type": "none"}
     assert read_params(body, CARD).speculative_n_max == 0
-    with pytest.raises(InvalidRequest, match="this server has none"):
+    with pytest.raises(InvalidRequest, match="not available here, only none"):
         read_params({"speculative.type": "ngram-simple"}, CARD)
 
 

@@ -9,7 +9,7 @@ from tests.hostile.attack import Outcome
 
 _ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 _SHAPE = {"message": str, "type": str, "code": int}
-_OF_ALL = ("JSON", "nests deeper", "holds more than", "is too large to process", "exceeds the")
+_OF_ALL = ("JSON", "nests deeper", "body has more than", "is too large to process", "exceeds the")
 """Refusals of the body as a whole, or of a prompt whatever its field."""
 _ALLOWED = {501, 503, 504}
 """Of 5xx: what the model cannot do, what is not there now, and a deadline that a client set."""

@@ -167,7 +167,7 @@ class SideTasks:
         start = time.perf_counter()
         slot = self._own_slot(task.action, task.slot)
         if slot.n_saved:
-            reason = "a slot whose context was extended by grouping cannot be saved"
+            reason = "a slot whose context was extended by --grp-attn-n cannot be saved"
             raise TaskError(ErrorCode.NOT_SUPPORTED, reason)
         state = self._backend.states.copy(slot.id)
         saved = Saved(

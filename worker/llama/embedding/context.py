@@ -131,9 +131,8 @@ class LlamaEmbedder:
         assert self._media is not None and self._watch is not None
         n = self._media.n_tokens(piece)
         if n > self.n_batch:
-            raise InvalidRequest(
-                f"an image of {n} tokens does not fit n_ubatch = {self.n_batch}", param="image_data"
-            )
+            message = f"an image has {n} tokens, more than --ubatch-size {self.n_batch} allows"
+            raise InvalidRequest(message, param="image_data")
         self._watch.begin()
         self._media.decode(piece, self._context, seq, pos, self.n_batch)
         return self._rows(0, n).copy()

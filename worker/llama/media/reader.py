@@ -84,11 +84,13 @@ class MediaReader:
         """Tokenize a text whose markers stand for `media`, in their order; adds BOS as usual."""
         if text.count(self.marker) != len(media):
             raise InvalidRequest(
-                f"the prompt has {text.count(self.marker)} media markers for {len(media)} media",
+                f"the prompt has {text.count(self.marker)} media markers, but the request has"
+                f" {len(media)} images and sounds",
                 param="prompt",
             )
         if len(media) > MAX_PIECES:
-            raise InvalidRequest(f"more than {MAX_PIECES} media in one prompt", param="prompt")
+            message = f"a prompt may have at most {MAX_PIECES} images and sounds"
+            raise InvalidRequest(message, param="prompt")
         self._check(media)
         bitmaps: list[Any] = []
         chunks = mtmd.mtmd_input_chunks_init()
@@ -144,13 +146,13 @@ class MediaReader:
         if len(sounds) < len(media) and not self.has_vision:
             raise InvalidRequest("this model does not take images", param="image_data")
         if sum(n_samples(data, rate) for data in sounds) > MAX_SOUND_S * rate:
-            message = f"sounds of more than {MAX_SOUND_S:g} s together"
+            message = f"the sounds take more than {MAX_SOUND_S:g} s together"
             raise InvalidRequest(message, param="input_audio")
         pixels = [n_pixels(data) for data in media if not is_sound(data)]
         if 0 in pixels:  # libmtmd would take it for a video and give it to ffmpeg
             raise InvalidRequest(_NO_MEDIUM, param="image_data")
         if sum(pixels) > MAX_PIXELS:
-            message = f"images of more than {MAX_PIXELS} pixels together"
+            message = f"the images have more than {MAX_PIXELS} pixels together"
             raise InvalidRequest(message, param="image_data")
 
     def _bitmap(self, data: bytes) -> Any:
@@ -197,7 +199,7 @@ class MediaReader:
             pieces[len(tokens)] = piece
             tokens += placeholders(piece.key, piece.n_pos)
         if tokens and tokens[-1] < 0:
-            raise InvalidRequest("a prompt must not end with media", param="prompt")
+            raise InvalidRequest("a prompt must not end with an image or a sound", param="prompt")
         return tokens, pieces
 
     def _check_size(self, chunk: Any) -> None:
@@ -205,7 +207,7 @@ class MediaReader:
         n_tokens = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
         if mtmd.mtmd_decode_use_non_causal(self._context, chunk) and n_tokens > self._n_ubatch:
             raise InvalidRequest(
-                f"an image of {n_tokens} tokens does not fit n_ubatch = {self._n_ubatch}",
+                f"an image has {n_tokens} tokens, more than --ubatch-size {self._n_ubatch} allows",
                 param="image_data",
             )
 

@@ -28,10 +28,10 @@ class Continuation(NamedTuple):
 
 
 def refuse_marks(body: Mapping[str, Any]) -> None:
-    """Refuse the marks of reasoning: in a chat its template says them."""
+    """Refuse the marks of reasoning: in a chat they are the template's."""
     for key in _MARKS:
         if body.get(key):
-            message = f"Field '{key}': in a chat its template says it"
+            message = f"Field '{key}': must not be set in a chat, the chat template sets it"
             raise InvalidRequest(message, param=key)
 
 
@@ -66,7 +66,8 @@ def read_template_variables(
     kwargs = {**defaults, **read_object(body, "chat_template_kwargs")}
     if "messages" in kwargs:
         name = "chat_template_kwargs.messages"
-        raise InvalidRequest(f"Field '{name}': the messages are the request's own", param=name)
+        message = f"Field '{name}': must not be set, the template gets the request's messages"
+        raise InvalidRequest(message, param=name)
     thinking = kwargs.get("enable_thinking")
     if thinking is not None and not isinstance(thinking, bool):
         kind = "string" if isinstance(thinking, str) else type(thinking).__name__

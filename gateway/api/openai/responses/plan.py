@@ -30,9 +30,9 @@ _REFUSED: Mapping[str, Refusal] = {
     "conversation": ("not supported, conversations are not stored", bool),
     "background": ("not supported, answers are not stored", bool),
     "prompt": ("not supported, prompts are not stored", bool),
-    "functions": ("not supported, functions are among the tools", bool),
-    "function_call": ("not supported, tool_choice says it", other_than("auto", "none")),
-    "truncation": ("not supported, it is not known", other_than("disabled", "auto")),
+    "functions": ("not supported, name functions in tools", bool),
+    "function_call": ("not supported, use tool_choice", other_than("auto", "none")),
+    "truncation": ("must be auto or disabled", other_than("disabled", "auto")),
 }
 
 

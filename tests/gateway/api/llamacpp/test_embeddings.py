@@ -74,7 +74,7 @@ def test_every_shape_of_input_is_read(value: Any, inputs: Any) -> None:
         ({"input": [[-1]]}, "Prompt contains invalid tokens"),
         (
             {"input": {"content": "a"}},
-            '"input": an object must hold a prompt string or parts',
+            '"input": an object must have "prompt_string" or "content"',
         ),
         (
             {"input": {"content": [{"type": "file"}]}},
@@ -82,7 +82,7 @@ def test_every_shape_of_input_is_read(value: Any, inputs: Any) -> None:
         ),
         (
             {"input": ["a", "b"], "image_data": [{"id": 1, "data": "YQ=="}]},
-            "Field 'image_data': images go with one text alone",
+            "Field 'image_data': is possible only with a single text",
         ),
         (
             {"input": "a", "encoding_format": "hex"},
@@ -94,7 +94,7 @@ def test_every_shape_of_input_is_read(value: Any, inputs: Any) -> None:
         ),
         (
             {"input": "a", "dimensions": 3},
-            "Field 'dimensions': this model's embeddings have 2; shortening them is not supported",
+            "Field 'dimensions': must be 2, the length of this model's embeddings",
         ),
         (
             {"input": "a", "embd_normalize": -2},

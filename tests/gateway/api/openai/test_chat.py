@@ -55,7 +55,8 @@ def _body(**fields: Any) -> dict[str, Any]:
         ),
         (
             _body(chat_template_kwargs={"messages": []}),
-            "Field 'chat_template_kwargs.messages': the messages are the request's own",
+            "Field 'chat_template_kwargs.messages': must not be set, "
+            "the template gets the request's messages",
         ),
         (_body(stream_options=[]), "Field 'stream_options': type must be object, but is array"),
         (_body(echo=True), "Field 'echo': echo in a chat is not supported yet"),

@@ -90,10 +90,14 @@ def test_a_call_that_nobody_made_may_still_have_a_result() -> None:
             "no function is named 'x'",
             "function_call.name",
         ),
-        ({"messages": [{"role": "function", "content": "x"}]}, "must name it", "messages[0].name"),
+        (
+            {"messages": [{"role": "function", "content": "x"}]},
+            "must be the name of the function",
+            "messages[0].name",
+        ),
         (
             {"messages": [{"role": "user", "content": "x", "function_call": CALL}]},
-            "only an assistant calls functions",
+            "only a message of the assistant may have it",
             "messages[0].function_call",
         ),
         (
@@ -108,7 +112,7 @@ def test_a_call_that_nobody_made_may_still_have_a_result() -> None:
         ),
         (
             {"messages": [{"role": "assistant", "function_call": CALL, "tool_calls": [1]}]},
-            "cannot stand beside tool_calls",
+            "cannot be used together with tool_calls",
             "messages[0].function_call",
         ),
     ],

@@ -130,7 +130,7 @@ def test_reasoning_without_content_is_its_summary_or_nothing() -> None:
         (
             {"input": "a", "truncation": "middle"},
             "truncation",
-            "Field 'truncation': not supported, it is not known",
+            "Field 'truncation': must be auto or disabled",
         ),
         ({"input": "a", "tools": 3}, "tools", "'tools' must be an array of objects"),
         (

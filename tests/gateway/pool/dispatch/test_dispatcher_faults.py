@@ -64,7 +64,7 @@ def test_what_acts_on_a_slot_ends_with_its_worker() -> None:
     (lost,) = pool.worker_lost("a", 1.0)
     assert isinstance(lost, Fail)
     assert lost.error.code is ErrorCode.LOST
-    assert "slot is gone" in lost.error.message
+    assert "the slot with it" in lost.error.message
 
 
 def test_what_has_started_unseen_begins_anew_elsewhere() -> None:

@@ -185,7 +185,7 @@ async def refused(gateway: Running) -> None:
     for one in (response, again):
         assert one.status_code == 422
         assert one.headers["x-should-retry"] == "false"
-        assert "2 workers died with this request" in one.json()["error"]["message"]
+        assert "2 workers died while they computed this request" in one.json()["error"]["message"]
     (listed,) = (await gateway.client.get("/admin/quarantine")).json()["fingerprints"]
     assert (listed["n_deaths"], listed["n_refused"]) == (2, 1)
     metrics = (await gateway.client.get("/metrics")).text
