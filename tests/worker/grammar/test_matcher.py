@@ -123,6 +123,24 @@ def test_what_is_forgotten_is_found_again(monkeypatch: pytest.MonkeyPatch) -> No
     assert allowed(other) == {b"</s>"}
 
 
+def test_large_states_are_forgotten_before_they_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last 50 letters before the end must begin with an a: each text is a state of its own."""
+    monkeypatch.setattr(automata, "MAX_HELD", 200)
+    text = 'root ::= [ab]* "a" [ab]{50} "c"'
+    one, free = matcher(text), matcher(text)
+    automaton = one._rules.automaton
+    for letter in "abbab" * 60:
+        say(one, letter)
+        held = sum(len(state.places) for state in automaton._states.values())
+        assert automaton._n_held == held <= 200
+        monkeypatch.setattr(automata, "MAX_HELD", 1 << 30)
+        say(free, letter)
+        monkeypatch.setattr(automata, "MAX_HELD", 200)
+        assert allowed(one) == allowed(free)
+
+
 HOSTILE = {
     "tripled": ('root ::= "a" root | "a" root "b" | "a" root "c"', "a" * 32),
     "tripled in a token": ('root ::= "-" root | "-" root "b" | "-" root "c"', "-" * 64),

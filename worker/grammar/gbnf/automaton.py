@@ -24,6 +24,9 @@ _MOST_STATES = 4 * MAX_STATES
 MAX_PLACES = 100_000
 """Remembered from token to token; each takes some 150 bytes."""
 _MOST_PLACES = 2 * MAX_PLACES
+MAX_HELD = 250_000
+"""Stacks of all remembered states together; each takes some 100 bytes."""
+_MOST_HELD = 2 * MAX_HELD
 _KEPT_PARTITIONS = 256
 
 _DEAD, _UNKNOWN = 0, -1
@@ -84,6 +87,8 @@ class Automaton:
         self._partitions: dict[tuple[int, ...], Partition] = {}
         self._places: dict[tuple[int, int], StackPlace] = {}
         self._states: dict[object, AutomatonState] = {}
+        self._n_held = 0
+        """Stacks of `_states`; one that several states have counts for each."""
         self._rows: list[AutomatonState | None] = [None]
         self.table = np.zeros((64, _N_BYTES), np.int32)
         """Row of a state, byte -> row of the next; 0 is none, below 0 is unknown."""
@@ -128,7 +133,8 @@ class Automaton:
 
     def trim(self) -> bool:
         """Forget everything if there is too much; tell whether. States in use go on to work."""
-        if len(self._states) <= MAX_STATES and len(self._places) <= MAX_PLACES:
+        n_states, n_places = len(self._states), len(self._places)
+        if n_states <= MAX_STATES and n_places <= MAX_PLACES and self._n_held <= MAX_HELD:
             return False
         for state in self._rows[1:]:
             assert state is not None
@@ -138,6 +144,7 @@ class Automaton:
             state.moves = {}
         self._rows = [None]
         self._states.clear()
+        self._n_held = 0
         self._places.clear()
         self.table, self.may_end = self.table[:64].copy(), self.may_end[:64].copy()
         return True
@@ -222,6 +229,9 @@ class Automaton:
         key = frozenset(places), is_complete
         state = self._states.get(key)
         if state is None:
+            self._n_held += len(places)
+            if self._n_held > _MOST_HELD:
+                raise TooCostlyError
             state = AutomatonState(tuple(places.values()), is_complete=is_complete)
             self._states[key] = state
         return state

@@ -13,7 +13,7 @@ from worker.grammar.gbnf.trie import TokenTrie
 from worker.llama.vocabulary import LlamaVocabulary
 
 _KEPT = 8
-"""Grammars kept: each may hold some 30 MB of masks."""
+"""Grammars kept: each may hold some 60 MB of states and masks."""
 
 
 class Grammars:
