@@ -14,7 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.fields.bounds import bounds_of, check_head
 from gateway.http.bodies.body import HELD, MIB, BodyBudget, ClientGone
-from gateway.http.errors import BROKEN, RequestRefused, refused_response, task_error_response
+from gateway.http.errors import (
+    INTERNAL_ERROR,
+    RequestRefused,
+    refused_response,
+    task_error_response,
+)
 from gateway.http.origin.auth import PUBLIC_PATHS
 from gateway.http.origin.client_address import TrustedProxies
 from gateway.metrics.metrics import Metrics
@@ -145,7 +150,9 @@ class AccessMiddleware:
                 },
             )
             if not exchange.status:
-                await task_error_response(BROKEN, scope["path"])(scope, receive, exchange.forward)
+                await task_error_response(INTERNAL_ERROR, scope["path"])(
+                    scope, receive, exchange.forward
+                )
         await exchange.cut(scope)
 
 

@@ -41,19 +41,19 @@ class _FetchedHead:
 class Fetcher:
     """Fetches URLs that the patterns allow."""
 
-    def __init__(self, allowed: Allowed, max_bytes: int, patience_s: float) -> None:
+    def __init__(self, allowed: Allowed, max_bytes: int, timeout_s: float) -> None:
         self._allowed = allowed
         self._max_bytes = max_bytes
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
 
     async def get(self, url: str, kind: str) -> bytes:
         """Return the file of a URL; `kind` is `image` or `audio`. Raises `NotFetched`."""
         hosts: list[str] = []
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 return await self._follow(url, kind, hosts)
         except TimeoutError as error:
-            cause = f"not fetched within {self._patience_s:g} s"
+            cause = f"not fetched within {self._timeout_s:g} s"
             logger.info("media not fetched", extra={"host": hosts[-1], "cause": cause})
             raise NotFetched(cause) from error
 

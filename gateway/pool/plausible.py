@@ -31,9 +31,11 @@ _MOST = 1 << 53
 """Counters of a worker's whole life stay below; so do all that a float can count."""
 MOST_SLOTS = 1 << 16
 _MOST_CREDITS = 1 << 20
+"""Slots and credits of one worker stay below."""
 LONGEST_NAME = 255
 """Characters of the name of a worker or a model: names are in logs and metrics."""
 _MOST_NAMES = 256
+"""Aliases, or tags, of one model."""
 _CARD_COUNTS = ("n_ctx", "n_ctx_total", "n_ctx_train", "n_vocab", "longest_piece", "n_embd")
 _STATS, _TIMINGS, _USAGE = (
     tuple(field.name for field in fields(kind)) for kind in (Stats, Timings, Usage)

@@ -45,7 +45,9 @@ __all__ = ["Health", "ModelState", "Pool"]
 _NO_WORKER_S = 30.0
 """A pool without any worker is `loading model` for so long, then `error`."""
 _MAX_TICK_S = 0.5
+"""Longest time between two looks at deadlines and silent workers, in seconds."""
 _ID_CYCLE = 1_000_000_000
+"""The first task id is the clock in milliseconds, modulo this: it repeats after 11 days."""
 _LIMITED = (m.Generate, Embed, Rerank)
 """Tasks that count against the limits of a key: those that compute something."""
 

@@ -20,7 +20,7 @@ from protocol.wire.messages import Delta, Failed, Generate, TaskMessage, Termina
 
 logger = logging.getLogger(__name__)
 
-_FEW = 8
+_FEW_DELTAS = 8
 """Up to this many pending deltas are returned one at a time; more are merged into one."""
 _COMPACT_AT = 64
 """Pending deltas at which they are merged: an object per token takes more memory than its text."""
@@ -297,7 +297,7 @@ class TaskStream:
 
 
 def _few(deltas: list[Delta]) -> list[Delta]:
-    return deltas if len(deltas) <= _FEW else [merge(deltas)]
+    return deltas if len(deltas) <= _FEW_DELTAS else [merge(deltas)]
 
 
 def merge(deltas: list[Delta]) -> Delta:

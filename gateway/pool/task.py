@@ -91,8 +91,8 @@ class TaskSpec:
     """Tells whether two requests ask for the same; None if that is of no interest."""
 
     @property
-    def is_aside(self) -> bool:
-        """Whether any worker may run it beside its slots."""
+    def is_slotless(self) -> bool:
+        """Whether any worker may run it, without a slot."""
         return not (self.takes_credit or self.worker)
 
     @property
@@ -228,7 +228,7 @@ class Task:
         self.is_ready = False
         """Whether its worker has read all that a task that pauses may read."""
         self.risk_since = 0.0
-        """When it was assigned, or let go after a pause."""
+        """When it was assigned, or went on after a pause."""
         self.n_deltas = 0
         """Deltas that came until `is_read`."""
         self.is_read = False
@@ -248,7 +248,7 @@ class Task:
         return self.worker == worker and self.attempt == attempt
 
     @property
-    def is_aboard(self) -> bool:
+    def is_at_worker(self) -> bool:
         """Whether a worker has it, cancelled or not."""
         return self.state not in (TaskState.WAITING, TaskState.ENDED)
 
@@ -267,8 +267,8 @@ class Task:
         """Whether it is on trial, and all that is to be read was computed by a worker before."""
         return self.is_on_trial and bool(self.answer.tokens)
 
-    def let_go(self, now: float) -> None:
-        """Note that its worker computes what none has computed before."""
+    def proceed(self, now: float) -> None:
+        """Note that its worker goes on after a pause: it computes what none has computed before."""
         self.is_paused, self.risk_since = False, now
 
     @property

@@ -9,9 +9,17 @@ import logging
 import time
 from collections.abc import Sequence
 
-from gateway.http.errors import BROKEN
+from gateway.http.errors import INTERNAL_ERROR
 from gateway.metrics.metrics import Metrics
-from gateway.pool.dispatch.actions import Action, Assign, CancelTask, Deliver, Ejected, Fail, LetGo
+from gateway.pool.dispatch.actions import (
+    Action,
+    Assign,
+    CancelTask,
+    Deliver,
+    Ejected,
+    Fail,
+    ProceedTask,
+)
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ModelSettings
 from gateway.pool.network.connections import WorkerConnections
@@ -134,7 +142,7 @@ class TaskTransport:
                 self._send_task(action)
             case CancelTask(worker, task_id, attempt):
                 self._peers.post(worker, Envelope(TaskKey(task_id, attempt), m.Cancel()))
-            case LetGo(worker, task_id, attempt):
+            case ProceedTask(worker, task_id, attempt):
                 self._peers.post(worker, Envelope(TaskKey(task_id, attempt), m.Proceed()))
             case Deliver(envelope):
                 self._deliver(self.streams.by_id[envelope.task.id], envelope.payload)
@@ -163,7 +171,7 @@ class TaskTransport:
         self._inbox.failed("action", task_id)
         self.break_task(task_id)
         if isinstance(action, Assign):
-            failed = m.Failed(code=ErrorCode.INTERNAL, message=BROKEN.message)
+            failed = m.Failed(code=ErrorCode.INTERNAL, message=INTERNAL_ERROR.message)
             lost = Envelope(TaskKey(task_id, action.attempt), failed)
             self.perform(self._dispatcher.ended(action.worker, lost, self._now()))
 
@@ -171,7 +179,7 @@ class TaskTransport:
         """End a task whose message or action raised; its worker is told to stop."""
         stream = self.streams.by_id.get(task_id)
         if stream is not None:
-            stream.fail(BROKEN)
+            stream.fail(INTERNAL_ERROR)
             cancels = self._dispatcher.cancel(task_id, self._now())
             self.streams.end(stream, ErrorCode.INTERNAL)
             self.perform(cancels)

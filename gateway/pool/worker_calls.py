@@ -21,9 +21,11 @@ from protocol.wire.side_tasks import EndReasoning, ReasoningEnded, SetLora, SetS
 
 _INSPECT_LIMIT_S = 2.0
 _CALL_LIMIT_S = 10.0
+"""Seconds that a worker has to say what its slots do, and to carry out a setting."""
 _COMPLETE_LIMIT_S = 50.0
 """Less than the supervisor's time limit of a golden prompt, so that it gets the cause."""
 _LOOK_AGAIN_S = 0.05
+"""Seconds between two looks for a worker that is to connect."""
 _REFUSALS = (ErrorCode.INVALID_REQUEST, ErrorCode.CONTEXT_EXCEEDED, ErrorCode.NOT_SUPPORTED)
 
 Submit = Callable[[m.TaskMessage, TaskSpec], TaskStream]

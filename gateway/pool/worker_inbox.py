@@ -81,7 +81,7 @@ class WorkerInbox:
     def expects(self, peer: WorkerConnection) -> bool:
         """Whether a worker has a task, so that its answer may be large."""
         worker = self._dispatcher.workers.get(peer.key)
-        return worker is not None and bool(worker.tasks or worker.forsaken)
+        return worker is not None and bool(worker.tasks or worker.abandoned)
 
     def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
         """Move or fail the tasks of a connection that is lost."""

@@ -29,7 +29,7 @@ from protocol.wire.messages import Delta, Done, Started, ToolCallDelta
 Planner = Callable[[Mapping[str, Any], ModelCard], RequestPlan]
 
 _LONG = 20_000
-"""Tokens and rivals of tokens that take longer to write as JSON than others should wait."""
+"""Above this many tokens and alternatives, the answer is written in a thread."""
 
 
 class Exchange(NamedTuple):

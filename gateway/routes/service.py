@@ -70,7 +70,7 @@ class Service:
         config = self.config
         return BodyLimits(
             max_bytes=config.max_body_mib * MIB,
-            patience_s=min(config.limits.body_patience_s, config.timeout_s),
+            timeout_s=min(config.limits.body_patience_s, config.timeout_s),
             fields=config.limits,
         )
 

@@ -168,7 +168,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenProb:
-    """A chosen token with its likeliest rivals.
+    """A chosen token with the likeliest alternatives.
 
     `p` is a natural logarithm, or with `post_sampling_probs` a probability; `piece` the raw bytes.
     """

@@ -24,7 +24,7 @@ from protocol.wire.values import (
 __all__ = ["INT32_MAX", "MAX_PROBS", "UNSET_SEED", "SamplingParams"]
 
 MAX_PROBS = 1024
-"""Rivals of a token that an answer tells; llama-server has no bound: megabytes a token."""
+"""Most alternatives shown for a token; llama-server has no bound: megabytes a token."""
 _MARK_CHARS = 4096
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gateway.pool.dispatch.actions import Action, Assign, Fail, LetGo
+from gateway.pool.dispatch.actions import Action, Assign, Fail, ProceedTask
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.dispatch.workers import Worker
 from gateway.pool.task import TaskSpec
@@ -99,8 +99,10 @@ def failures(actions: Sequence[Action]) -> dict[int, ErrorCode]:
     return {a.task_id: a.error.code for a in actions if isinstance(a, Fail)}
 
 
-def let_go(actions: Sequence[Action]) -> list[tuple[int, str]]:
-    return [(action.task_id, action.worker) for action in actions if isinstance(action, LetGo)]
+def proceed(actions: Sequence[Action]) -> list[tuple[int, str]]:
+    return [
+        (action.task_id, action.worker) for action in actions if isinstance(action, ProceedTask)
+    ]
 
 
 def pauses(

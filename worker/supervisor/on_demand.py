@@ -228,11 +228,11 @@ class OnDemand:
         self._recalls.forget(model)
         loaded = self._loaded.pop(model, None)
         entry = self._catalog.entries.get(model, loaded)
-        patience_s = entry.stop_timeout_s if entry is not None else 0.0
+        grace_s = entry.stop_timeout_s if entry is not None else 0.0
         logger.info("unloading", extra={"model": model})
         for watch in self._of(model):
             if watch.leaves_by is None:
-                watch.leaves_by = now + patience_s
+                watch.leaves_by = now + grace_s
                 watch.leave()
 
     def _ours(self) -> Iterator[ChildWatch]:

@@ -79,9 +79,9 @@ def token_probs(probs: Iterable[TokenProb], *, post: bool, n_top: int) -> list[d
         {
             **_token(one.id, one.piece, one.p, post=post),
             tops: [
-                _token(*rival, post=post)
-                for rival in one.top[:n_top]
-                if not post or rival[2] > 0  # the sampler chain has removed the others
+                _token(id_, piece, p, post=post)
+                for id_, piece, p in one.top[:n_top]
+                if not post or p > 0  # the sampler chain has removed the others
             ],
         }
         for one in probs

@@ -24,6 +24,7 @@ LARGE = 256 * 1024
 HELD = "held_body"
 """Key of the scope for the request's `HeldBody`."""
 _PIECE = 64 * 1024
+"""Pieces of at least this many bytes are kept as they came; smaller ones are joined."""
 _COMPRESSIONS = frozenset(("gzip", "x-gzip", "deflate", "compress", "br", "zstd"))
 """None is taken: a small body could become any size."""
 _LINGER = 2
@@ -38,8 +39,8 @@ class BodyLimits:
     """Largest size of a body, and longest time for it, which grows with the bytes received."""
 
     max_bytes: int
-    patience_s: float = 30.0
-    patience_per_mib_s: float = 1.0
+    timeout_s: float = 30.0
+    timeout_per_mib_s: float = 1.0
     fields: LimitsConfig = LimitsConfig()
 
 
@@ -163,13 +164,13 @@ async def skip(receive: Receive, limits: BodyLimits) -> None:
     """Read what is left of a body and drop it; gives up where it is too large or too slow."""
     size = 0
     with contextlib.suppress(TimeoutError):
-        async with _Patience(limits) as patience:
+        async with _BodyTimeout(limits) as timeout:
             while size <= _LINGER * limits.max_bytes:
                 message = await receive()
                 if not message.get("more_body", False):
                     return
                 size += len(message.get("body", b""))
-                patience.earn(size)
+                timeout.extend(size)
 
 
 def _append(chunks: list[bytes | bytearray], piece: bytes) -> None:
@@ -188,7 +189,7 @@ async def _read(
     """Return the pieces of the body, or None if it was too large; the excess is dropped."""
     chunks: list[bytes | bytearray] = []
     size = 0
-    async with _Patience(limits) as patience:
+    async with _BodyTimeout(limits) as timeout:
         while size <= _LINGER * limits.max_bytes:
             message: Message = await receive()
             if message["type"] == "http.disconnect":
@@ -203,26 +204,26 @@ async def _read(
                 _append(chunks, piece)
             if not message.get("more_body", False):
                 return chunks if size <= limits.max_bytes else None
-            patience.earn(size)
+            timeout.extend(size)
     return None
 
 
-class _Patience:
+class _BodyTimeout:
     """A time limit that grows with the bytes received; ends in `TimeoutError`."""
 
     def __init__(self, limits: BodyLimits) -> None:
         self._limits = limits
         self._began_at = asyncio.get_running_loop().time()
-        self._deadline = asyncio.timeout(limits.patience_s)
+        self._deadline = asyncio.timeout(limits.timeout_s)
 
-    async def __aenter__(self) -> "_Patience":
+    async def __aenter__(self) -> "_BodyTimeout":
         await self._deadline.__aenter__()
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
         await self._deadline.__aexit__(*raised)
 
-    def earn(self, size: int) -> None:
+    def extend(self, size: int) -> None:
         """Set the limit by the bytes that have come since the beginning."""
-        more_s = self._limits.patience_per_mib_s * size / MIB
-        self._deadline.reschedule(self._began_at + self._limits.patience_s + more_s)
+        more_s = self._limits.timeout_per_mib_s * size / MIB
+        self._deadline.reschedule(self._began_at + self._limits.timeout_s + more_s)

@@ -13,9 +13,9 @@ from protocol.errors import InvalidRequest
 from protocol.wire.shapes import measure
 
 _DEFAULT = LimitsConfig()
-_MARK = b"\xef\xbb\xbf"
-"""Byte order mark, which some Windows programs write before every text."""
-_NAME = 10
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some Windows programs write it before every text."""
+_NAME_COST = 10
 """Cost of reading a name of an object, relative to a value."""
 _SLICE = 256 * 1024
 """Bytes that are counted at once; other threads run in between."""
@@ -45,10 +45,10 @@ def parse_value(data: bytes, limits: LimitsConfig = _DEFAULT) -> Any:
 
 
 def _decoded(data: bytes, limits: LimitsConfig) -> Any:
-    if _NAME * len(data) > limits.values:  # each value takes at least a byte
+    if _NAME_COST * len(data) > limits.values:  # each value takes at least a byte
         _check_values(data, limits.values)
     try:
-        value = orjson.loads(data.removeprefix(_MARK))
+        value = orjson.loads(data.removeprefix(_BYTE_ORDER_MARK))
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the request body is not valid JSON: {error}") from error
     # With fewer brackets than the limit it cannot nest too deep: true for nearly every body.
@@ -71,9 +71,11 @@ def _check_values(data: bytes, most: int) -> None:
         n += _count_marks(b"".join(pieces[begins_inside::2]))
         begins_inside ^= len(pieces) % 2 == 0
         if n > most:
-            message = f"the request body has more than {most} values, a name counted as {_NAME}"
+            message = (
+                f"the request body has more than {most} values, a name counted as {_NAME_COST}"
+            )
             raise InvalidRequest(message)
 
 
 def _count_marks(part: bytes) -> int:
-    return part.count(b",") + part.count(b"{") + part.count(b"[") + _NAME * part.count(b":")
+    return part.count(b",") + part.count(b"{") + part.count(b"[") + _NAME_COST * part.count(b":")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.http.errors import BAD_KEY, OLD_KEY, RequestRefused, refused_response
+from gateway.http.errors import EXPIRED_KEY, INVALID_KEY, RequestRefused, refused_response
 from gateway.http.origin.client_address import tenant_of
 from gateway.http.origin.sites import is_foreign_page
 from gateway.keys.api_key import EVERY_SCOPE, KEY, KeyScope
@@ -91,7 +91,7 @@ class AuthMiddleware:
         key = ring.find(presented) if presented else None
         if key is None or key.expires_at <= time.time():
             scope.update(_anybody(scope, frozenset()))
-            return None if self._is_public(scope) else (OLD_KEY if key else BAD_KEY)
+            return None if self._is_public(scope) else (EXPIRED_KEY if key else INVALID_KEY)
         scope["tenant"] = scope["key"] = key.name
         scope["namespace"] = namespace(rules.isolation, key.name, ring.n_keys)
         scope["scopes"], scope[KEY] = key.scopes, key

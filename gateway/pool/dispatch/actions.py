@@ -27,8 +27,8 @@ class CancelTask:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
-    """Tell the worker that an answer that pauses goes on."""
+class ProceedTask:
+    """Tell the worker to go on with an answer that pauses."""
 
     worker: str
     task_id: int
@@ -58,4 +58,4 @@ class Ejected:
     cause: str
 
 
-Action = Assign | CancelTask | Deliver | Ejected | Fail | LetGo
+Action = Assign | CancelTask | Deliver | Ejected | Fail | ProceedTask

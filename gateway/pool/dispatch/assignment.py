@@ -1,6 +1,6 @@
 """Gives tasks to workers: waiting ones, and those of a worker that should not keep them. Pure."""
 
-from gateway.pool.dispatch.actions import Action, Assign, CancelTask, LetGo
+from gateway.pool.dispatch.actions import Action, Assign, CancelTask, ProceedTask
 from gateway.pool.dispatch.task_book import TaskBook
 from gateway.pool.dispatch.workers import Worker
 from gateway.pool.recovery.outliers import OutlierDetection
@@ -35,7 +35,7 @@ class Assignment:
 
     def pump(self, model: str, now: float) -> list[Action]:
         """Assign waiting tasks of a model as long as there is a worker to take one."""
-        actions = self.let_go(now)
+        actions = self.proceed(now)
         for worker in self.leaving.values():
             if worker.model == model and worker.tasks:
                 actions += self.move(worker, MoveCause.DRAINED, now)
@@ -44,10 +44,10 @@ class Assignment:
             actions.append(self._assign(*found, now))
         return actions
 
-    def let_go(self, now: float) -> list[Action]:
-        """Let suspects that have been read go on whose turn it is."""
-        tasks = self._quarantine.let_go(now)
-        return [LetGo(task.worker, task.task_id, task.attempt) for task in tasks]
+    def proceed(self, now: float) -> list[Action]:
+        """Tell workers to go on with the paused answers whose turn it is."""
+        tasks = self._quarantine.proceed(now)
+        return [ProceedTask(task.worker, task.task_id, task.attempt) for task in tasks]
 
     def move(self, worker: Worker, cause: MoveCause, now: float) -> list[Action]:
         """Let others go on with what a worker has, as far as they have free slots."""
@@ -64,7 +64,7 @@ class Assignment:
                 break
             actions.append(CancelTask(key, task.task_id, task.attempt))
             self._router.moved(task)
-            worker.forsake(task)
+            worker.abandon(task)
             self._book.put_back(task, cause, now)
             self._book.queue.serve(task)
             actions.append(self._assign(task, choice, now))

@@ -145,10 +145,10 @@ class Dispatcher:
         self.allowances.tidy()
         actions: list[Action] = []
         models = {worker.model for worker in self.outliers.due(now)}
-        if self.quarantine.convict(now):
+        if self.quarantine.refuse_held(now):
             actions += self.book.refuse_suspects(now)
             models |= {task.spec.model for task in self.book.waiting() if task.is_on_trial}
-            actions += self._assignment.let_go(now)
+            actions += self._assignment.proceed(now)
         for task in self.queue.expired(now):
             self.book.end(task)
             actions.append(Fail(task.task_id, self.limits.too_late(task)))
@@ -226,7 +226,7 @@ class Dispatcher:
         self.outliers.gone(worker)
         if died:
             self.quarantine.died(worker.tasks, self.tasks, now)
-        for lease, moved in worker.forsaken.items():
+        for lease, moved in worker.abandoned.items():
             self.book.attempt_ended(moved, lease.attempt, None, now)
         actions: list[Action] = []
         for task in worker.tasks.values():
@@ -257,7 +257,7 @@ class Dispatcher:
         if task is not None:
             return task.state is TaskState.CANCELLED
         worker = self.workers.get(key)
-        return worker is not None and TaskKey(lease.id, lease.attempt) in worker.forsaken
+        return worker is not None and TaskKey(lease.id, lease.attempt) in worker.abandoned
 
     def started(self, key: str, envelope: Envelope, now: float) -> bool:
         """Note the slot of a task and what its prompt costs; false if nobody waits for it."""
@@ -308,13 +308,13 @@ class Dispatcher:
             return []
         task.is_ready = True
         self.router.read(task, now)
-        return self._assignment.let_go(now)
+        return self._assignment.proceed(now)
 
     def accounted(self, key: str, lease: TaskKey, usage: Usage) -> None:
         """Note what an attempt that a worker has not ended has cost so far."""
         task, worker = self.book.find(key, lease), self.workers.get(key)
         if task is None and worker is not None:
-            task = worker.forsaken.get(TaskKey(lease.id, lease.attempt))
+            task = worker.abandoned.get(TaskKey(lease.id, lease.attempt))
         if task is not None:
             task.attempts[lease.attempt].account(usage)
 
@@ -330,7 +330,7 @@ class Dispatcher:
             return []
         assert isinstance(message, Terminal)
         if task is None:
-            moved = worker.relinquish(envelope.task)
+            moved = worker.release_abandoned(envelope.task)
             if moved is None:
                 return []
             self.book.attempt_ended(moved, envelope.task.attempt, message, now)

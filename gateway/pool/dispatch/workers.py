@@ -32,17 +32,17 @@ Waiting = tuple[int, float]
 NOBODY: Waiting = (0, 0.0)
 
 _UNSET = object()
-_MIN_ASIDES = 16
-_ASIDES_PER_SLOT = 4
-"""Tasks without a slot (tokenize, embeddings) that a worker may have: the larger of both."""
+_MIN_SLOTLESS = 16
+_SLOTLESS_PER_SLOT = 4
+"""Tasks that need no slot (tokenize, embeddings) and that a worker may have: the larger of both."""
 
 
 class Worker:
     """One connection of one worker."""
 
     __slots__ = (
-        *("changes", "card", "is_held", "is_sleeping", "key", "last_used", "model", "n_asides"),
-        *("n_leases", "name", "state", "tasks", "forsaken", "is_ejected", "may_probe"),
+        *("changes", "card", "is_held", "is_sleeping", "key", "last_used", "model", "n_slotless"),
+        *("n_leases", "name", "state", "tasks", "abandoned", "is_ejected", "may_probe"),
         *("granted", "returned", "n_others", "is_shared", "demanded"),
     )
 
@@ -61,7 +61,7 @@ class Worker:
         """Whether its model is unloaded: the next task loads it and waits."""
         self.tasks: dict[int, Task] = {}
         """What it has been sent and has not ended, in order of assignment."""
-        self.forsaken: dict[TaskKey, Task] = {}
+        self.abandoned: dict[TaskKey, Task] = {}
         """Attempts at tasks that went elsewhere and that it has not ended: they hold credits."""
         self.is_ejected = False
         """Whether it failed too often: it gets one task at a time, as a probe."""
@@ -69,7 +69,7 @@ class Worker:
         """Whether it may have the next probe now."""
         self.n_leases = 0
         """Credits taken."""
-        self.n_asides = 0
+        self.n_slotless = 0
         """Tasks that need no slot; without those that the gateway sends to this very worker."""
         self.last_used = 0
         """Number of the pool's latest assignment to it."""
@@ -164,11 +164,11 @@ class Worker:
         return has_use and self.n_leases >= self.n_credits
 
     @property
-    def takes_aside(self) -> bool:
+    def takes_slotless(self) -> bool:
         """Whether one more task may be sent that needs no slot."""
         if not (self.is_ready and self.is_trusted):
             return False
-        return self.n_asides < max(_MIN_ASIDES, _ASIDES_PER_SLOT * self.n_slots)
+        return self.n_slotless < max(_MIN_SLOTLESS, _SLOTLESS_PER_SLOT * self.n_slots)
 
     @property
     def slots(self) -> dict[int, int]:
@@ -187,13 +187,13 @@ class Worker:
         """Take the credit of a task that is assigned to it."""
         self.tasks[task.task_id] = task
         self.n_leases += task.spec.takes_credit
-        self.n_asides += task.spec.is_aside
+        self.n_slotless += task.spec.is_slotless
 
     def release(self, task: Task) -> None:
         """Return the credit of a task that it has ended."""
         del self.tasks[task.task_id]
         self.n_leases -= task.spec.takes_credit
-        self.n_asides -= task.spec.is_aside
+        self.n_slotless -= task.spec.is_slotless
 
     def share(self, beat: Heartbeat) -> bool:
         """Take in what it grants; tell whether more tasks may be sent than before."""
@@ -208,20 +208,20 @@ class Worker:
         self.returned += n_unused
         return n_unused
 
-    def forsake(self, task: Task) -> None:
+    def abandon(self, task: Task) -> None:
         """Note that a task goes elsewhere; its credit comes back when the worker has ended it."""
         del self.tasks[task.task_id]
-        self.forsaken[TaskKey(task.task_id, task.attempt)] = task
+        self.abandoned[TaskKey(task.task_id, task.attempt)] = task
 
-    def relinquish(self, key: TaskKey) -> Task | None:
+    def release_abandoned(self, key: TaskKey) -> Task | None:
         """Return the credit of an attempt whose task went elsewhere, and the task if there is one.
 
         The task may have ended.
         """
-        task = self.forsaken.pop(TaskKey(key.id, key.attempt), None)
+        task = self.abandoned.pop(TaskKey(key.id, key.attempt), None)
         if task is not None:
             self.n_leases -= task.spec.takes_credit
-            self.n_asides -= task.spec.is_aside
+            self.n_slotless -= task.spec.is_slotless
         return task
 
     def become(self, state: WorkerState) -> None:

@@ -136,7 +136,7 @@ class PeerAccess:
         """Whether a key, or without one a name, is blocked for what it has sent."""
         return self._offences.is_blocked(who, now)
 
-    def misnamed(self, key: str, name: str) -> str:
+    def name_refusal(self, key: str, name: str) -> str:
         """Return why a worker with this key may not have this name; empty if it may."""
         known = self._keys.get(key)
         if known is None or known.may_be(name):

@@ -124,9 +124,9 @@ class WorkerConnections:
         limit_s = max(_SILENT_MIN_S, _SILENT_BEATS * self._heartbeat_s)
         for peer in list(self._peers.values()):
             try:
-                if reason := peer.doubt(now, limit_s):
+                if reason := peer.loss_reason(now, limit_s):
                     self._break(peer, reason)
-                elif reason := peer.flood(now):
+                elif reason := peer.flood_reason(now):
                     self._access.block(_who(peer.identity, peer.curve_key), reason, now)
                     self._break(peer, reason)
                     self._cut(peer.socket)
@@ -287,10 +287,10 @@ class WorkerConnections:
 
     def _succeed(self, name: str) -> None:
         """Take in a worker that waited for a name which is free now."""
-        heir = self._reception.heir(name)
-        if heir is not None:
-            for frame in heir.frames:
-                self._on_frame(heir.identity, frame)
+        waiting = self._reception.take_next(name)
+        if waiting is not None:
+            for frame in waiting.frames:
+                self._on_frame(waiting.identity, frame)
 
     def _break(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
         """Give up a connection whose worker may be alive; tell it, so that it connects anew."""
@@ -311,7 +311,7 @@ class WorkerConnections:
         now = self._now()
         for peer in list(self._peers.values()):
             admits = self._access.admits(peer.curve_key, now)
-            if not admits or self._access.misnamed(peer.curve_key, peer.name):
+            if not admits or self._access.name_refusal(peer.curve_key, peer.name):
                 self._lose(peer, "its key was revoked")
                 self._cut(peer.socket)
 

@@ -5,7 +5,7 @@ import logging
 import zmq
 
 from gateway.pool.network.access import PeerAccess
-from gateway.pool.network.rivals import Rival, Rivals
+from gateway.pool.network.name_queue import NameQueue, WaitingConnection
 from gateway.pool.network.router_socket import RouterSocket
 from gateway.pool.plausible import LONGEST_NAME
 from protocol import WIRE_VERSION
@@ -27,15 +27,15 @@ class Reception:
         self._socket = socket
         self._access = access
         self._refused: set[bytes] = set()
-        self._rivals: Rivals[zmq.Frame] = Rivals(max(_REST_S, heartbeat_s))
+        self._name_queue: NameQueue[zmq.Frame] = NameQueue(max(_REST_S, heartbeat_s))
 
     def __repr__(self) -> str:
-        return f"<Reception {self._rivals!r} refused={len(self._refused)}>"
+        return f"<Reception {self._name_queue!r} refused={len(self._refused)}>"
 
     @property
     def has_waiting(self) -> bool:
         """Whether a worker waits for a name."""
-        return bool(self._rivals)
+        return bool(self._name_queue)
 
     def is_refused(self, identity: bytes) -> bool:
         """Whether a connection was refused: what it sends is dropped."""
@@ -46,7 +46,7 @@ class Reception:
         if hello.wire_version != WIRE_VERSION or _is_no_text(identity):
             self._refuse_version(identity, hello)
             return True
-        reason = _too_long(hello) or self._access.misnamed(curve, hello.worker)
+        reason = _too_long(hello) or self._access.name_refusal(curve, hello.worker)
         if reason:
             self._refuse(identity, hello.worker[:LONGEST_NAME], reason)
         return bool(reason)
@@ -61,27 +61,27 @@ class Reception:
                 "action": "it is admitted if that one disconnects, and refused if that one lives",
             },
         )
-        one_too_many = self._rivals.wait(identity, name, hello, now)
+        one_too_many = self._name_queue.wait(identity, name, hello, now)
         if one_too_many is not None:
             self._turn_away(one_too_many)
 
     def keep(self, identity: bytes, frame: zmq.Frame) -> bool:
         """Keep a frame of a worker that waits; false if it does not wait."""
-        return self._rivals.keep(identity, frame, len(frame))
+        return self._name_queue.keep(identity, frame, len(frame))
 
     def settle(self, name: str, now: float) -> None:
         """Refuse those that wait for a name whose owner has just sent something."""
-        for rival in self._rivals.refused(name, now):
-            self._turn_away(rival)
+        for waiting in self._name_queue.refused(name, now):
+            self._turn_away(waiting)
 
-    def heir(self, name: str) -> Rival[zmq.Frame] | None:
+    def take_next(self, name: str) -> WaitingConnection[zmq.Frame] | None:
         """Take out the worker that has waited longest for a name that is free now."""
-        return self._rivals.heir(name)
+        return self._name_queue.take_next(name)
 
-    def _turn_away(self, rival: Rival[zmq.Frame]) -> None:
+    def _turn_away(self, waiting: WaitingConnection[zmq.Frame]) -> None:
         """Refuse a worker, because another one of its name is alive."""
-        reason = f"a worker named {rival.name!r} is alive: give each worker a name of its own"
-        self._refuse(rival.identity, rival.name, reason)
+        reason = f"a worker named {waiting.name!r} is alive: give each worker a name of its own"
+        self._refuse(waiting.identity, waiting.name, reason)
 
     def _refuse(self, identity: bytes, name: str, reason: str) -> None:
         """Refuse a worker; its process ends with this reason."""

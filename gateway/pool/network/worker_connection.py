@@ -38,7 +38,7 @@ class WorkerConnection:
     """How long its engine may be busy without a step before the connection is given up."""
     expected: int = 1
     counted: int = 1
-    """What `expected` was when `flood` last looked, at `counted_at`."""
+    """What `expected` was when `flood_reason` last looked, at `counted_at`."""
     counted_at: float = 0.0
     sent: int = 0
     outbox: list[FrameItem] = field(default_factory=list)
@@ -56,7 +56,7 @@ class WorkerConnection:
             self.step, self.moved_at = beat.step, now
         self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if beat.busy else math.inf
 
-    def doubt(self, now: float, limit_s: float) -> str:
+    def loss_reason(self, now: float, limit_s: float) -> str:
         """Return why the worker is taken for lost, if it was silent for longer or is stuck."""
         if now - self.seen_at > limit_s:
             return f"was silent for {limit_s:g} s"
@@ -64,7 +64,7 @@ class WorkerConnection:
             return f"is stuck: busy in step {self.step} for {now - self.moved_at:.1f} s"
         return ""
 
-    def flood(self, now: float) -> str:
+    def flood_reason(self, now: float) -> str:
         """Return what is wrong if it sends far more frames than an engine can make steps."""
         passed_s, n = now - self.counted_at, self.expected - self.counted
         if passed_s < _FLOOD_S:

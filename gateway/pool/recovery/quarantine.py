@@ -30,22 +30,24 @@ if TYPE_CHECKING:
     from gateway.pool.task import Task
 
 SETTLE_S = 0.1
-"""Deaths of several workers at one stroke are all noticed within this time."""
-DOUBT_S = 10.0
-"""How long a suspect is held after its second death."""
+"""Seconds within which the deaths of several workers at one stroke are all noticed."""
+HELD_S = 10.0
+"""Seconds for which a suspect is held after its second death, in case others die without it."""
 REFUSED_S = 3600.0
-_MEMORY_S = 60.0
-"""How long another death speaks for a suspect."""
+"""Seconds for which a suspect is refused then."""
+_OTHER_DEATHS_S = 60.0
+"""Seconds for which the death of a worker that did not have a suspect counts in its favour."""
 _SUSPECTED_S = 600.0
-"""How long a death is held against a request that did not come back."""
+"""Seconds for which a death is held against a request that does not come back."""
 _MAX_DEATHS = 2
-_MAX_DEATHS_FOR_OTHER = 2
-"""Deaths more that a suspect may have for each death without it."""
+"""Deaths after which a suspect is held; two more for each death without it."""
 _MAX_LOSSES = 16
+"""Deaths in a row after which a request is refused that each of those workers had."""
 _MAX_SUSPECTS = 1024
+"""Suspects remembered; the one seen longest ago is forgotten first."""
 _N_DELTAS = 3
 """Deltas that clear a suspect: those of the last step or two are lost with a worker."""
-_PLACE_S = 3.0
+_TURN_S = 3.0
 """Seconds of a turn, after which another suspect has one too: some prompts take minutes to read."""
 
 
@@ -83,11 +85,11 @@ class Quarantine:
 
     def died(self, had: Mapping[int, "Task"], tasks: Mapping[int, "Task"], now: float) -> None:
         """Note the death of a worker that had some of all tasks."""
-        aboard = [task for task in had.values() if not task.is_paused]
-        on_trial = {task.suspect for task in aboard if task.is_on_trial}
-        for task in aboard:
+        present = [task for task in had.values() if not task.is_paused]
+        on_trial = {task.suspect for task in present if task.is_on_trial}
+        for task in present:
             self._accuse(task, now)
-        suspects = {one.suspect for one in aboard if one.suspect is not None}
+        suspects = {one.suspect for one in present if one.suspect is not None}
         self._remember(frozenset(one.fingerprint for one in suspects), now)
         for suspect in suspects:
             suspect.n_deaths += 1
@@ -125,11 +127,11 @@ class Quarantine:
             return set()
         if self._is_early(suspect, now):
             return None
-        return {one.worker for one in self._tried.values() if _bars(one, task, now)}
+        return {one.worker for one in self._tried.values() if _blocks(one, task, now)}
 
-    def let_go(self, now: float) -> list["Task"]:
+    def proceed(self, now: float) -> list["Task"]:
         """Return the tasks that pause and whose turn it is now; streams come before other ones."""
-        paused = [one for one in self._tried.values() if one.is_paused and one.is_aboard]
+        paused = [one for one in self._tried.values() if one.is_paused and one.is_at_worker]
         if not paused:
             return []
         trials = [one for one in self._tried.values() if not one.is_paused]
@@ -137,7 +139,7 @@ class Quarantine:
         for task in sorted(paused, key=lambda one: (one.spec.is_whole, one.assigned_at)):
             rivals = [one for one in trials if one.worker == task.worker]
             if self._has_turn(task, rivals, now):
-                task.let_go(now)
+                task.proceed(now)
                 trials.append(task)
                 found.append(task)
         return found
@@ -151,7 +153,9 @@ class Quarantine:
             return True
         if suspect.held_until or suspect.refused_until:
             return False
-        return not self._is_early(suspect, now) and not any(_bars(one, task, now) for one in rivals)
+        return not self._is_early(suspect, now) and not any(
+            _blocks(one, task, now) for one in rivals
+        )
 
     def _is_early(self, suspect: Suspect, now: float) -> bool:
         return suspect.n_deaths > 0 and 0 <= now - suspect.seen_at < self._settle_s
@@ -172,10 +176,10 @@ class Quarantine:
         if suspect is not None and not suspect.refused_until:
             self._forget(suspect)
 
-    def convict(self, now: float) -> bool:
+    def refuse_held(self, now: float) -> bool:
         """Refuse the suspects that were held long enough; tell whether anybody is suspected."""
         for other in list(self._tried.values()):
-            if not other.is_aboard or other.suspect is None:
+            if not other.is_at_worker or other.suspect is None:
                 del self._tried[other.task_id]
         for suspect in list(self._suspects.values()):
             if suspect.held_until and suspect.held_until <= now:
@@ -226,20 +230,20 @@ class Quarantine:
 
     def _judge(self, suspect: Suspect, now: float) -> None:
         """Hold a suspect that alone was tried at a worker that died, if it was often enough."""
-        n_others = sum(suspect.fingerprint not in aboard for _, aboard in self._deaths)
-        limit = min(_MAX_DEATHS + _MAX_DEATHS_FOR_OTHER * n_others, _MAX_LOSSES)
+        n_others = sum(suspect.fingerprint not in present for _, present in self._deaths)
+        limit = min(_MAX_DEATHS * (1 + n_others), _MAX_LOSSES)
         if suspect.n_deaths >= limit:
-            suspect.held_until = now + DOUBT_S
+            suspect.held_until = now + HELD_S
 
     def _refuse(self, suspect: Suspect, now: float) -> None:
         suspect.held_until, suspect.refused_until = 0.0, now + REFUSED_S
-        # Its deaths are explained: they speak for nobody else.
+        # Its deaths are explained: they no longer count in favour of others.
         kept = [one for one in self._deaths if suspect.fingerprint not in one[1]]
         self._deaths = deque(kept)
 
-    def _remember(self, aboard: frozenset[bytes], now: float) -> None:
-        self._deaths.append((now, aboard))
-        while self._deaths[0][0] < now - _MEMORY_S:
+    def _remember(self, present: frozenset[bytes], now: float) -> None:
+        self._deaths.append((now, present))
+        while self._deaths[0][0] < now - _OTHER_DEATHS_S:
             self._deaths.popleft()
 
     def _forget(self, suspect: Suspect) -> None:
@@ -247,14 +251,14 @@ class Quarantine:
         self._suspects.pop(suspect.fingerprint, None)
 
 
-def _bars(other: "Task", task: "Task", now: float) -> bool:
+def _blocks(other: "Task", task: "Task", now: float) -> bool:
     """Tell whether a suspect at a worker keeps another one from having its turn there."""
     suspect, rival = task.suspect, other.suspect
     assert suspect is not None
-    if not other.is_aboard or rival is None or rival is suspect or not rival.n_deaths:
+    if not other.is_at_worker or rival is None or rival is suspect or not rival.n_deaths:
         return False
     is_alone = max(suspect.n_deaths, rival.n_deaths) > 1
-    return is_alone or now - other.risk_since < _PLACE_S
+    return is_alone or now - other.risk_since < _TURN_S
 
 
 def refusal(suspect: Suspect) -> TaskError:

@@ -49,7 +49,7 @@ class DeferralPolicy:
         if n_reserved >= workers[better.worker].n_slots:
             return False
         task.reserved_for = better.worker
-        task.reserved_until = task.waits_since + min(better.patience_s, self._limit_s)
+        task.reserved_until = task.waits_since + min(better.max_wait_s, self._limit_s)
         self._reserved[task.task_id] = task
         return now < task.reserved_until
 

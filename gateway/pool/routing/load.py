@@ -14,8 +14,9 @@ _ASSUMED_PROMPT_PER_S = 500.0
 _ASSUMED_ANSWER_PER_S = 50.0
 _ASSUMED_ANSWER_TOKENS = 128.0
 _ASSUMED_SERVICE_S = 1.0
-_CROWDING = 0.02
-"""Share by which each running stream makes the others of its worker slower; not measured."""
+"""Tokens a second, tokens and seconds of a model that no worker has shown yet."""
+_SLOWDOWN_PER_STREAM = 0.02
+"""Share by which each running stream is assumed to slow down the others of its worker."""
 _MIN_MEASURED_TOKENS = 32
 """Reading fewer tokens takes one step, whatever their number, and shows no speed."""
 
@@ -174,4 +175,4 @@ def crowding_s(throughput: Throughput, n_busy: int) -> float:
     if not n_busy:
         return 0.0
     answer_s = throughput.answer_tokens.value / throughput.answer_per_s.value
-    return n_busy * _CROWDING * answer_s
+    return n_busy * _SLOWDOWN_PER_STREAM * answer_s

@@ -33,7 +33,7 @@ class ModelWorkers:
         self._keys: dict[int, str] = {}
         """Place of a worker's bit -> its key."""
         self._by_load = OrderedKeys()
-        self._by_asides = OrderedKeys()
+        self._by_slotless = OrderedKeys()
         self._sizes: dict[str, tuple[int, int, int]] = {}
         self.n_slots = self.n_free = self.n_lent = 0
         """Slots of all of them, those that are free, and those that other gateways use."""
@@ -48,8 +48,13 @@ class ModelWorkers:
         self.lending = self.lending & ~bit | (bit if n_free and worker.lacks_credit else 0)
         self._resize(key, (n_slots, n_free, min(worker.n_others, n_slots)))
         self._by_load.put(key, (rank, *load, -n_free, worker.n_ahead, worker.last_used))
-        aside = (not worker.takes_aside, worker.is_sleeping, len(worker.tasks), worker.last_used)
-        self._by_asides.put(key, aside)
+        slotless = (
+            not worker.takes_slotless,
+            worker.is_sleeping,
+            len(worker.tasks),
+            worker.last_used,
+        )
+        self._by_slotless.put(key, slotless)
 
     def drop(self, key: str) -> None:
         """Take out a worker that is not ready."""
@@ -61,7 +66,7 @@ class ModelWorkers:
         self._resize(key, (0, 0, 0))
         del self._sizes[key]
         self._by_load.drop(key)
-        self._by_asides.drop(key)
+        self._by_slotless.drop(key)
 
     def _resize(self, key: str, size: tuple[int, int, int]) -> None:
         n_slots, n_free, n_lent = self._sizes.get(key, (0, 0, 0))
@@ -133,9 +138,9 @@ class ModelWorkers:
             return self.least_loaded(n, self.lending)
         return [str(place[-1]) for place in islice(self._by_load.after((NO_CREDIT,)), n)]
 
-    def for_aside(self, barred: Collection[str]) -> str | None:
+    def for_slotless(self, barred: Collection[str]) -> str | None:
         """Return the worker for a task that needs no slot; None if none takes one more."""
-        place = next((p for p in self._by_asides if p[-1] not in barred), None)
+        place = next((p for p in self._by_slotless if p[-1] not in barred), None)
         return None if place is None or place[0] else str(place[-1])
 
 

@@ -98,7 +98,7 @@ class TaskPlacement:
             barred |= task.tried
         if spec.takes_credit:
             return self._router.choose(spec, now, barred)
-        key = self._router.order.of(spec.model, now).for_aside(barred)
+        key = self._router.order.of(spec.model, now).for_slotless(barred)
         return RouteChoice(self._workers[key]) if key is not None else None
 
     def has_other(self, task: Task, now: float) -> bool:

@@ -24,18 +24,19 @@ from protocol.wire.cached import Cached
 from protocol.wire.messages import Done, Finish, Terminal
 
 _MAX_SESSIONS = 16384
-_MOST_TOLD = 4
-"""Compared workers of which a task keeps a note."""
-_FEW = 5
+"""Sessions remembered; the one unused longest is forgotten first."""
+_MAX_CANDIDATES = 4
+"""Compared workers that an attempt records, for `/admin/requests`."""
+_N_COMPARED = 5
 """In a larger pool, compare this many workers with the longest prefix and as many of least load."""
 _SMALL_POOL = 16
 """With at most this many workers of a model, all are compared."""
 _MARGIN_S = 0.02
 _MARGIN_SHARE = 0.15
-"""Predictions that differ by less than the larger of both count as equal."""
+"""Predictions that differ by less than the larger of both, seconds and share, count as equal."""
 _MIN_SAVED_S = 0.5
 _MIN_SAVED_SHARE = 0.5
-"""What waiting for a busy worker must save, at least the larger of both."""
+"""Waiting for a busy worker must save at least the larger of both, seconds and share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class BetterWorker:
 
     worker: str
     """Its key."""
-    patience_s: float
-    """Cost of going elsewhere: after waiting longer than that, waiting was wrong."""
+    max_wait_s: float
+    """Longest time to wait for it: what going elsewhere costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class RouteChoice:
         attempt.n_load = self.worker.n_load
         attempt.rivals = [
             Candidate(one.worker.name, one.cost_s, round(one.n_cached), one.worker.n_load)
-            for one in nsmallest(_MOST_TOLD, self.offers, key=attrgetter("cost_s"))
+            for one in nsmallest(_MAX_CANDIDATES, self.offers, key=attrgetter("cost_s"))
         ]
 
 
@@ -144,7 +145,7 @@ class RoutingPolicy:
         prompt, at the session's and at those with the least load.
         """
         workers = self.order.of(spec.model, now)
-        first = workers.first(_FEW, barred)
+        first = workers.first(_N_COMPARED, barred)
         if not first:
             return None
         session = self._sessions.find(spec.session)
@@ -157,7 +158,7 @@ class RoutingPolicy:
             if session is not None and workers.bits.get(session.worker, 0) & among:
                 keys.append(session.worker)
             also = workers.mask(keys)
-            holders = self.index.holders(spec.prefix.chain, among, n_most=_FEW, also=also)
+            holders = self.index.holders(spec.prefix.chain, among, n_most=_N_COMPARED, also=also)
             keys = list(dict.fromkeys((*self._holding(workers, holders), *keys)))
         found = self._offers(spec, keys, holders, now)
         rank = rank_of(self.order[first[0]])
@@ -171,8 +172,8 @@ class RoutingPolicy:
         """Return a few of those that hold most of a prompt, of equal ones those with less load."""
         keys: list[str] = []
         for _, mask in holders.levels:
-            keys += workers.least_loaded(_FEW - len(keys), mask)
-            if len(keys) >= _FEW:
+            keys += workers.least_loaded(_N_COMPARED - len(keys), mask)
+            if len(keys) >= _N_COMPARED:
                 break
         return keys
 

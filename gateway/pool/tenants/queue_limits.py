@@ -13,6 +13,7 @@ _MAX_RETRY_AFTER_S = 60
 """The OpenAI SDK gives up on a `Retry-After` above 120 s."""
 _MIN_QUEUE = 16
 _QUEUE_PER_SLOT = 4
+"""Tasks that may wait unless `queue_size` is set: the larger of both."""
 
 
 class QueuePlace(NamedTuple):

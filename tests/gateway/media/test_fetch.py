@@ -48,8 +48,8 @@ async def serving(answer: bytes | Talk, **options: Any) -> AsyncIterator[Server]
         yield server
 
 
-def fetcher(*patterns: str, patience_s: float = 10.0) -> Fetcher:
-    return Fetcher(Allowed(patterns or ("127.0.0.1:*",)), MAX_BYTES, patience_s)
+def fetcher(*patterns: str, timeout_s: float = 10.0) -> Fetcher:
+    return Fetcher(Allowed(patterns or ("127.0.0.1:*",)), MAX_BYTES, timeout_s)
 
 
 async def fetched(answer: bytes | Talk, **options: Any) -> bytes:
@@ -102,7 +102,7 @@ async def test_a_server_that_says_nothing_is_given_up(caplog: pytest.LogCaptureF
 
     async with serving(wait) as server:
         with caplog.at_level("INFO"), pytest.raises(NotFetched, match=r"within 0\.05 s"):
-            await fetcher(patience_s=0.05).get(f"http://127.0.0.1:{server.port}/?key=s3", "image")
+            await fetcher(timeout_s=0.05).get(f"http://127.0.0.1:{server.port}/?key=s3", "image")
         silence.set()
     (line,) = (one for one in caplog.records if one.message == "media not fetched")
     assert line.__dict__["host"] == "127.0.0.1"

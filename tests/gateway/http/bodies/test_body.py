@@ -106,7 +106,7 @@ async def test_a_declared_giant_is_refused_unread() -> None:
 
 
 async def test_a_body_that_does_not_come_is_408() -> None:
-    limits = BodyLimits(max_bytes=16, patience_s=0.01)
+    limits = BodyLimits(max_bytes=16, timeout_s=0.01)
     with pytest.raises(RequestRefused) as caught:
         await read_json(_scope(), Parts(b"{"), limits)
     assert caught.value.status == 408

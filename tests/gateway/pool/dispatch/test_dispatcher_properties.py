@@ -339,9 +339,9 @@ class DispatcherMachine(RuleBasedStateMachine):
         for worker in self.workers.values():
             seen = self.pool.workers[worker.key]
             has = [(task.task_id, task.attempt) for task in seen.tasks.values()]
-            has += [(key.id, key.attempt) for key in seen.forsaken]
+            has += [(key.id, key.attempt) for key in seen.abandoned]
             assert sorted(has) == sorted(worker.held)
-            assert (seen.n_leases, seen.n_asides) == (len(worker.held), 0)
+            assert (seen.n_leases, seen.n_slotless) == (len(worker.held), 0)
 
     @invariant()
     def nothing_is_left_of_an_ended_task(self) -> None:
@@ -349,7 +349,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         held = {
             task_id: worker
             for worker, task_id, attempt in self.holding()
-            if TaskKey(task_id, attempt) not in self.pool.workers[worker.key].forsaken
+            if TaskKey(task_id, attempt) not in self.pool.workers[worker.key].abandoned
         }
         assert self.pool.tasks.keys() == self.specs.keys() | held.keys()
         assert self.pool.queue.ids == self.waiting

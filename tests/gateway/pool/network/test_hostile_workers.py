@@ -9,8 +9,8 @@ import pytest
 
 from gateway.pool.dispatch.workers import Worker
 from gateway.pool.network import connections, router_socket, worker_connection
+from gateway.pool.network.name_queue import NameQueue
 from gateway.pool.network.offences import Offences
-from gateway.pool.network.rivals import Rivals
 from gateway.pool.plausible import implausible
 from protocol.errors import ErrorCode
 from protocol.wire import codec, facts
@@ -176,12 +176,12 @@ async def test_reading_all_ends_although_more_comes(
 
 
 def test_frames_of_a_waiting_worker_have_a_bound() -> None:
-    rivals: Rivals[bytes] = Rivals(1.0)
-    rivals.wait(b"x", "x", b"hello", 0.0)
+    name_queue: NameQueue[bytes] = NameQueue(1.0)
+    name_queue.wait(b"x", "x", b"hello", 0.0)
     for _ in range(10):
-        assert rivals.keep(b"x", b"frame", 4 << 20)
-    heir = rivals.heir("x")
-    assert heir is not None and len(heir.frames) == 5
+        assert name_queue.keep(b"x", b"frame", 4 << 20)
+    found = name_queue.take_next("x")
+    assert found is not None and len(found.frames) == 5
 
 
 def test_frames_of_unaccepted_connections_are_counted_by_the_minute() -> None:

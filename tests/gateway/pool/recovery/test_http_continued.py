@@ -163,7 +163,7 @@ async def test_a_stream_that_may_not_go_on_ends_with_an_error(tmp_path: Path) ->
 async def test_what_kills_two_workers_gets_422_and_is_not_to_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.pool.recovery.quarantine.DOUBT_S", 0.1)
+    monkeypatch.setattr("gateway.pool.recovery.quarantine.HELD_S", 0.1)
     keys = {"api_key_admin": ("boss",)}
     async with running(tmp_path, heartbeat_s=0.1, metrics=True, **keys) as gateway:
         gateway.client.headers["Authorization"] = "Bearer boss"

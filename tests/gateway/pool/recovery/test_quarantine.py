@@ -8,7 +8,7 @@ import pytest
 
 from gateway.pool.dispatch.actions import Action, CancelTask
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.recovery.quarantine import DOUBT_S, REFUSED_S
+from gateway.pool.recovery.quarantine import HELD_S, REFUSED_S
 from gateway.pool.recovery.suspect import Fingerprint
 from gateway.pool.task import Task, TaskSpec
 from protocol.errors import ErrorCode, TaskError
@@ -20,9 +20,9 @@ from tests.gateway.dispatching import (
     dispatcher,
     done,
     failures,
-    let_go,
     pauses,
     places,
+    proceed,
     read,
     started,
     task,
@@ -57,8 +57,8 @@ def test_a_request_that_kills_two_workers_is_refused_for_an_hour() -> None:
     pool.submit(named(1, "poison"), 0.0)
     assert places(pool.worker_lost("a", 1.0)) == [(1, "b")]
     assert pool.worker_lost("b", 2.0) == []
-    assert pool.expire(2.0 + DOUBT_S - 0.1) == []
-    assert failures(pool.expire(2.0 + DOUBT_S)) == {1: ErrorCode.QUARANTINED}
+    assert pool.expire(2.0 + HELD_S - 0.1) == []
+    assert failures(pool.expire(2.0 + HELD_S)) == {1: ErrorCode.QUARANTINED}
     assert pool.workers["c"].tasks == {}
     with pytest.raises(TaskError) as caught:
         pool.submit(named(2, "poison", seed=3), 20.0)
@@ -99,12 +99,12 @@ def test_eight_streams_on_a_killed_worker_are_tried_one_by_one_and_cleared() -> 
         read(pool, "a", i)
     restart(pool, "b", 0.5)
     assert places(pool.worker_lost("a", 1.0)) == [(i, "b") for i in range(8)]
-    assert let_go(pauses(pool, "b", 3)) == [(3, "b")]
+    assert proceed(pauses(pool, "b", 3)) == [(3, "b")]
     for i in (0, 1, 2, 4, 5, 6, 7):
         assert pauses(pool, "b", i) == []
     for i, following in zip((3, 0, 1, 2, 4, 5, 6), (0, 1, 2, 4, 5, 6, 7), strict=True):
         assert read(pool, "b", i, attempt=1, n_deltas=2) == []
-        assert let_go(read(pool, "b", i, attempt=1, n_deltas=1)) == [(following, "b")]
+        assert proceed(read(pool, "b", i, attempt=1, n_deltas=1)) == [(following, "b")]
     read(pool, "b", 7, attempt=1)
     assert not any(one.is_on_trial for one in pool.tasks.values())
     assert repr(pool.quarantine) == "<Quarantine suspects=0>"
@@ -117,9 +117,9 @@ def test_a_suspect_without_an_answer_is_read_when_those_with_one_have_gone_on() 
     read(pool, "a", 2)
     restart(pool, "b", 0.5)
     assert places(pool.worker_lost("a", 1.0)) == [(2, "b")]
-    assert let_go(pauses(pool, "b", 2, now=1.05)) == []  # other workers may die at the same stroke
+    assert proceed(pauses(pool, "b", 2, now=1.05)) == []  # other workers may die at the same stroke
     assert places(actions := pool.expire(1.2)) == []
-    assert let_go(actions) == [(2, "b")]
+    assert proceed(actions) == [(2, "b")]
     assert places(read(pool, "b", 2, attempt=1)) == [(0, "b")]
     assert places(read(pool, "b", 0, attempt=1)) == [(1, "b")]
 
@@ -140,7 +140,7 @@ def test_what_pauses_is_not_accused_of_the_death_of_its_worker() -> None:
     for i in range(1, 8):
         pauses(pool, "c", i, attempt=2)
         read(pool, "c", i, attempt=2)
-    assert failures(pool.expire(2.0 + DOUBT_S)) == {0: ErrorCode.QUARANTINED}
+    assert failures(pool.expire(2.0 + HELD_S)) == {0: ErrorCode.QUARANTINED}
 
 
 def test_after_two_deaths_a_request_has_a_turn_of_its_own_however_long() -> None:
@@ -154,10 +154,10 @@ def test_after_two_deaths_a_request_has_a_turn_of_its_own_however_long() -> None
     pool.worker_lost("a", 1.0)
     pool.worker_lost("b", 1.0)
     pool.tasks[0].suspect.n_deaths = 2  # type: ignore[union-attr]  # it has one
-    assert let_go(pauses(pool, "c", 0)) == [(0, "c")]
+    assert proceed(pauses(pool, "c", 0)) == [(0, "c")]
     pauses(pool, "c", 1, attempt=pool.tasks[1].attempt)
-    assert let_go(pool.expire(100.0)) == []
-    assert let_go(read(pool, "c", 0, attempt=1)) == [(1, "c")]
+    assert proceed(pool.expire(100.0)) == []
+    assert proceed(read(pool, "c", 0, attempt=1)) == [(1, "c")]
 
 
 def test_what_pauses_goes_on_when_an_operator_has_let_its_request_in() -> None:
@@ -171,7 +171,7 @@ def test_what_pauses_goes_on_when_an_operator_has_let_its_request_in() -> None:
     suspect.refused_until = 50.0  # another task with this request killed another worker
     pauses(pool, "b", 0)
     assert pool.quarantine.release() == 1
-    assert let_go(pool.expire(2.0)) == [(0, "b")]
+    assert proceed(pool.expire(2.0)) == [(0, "b")]
 
 
 def test_what_pauses_ends_when_its_request_is_refused() -> None:
@@ -183,7 +183,7 @@ def test_what_pauses_ends_when_its_request_is_refused() -> None:
     suspect = pool.tasks[0].suspect
     assert suspect is not None
     suspect.held_until = 5.0
-    assert let_go(pauses(pool, "b", 0)) == []
+    assert proceed(pauses(pool, "b", 0)) == []
     actions = pool.expire(6.0)
     assert failures(actions) == {0: ErrorCode.QUARANTINED}
     assert CancelTask("b", 0, 1) in actions
@@ -254,8 +254,8 @@ def test_two_choices_on_two_workers_that_die_at_one_stroke_are_not_held() -> Non
     assert places(pool.worker_lost("a", 1.0)) == [(0, "b")]  # and pauses there
     pool.worker_lost("b", 1.02)
     assert len(restart(pool, "c", 1.5)) == 2
-    assert let_go(pauses(pool, "c", 0, attempt=2, now=1.6)) == [(0, "c")]
-    assert failures(pool.expire(1.02 + DOUBT_S)) == {}
+    assert proceed(pauses(pool, "c", 0, attempt=2, now=1.6)) == [(0, "c")]
+    assert failures(pool.expire(1.02 + HELD_S)) == {}
 
 
 def test_a_drain_or_an_order_to_stop_counts_against_nobody() -> None:

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 F = TypeVar("F")
 """What the owner calls a frame; it is kept, not looked into."""
 
-_MAX_RIVALS = 64
+_MAX_WAITING = 64
+"""Connections that wait, of all names; the one that has waited longest gives up its place."""
 _MAX_FRAMES = 1024
 """Frames kept of a waiting worker, which loads its model meanwhile."""
 _MAX_BYTES = 16 * 1024 * 1024
@@ -19,7 +20,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Rival(Generic[F]):
+class WaitingConnection(Generic[F]):
     """A connection that waits for its name."""
 
     identity: bytes
@@ -30,49 +31,49 @@ class Rival(Generic[F]):
     n_bytes: int = 0
 
 
-class Rivals(Generic[F]):
+class NameQueue(Generic[F]):
     """All connections that wait for a name."""
 
     def __init__(self, rest_s: float) -> None:
         self._rest_s = rest_s
         """A frame of the first worker that comes sooner may have been sent before it died."""
-        self._waiting: dict[bytes, Rival[F]] = {}
+        self._waiting: dict[bytes, WaitingConnection[F]] = {}
 
     def __repr__(self) -> str:
-        return f"<Rivals {' '.join(rival.name for rival in self._waiting.values())}>"
+        return f"<NameQueue {' '.join(waiting.name for waiting in self._waiting.values())}>"
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def wait(self, identity: bytes, name: str, hello: F, now: float) -> Rival[F] | None:
+    def wait(self, identity: bytes, name: str, hello: F, now: float) -> WaitingConnection[F] | None:
         """Let a newcomer wait; return one that has to give up its place for it."""
-        self._waiting[identity] = Rival(identity, name, now, [hello])
-        if len(self._waiting) <= _MAX_RIVALS:
+        self._waiting[identity] = WaitingConnection(identity, name, now, [hello])
+        if len(self._waiting) <= _MAX_WAITING:
             return None
         return self._waiting.pop(next(iter(self._waiting)))
 
     def keep(self, identity: bytes, frame: F, size: int = 0) -> bool:
         """Keep a frame of so many bytes of a waiting connection; false if it does not wait."""
-        rival = self._waiting.get(identity)
-        if rival is None:
+        waiting = self._waiting.get(identity)
+        if waiting is None:
             return False
-        rival.n_bytes += size
-        if len(rival.frames) < _MAX_FRAMES and rival.n_bytes <= _MAX_BYTES:
-            rival.frames.append(frame)
+        waiting.n_bytes += size
+        if len(waiting.frames) < _MAX_FRAMES and waiting.n_bytes <= _MAX_BYTES:
+            waiting.frames.append(frame)
         return True
 
-    def refused(self, name: str, now: float) -> list[Rival[F]]:
+    def refused(self, name: str, now: float) -> list[WaitingConnection[F]]:
         """Take out those whose name stays taken: its owner has just sent a frame."""
         over = [
-            rival
-            for rival in self._waiting.values()
-            if rival.name == name and now - rival.since >= self._rest_s
+            waiting
+            for waiting in self._waiting.values()
+            if waiting.name == name and now - waiting.since >= self._rest_s
         ]
-        for rival in over:
-            del self._waiting[rival.identity]
+        for waiting in over:
+            del self._waiting[waiting.identity]
         return over
 
-    def heir(self, name: str) -> Rival[F] | None:
+    def take_next(self, name: str) -> WaitingConnection[F] | None:
         """Take out the connection that has waited longest for a name that is free now."""
-        found = next((rival for rival in self._waiting.values() if rival.name == name), None)
+        found = next((waiting for waiting in self._waiting.values() if waiting.name == name), None)
         return self._waiting.pop(found.identity) if found is not None else None

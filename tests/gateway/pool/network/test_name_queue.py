@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pool.network import rivals
-from gateway.pool.network.rivals import Rivals
+from gateway.pool.network import name_queue
+from gateway.pool.network.name_queue import NameQueue
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
@@ -65,15 +65,15 @@ async def test_a_worker_that_dials_anew_is_no_rival_of_itself(rig: Rig) -> None:
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rivals, "_MAX_RIVALS", 2)
-    monkeypatch.setattr(rivals, "_MAX_FRAMES", 3)
-    waiting: Rivals[bytes] = Rivals(1.0)
+    monkeypatch.setattr(name_queue, "_MAX_WAITING", 2)
+    monkeypatch.setattr(name_queue, "_MAX_FRAMES", 3)
+    waiting: NameQueue[bytes] = NameQueue(1.0)
     out = [waiting.wait(str(i).encode(), "a", b"hello", 0.0) for i in range(4)]
     assert [one.identity if one else None for one in out] == [None, None, b"0", b"1"]
     assert all(waiting.keep(b"2", b"x") for _ in range(9))
     assert not waiting.keep(b"0", b"x")
     assert waiting.refused("a", 0.5) == waiting.refused("b", 2.0) == []
-    heir = waiting.heir("a")
-    assert heir is not None and (heir.identity, len(heir.frames)) == (b"2", 3)
+    found = waiting.take_next("a")
+    assert found is not None and (found.identity, len(found.frames)) == (b"2", 3)
     assert [one.identity for one in waiting.refused("a", 1.5)] == [b"3"]
-    assert waiting.heir("a") is None and not waiting
+    assert waiting.take_next("a") is None and not waiting
