@@ -145,7 +145,7 @@ class BoundedConnection(TCPServer):
     _deadline: asyncio.TimerHandle | None = None
     _is_idle = True
     _has_left = False
-    _has_said_goodbye = False
+    _has_sent_goaway = False
 
     async def run(self) -> None:
         """Serve the connection to its end, or refuse it."""
@@ -236,12 +236,12 @@ class BoundedConnection(TCPServer):
         protocol = getattr(getattr(self, "protocol", None), "protocol", None)
         if isinstance(protocol, H11Protocol):
             protocol.keep_alive_requests = sys.maxsize  # beyond `keep_alive_max_requests`
-        elif isinstance(protocol, H2Protocol) and self._is_idle and not self._has_said_goodbye:
+        elif isinstance(protocol, H2Protocol) and self._is_idle and not self._has_sent_goaway:
             # Not earlier: h2 sends nothing on open streams after GOAWAY.
-            self._has_said_goodbye = True
-            self._task_group.spawn(self._say_goodbye, protocol)
+            self._has_sent_goaway = True
+            self._task_group.spawn(self._send_goaway, protocol)
 
-    async def _say_goodbye(self, protocol: H2Protocol) -> None:
+    async def _send_goaway(self, protocol: H2Protocol) -> None:
         """Name the last stream that was answered; a client sends any later one elsewhere."""
         protocol.connection.close_connection()
         await protocol.send(RawData(data=protocol.connection.data_to_send()))

@@ -50,17 +50,18 @@ ANSWERS: Mapping[ErrorCode, ErrorAnswer] = {
 }
 
 _RETRY_AFTER_S = 1
-"""For failures whose duration is unknown: loading, draining, a lost worker."""
+"""Seconds, for failures whose duration is unknown: loading, draining, a lost worker."""
 
-_LONGEST_RETRY_AFTER_S = 120
-"""OpenAI's clients do not retry if the server asks for more."""
+_MAX_RETRY_AFTER_S = 120
+"""Seconds; OpenAI's clients do not retry if the server asks for more."""
 
-_LONGEST = 2000
+_MAX_CHARS = 2000
 """Characters of a message; what a client sent may be quoted in it, and that may be megabytes."""
-_TAIL = 300
+_END_CHARS = 300
 """Of these the last: what is wrong often stands behind the quotation."""
 
-_SHOWN = ("n_prompt_tokens", "n_ctx")
+_DETAILS = ("n_prompt_tokens", "n_ctx")
+"""Numbers that the body of `CONTEXT_EXCEEDED` has, as in llama-server."""
 
 
 class RequestRefused(Exception):
@@ -83,25 +84,22 @@ def task_error_body(error: TaskError) -> dict[str, Any]:
     """Return the JSON value for a failed task, also used for the event in a stream."""
     answer, message = ANSWERS[error.code], shortened(error.message)
     fields: dict[str, Any]
-    if error.code in (
-        ErrorCode.UNAVAILABLE,
-        ErrorCode.LOST,
-    ):  # llama-server sends this one from a middleware
+    if answer.status == 503:  # llama-server sends this one from a middleware
         fields = {"message": message, "type": answer.kind, "code": answer.status}
     else:
         fields = {"code": answer.status, "message": message, "type": answer.kind}
     if error.param is not None:
         fields["param"] = shortened(error.param)
     if error.code is ErrorCode.CONTEXT_EXCEEDED:
-        fields |= {key: error.detail[key] for key in _SHOWN if key in error.detail}
+        fields |= {key: error.detail[key] for key in _DETAILS if key in error.detail}
     return {"error": fields}
 
 
 def shortened(text: str) -> str:
     """Return a text without its middle if it is too long for an answer."""
-    if len(text) <= _LONGEST:
+    if len(text) <= _MAX_CHARS:
         return text
-    return f"{text[: _LONGEST - _TAIL]} ... {text[-_TAIL:]}"
+    return f"{text[: _MAX_CHARS - _END_CHARS]} ... {text[-_END_CHARS:]}"
 
 
 def retry_headers(error: TaskError) -> Headers:
@@ -111,7 +109,7 @@ def retry_headers(error: TaskError) -> Headers:
         later = {"Retry-After": str(detail["retry_after_s"])} if "retry_after_s" in detail else {}
         return {"x-should-retry": "false", **later}
     wait_s = detail.get("retry_after_s", _RETRY_AFTER_S)
-    headers = {"Retry-After": str(min(max(wait_s, 1), _LONGEST_RETRY_AFTER_S))}
+    headers = {"Retry-After": str(min(max(wait_s, 1), _MAX_RETRY_AFTER_S))}
     if "queue_position" in detail:
         headers["x-llamapool-queue-position"] = str(detail["queue_position"])
         headers["x-llamapool-queue-wait-s"] = f"{detail['queue_wait_ms'] / 1000:.1f}"
@@ -143,6 +141,11 @@ def json_response(value: Any, status: int = 200, headers: Headers | None = None)
     """Return a response with a JSON body."""
     body = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     return Response(body, status, headers, JSON_TYPE)
+
+
+def success_response(status: int = 200) -> Response:
+    """Return llama-server's answer to an order that was carried out."""
+    return json_response({"success": True}, status)
 
 
 async def on_task_error(request: Request, error: Exception) -> Response:

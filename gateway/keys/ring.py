@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 _MAX_BYTES = 32 * 1024 * 1024
 """Of a key file: a hundred thousand keys with all their fields."""
 _NOBODY = bytes(32)
-_PATIENCE_S = 5.0
-"""How long requests wait for a file that is read again; then all go by the keys read before."""
+_READ_LIMIT_S = 5.0
+"""Seconds that requests wait for a file that is read again; then the keys read before count."""
 
 
 class _FileVersion(NamedTuple):
@@ -127,7 +127,7 @@ class KeyRing:
         if any(file.has_changed for file in self._files):
             reading = asyncio.ensure_future(self._read_changed())
             try:
-                async with asyncio.timeout(_PATIENCE_S):
+                async with asyncio.timeout(_READ_LIMIT_S):
                     await asyncio.shield(reading)
             except TimeoutError:
                 self._late = reading

@@ -13,7 +13,7 @@ from gateway.api.fields.options import read_flag, read_object, read_text
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.fleet.views import gateway_rows, rollout_view, worker_rows
 from gateway.http.disconnect import disconnected, guarded
-from gateway.http.errors import RequestRefused, json_response
+from gateway.http.errors import RequestRefused, json_response, success_response
 from gateway.routes.service import Service
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.process.control import (
@@ -26,7 +26,6 @@ from protocol.process.control import (
 )
 from protocol.version import version
 
-_SUCCESS = {"success": True}
 _SURGES = ("auto", "on", "off")
 _ON_HOST = (
     "Naming a configuration file or options for the workers is only possible on the host of the "
@@ -89,7 +88,7 @@ class FleetEndpoints:
             if not is_remote or not self._service.pool.has_worker(name):
                 raise
             self._drain_remote(name, verb)
-        return json_response(_SUCCESS)
+        return success_response()
 
     def _drain_remote(self, name: str, verb: WorkerVerb) -> None:
         """Ask a worker that others started to leave; its own supervisor may start it again."""
@@ -111,12 +110,12 @@ class FleetEndpoints:
         if (order.config or order.options) and not request.scope["is_operator"]:
             raise RequestRefused(403, _ON_HOST, "permission_error")
         await self._order(request, lambda number: replace(order, id=number))
-        return json_response(_SUCCESS, 202)
+        return success_response(202)
 
     async def abort_rollout(self, request: Request) -> Response:
         """Stop the rolling change and roll it back; answers once that has begun."""
         await self._order(request, lambda number: AbortOrder(id=number))
-        return json_response(_SUCCESS, 202)
+        return success_response(202)
 
     async def _order(self, request: Request, make: Callable[[int], AdminOrder]) -> None:
         await guarded(self._supervisor.order(make), disconnected(request.receive))

@@ -8,15 +8,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.disconnect import disconnected, guarded
-from gateway.http.errors import json_response
+from gateway.http.errors import success_response
 from gateway.http.event_stream import EventStream
 from gateway.http.sse import event
 from gateway.models.events import Mailbox
 from gateway.models.manager import ModelManager
 from gateway.routes.service import Service, check_allowed, may_use
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-
-_SUCCESS = {"success": True}
 
 
 class ModelEndpoints:
@@ -30,14 +28,14 @@ class ModelEndpoints:
         manager, name = await self._read(request)
         _check_named(manager, name, request.scope)
         await guarded(manager.load(name), disconnected(request.receive))
-        return json_response(_SUCCESS)
+        return success_response()
 
     async def unload(self, request: Request) -> Response:
         """Unload a model; answers at once."""
         manager, name = await self._read(request)
         _check_named(manager, name, request.scope)
         manager.unload(name)
-        return json_response(_SUCCESS)
+        return success_response()
 
     async def _read(self, request: Request) -> tuple[ModelManager, str]:
         manager = chosen_by(self._service, request.scope["path"])
@@ -54,7 +52,7 @@ class ModelEndpoints:
             message = "This server does not support downloads. Start it with `--models-cache`"
             raise TaskError(ErrorCode.NOT_SUPPORTED, message)
         await guarded(manager.download(name), disconnected(request.receive))
-        return json_response(_SUCCESS)
+        return success_response()
 
     async def remove(self, request: Request) -> Response:
         """Delete a model of the Hugging Face cache; answers when its files are gone."""
@@ -68,7 +66,7 @@ class ModelEndpoints:
             message = f"model name={name} is not found"
             raise TaskError(ErrorCode.NOT_FOUND, message, param="model")
         await guarded(manager.delete(names[0]), disconnected(request.receive))
-        return json_response(_SUCCESS)
+        return success_response()
 
 
 class ModelEventStream:

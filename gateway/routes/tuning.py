@@ -5,13 +5,11 @@ from starlette.responses import Response
 
 from gateway.api.llamacpp.lora import listed, read_scales
 from gateway.http.disconnect import answered
-from gateway.http.errors import json_response
+from gateway.http.errors import json_response, success_response
 from gateway.pool.routing.origin import plain_origin
 from gateway.routes.service import Service
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.side_tasks import LoraListed, SetLora
-
-_SUCCESS = {"success": True}
 
 
 class TuningEndpoints:
@@ -34,11 +32,11 @@ class TuningEndpoints:
         asked = await self._service.read(request.scope, request.receive, "Adapters")
         scales = read_scales(asked.body, asked.card)
         await self._service.pool.set_lora(asked.card.name, scales)
-        return json_response(_SUCCESS)
+        return success_response()
 
     async def set_props(self, request: Request) -> Response:
         """Accept any body: as in llama-server there is no property that could be changed."""
         if not self._service.config.props:
             message = "This server does not support changing global properties."
             raise TaskError(ErrorCode.NOT_SUPPORTED, f"{message} Start it with `--props`")
-        return json_response(_SUCCESS)
+        return success_response()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 MAX_TEXT_BYTES = 16 << 20
 """Of a text: a configuration, a preset file, a template, a grammar, a schema."""
-_PATIENCE_S = 30.0
-"""How long somebody may take to write a pipe to its end."""
+_PIPE_LIMIT_S = 30.0
+"""Seconds within which somebody must write a pipe to its end."""
 _CHUNK = 1 << 20
 
 
@@ -27,7 +27,7 @@ def read_named_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
         is_file = stat.S_ISREG(found.st_mode)
         if is_file and found.st_size > max_bytes:
             raise _too_large(max_bytes)
-        data = _to_the_end(fd, max_bytes + 1, None if is_file else time.monotonic() + _PATIENCE_S)
+        data = _to_the_end(fd, max_bytes + 1, None if is_file else time.monotonic() + _PIPE_LIMIT_S)
         if len(data) > max_bytes:
             raise _too_large(max_bytes)
     except OSError as error:
@@ -76,7 +76,7 @@ def _wait(fd: int, deadline: float | None) -> None:
     poll.register(fd, select.POLLIN)
     left_s = 0.0 if deadline is None else deadline - time.monotonic()
     if left_s <= 0 or not poll.poll(left_s * 1000):
-        message = f"it is a pipe that nobody has written to its end in {_PATIENCE_S:g} s"
+        message = f"it is a pipe that nobody has written to its end in {_PIPE_LIMIT_S:g} s"
         raise OSError(errno.ETIMEDOUT, message)
 
 

@@ -11,8 +11,9 @@ from protocol.errors import InvalidRequest
 
 VERSION_HEADER = "anthropic-version"
 
-_LIMIT = 20
-_MOST = 1000
+_DEFAULT_LIMIT = 20
+_MAX_LIMIT = 1000
+"""Models of a page, as Anthropic documents them."""
 
 
 def page(listed: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
@@ -52,9 +53,11 @@ def model(listed: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_limit(text: str | None) -> int:
     if text is None:
-        return _LIMIT
-    if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= _MOST):
-        message = f"Field 'limit': must be a number from 1 to {_MOST}"
+        return _DEFAULT_LIMIT
+    if not (
+        text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= _MAX_LIMIT
+    ):
+        message = f"Field 'limit': must be a number from 1 to {_MAX_LIMIT}"
         raise InvalidRequest(message, param="limit")
     return int(text)
 

@@ -19,6 +19,7 @@ _PIECE_OF_TEXT = 16
 _CUT = 4
 """Maximum length of a prompt, in contexts: a worker may cut out its middle (`--context-shift`)."""
 _ADAPTERS = 16
+"""Entries of a list of LoRA adapters, where fewer are loaded: unknown ids are refused by name."""
 
 DESCRIPTIONS: Mapping[str, str] = {
     "n_vocab": "tokens of the model's vocabulary",

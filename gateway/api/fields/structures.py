@@ -18,6 +18,7 @@ from protocol.wire.shapes import (
 WORD = TextShape(most=256)
 """A text that is compared with a few known words."""
 NAME = TextShape(most=256)
+"""The name of a tool, a call, a worker or an answer."""
 TEXT = TextShape(most=CONTEXT_CHARS, counts=True)
 """A text of a prompt; all texts of a prompt together have the bound of one."""
 

@@ -38,7 +38,6 @@ from protocol.wire.shapes import (
 Table = Mapping[str, FieldShape]
 
 FLAG = Flag()
-NAME = TextShape(most=256)
 MODEL = TextShape(most=4096)
 SESSION = TextShape(most=1024)
 TOP = Number(low=0, high=1024, clamps=Clamp.BOTH)

@@ -4,15 +4,15 @@ A chunk is a constant head, one encoded string and a constant tail: dumping an o
 costs more than all the rest of the gateway.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import orjson
 
 from gateway.api.openai.functions import function_call, function_call_piece
-from gateway.api.openai.usage import finish_reason, log_probs, usage
+from gateway.api.openai.usage import finish_reason, log_probs, usage, whole_answer
 from gateway.api.reply import ResponseOptions, TaskOutcome
-from gateway.api.results.answer import identity
+from gateway.api.results.answer import Identity, identity
 from gateway.api.results.completion import completion
 from gateway.api.results.figures import progress_fields, timings, total
 from gateway.http.sse import DONE
@@ -141,24 +141,16 @@ class ChatReply:
         """Return the usage, where the request asks for it, and the end mark."""
         if not self._options.include_usage:
             return DONE
-        return usage_chunk(self._tail, _in_order(self._dones), self._params[0].n) + DONE
+        return usage_chunk(self._tail, self._dones, self._params[0].n) + DONE
 
     def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the `chat.completion` object."""
         dones = [outcome.done for outcome in outcomes]
-        result = {
-            "choices": [self._choice(i, outcome) for i, outcome in enumerate(outcomes)],
-            "created": self._identity.created,
-            "model": self._identity.model,
-            "system_fingerprint": self._identity.fingerprint,
-            "object": "chat.completion",
-            "usage": usage(dones, self._params[0].n),
-            "id": self._identity.id,
-        }
+        choices = [self._choice(i, outcome) for i, outcome in enumerate(outcomes)]
+        result = whole_answer(self._identity, "chat.completion", choices, dones, self._params[0].n)
         if self._options.verbose:
             result["__verbose"] = completion(self._card, self._params[0], 0, outcomes[0])
-        result["timings"] = timings(total(dones))
-        return result
+        return result | {"timings": timings(total(dones))}
 
     def _choice(self, index: int, outcome: TaskOutcome) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": outcome.text}
@@ -193,19 +185,16 @@ def tool_call_piece(call: ToolCallDelta) -> dict[str, Any]:
     return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
-def usage_chunk(tail: bytes, dones: Sequence[Done], n: int) -> bytes:
+def usage_chunk(tail: bytes, dones_by_index: Mapping[int, Done], n: int) -> bytes:
     """Return the chunk without choices that OpenAI's `include_usage` asks for."""
+    dones = [done for _, done in sorted(dones_by_index.items())]
     counts = orjson.dumps(usage(dones, n))
     times = orjson.dumps(timings(total(dones)))
     parts = (b'data: {"choices":[]', tail, b',"usage":', counts, b',"timings":', times, b"}\n\n")
     return b"".join(parts)
 
 
-def _in_order(dones: dict[int, Done]) -> list[Done]:
-    return [done for _, done in sorted(dones.items())]
-
-
-def _tail(who: Any) -> bytes:
+def _tail(who: Identity) -> bytes:
     fields = {
         "created": who.created,
         "id": who.id,

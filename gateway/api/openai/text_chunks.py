@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import orjson
 
 from gateway.api.openai.chunks import usage_chunk
-from gateway.api.openai.usage import legacy_log_probs, usage
+from gateway.api.openai.usage import legacy_log_probs, usage, whole_answer
 from gateway.api.reply import ResponseOptions, TaskOutcome
 from gateway.api.results.answer import FINISH_REASONS, Identity, identity
 from gateway.api.results.completion import completion
@@ -107,25 +107,16 @@ class TextReply:
         """Return the usage, where the request asks for it, and the end mark."""
         if not self._options.include_usage:
             return DONE
-        dones = [done for _, done in sorted(self._dones.items())]
-        return usage_chunk(self._tail + self._id, dones, self._params[0].n) + DONE
+        return usage_chunk(self._tail + self._id, self._dones, self._params[0].n) + DONE
 
     def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the `text_completion` object."""
         dones = [outcome.done for outcome in outcomes]
-        result = {
-            "choices": [self._choice(i, outcome) for i, outcome in enumerate(outcomes)],
-            "created": self._identity.created,
-            "model": self._identity.model,
-            "system_fingerprint": self._identity.fingerprint,
-            "object": "text_completion",
-            "usage": usage(dones, self._params[0].n),
-            "id": self._identity.id,
-        }
+        choices = [self._choice(i, outcome) for i, outcome in enumerate(outcomes)]
+        result = whole_answer(self._identity, "text_completion", choices, dones, self._params[0].n)
         if self._options.verbose:
             result["__verbose"] = completion(self._card, self._params[0], 0, outcomes[0])
-        result["timings"] = timings(total(dones))
-        return result
+        return result | {"timings": timings(total(dones))}
 
     def _choice(self, index: int, outcome: TaskOutcome) -> dict[str, Any]:
         params = self._params[index]

@@ -1,11 +1,11 @@
-"""Usage, finish reason and log probabilities of chat and text completions."""
+"""What chat and text completions have in common: the whole answer, usage, log probabilities."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.api.reply import ResponseOptions
-from gateway.api.results.answer import FINISH_REASONS
+from gateway.api.results.answer import FINISH_REASONS, Identity
 from gateway.api.results.figures import text, token_probs
 from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Done, Finish
@@ -16,6 +16,25 @@ def finish_reason(finish: Finish, *, has_calls: bool, calls: str = "tool_calls")
     """Return OpenAI's reason; an answer that was cut off gets `length`, also with calls."""
     reason = FINISH_REASONS[finish]
     return calls if has_calls and reason == "stop" else reason
+
+
+def whole_answer(
+    who: Identity,
+    kind: str,
+    choices: Sequence[Mapping[str, Any]],
+    dones: Sequence[Done],
+    n: int,
+) -> dict[str, Any]:
+    """Return an answer in one piece, without timings; `n` is the number of choices of a prompt."""
+    return {
+        "choices": choices,
+        "created": who.created,
+        "model": who.model,
+        "system_fingerprint": who.fingerprint,
+        "object": kind,
+        "usage": usage(dones, n),
+        "id": who.id,
+    }
 
 
 def usage(dones: Sequence[Done], n: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""HTTP/2 whose streams end alone: what is wrong with one ends neither the connection nor waits.
+"""HTTP/2 in which a faulty stream ends alone: the connection and its other streams go on.
 
 Hypercorn ends a connection, and all streams of a proxy with it, at data for a request that was
 answered before its body had come, at a path that is no ASCII, and at frames of priority. A stream
@@ -18,8 +18,8 @@ from hypercorn.protocol.events import Body, EndBody
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
 
-_MOST_DROPPED = 64 * 1024 * 1024
-"""Bytes of bodies that nobody reads, of one connection; beyond, such a stream is reset."""
+_MAX_DROPPED = 64 * 1024 * 1024
+"""Bytes of bodies of answered requests that one connection may send; beyond, streams are reset."""
 
 
 class Http2(H2Protocol):
@@ -75,7 +75,7 @@ class Http2(H2Protocol):
         """Drop what comes for a request that was answered: its client may send it to the end."""
         length = event.flow_controlled_length or 0
         self._n_dropped += length
-        if self._n_dropped > _MOST_DROPPED:
+        if self._n_dropped > _MAX_DROPPED:
             await self._give_up(event.stream_id, ErrorCodes.NO_ERROR)
         elif length:
             self.connection.acknowledge_received_data(length, event.stream_id)

@@ -14,8 +14,8 @@ from typing import Any
 from hypercorn.asyncio import task_group
 from hypercorn.config import Config
 
-_MOST = 10
-"""Pieces of a body that wait; the client has to wait with the next one."""
+_MAX_MESSAGES = 10
+"""Pieces of a body that wait for the application; beyond, the connection is not read."""
 
 Put = Callable[[Any], Awaitable[None]]
 
@@ -37,7 +37,7 @@ class Inbox:
     async def put(self, message: Any) -> None:
         """Add a message; waits for room, and drops what comes after the end."""
         is_end = message["type"].endswith(".disconnect")
-        while not is_end and len(self._messages) >= _MOST and not self._is_over:
+        while not is_end and len(self._messages) >= _MAX_MESSAGES and not self._is_over:
             waiter = asyncio.get_running_loop().create_future()
             self._writers.append(waiter)
             await waiter

@@ -1,7 +1,7 @@
-"""Waits for the answer before the next request, and notices a client that leaves meanwhile.
+"""Waits for an answer before the next request is read, and notices a client that leaves meanwhile.
 
-Whoever sends several requests at once is read up to the second one; beyond that nothing is read
-until the first is answered, so nothing tells that the connection has ended.
+Of pipelined requests the first two are read. Nothing more is read until the first is answered, so
+the end of the connection would go unnoticed.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What an option is, and how the text of its argument becomes a value.
 
 One row says how a field of our configuration is spelled on the command line and in the environment;
-type, limits and text come from the field itself. The rows are in `protocol/options/`.
+type, limits and text come from the field itself. The other files of this folder have the rows.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The options of guessing ahead (speculative decoding) and of self-extend."""
+"""The options of speculative decoding and of self-extend."""
 
 from typing import Any
 
@@ -135,4 +135,4 @@ SPECULATION_UNUSED: tuple[Unused, ...] = (
     unused("--spec-synth-len", "is for measurements of llama-server", 1),
     unused("--spec-synth-rates", "is for measurements of llama-server", 1),
 )
-"""Options of guessing ahead that set nothing here."""
+"""Options of speculative decoding that set nothing here."""

@@ -206,7 +206,7 @@ async def test_a_pipe_in_place_of_a_file_holds_nobody_up(
 async def test_a_pipe_of_a_shell_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("protocol.process.named_file._PATIENCE_S", 0.05)
+    monkeypatch.setattr("protocol.process.named_file._PIPE_LIMIT_S", 0.05)
     end, start = os.pipe()
     os.write(start, WHOLE.encode())
     os.close(start)
@@ -226,7 +226,7 @@ async def test_who_waits_for_a_slow_file_goes_on_with_the_keys_read_before(
     path = tmp_path / "keys.toml"
     path.write_text(WHOLE)
     ring = open_ring([], [str(path)])
-    monkeypatch.setattr("gateway.keys.ring._PATIENCE_S", 0.02)
+    monkeypatch.setattr("gateway.keys.ring._READ_LIMIT_S", 0.02)
     may_read = threading.Event()
 
     def slow(text: str) -> tuple[ApiKey, ...]:
@@ -237,7 +237,7 @@ async def test_who_waits_for_a_slow_file_goes_on_with_the_keys_read_before(
     path.write_text(WHOLE.replace("in clear", "another"))
     await asyncio.wait_for(asyncio.gather(*(ring.refresh() for _ in range(5))), 5)
     assert ring.find("another") is None and ring.find("secret") is not None
-    monkeypatch.setattr("gateway.keys.ring._PATIENCE_S", 60)
+    monkeypatch.setattr("gateway.keys.ring._READ_LIMIT_S", 60)
     await asyncio.wait_for(ring.refresh(), 5)  # nobody waits a second time
     may_read.set()
     await until(lambda: ring.find("another") is not None)

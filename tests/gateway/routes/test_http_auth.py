@@ -61,7 +61,7 @@ async def test_public_paths_wait_for_no_key_file(
 
     async with running(tmp_path, api_key_file=(str(path),)) as gateway:
         monkeypatch.setattr("gateway.keys.ring.parse_keys", slow)
-        monkeypatch.setattr("gateway.keys.ring._PATIENCE_S", 60)
+        monkeypatch.setattr("gateway.keys.ring._READ_LIMIT_S", 60)
         path.write_text("other\n")
         asked = asyncio.ensure_future(gateway.client.get("/v1/models"))
         await asyncio.to_thread(reads.wait, 30)

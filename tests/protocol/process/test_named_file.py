@@ -57,7 +57,7 @@ def test_a_named_pipe_waits_for_whoever_writes_it(tmp_path: Path) -> None:
 def test_a_pipe_that_nobody_writes_or_ends_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("protocol.process.named_file._PATIENCE_S", 0.05)
+    monkeypatch.setattr("protocol.process.named_file._PIPE_LIMIT_S", 0.05)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TimeoutError, match=r"nobody has written to its end in 0\.05 s"):
         read_named_text(tmp_path / "pipe")
