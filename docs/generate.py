@@ -203,6 +203,9 @@ def limits() -> str:
         "- A value beyond its bound is a 400 that names the field; a body that is too large is a"
         " 413.\n"
         "- A prompt may be as long as the context of a slot; a longer one is a 400.\n"
+        "- An answer in one piece may take 256 MiB of the gateway's memory (200 bytes for each"
+        " alternative of a token); a larger one is a 400 and can be streamed. Together they may"
+        " take 1 GiB, then there is a 503. A stream ends when 64 MiB wait for its client.\n"
         "- When `connections` are open, the one that has been idle longest is closed for a new"
         " one. If all have requests, the new one gets a 503. The default follows from the number of"
         " files that the process may open (`ulimit -n`, `LimitNOFILE=` in a unit).\n",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from gateway.metrics.counters import ModelLatencies
 from gateway.metrics.ended_task import EndedTask
 from gateway.pool.task import Task
-from protocol.errors import TaskError
+from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Delta, Failed, Generate, TaskMessage, Terminal
 
@@ -24,6 +24,10 @@ _FEW_DELTAS = 8
 """Up to this many pending deltas are returned one at a time; more are merged into one."""
 _COMPACT_AT = 64
 """Pending deltas at which they are merged: an object per token takes more memory than its text."""
+_MOST_PENDING = 64 * 1024 * 1024
+"""Bytes that wait for a slow client; with 1,000 alternatives of each token those of 300 tokens."""
+_TOKEN_BYTES, _RIVAL_BYTES = 40, 200
+_TOO_SLOW = "the answer was given up: its client reads it too slowly"
 
 
 Write = tuple[Callable[[bytes], object], bytes]
@@ -213,6 +217,13 @@ class TaskStream:
             self._offers.add(self)
         elif len(pending) >= _COMPACT_AT:
             self._deltas = [merge(pending)]
+            self._bound(self._deltas[0])
+
+    def _bound(self, pending: Delta) -> None:
+        """Give the task up if too much waits for the client."""
+        if self.is_open and size_of(pending) > _MOST_PENDING:
+            self.fail(TaskError(ErrorCode.UNAVAILABLE, _TOO_SLOW))
+            self._on_close(self)
 
     def offer(self) -> Write | None:
         """Offer the reader what has come since it began to wait; return what it writes of that.
@@ -294,6 +305,15 @@ class TaskStream:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def size_of(delta: Delta) -> int:
+    """Estimate the bytes of memory that a delta takes."""
+    n_chars = len(delta.text) + len(delta.reasoning)
+    for call in delta.tool_calls:
+        n_chars += _RIVAL_BYTES + len(call.name) + len(call.arguments)
+    n_rivals = sum(1 + len(one.top) for one in (*delta.probs, *delta.prompt))
+    return n_chars + _TOKEN_BYTES * len(delta.tokens) + _RIVAL_BYTES * n_rivals
 
 
 def _few(deltas: list[Delta]) -> list[Delta]:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.reply import RequestPlan, ResponseFormatter, TaskOutcome, whole_calls
+from gateway.http.answer_budget import HeldAnswer
 from gateway.http.bodies.body import in_thread
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
@@ -20,7 +21,7 @@ from gateway.http.origin.auth import require_admin
 from gateway.http.route_headers import RouteNotice, route_headers
 from gateway.http.waiting import keep_in_time, tell_places
 from gateway.pool.routing.origin import Origin, read_origin
-from gateway.pool.stream import TaskStream
+from gateway.pool.stream import TaskStream, size_of
 from gateway.routes.service import ReadRequest, Service
 from protocol.errors import InvalidRequest, TaskError
 from protocol.wire.facts import ModelCard, TokenProb
@@ -87,7 +88,7 @@ class GenerationEndpoint:
 
     async def respond(self, plan: RequestPlan, card: ModelCard, exchange: Exchange) -> None:
         """Run a plan and answer with it."""
-        scope, receive, send, origin = exchange
+        scope, receive, _, origin = exchange
         self._check_number(plan, card)
         plan = await with_media(self._service, plan, receive)
         if plan.system_prompt is not None:
@@ -97,13 +98,7 @@ class GenerationEndpoint:
             if plan.stream:
                 await self._stream(plan, card, streams, exchange)
             else:
-                collected = together(collect(stream) for stream in streams)
-                watchers = self._watchers(streams, card, origin)
-                outcomes = await guarded(collected, disconnected(receive), *watchers)
-                headers = route_headers(streams)
-                is_long = sum(map(_weight, outcomes)) > _LONG
-                response = await in_thread(is_long, _respond, plan.reply, outcomes, headers)
-                await response(scope, receive, send)
+                await self._whole(plan, card, streams, exchange)
 
     def _check_number(self, plan: RequestPlan, card: ModelCard) -> None:
         """Refuse what could never find room at once: a full queue would only say try again."""
@@ -145,6 +140,19 @@ class GenerationEndpoint:
             return []
         refuse = partial(self._service.pool.overloaded, card.name)
         return [keep_in_time(streams, origin.urgency, refuse)]
+
+    async def _whole(
+        self, plan: RequestPlan, card: ModelCard, streams: Sequence[TaskStream], exchange: Exchange
+    ) -> None:
+        scope, receive, send, origin = exchange
+        watchers = self._watchers(streams, card, origin)
+        with self._service.answers.held() as held:
+            collected = together(collect(stream, held) for stream in streams)
+            outcomes = await guarded(collected, disconnected(receive), *watchers)
+            headers = route_headers(streams)
+            is_long = sum(map(_weight, outcomes)) > _LONG
+            response = await in_thread(is_long, _respond, plan.reply, outcomes, headers)
+        await response(scope, receive, send)
 
     async def _stream(
         self, plan: RequestPlan, card: ModelCard, streams: Sequence[TaskStream], exchange: Exchange
@@ -198,8 +206,8 @@ async def with_media(service: Service, plan: RequestPlan, receive: Receive) -> R
     return await guarded(service.media.fill(plan), disconnected(receive))
 
 
-async def collect(stream: TaskStream) -> TaskOutcome:
-    """Gather one choice into one piece."""
+async def collect(stream: TaskStream, held: HeldAnswer) -> TaskOutcome:
+    """Gather one choice into one piece; raises `TaskError` if that is too large."""
     texts: list[str] = []
     reasoning: list[str] = []
     n_reasoning = 0
@@ -211,6 +219,7 @@ async def collect(stream: TaskStream) -> TaskOutcome:
         message = await stream.receive()
         match message:
             case Delta():
+                held.take(size_of(message))
                 texts.append(message.text)
                 reasoning.append(message.reasoning)
                 n_reasoning = message.n_predicted if message.reasoning else n_reasoning

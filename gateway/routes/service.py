@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from gateway.api.fields.bounds import bounds_of, check_body, check_known
+from gateway.http.answer_budget import AnswerBudget
 from gateway.http.bodies.body import HELD, LARGE, MIB, BodyLimits, in_thread, read_json, read_list
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import RequestRefused
@@ -61,6 +62,7 @@ class Service:
     """Keeps the streams that are to be read again; None if there are none."""
     siblings: Siblings = field(default_factory=lambda: Siblings(""))
     """The other gateways of this host."""
+    answers: AnswerBudget = field(default_factory=AnswerBudget)
     refusals: RefusalPause = field(default_factory=RefusalPause)
     created: int = field(default_factory=lambda: int(time.time()))
 
