@@ -19,7 +19,7 @@ from tests.hostile.corpus import guarded
 from tests.hostile.health import Footprint, harm_in_log, leaks
 from tests.hostile.pool import TargetPool
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 N_READERS = 64
 """Readers of the feed that a gateway takes."""

@@ -41,21 +41,20 @@ def test_serves_and_drains(serve: Serve) -> None:
     assert served.survivors() == []
 
 
-def test_runtime_directory_is_gone_after_the_end(serve: Serve, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    served = serve({"name": "w"})
-    served.close()
-    config = tmp_path / "pool0.toml"
-    config.write_text(f'runtime_dir = "{folder}"\n' + config.read_text())
-    again = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
+def test_runtime_directory_is_gone_after_the_end(tmp_path: Path) -> None:
+    folder, config = tmp_path / "run", tmp_path / "pool.toml"
+    config.write_text(
+        f'runtime_dir = "{folder}"\n[gateway]\nport = 0\n[[worker]]\nbackend = "fake"\n'
+    )
+    served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
     try:
-        again.wait_until_ready()
+        served.wait_until_ready()
         assert (folder / "pool.json").stat().st_mode & 0o777 == 0o600
-        again.signal(signal.SIGTERM)
-        assert again.wait() == 0
+        served.signal(signal.SIGTERM)
+        assert served.wait() == 0
         assert not folder.exists()
     finally:
-        again.close()
+        served.close()
 
 
 def test_drain_finishes_what_runs(serve: Serve) -> None:
@@ -263,19 +262,11 @@ def test_two_models_answer_by_name(serve: Serve) -> None:
 
 def test_wrong_key_is_401(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("# keys\nright\n")
-    served = serve({}, gateway={"port": 0})
-    served.close()
-    config = tmp_path / "pool0.toml"
-    config.write_text(config.read_text().replace("[gateway]", '[gateway]\napi_key_file = ["keys"]'))
-    again = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
-    try:
-        again.wait_until_ready()
-        assert again.complete("x").status_code == 401
-        for key, status in (("wrong", 401), ("right", 200)):
-            again.client.headers["authorization"] = f"Bearer {key}"
-            assert again.complete("x").status_code == status
-    finally:
-        again.close()
+    served = serve({}, gateway={"api_key_file": ["keys"]}).wait_until_ready()
+    assert served.complete("x").status_code == 401
+    for key, status in (("wrong", 401), ("right", 200)):
+        served.client.headers["authorization"] = f"Bearer {key}"
+        assert served.complete("x").status_code == status
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,12 @@ class Site:
         url = self.process.wait_for(r"listening url=(\S+)")[1]
         self.client = httpx.Client(base_url=url, timeout=30)
 
+    def restore(self) -> None:
+        """Run it again if it was killed."""
+        if self.process.popen.poll() is not None:
+            self.close()
+            self.start()
+
     def get(self, path: str) -> Any:
         """Ask for JSON; empty while nobody listens."""
         try:
@@ -75,9 +81,10 @@ class Site:
         self.process.close()
 
 
-@contextmanager
-def paired(folder: Path) -> Iterator[tuple[Site, Site]]:
-    """Run two gateways and four workers that dial both."""
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
+    """Two gateways and four workers that dial both."""
+    folder = tmp_path_factory.mktemp("pair")
     config = folder / "pool.toml"
     config.write_text(CONFIG)
     with ExitStack() as stack:
@@ -95,22 +102,10 @@ def paired(folder: Path) -> Iterator[tuple[Site, Site]]:
 
 
 @pytest.fixture
-def doomed(tmp_path: Path) -> Iterator[tuple[Site, Site]]:
-    """A pair of which the test kills one."""
-    with paired(tmp_path) as pair:
-        yield pair
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
-    """A pair that stays."""
-    with paired(tmp_path_factory.mktemp("pair")) as pair:
-        yield pair
-
-
-@pytest.fixture
 def sites(shared: tuple[Site, Site]) -> tuple[Site, Site]:
-    """The pair that stays, when nothing runs on it any more."""
+    """The pair, when both are there and nothing runs on it any more."""
+    for site in shared:
+        site.restore()
     assert eventually(lambda: all(map(has_all, shared)), 30)
     return shared
 
@@ -154,8 +149,8 @@ def test_both_serve_more_than_fits_and_nobody_starves(sites: tuple[Site, Site]) 
     assert eventually(lambda: all(map(has_all, sites)))
 
 
-def test_a_killed_gateway_leaves_its_credits_to_the_other(doomed: tuple[Site, Site]) -> None:
-    one, other = doomed
+def test_a_killed_gateway_leaves_its_credits_to_the_other(sites: tuple[Site, Site]) -> None:
+    one, other = sites
     with ThreadPoolExecutor(16) as pool:
         lost = [pool.submit(one.complete, n_predict=2000) for _ in range(8)]
         assert eventually(lambda: len(one.busy()) == 8)
@@ -170,22 +165,22 @@ def test_a_killed_gateway_leaves_its_credits_to_the_other(doomed: tuple[Site, Si
     assert len({answer["id_slot"] for answer in answers}) == 8
 
 
-def test_settings_are_the_same_at_all_gateways(doomed: tuple[Site, Site]) -> None:
-    one, other = doomed
+def test_settings_are_the_same_at_all_gateways(sites: tuple[Site, Site]) -> None:
+    one, other = sites
     one.complete(n_predict=1, system_prompt=system("Brief"))
     assert eventually(lambda: name_at(other) == "Brief")
     with ThreadPoolExecutor(2) as pool:
         asked = [
             pool.submit(site.complete, n_predict=1, system_prompt=system(f"Gateway {n}"))
-            for n, site in enumerate(doomed)
+            for n, site in enumerate(sites)
         ]
         for answer in asked:
             answer.result(30)
     assert eventually(lambda: name_at(one) == name_at(other) != "Brief")
     settled = name_at(one)
     os.kill(one.process.popen.pid, signal.SIGKILL)
-    one.close()
-    one.start()
+    one.process.wait()
+    one.restore()
     assert eventually(lambda: has_all(one), 30)
     assert eventually(lambda: name_at(one) == settled), "it learns them from the workers"
 
