@@ -100,6 +100,12 @@ class Metrics:
         """Count a lost connection of a worker."""
         self.losses[worker, model] += 1
 
+    def forget_worker(self, worker: str) -> None:
+        """Forget what only holds while a worker is there; what it has done stays in the sums."""
+        self.rates.forget(worker)
+        self.stats.forget(worker)
+        self.link_lag.pop(worker, None)
+
     def dropped(self, n: int) -> None:
         """Count messages that belong to no current task."""
         self.n_late += n

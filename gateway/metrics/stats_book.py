@@ -94,6 +94,10 @@ class StatsBook:
         row.note(epoch, _values(stats), stats.accepted_at)
         row.n_tokens_max = max(row.n_tokens_max, stats.n_tokens_max)
 
+    def forget(self, worker: str) -> None:
+        """Forget the newest values of a worker that is gone; the sums stay."""
+        self._latest.pop(worker, None)
+
     def latest(self, worker: str) -> Stats:
         """Return the counters of a worker's current run."""
         return self._latest.get(worker) or Stats()

@@ -345,9 +345,8 @@ class Pool:
 
     def forget_worker(self, name: str) -> None:
         """Free the slot ids of a worker that will not come back; one that is there keeps them."""
-        if not self.has_worker(name):
-            self._dispatcher.slots.forget(name)
-            self._metrics.rates.forget(name)
+        if self._dispatcher.connected.forget(name):
+            self._metrics.forget_worker(name)
 
     def abandon(self, model: str) -> None:
         """Fail what waits for a model that was unloaded."""

@@ -80,6 +80,8 @@ class TaskTransport:
     def sweep(self, now: float) -> None:
         """Lose silent workers and fail the tasks that waited too long."""
         self._peers.sweep(now)
+        for name in self._dispatcher.connected.forget_departed(now):
+            self._metrics.forget_worker(name)
         self.perform(self._dispatcher.expire(now))
         for key, order in self._settings.due():
             self._peers.post(key, order)

@@ -1,11 +1,19 @@
 """The workers that are connected, from their first word to the loss of their connection. Pure."""
 
+import math
+
+from gateway.pool.dispatch.departed import Departed
 from gateway.pool.dispatch.slot_map import SlotMap
 from gateway.pool.dispatch.workers import Worker, WorkerState
 from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.tenants.task_queue import TaskQueue
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Heartbeat
+
+_KEPT_S = 3600.0
+"""How long a worker that has left keeps its slot ids."""
+_MOST_WORKERS, _MOST_MODELS = 1024, 256
+"""Remembered when they have left."""
 
 
 class ConnectedWorkers:
@@ -17,6 +25,9 @@ class ConnectedWorkers:
         self.cards: dict[str, ModelCard] = {}
         """The newest card of every model that is or was ready."""
         self.slots = SlotMap()
+        self._departed = Departed(_MOST_WORKERS, _KEPT_S)
+        self._models = Departed(_MOST_MODELS, math.inf)
+        """Models without a worker: they stay known, and their tasks wait."""
         self.n_shared = 0
         """Workers that other gateways use too."""
         self._router = router
@@ -27,6 +38,7 @@ class ConnectedWorkers:
 
     def hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
+        self._departed.back(name)
         self.by_key[key] = Worker(key, name, model, self._router.order.changes)
         self._queue.open(model)
 
@@ -53,6 +65,7 @@ class ConnectedWorkers:
 
     def _open(self, worker: Worker, card: ModelCard) -> None:
         self._queue.open(card.name)
+        self._models.back(card.name)
         self.cards[card.name] = card
         self.slots.reserve(worker.name, card)
         self._router.opened(worker)
@@ -70,12 +83,44 @@ class ConnectedWorkers:
             self._router.emptied(key)
         worker.is_sleeping = is_sleeping
 
-    def lost(self, key: str) -> Worker:
+    def lost(self, key: str, now: float) -> Worker:
         """Forget a connection, and return its worker with the tasks that it had."""
         worker = self.by_key.pop(key)
+        if not self._is_here(worker.name):
+            self._departed.left(worker.name, now)
+        if not any(one.model == worker.model for one in self.by_key.values()):
+            self._models.left(worker.model, now)
         self.n_shared -= worker.is_shared
         self._router.lost(worker)
         return worker
+
+    def forget(self, name: str) -> bool:
+        """Forget a worker that will not come back; one that is here is kept. Tell whether it was.
+
+        A worker that is configured on this host keeps its slot ids, too: see `SlotMap.expect`.
+        """
+        if self._is_here(name):
+            return False
+        self._departed.back(name)
+        self.slots.forget(name)
+        self._router.forget(name)
+        return True
+
+    def forget_departed(self, now: float) -> list[str]:
+        """Forget the workers that have left for good, and their models; return their names."""
+        gone = self._departed.due(now)
+        for name in gone:
+            if not self.slots.is_configured(name):
+                self.slots.forget(name)
+            self._router.forget(name)
+        for model in self._models.due(now):
+            self.cards.pop(model, None)
+            self._queue.close(model)
+            self._router.forget_model(model)
+        return gone
+
+    def _is_here(self, name: str) -> bool:
+        return any(one.name == name for one in self.by_key.values())
 
     def close(self, model: str) -> None:
         """Let no task wait for a model of which nothing is known: no worker ever was ready."""

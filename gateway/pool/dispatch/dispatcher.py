@@ -221,7 +221,7 @@ class Dispatcher:
 
     def worker_lost(self, key: str, now: float, *, died: bool = True) -> list[Action]:
         """Let others go on with the tasks of a worker; fail those that are bound to it."""
-        worker = self.connected.lost(key)
+        worker = self.connected.lost(key, now)
         self._assignment.leaving.pop(key, None)
         self.outliers.gone(worker)
         if died:

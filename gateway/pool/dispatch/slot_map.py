@@ -31,6 +31,7 @@ class SlotMap:
         self._by_model: dict[str, _ModelSlots] = {}
         self._expected: set[str] = set()
         """Names of workers that are configured and were not ready yet."""
+        self._configured: set[str] = set()
 
     def __repr__(self) -> str:
         ranges = " ".join(f"{n}:{r.start}-{r.stop - 1}" for n, r in self._ranges.items())
@@ -43,6 +44,7 @@ class SlotMap:
 
     def expect(self, workers: Sequence[ExpectedWorker]) -> None:
         """Keep ranges for workers that are configured, as long as they are down."""
+        self._configured |= {one.name for one in workers}
         self._expected |= {one.name for one in workers} - self._ranges.keys()
         new = {one.name: one for one in workers if one.name in self._expected}
         self._models |= {name: one.model for name, one in new.items()}
@@ -70,8 +72,13 @@ class SlotMap:
                 model.add(one, self._ranges[one])
             start += sizes[one]
 
+    def is_configured(self, name: str) -> bool:
+        """Whether a worker is configured on this host, so that it keeps its range."""
+        return name in self._configured
+
     def forget(self, name: str) -> None:
         """Free the range of a worker that will not come back."""
+        self._configured.discard(name)
         self._expected.discard(name)
         if self._ranges.pop(name, None) is not None:
             del self._models[name]

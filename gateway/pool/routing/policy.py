@@ -115,6 +115,15 @@ class RoutingPolicy:
             self.index.lost(worker.key)
             self._sessions.lost(worker.key)
 
+    def forget(self, name: str) -> None:
+        """Forget what was measured of a worker that will not come back."""
+        for key in [key for key in self._throughputs if key[1] == name]:
+            del self._throughputs[key]
+
+    def forget_model(self, model: str) -> None:
+        """Forget what was measured of a model that has had no worker for long."""
+        self._of_models.pop(model, None)
+
     def service_s(self, model: str) -> float:
         """Return how long a task of a model has its slot, as a mean of recent ones."""
         return self._of_models.get(model, self._unknown).service_s.value
