@@ -7,6 +7,7 @@ counted and answered with a gap in the sequence, upon which a living worker conn
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 import zmq
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 _SILENT_BEATS = 5
 _SILENT_MIN_S = 3.0
 """A worker is lost after so many heartbeats without a frame, but not within so many seconds."""
+_LATE_S = 1.0
+"""Between two sweeps; what is more, this process has stood still for."""
 _UNASKED_BYTES = 8 * 1024 * 1024
 """Largest frame of a worker without a task here: its card, its settings, its cached blocks."""
 _RESET = codec.encode(-1, [Ping()])
@@ -57,6 +60,7 @@ class WorkerConnections:
         self._socket = RouterSocket(self._on_frame, self._second_look.ended, access)
         self._peers: dict[bytes, WorkerConnection] = {}
         self._is_aside = False
+        self._swept_at = math.inf
         self._reception = Reception(self._socket, access, config.heartbeat_s)
         self._dirty: dict[bytes, WorkerConnection] = {}
         self._flush: asyncio.Handle | None = None
@@ -122,8 +126,11 @@ class WorkerConnections:
         if self._access.refresh(now):
             self._expel()
         limit_s = max(_SILENT_MIN_S, _SILENT_BEATS * self._heartbeat_s)
+        held_s, self._swept_at = now - self._swept_at - _LATE_S, now
         for peer in list(self._peers.values()):
             try:
+                if held_s > 0:
+                    peer.excuse(held_s)
                 if reason := peer.loss_reason(now, limit_s):
                     self._break(peer, reason)
                 elif reason := peer.flood_reason(now):

@@ -56,6 +56,14 @@ class WorkerConnection:
             self.step, self.moved_at = beat.step, now
         self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if beat.busy else math.inf
 
+    def excuse(self, held_s: float) -> None:
+        """Count no silence while this process stood still: what came then is read a moment later.
+
+        A machine may stop a process, or itself, for as long as a worker may be silent.
+        """
+        self.seen_at += held_s
+        self.moved_at += held_s
+
     def loss_reason(self, now: float, limit_s: float) -> str:
         """Return why the worker is taken for lost, if it was silent for longer or is stuck."""
         if now - self.seen_at > limit_s:

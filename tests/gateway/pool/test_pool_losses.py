@@ -373,3 +373,19 @@ async def test_slots_of_a_mute_worker_are_told_by_the_gateway(
             (0, True, stream.task_id),
             (1, False, -1),
         ]
+
+
+async def test_a_gateway_that_stood_still_takes_no_worker_for_silent(rig: Rig) -> None:
+    """As after SIGSTOP, or when its machine was suspended: frames come a moment later."""
+    transport = rig.pool._transport
+    async with rig.workers(SLOW) as [fake]:
+        fake.go_silent()
+        now = asyncio.get_running_loop().time() + 100
+        for _ in range(2):
+            transport.sweep(now)
+            now += 0.5
+        assert rig.pool.health().n_workers == 1
+        for _ in range(6):  # 3 s, as many as a worker may be silent
+            transport.sweep(now)
+            now += 0.5
+        assert rig.pool.health().n_workers == 0
