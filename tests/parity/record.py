@@ -1,6 +1,6 @@
 """Record what the real llama-server answers.
 
-    python -m tests.parity.record --llama-server PATH [--model FILE]
+    python -m tests.parity.record --llama-server PATH
 
 Run it after a change of the llama.cpp that is pinned; the result is test data.
 """
@@ -20,7 +20,6 @@ from tests.parity import recording
 from tests.parity.ask import ask
 from tests.parity.cases import Case
 from tests.parity.setups import SETUPS
-from worker.settings.resolve import find_model
 
 PORT = 18077
 DEAD = {"status": 0, "type": "", "body": "the server died"}
@@ -30,14 +29,13 @@ def main() -> None:
     """Send every case and write the answers; a case that kills the server is written as such."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--llama-server", required=True, type=Path)
-    parser.add_argument("--model", default=find_model(""))
     parser.add_argument("--setup", action="append", choices=SETUPS, help="Record these alone.")
     args = parser.parse_args()
     answers = recording.read() if args.setup else {}
     for setup in (SETUPS[name] for name in args.setup or SETUPS):
-        command = [str(args.llama_server), "-m", args.model, *setup.arguments]
+        command = [str(args.llama_server), "-m", setup.model, *setup.arguments]
         answers |= recorded(command, setup.cases)
-    recording.write(answers, args.model)
+    recording.write(answers)
 
 
 def recorded(command: list[str], cases: Sequence[Case]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ A value that fits into a line stands on one, and keys are in order.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,14 @@ def read() -> Answers:
     return answers
 
 
-def write(answers: Mapping[str, Any], model: str) -> None:
-    """Write the answers of all cases; the path of the model's file stands as MODEL."""
+def write(answers: Mapping[str, Any]) -> None:
+    """Write the answers of all cases; the path of a model's file stands as MODEL."""
+    models = "|".join({re.escape(setup.model) for setup in SETUPS.values()})
     files: dict[Path, dict[str, Any]] = {}
     for case in (case for setup in SETUPS.values() for case in setup.cases):
         files.setdefault(_file(case), {})[case.name] = answers[case.name]
     for path, content in files.items():
-        path.write_text(pretty(content).replace(model, "MODEL") + "\n", encoding="utf-8")
+        path.write_text(re.sub(models, "MODEL", pretty(content)) + "\n", encoding="utf-8")
 
 
 def _file(case: Case) -> Path:

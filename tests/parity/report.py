@@ -12,8 +12,9 @@ from tests.parity.setups import SETUPS
 
 _TEXT = (
     "The same requests go to llama-server, built of the llama.cpp that is pinned here, and to a"
-    " pool of one worker, both of one slot with the default model. Equal is: the same status; every"
-    " key of its answer, with the same JSON type; the same error message; where an answer can be"
+    " pool of one worker, both of one slot with the default model, or with its first layers, for"
+    " vectors and templates. Equal is: the same status; every key of its answer, with the"
+    " same JSON type; the same error message; where an answer can be"
     " the same to the letter (*text or values*), the same text, token, count or vector."
     " llama-server's answers are in `tests/parity/recorded/`, written by"
     " `tests/parity/record.py`; `tests/parity/test_parity.py` compares."

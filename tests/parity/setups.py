@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.cores import threads
+from tests.models.shallow import shallow_path
 from tests.parity.cases import CASES, Case
 from tests.parity.chats import CHATS
 from tests.parity.options import CONSTANT, NO_JINJA, TOLD, VARIABLES
 from tests.parity.side import SIDE
 from tests.parity.vectors import VECTORS
+from worker.settings.resolve import find_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,13 @@ class Setup:
 
     arguments: tuple[str, ...]
     cases: tuple[Case, ...]
+    is_shallow: bool = False
+    """On the model's first layers: what is compared is no text, or what stands before it."""
+
+    @property
+    def model(self) -> str:
+        """The model's file."""
+        return shallow_path() if self.is_shallow else find_model("")
 
 
 _PLAIN = ("-a", "smol", "-np", "1", "-c", "2048", "-t", str(threads()), "--metrics")
@@ -31,10 +40,14 @@ SETUPS: Mapping[str, Setup] = {
             "--skip-chat-parsing",
         ),
         cases=TOLD,
+        is_shallow=True,
     ),
     "constant": Setup(
         arguments=(*_PLAIN, "--chat-template", "It was a dark and", "-b", "16", "-ub", "1"),
         cases=CONSTANT,
+        is_shallow=True,
     ),
-    "vectors": Setup(arguments=(*_PLAIN, "--embeddings", "--pooling", "mean"), cases=VECTORS),
+    "vectors": Setup(
+        arguments=(*_PLAIN, "--embeddings", "--pooling", "mean"), cases=VECTORS, is_shallow=True
+    ),
 }

@@ -29,8 +29,8 @@ NOTHING = Decision(why="")
 @contextmanager
 def served(setup: Setup) -> Iterator[Served]:
     """One worker, started as the recorded server was."""
-    arguments = ["--workers", "1", "--port", "0", "-fa", "off", *setup.arguments]
-    process = Served(python("-m", "worker.cli", "serve", *arguments))
+    arguments = ["-m", setup.model, "--workers", "1", "--port", "0", "-fa", "off"]
+    process = Served(python("-m", "worker.cli", "serve", *arguments, *setup.arguments))
     process.wait_until_ready()
     process.complete("used", n_predict=1)  # /slots tells more of a slot that ran a task
     yield process
