@@ -12,7 +12,7 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,13 @@ from pathlib import Path
 import click
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.cores import leave_one
 from benchmarks.gateway import Site, answers, free_port, spawned, stream
 from protocol.config.config import GatewayConfig, PoolConfig, dump
 
 FILES = 16_000
+STREAM_S = 20.0
+"""Length of a stream."""
 ALIVE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 Buckets = Mapping[float, float]
 
@@ -38,6 +41,8 @@ class Crowd:
     slots: int
     rate: float
     """Tokens a second of each stream."""
+    cores: Collection[int] = ()
+    """Where the gateway runs; empty is anywhere."""
 
 
 @contextmanager
@@ -49,7 +54,8 @@ def site(crowd: Crowd) -> Iterator[Site]:
         config = GatewayConfig(port=port, bind=(endpoint,), metrics=True)
         path, log = folder / "pool.json", folder / "gateway.log"
         path.write_text(dump(PoolConfig(gateway=config, runtime_dir=name)))
-        process = stack.enter_context(spawned(log, "gateway", "--config", str(path)))
+        command = ("gateway", "--config", str(path))
+        process = stack.enter_context(spawned(log, *command, cores=crowd.cores))
         speed = ("--slots", str(crowd.slots), "--rate", str(crowd.rate))
         many = ("--connect", endpoint, "--name", "w", "--count", str(crowd.workers))
         stack.enter_context(spawned(folder / "workers.log", "tests.fakes.worker", *many, *speed))
@@ -128,9 +134,9 @@ def quantile(before: Buckets, after: Buckets, q: float) -> float:
     return float("nan")
 
 
-async def streams(port: int, crowd: Crowd, seconds: float) -> int:
+async def streams(port: int, crowd: Crowd) -> int:
     """Run all streams at once, begun over a second; return how many tokens came."""
-    n_tokens = max(2, int(crowd.rate * seconds))
+    n_tokens = max(2, int(crowd.rate * STREAM_S))
 
     async def one(i: int) -> int:
         await asyncio.sleep(i / crowd.streams)
@@ -140,7 +146,7 @@ async def streams(port: int, crowd: Crowd, seconds: float) -> int:
     return crowd.streams * n_tokens
 
 
-def measure(crowd: Crowd, seconds: float) -> None:
+def measure(crowd: Crowd) -> None:
     """Run the whole and print what was measured."""
     with site(crowd) as here:
         empty_mb = resident_mb(here.pid)
@@ -148,7 +154,7 @@ def measure(crowd: Crowd, seconds: float) -> None:
         idle_mb = resident_mb(here.pid)
         before, _ = scrape(here.port)
         cpu_s, wait_s, began = here.cpu_s(), waited_s(here.pid), time.perf_counter()
-        n_tokens = asyncio.run(streams(here.port, crowd, seconds))
+        n_tokens = asyncio.run(streams(here.port, crowd))
         wall_s, cpu_s = time.perf_counter() - began, here.cpu_s() - cpu_s
         wait_s = waited_s(here.pid) - wait_s
         after, _ = scrape(here.port)
@@ -186,14 +192,17 @@ def two(before: Buckets, after: Buckets, factor: float, unit: str) -> str:
 @click.option("--streams", default=1000, help="Streams at once.")
 @click.option("--workers", default=256, help="Fake workers.")
 @click.option("--rate", default=5.0, help="Tokens a second of each stream.")
-@click.option("--seconds", default=20.0, help="Length of a stream.")
-def main(idle: int, streams: int, workers: int, rate: float, seconds: float) -> None:
+@click.option(
+    "--own-core", is_flag=True, help="Leave the gateway one core, everything else the others."
+)
+def main(idle: int, streams: int, workers: int, rate: float, own_core: bool) -> None:
     """Measure one gateway in front of many."""
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     )
     slots = -(-streams // workers)
-    measure(Crowd(idle, streams, workers, slots, rate), seconds)
+    cores = leave_one() if own_core else ()
+    measure(Crowd(idle, streams, workers, slots, rate, cores))
 
 
 if __name__ == "__main__":

@@ -11,19 +11,21 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from benchmarks.cores import leave_one
 from protocol.config.config import GatewayConfig, PoolConfig, dump
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,10 +78,14 @@ class Fake:
 
 
 @contextmanager
-def spawned(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `python -m …` from the root of the repository until the block ends."""
+def spawned(
+    log: Path, *arguments: str, cores: Collection[int] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `python -m …` from the root of the repository until the block ends, on these cores."""
     with log.open("wb") as output:
         process = subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stderr=output)
+        if cores:
+            os.sched_setaffinity(process.pid, cores)
         try:
             yield process
         finally:
@@ -88,8 +94,8 @@ def spawned(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def site(*fakes: Fake) -> Iterator[Site]:
-    """Run a gateway with fake workers."""
+def site(*fakes: Fake, cores: Collection[int] = ()) -> Iterator[Site]:
+    """Run a gateway, on these cores, with fake workers."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         directory = Path(name)
         endpoint = f"ipc://{directory}/workers.sock"
@@ -102,7 +108,8 @@ def site(*fakes: Fake) -> Iterator[Site]:
         config = GatewayConfig(port=port, bind=(endpoint,), metrics=True, queue_size=100_000)
         path, log = directory / "pool.json", directory / "gateway.log"
         path.write_text(dump(PoolConfig(gateway=config, runtime_dir=name)))
-        process = stack.enter_context(spawned(log, "gateway", "--config", str(path)))
+        command = ("gateway", "--config", str(path))
+        process = stack.enter_context(spawned(log, *command, cores=cores))
         try:
             asyncio.run(answers(port, sum(fake.slots for fake in fakes)))
         except TimeoutError:
@@ -202,10 +209,11 @@ async def beside(port: int, n: int, load: Load) -> list[Answer]:
     return seen
 
 
-def measure(load: Load, n_workers: int) -> str:
+def measure(load: Load, n_workers: int, cores: Collection[int]) -> str:
     """Run one scenario and return its row."""
     slots = -(-load.streams // n_workers)
-    with site(*(Fake(f"w{i}", slots, load.rate) for i in range(n_workers))) as one:
+    fakes = [Fake(f"w{i}", slots, load.rate) for i in range(n_workers)]
+    with site(*fakes, cores=cores) as one:
         asyncio.run(crowd(one.port, dataclasses.replace(load, tokens=8)))
         cpu_s, started = one.cpu_s(), time.perf_counter()
         seen, middle = asyncio.run(crowd_and_middle(one, load))
@@ -232,8 +240,12 @@ def first_token(name: str, seen: list[Answer]) -> str:
 @click.option("--tokens", default=512, help="Tokens of each stream.")
 @click.option("--requests", default=300, help="Requests for the time to the first token.")
 @click.option("--workers", default=2, help="Fake workers.")
-def main(streams: int, tokens: int, requests: int, workers: int) -> None:
+@click.option(
+    "--own-core", is_flag=True, help="Leave the gateway one core, everything else the others."
+)
+def main(streams: int, tokens: int, requests: int, workers: int, own_core: bool) -> None:
     """Measure the gateway alone."""
+    cores = leave_one() if own_core else ()
     columns = ("load", "streams", "tokens/s", "tokens/event", "CPU us/token", "in the middle")
     print(f"| {' | '.join(columns)} | tokens/s/core | CPU |\n{'|---' * 8}|")
     for load in (
@@ -242,13 +254,14 @@ def main(streams: int, tokens: int, requests: int, workers: int) -> None:
         Load("400 tokens/s each", streams, tokens * 4, 400.0),
         Load("flat out", streams, tokens * 8, 0.0),
     ):
-        print(measure(load, workers), flush=True)
+        print(measure(load, workers, cores), flush=True)
     print("\n| time to first token, ms | n | p50 | p99 |")
     print("|---|---|---|---|")
-    with site(Fake("w0", 4, 0.0)) as one:
+    with site(Fake("w0", 4, 0.0), cores=cores) as one:
         asyncio.run(in_turn(one.port, 20))
         print(first_token("idle", asyncio.run(in_turn(one.port, requests))), flush=True)
-    with site(Fake("w0", streams, 50.0), Fake("w1", 4, 0.0, "quick")) as one:
+    fakes = (Fake("w0", streams, 50.0), Fake("w1", 4, 0.0, "quick"))
+    with site(*fakes, cores=cores) as one:
         busy = Load("", streams, 100_000, 50.0)
         seen = asyncio.run(beside(one.port, requests, busy))
         print(first_token(f"beside {streams} streams of 50 tokens/s", seen))
