@@ -27,6 +27,8 @@ from protocol.wire.side_tasks import Embedded, Reranked
 
 MOST_TOKENS = 1 << 31
 """No task has as many."""
+MOST_UNSEEN = 1 << 16
+"""Tokens that a worker may have generated and not sent: its answer was given up meanwhile."""
 _MOST = 1 << 53
 """Counters of a worker's whole life stay below; so do all that a float can count."""
 MOST_SLOTS = 1 << 16
@@ -49,6 +51,17 @@ def implausible(message: Message | TaskMessage) -> str:
     if look is None:
         return _cost(message) if isinstance(message, Terminal) else ""
     return look(message)
+
+
+def overstated(end: Terminal, n_seen: int) -> str:
+    """Say which number at the end of an answer is larger than what has come of it allows.
+
+    It would be charged to the client's key, and count as the usual length of an answer.
+    """
+    most = n_seen + MOST_UNSEEN
+    if isinstance(end, Done) and max(end.n_predicted, end.timings.predicted_n) > most:
+        return "n_predicted"
+    return "usage.n_predicted" if end.usage.n_predicted > most else ""
 
 
 def implausible_stats(stats: Stats) -> str:

@@ -11,7 +11,7 @@ from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDERS, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
-from gateway.pool.plausible import implausible, implausible_stats
+from gateway.pool.plausible import implausible, implausible_stats, overstated
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.stream import Resumed
 from gateway.pool.task_streams import TaskStreams
@@ -195,8 +195,9 @@ class WorkerInbox:
                             "cause": end.message,
                         },
                     )
-            case Envelope(lease, m.Terminal()):
+            case Envelope(lease, m.Terminal() as end):
                 task = self._dispatcher.book.find(peer.key, lease)
+                self._check_end(peer, lease, end)
                 if task is None:
                     self._drop(peer.key, lease)
                 elif task.cancelled_at:
@@ -211,6 +212,12 @@ class WorkerInbox:
                 self._open(peer, item, now)
             case m.Message():
                 self._note(peer, item)
+
+    def _check_end(self, peer: WorkerConnection, lease: TaskKey, end: m.Terminal) -> None:
+        """Refuse an end that counts far more than has come; raises `ProtocolError`."""
+        task = self._dispatcher.of_attempt(peer.key, lease)
+        if task is not None and (what := overstated(end, len(task.answer.tokens))):
+            raise ProtocolError(f"{type(end).__name__}: {what} cannot be")
 
     def _note(self, peer: WorkerConnection, message: m.Message) -> None:
         """Take in what a worker reports of itself."""

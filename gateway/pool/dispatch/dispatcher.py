@@ -312,11 +312,16 @@ class Dispatcher:
 
     def accounted(self, key: str, lease: TaskKey, usage: Usage) -> None:
         """Note what an attempt that a worker has not ended has cost so far."""
+        task = self.of_attempt(key, lease)
+        if task is not None:
+            task.attempts[lease.attempt].account(usage)
+
+    def of_attempt(self, key: str, lease: TaskKey) -> Task | None:
+        """Find the task of an attempt that a worker has not ended, also if it went elsewhere."""
         task, worker = self.book.find(key, lease), self.workers.get(key)
         if task is None and worker is not None:
             task = worker.abandoned.get(TaskKey(lease.id, lease.attempt))
-        if task is not None:
-            task.attempts[lease.attempt].account(usage)
+        return task
 
     def cached(self, key: str, message: Cached) -> None:
         """Note what a worker says of its prefix cache."""

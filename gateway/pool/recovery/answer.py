@@ -6,6 +6,7 @@ characters of each part were passed on. Four bytes a token, whatever the tokens 
 
 from array import array
 
+from gateway.pool.plausible import MOST_UNSEEN
 from protocol.wire.begun import Begun
 from protocol.wire.messages import Delta, Started
 
@@ -53,6 +54,11 @@ class Answer:
     def has_begun(self) -> bool:
         """Whether there is anything to go on with."""
         return bool(self.tokens) or self.is_echoed
+
+    @property
+    def n_told(self) -> int:
+        """Tokens as the worker counts them, as far as that can be."""
+        return max(0, min(self.n_predicted, len(self.tokens) + MOST_UNSEEN))
 
     @property
     def latest_at(self) -> float:

@@ -51,7 +51,7 @@ class Charges:
         if not answer.n_prompt:
             return task.charged
         n_cached = min(answer.n_cached, answer.n_prompt)
-        seen = answer.n_prompt - (1 - CACHED_COST) * n_cached + answer.n_predicted
+        seen = answer.n_prompt - (1 - CACHED_COST) * n_cached + answer.n_told
         return max(task.charged, seen)
 
     def _add(self, task: Task, tokens: float) -> None:

@@ -11,12 +11,13 @@ from gateway.pool.dispatch.workers import Worker
 from gateway.pool.network import connections, router_socket, worker_connection
 from gateway.pool.network.name_queue import NameQueue
 from gateway.pool.network.offences import Offences
-from gateway.pool.plausible import implausible
+from gateway.pool.plausible import MOST_UNSEEN, implausible
 from protocol.errors import ErrorCode
 from protocol.wire import codec, facts
 from protocol.wire import messages as m
 from protocol.wire.sharing import Recall, SettingsTold
 from protocol.wire.side_tasks import Embedded
+from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.pool.network.fleet import Fleet, answers
 from tests.hostile.thief import CARDS
@@ -106,6 +107,48 @@ def test_no_worker_is_sent_more_than_its_card_says() -> None:
     assert worker.n_credits == CARD.n_slots
     worker.share(m.Heartbeat(step=1, busy=0, granted=-1))
     assert worker.n_credits == CARD.n_slots - 1
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        m.Done(finish=m.Finish.EOS, n_predicted=1 << 30),
+        m.Done(finish=m.Finish.EOS, timings=facts.Timings(predicted_n=1 << 30)),
+        m.Failed(code=ErrorCode.INTERNAL, message="", usage=facts.Usage(n_predicted=1 << 30)),
+    ],
+    ids=("count", "timings", "usage"),
+)
+async def test_no_key_is_charged_for_tokens_that_nobody_has_seen(
+    fleet: Fleet, end: m.Terminal
+) -> None:
+    options = FakeOptions(name="bad", free_running=False)
+    async with FakeWorker(fleet.endpoint, options, fleet.keys("bad")) as bad:
+        await fleet.until(1)
+        asked = asyncio.create_task(answers(fleet))
+        await bad.got(m.Generate)
+        await bad.send(m.Envelope(bad.envelopes[-1].task, end))
+        await fleet.logged("predicted cannot be")
+        await fleet.logged("worker lost worker=bad")
+    async with fleet.worker(fleet.keys("good"), "good"):
+        await asked  # it goes on there
+    assert fleet.pool._dispatcher.router.answer_tokens("fake") < 1000
+
+
+async def test_the_count_in_a_piece_of_an_answer_is_believed_only_as_far_as_can_be(
+    fleet: Fleet,
+) -> None:
+    options = FakeOptions(name="bad", free_running=False)
+    async with FakeWorker(fleet.endpoint, options, fleet.keys("bad")) as bad:
+        await fleet.until(1)
+        stream = fleet.generate("a b")
+        await bad.got(m.Generate)
+        key = bad.envelopes[-1].task
+        await bad.send(m.Envelope(key, m.Delta(text="a", tokens=(1,), n_predicted=HUGE)))
+        await stream.receive()
+        stream.close()
+        await fleet.holds(lambda: not fleet.pool.has_tasks)
+    assert 0 < stream.answer.n_told <= MOST_UNSEEN + 1
+    assert sum(fleet.metrics.keys.rows.values()) <= MOST_UNSEEN + 10
 
 
 async def test_a_large_frame_of_a_worker_without_tasks_is_not_read(
