@@ -1,7 +1,7 @@
 """The slot ids of the whole pool. Pure."""
 
 import re
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -62,10 +62,13 @@ class SlotMap:
         self._arrange(sizes)
 
     def _arrange(self, sizes: Mapping[str, int]) -> None:
+        names = [one for one in self._ranges if one in sizes]  # in their order
+        for one in sizes.keys() - self._ranges.keys():
+            insort(names, one, key=_natural)
         self._ranges.clear()
         self._by_model.clear()
         start = 0
-        for one in sorted(sizes, key=_natural):
+        for one in names:
             self._ranges[one] = range(start, start + sizes[one])
             if sizes[one]:
                 model = self._by_model.setdefault(self._models[one], _ModelSlots())
