@@ -46,9 +46,15 @@ def test_a_stream_goes_on_at_the_old_gateway_and_new_requests_go_to_the_new_one(
     assert served.survivors() == []
 
 
+@pytest.fixture(scope="module")
+def fast(serve_all: Serve) -> Served:
+    """Two workers that are to be kept busy."""
+    return serve_all({"count": 2, "fake_step_ms": 5}).wait_until_ready()
+
+
 @pytest.mark.parametrize("keeps_alive", [True, False])
-def test_reloads_under_load_fail_nothing(serve: Serve, *, keeps_alive: bool) -> None:
-    served = serve({"count": 2, "fake_step_ms": 5}).wait_until_ready()
+def test_reloads_under_load_fail_nothing(fast: Served, *, keeps_alive: bool) -> None:
+    served = fast
     over = threading.Event()
 
     def ask(_: int) -> list[int]:
