@@ -28,22 +28,33 @@ settings.load_profile("shared")
 
 _LONG = (
     *("tests/browser", "tests/faults", "tests/parity", "tests/deploy", "tests/e2e"),
-    *("tests/hostile", "tests/worker/llama", "tests/gateway/test_server.py"),
+    *("tests/hostile", "tests/worker/llama", "tests/gateway/test_server.py", "tests/benchmarks"),
 )
 """Folders whose files take long, the longest first: one that began late would be left over."""
+_BETWEEN = 0.7
+"""Share of all other files that runs beside these; the rest is left for the end."""
 _TOGETHER = ("tests/browser",)
 """Folders whose tests share what is dear to start: one process runs all of them."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long."""
-    ranks = tuple(enumerate(_LONG))
+    """Begin with what takes long, and put files that only compute between: those mostly wait."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    long = sorted((name for name in files if name.startswith(_LONG)), key=_rank)
+    short = [name for name in files if not name.startswith(_LONG)]
+    n_each = int(len(short) * _BETWEEN / max(1, len(long)))
+    order = [
+        name for i, one in enumerate(long) for name in (one, *short[i * n_each : (i + 1) * n_each])
+    ]
+    order += short[len(long) * n_each :]
+    items[:] = [item for name in order for item in files[name]]
 
-    def rank(item: pytest.Item) -> int:
-        return next((i for i, name in ranks if item.nodeid.startswith(name)), len(ranks))
 
-    items.sort(key=rank)
+def _rank(name: str) -> int:
+    return next(i for i, folder in enumerate(_LONG) if name.startswith(folder))
 
 
 @pytest.hookimpl(wrapper=True)
