@@ -101,6 +101,7 @@ class AccessMiddleware:
         scope["address"] = self._proxies.address(scope)
         request_id, now = _request_id(scope), time.monotonic()
         request = self._requests.begin(request_id.decode(), scope["method"], scope["path"], now)
+        request.client = scope["address"]
         scope[REQUEST] = request
         exchange = _AccessRecord(request, request_id, send, now)
         held = scope[HELD] = self._budget.open()
@@ -115,8 +116,6 @@ class AccessMiddleware:
         seconds = time.monotonic() - exchange.started_at
         self._metrics.http_request(_route(scope), status, seconds)
         request = exchange.request
-        request.client = scope["address"]
-        request.key, request.tenant = scope.get("key", ""), scope.get("tenant", "")
         is_page = scope["path"].startswith(_PAGES) and status < 400
         request.is_quiet = is_page or scope["path"] in PUBLIC_PATHS
         self._requests.over(request, status, seconds)

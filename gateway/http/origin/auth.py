@@ -18,6 +18,7 @@ from gateway.http.origin.sites import is_foreign_page
 from gateway.keys.api_key import EVERY_SCOPE, KEY, KeyScope
 from gateway.keys.ring import KeyRing
 from gateway.pool.routing.origin import namespace
+from gateway.requests.record import REQUEST, RequestRecord
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/livez", "/readyz"})
 
@@ -54,7 +55,7 @@ class AuthMiddleware:
     Sets `scope["tenant"]`; `scope["namespace"]` of its cache; `scope["key"]`, the name of its key,
     empty without keys; `scope["scopes"]`, what it may do; `scope["is_admin"]`, whether it may
     change the server for all; `scope["is_operator"]`, whether it came over the admin socket, which
-    no key opens.
+    no key opens. The record of the request, if there is one, gets key and tenant.
     """
 
     def __init__(self, app: ASGIApp, ring: KeyRing, rules: Rules = _NO_RULES) -> None:
@@ -71,6 +72,9 @@ class AuthMiddleware:
         if not (self._ring.is_open or self._is_public(scope)):
             await self._ring.refresh()
         refusal = self._identify(scope)
+        record: RequestRecord | None = scope.get(REQUEST)
+        if record is not None:
+            record.key, record.tenant = scope["key"], scope["tenant"]
         if refusal is not None:
             await refused_response(refusal, scope["path"])(scope, receive, send)
             return

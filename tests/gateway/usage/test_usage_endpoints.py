@@ -1,6 +1,7 @@
 """GET /admin/usage, /v1/usage and /admin/requests of a whole gateway."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -168,6 +169,9 @@ async def test_what_runs_is_listed_with_its_place(tmp_path: Path) -> None:
         assert len((await listed(pool, "?state=queued"))["requests"]) == 2
         assert len((await listed(pool, "?limit=1"))["requests"]) == 1
         assert (await listed(pool, "?key=nobody"))["requests"] == []
+        (key,) = {row["key"] for row in found["requests"]}
+        assert len((await listed(pool, f"?key={key}"))["requests"]) == 3
+        assert {record.client for record in pool.pool.requests.running()} == {"127.0.0.1"}
         for query in ("limit=0", "limit=1001", "limit=-1", "limit=x", "planet=x"):
             answer = await pool.client.get(f"/admin/requests?{query}", headers=ADMIN)
             assert answer.status_code == 400, query
@@ -175,6 +179,19 @@ async def test_what_runs_is_listed_with_its_place(tmp_path: Path) -> None:
         while not all(one.done() for one in asked):
             await fake.step()
             await asyncio.sleep(0)
+
+
+async def test_what_the_end_of_the_gateway_cuts_is_paid_by_its_key(tmp_path: Path) -> None:
+    folder = tmp_path / "usage"
+    async with running(tmp_path, usage_dir=str(folder), api_key=("user",)) as pool:
+        fake = await pool.add_worker(FakeOptions(free_running=False))
+        asked = asyncio.create_task(complete(pool, USER))
+        await fake.got(m.Generate)
+        await fake.step()
+        await until(lambda: states(pool) == ["generating"])
+    await asyncio.gather(asked, return_exceptions=True)
+    (line,) = "".join(one.read_text() for one in folder.glob("*.jsonl")).splitlines()
+    assert json.loads(line)["key"]
 
 
 def states(pool: Running) -> list[str]:
