@@ -33,6 +33,12 @@ MAX_FRAME_BYTES = 256 * 1024 * 1024
 """No honest frame comes near it; a larger one is refused before it is parsed."""
 FRAME_BYTES = 16 * 1024 * 1024
 """Messages share a frame up to this size; a larger message has a frame of its own."""
+_LARGE = 1024 * 1024
+"""Of larger frames the values are counted as they are read: a byte may become 70."""
+MOST_VALUES = 32 * 1024 * 1024
+"""Values of one frame; a list or a map counts as many more (`_LIST_COST`)."""
+_LONGEST_LIST = 16 * 1024 * 1024
+_LIST_COST = 8
 _ROOM = 64
 """Bytes of a frame around its messages."""
 _SHARED = ("prompt", "chat", "infill", "media", "schema", "chain")
@@ -107,7 +113,8 @@ def decode(data: bytes) -> Frame:
     if len(data) > MAX_FRAME_BYTES:
         raise ProtocolError(f"frame of {len(data)} bytes is larger than {MAX_FRAME_BYTES}")
     try:
-        outer = msgpack.unpackb(data, use_list=False, strict_map_key=False)
+        hooks = _counting() if len(data) > _LARGE else {}
+        outer = msgpack.unpackb(data, use_list=False, strict_map_key=False, **hooks)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise ProtocolError(f"not msgpack: {error}") from error
     if type(outer) is not tuple or len(outer) != 2:
@@ -117,6 +124,21 @@ def decode(data: bytes) -> Frame:
         raise ProtocolError("a frame must be [seq, items]")
     read = [_read_token(item) or _read_item(items, i) for i, item in enumerate(items)]
     return Frame(seq, tuple(read))
+
+
+def _counting() -> dict[str, Any]:
+    """Return what lets msgpack stop at a frame that would fill the memory."""
+    n_left = MOST_VALUES
+
+    def count(value: Any) -> Any:
+        nonlocal n_left
+        n_left -= _LIST_COST + len(value)
+        if n_left < 0:
+            raise ValueError("too many values")
+        return value
+
+    longest = {"max_array_len": _LONGEST_LIST, "max_map_len": _LONGEST_LIST}
+    return {"list_hook": count, "object_hook": count, **longest}
 
 
 def _read_token(item: Any) -> Envelope | None:

@@ -244,3 +244,24 @@ def test_a_frame_beyond_the_limit_is_not_even_parsed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(codec, "MAX_FRAME_BYTES", 3)
     with pytest.raises(ProtocolError, match="larger than 3"):
         codec.decode(b"1234")
+
+
+@pytest.mark.parametrize("item", [b"\x80", b"\x91\xc0", b"\xc0"], ids=["maps", "lists", "nothing"])
+def test_a_frame_of_more_values_than_fit_is_refused_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, item: bytes
+) -> None:
+    """64 MiB of empty maps took 5 GB."""
+    monkeypatch.setattr(codec, "_LARGE", 1000)
+    monkeypatch.setattr(codec, "MOST_VALUES", 20_000)
+    lists = [b"\xdc" + (10_000).to_bytes(2, "big") + item * 10_000] * 4
+    data = b"\x92\x01\x91\x92\xa4ping\x81\xa1a\x94" + b"".join(lists)
+    with pytest.raises(ProtocolError, match="too many values"):
+        codec.decode(data)
+
+
+def test_a_large_frame_with_few_values_is_read() -> None:
+    text = "x" * 2_000_000
+    sent = m.Envelope(m.TaskKey(1), m.Delta(text=text, tokens=(1,), n_predicted=1))
+    (read,) = codec.decode(codec.encode(1, [sent, m.Ping()])).messages[:1]
+    assert isinstance(read, m.Envelope) and isinstance(read.payload, m.Delta)
+    assert read.payload.text == text
