@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes long, and put files that only compute between: those mostly wait."""
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
-        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+        files.setdefault(_together(item.nodeid.partition("::")[0]), []).append(item)
     long = sorted((name for name in files if name.startswith(_LONG)), key=_rank)
     short = [name for name in files if not name.startswith(_LONG)]
     n_each = int(len(short) * _BETWEEN / max(1, len(long)))
@@ -51,6 +51,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ]
     order += short[len(long) * n_each :]
     items[:] = [item for name in order for item in files[name]]
+
+
+def _together(file: str) -> str:
+    """Return the folder of those that stay together, or the file itself."""
+    return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
 
 
 def _rank(name: str) -> int:
@@ -81,8 +86,7 @@ class _FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no
     """Gives a file, or a folder of those that stay together, to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file: str = super()._split_scope(nodeid)
-        return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+        return _together(super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)

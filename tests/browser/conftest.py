@@ -36,9 +36,9 @@ ARGS = [
 ]
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    """One browser for all tests; each gets a context of its own."""
+    """One browser for all tests here; it does not idle beside those of other folders."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("no browser: install Debian's chromium")
@@ -51,7 +51,7 @@ async def browser() -> AsyncIterator[Browser]:
         await running.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Two workers with the real model, and the documents' pages beside the built-in one."""
     folder: Path = tmp_path_factory.mktemp("www")
@@ -64,7 +64,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A served pool without keys whose worker repeats what it is told."""
     folder: Path = tmp_path_factory.mktemp("fake-pool")
@@ -77,7 +77,7 @@ def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served.close()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def open_tabs(browser: Browser) -> list[Tab]:
     """The tab that the next test gets, if there is one; they end with their browser."""
     return []
