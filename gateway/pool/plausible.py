@@ -13,17 +13,41 @@ from typing import Any
 
 from protocol.wire.facts import ModelCard, Stats, Timings, Usage
 from protocol.wire.messages import (
+    Detokenize,
+    Detokenized,
     Done,
+    Failed,
+    Generate,
     Heartbeat,
+    Inspect,
+    Inspected,
     Message,
+    Progress,
     PromptRead,
     Ready,
     Started,
     TaskMessage,
     Terminal,
+    Tokenize,
+    Tokenized,
 )
 from protocol.wire.sharing import Recall, SettingsTold
-from protocol.wire.side_tasks import Embedded, Reranked
+from protocol.wire.side_tasks import (
+    Embed,
+    Embedded,
+    EndReasoning,
+    LoraListed,
+    ReasoningEnded,
+    Render,
+    Rendered,
+    Rerank,
+    Reranked,
+    SetLora,
+    SetSystemPrompt,
+    SlotActed,
+    SlotAction,
+    SystemPromptSet,
+)
 
 MOST_TOKENS = 1 << 31
 """No task has as many."""
@@ -53,6 +77,11 @@ def implausible(message: Message | TaskMessage) -> str:
     return look(message)
 
 
+def is_answer(request: TaskMessage, end: Terminal) -> bool:
+    """Tell whether a task may end so: each kind of request has its own answer."""
+    return isinstance(end, Failed | _ANSWERS.get(type(request), Terminal))
+
+
 def overstated(end: Terminal, n_seen: int) -> str:
     """Say which number at the end of an answer is larger than what has come of it allows.
 
@@ -79,6 +108,11 @@ def _heartbeat(beat: Heartbeat) -> str:
 def _started(message: Started) -> str:
     counts = _counts(message, ("n_prompt", "n_cached", "n_reread"))
     return counts or ("" if -1 <= message.slot < MOST_SLOTS else "slot")
+
+
+def _progress(message: Progress) -> str:
+    counts = _counts(message, ("total", "cached", "processed"))
+    return counts or ("" if 0 <= message.time_ms < _MOST else "time_ms")
 
 
 def _done(message: Done) -> str:
@@ -137,6 +171,7 @@ def _all(values: Stats | Timings) -> str:
 _LOOKS: dict[type, Callable[[Any], str]] = {
     Heartbeat: _heartbeat,
     Started: _started,
+    Progress: _progress,
     PromptRead: lambda told: _counts(told, ("n_read", "n_cached")),
     Done: _done,
     Embedded: _vectors,
@@ -144,4 +179,17 @@ _LOOKS: dict[type, Callable[[Any], str]] = {
     Ready: lambda told: _credits("granted", told.granted) or _card(told.card),
     Recall: lambda told: _credits("n", told.n),
     SettingsTold: _settings,
+}
+_ANSWERS: dict[type, type[Terminal]] = {
+    Generate: Done,
+    Tokenize: Tokenized,
+    Detokenize: Detokenized,
+    Inspect: Inspected,
+    Render: Rendered,
+    Embed: Embedded,
+    Rerank: Reranked,
+    SlotAction: SlotActed,
+    EndReasoning: ReasoningEnded,
+    SetLora: LoraListed,
+    SetSystemPrompt: SystemPromptSet,
 }

@@ -11,7 +11,7 @@ from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDERS, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
-from gateway.pool.plausible import implausible, implausible_stats, overstated
+from gateway.pool.plausible import implausible, implausible_stats, is_answer, overstated
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.stream import Resumed
 from gateway.pool.task_streams import TaskStreams
@@ -214,8 +214,11 @@ class WorkerInbox:
                 self._note(peer, item)
 
     def _check_end(self, peer: WorkerConnection, lease: TaskKey, end: m.Terminal) -> None:
-        """Refuse an end that counts far more than has come; raises `ProtocolError`."""
+        """Refuse an end of another kind, or that counts too much; raises `ProtocolError`."""
+        stream = self._streams.by_id.get(lease.id)
         task = self._dispatcher.of_attempt(peer.key, lease)
+        if task is not None and stream is not None and not is_answer(stream.request, end):
+            raise ProtocolError(f"{type(end).__name__} ends no {type(stream.request).__name__}")
         if task is not None and (what := overstated(end, len(task.answer.tokens))):
             raise ProtocolError(f"{type(end).__name__}: {what} cannot be")
 

@@ -115,11 +115,13 @@ def test_no_worker_is_sent_more_than_its_card_says() -> None:
         m.Done(finish=m.Finish.EOS, n_predicted=1 << 30),
         m.Done(finish=m.Finish.EOS, timings=facts.Timings(predicted_n=1 << 30)),
         m.Failed(code=ErrorCode.INTERNAL, message="", usage=facts.Usage(n_predicted=1 << 30)),
+        m.Tokenized(tokens=(1,)),
+        m.Progress(total=1, cached=0, processed=1, time_ms=math.nan),
     ],
-    ids=("count", "timings", "usage"),
+    ids=("count", "timings", "usage", "another kind", "progress"),
 )
-async def test_no_key_is_charged_for_tokens_that_nobody_has_seen(
-    fleet: Fleet, end: m.Terminal
+async def test_an_answer_goes_on_elsewhere_when_its_worker_says_what_cannot_be(
+    fleet: Fleet, end: m.TaskMessage
 ) -> None:
     options = FakeOptions(name="bad", free_running=False)
     async with FakeWorker(fleet.endpoint, options, fleet.keys("bad")) as bad:
@@ -127,7 +129,7 @@ async def test_no_key_is_charged_for_tokens_that_nobody_has_seen(
         asked = asyncio.create_task(answers(fleet))
         await bad.got(m.Generate)
         await bad.send(m.Envelope(bad.envelopes[-1].task, end))
-        await fleet.logged("predicted cannot be")
+        await fleet.logged("frame unreadable worker=bad")
         await fleet.logged("worker lost worker=bad")
     async with fleet.worker(fleet.keys("good"), "good"):
         await asked  # it goes on there
