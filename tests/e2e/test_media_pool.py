@@ -29,7 +29,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     config = folder / "pool.toml"
     config.write_text(
         '[gateway]\nport = 0\nmedia_path = "media"\n'
-        '[[worker]]\nmmproj = "mmproj.gguf"\nn_ctx = 1024\nn_threads = 2\nembeddings = true\n'
+        '[[worker]]\nmmproj = "mmproj.gguf"\nn_ctx = 1024\nembeddings = true\n'
     )
     served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
     yield served.wait_until_ready()
