@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,10 +81,9 @@ class Site:
         self.process.close()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
-    """Two gateways and four workers that dial both."""
-    folder = tmp_path_factory.mktemp("pair")
+@contextmanager
+def paired(folder: Path) -> Iterator[tuple[Site, Site]]:
+    """Run two gateways and four workers that dial both."""
     config = folder / "pool.toml"
     config.write_text(CONFIG)
     with ExitStack() as stack:
@@ -98,6 +97,20 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Sit
             stack.callback(worker.close)
         for site in pair:
             assert eventually(partial(has_all, site), 30), site.process.text
+        yield pair
+
+
+@pytest.fixture
+def doomed(tmp_path: Path) -> Iterator[tuple[Site, Site]]:
+    """A pair of which the test kills one while it has every slot."""
+    with paired(tmp_path) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
+    """A pair for all tests that leave both."""
+    with paired(tmp_path_factory.mktemp("pair")) as pair:
         yield pair
 
 
@@ -149,8 +162,8 @@ def test_both_serve_more_than_fits_and_nobody_starves(sites: tuple[Site, Site]) 
     assert eventually(lambda: all(map(has_all, sites)))
 
 
-def test_a_killed_gateway_leaves_its_credits_to_the_other(sites: tuple[Site, Site]) -> None:
-    one, other = sites
+def test_a_killed_gateway_leaves_its_credits_to_the_other(doomed: tuple[Site, Site]) -> None:
+    one, other = doomed
     with ThreadPoolExecutor(16) as pool:
         lost = [pool.submit(one.complete, n_predict=2000) for _ in range(8)]
         assert eventually(lambda: len(one.busy()) == 8)
