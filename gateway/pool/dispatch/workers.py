@@ -196,11 +196,14 @@ class Worker:
         self.n_slotless -= task.spec.is_slotless
 
     def share(self, beat: Heartbeat) -> bool:
-        """Take in what it grants; tell whether more tasks may be sent than before."""
-        before = self.n_credits, -self.n_others
+        """Take in what it grants; tell whether it changes where a waiting task may go.
+
+        Another gateway that takes its last free slot does: tasks may be sent ahead then.
+        """
+        n_credits, n_others = self.n_credits, self.n_others
         self.granted, self.n_others = beat.granted, beat.others
         self.is_shared = beat.is_shared
-        return (self.n_credits, -self.n_others) > before
+        return self.n_credits > n_credits or self.n_others != n_others
 
     def give_back(self, n: int) -> int:
         """Return up to n credits that are not in use; tell how many."""

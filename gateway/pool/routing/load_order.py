@@ -13,7 +13,8 @@ from gateway.pool.dispatch.workers import Worker
 from gateway.pool.ordered_keys import OrderedKeys
 from gateway.pool.routing.index.worker_sets import bits
 
-NO_CREDIT = 4
+PREFETCH, NO_CREDIT = 2, 4
+"""Ranks from which a worker has only a prefetch credit, and none (`rank_of`)."""
 _MOST_SEEN = 32
 """Workers of a large set that are compared, whatever the size of the pool."""
 
@@ -94,7 +95,7 @@ class ModelWorkers:
     def has_free(self) -> bool:
         """Whether any of them has a free slot and a credit."""
         first = next(iter(self._by_load), None)
-        return first is not None and float(first[0]) < 2
+        return first is not None and float(first[0]) < PREFETCH
 
     def first(self, n: int, barred: Collection[str]) -> list[str]:
         """Return the workers to be chosen first: with a credit, and of one rank.
@@ -231,4 +232,4 @@ def rank_of(worker: Worker) -> int:
     """Rank a worker: with a free slot, or only with a prefetch credit; awake, or asleep."""
     if not worker.has_credit:
         return NO_CREDIT
-    return 2 * (not worker.n_free) + worker.is_sleeping
+    return PREFETCH * (not worker.n_free) + worker.is_sleeping

@@ -14,7 +14,7 @@ from operator import attrgetter
 from gateway.pool.dispatch.workers import Worker
 from gateway.pool.routing.index.prefix_index import Holders, PrefixIndex
 from gateway.pool.routing.load import Throughput
-from gateway.pool.routing.load_order import LoadOrder, ModelWorkers, rank_of
+from gateway.pool.routing.load_order import PREFETCH, LoadOrder, ModelWorkers, rank_of
 from gateway.pool.routing.offers import Offer, make_offers
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
@@ -150,12 +150,16 @@ class RoutingPolicy:
         """Choose a worker that has a credit, none of the `barred` keys; None if there is none.
 
         One that sleeps is woken when the others have no free slot; a prefetch credit is only used
-        when there is no free slot at all. In a large pool it looks at the workers with most of the
+        when there is no free slot at all, not even one whose credit another gateway has: that is
+        asked for (`DemandNotes`). In a large pool it looks at the workers with most of the
         prompt, at the session's and at those with the least load.
         """
         workers = self.order.of(spec.model, now)
         first = workers.first(_N_COMPARED, barred)
         if not first:
+            return None
+        rank = rank_of(self.order[first[0]])
+        if rank >= PREFETCH and workers.lending & ~workers.mask(barred):
             return None
         session = self._sessions.find(spec.session)
         among = workers.ready & ~workers.mask(barred)
@@ -170,7 +174,6 @@ class RoutingPolicy:
             holders = self.index.holders(spec.prefix.chain, among, n_most=_N_COMPARED, also=also)
             keys = list(dict.fromkeys((*self._holding(workers, holders), *keys)))
         found = self._offers(spec, keys, holders, now)
-        rank = rank_of(self.order[first[0]])
         best = self._best(spec, [one for one in found if rank_of(one.worker) == rank])
         better = _better(best, [offer for offer in found if not offer.worker.n_free])
         reason, n_cached = _reason(best, found), round(best.n_cached)

@@ -87,6 +87,23 @@ def test_only_workers_with_a_free_slot_are_asked_where_there_are_some() -> None:
     assert [key for key, _ in pool.demand.changed(1.0)] == ["a"]
 
 
+def test_nothing_is_sent_ahead_while_a_slot_is_free_elsewhere() -> None:
+    pool = dispatcher("full", "free", n_prefetch=1)
+    pool.worker_shares("full", beat(0, others=1), 0.0)
+    pool.worker_shares("free", beat(-2), 0.0)
+    assert places(pool.submit(task(1), 0.0)) == []
+    assert [key for key, _ in pool.demand.crossed(0.0)] == ["free"]
+    assert places(pool.worker_shares("free", beat(-1), 1.0)) == [(1, "free")]
+
+
+def test_a_task_is_sent_ahead_once_others_use_the_free_slot() -> None:
+    pool = dispatcher("full", "free", n_prefetch=1)
+    pool.worker_shares("full", beat(0, others=1), 0.0)
+    pool.worker_shares("free", beat(-2), 0.0)
+    pool.submit(task(1), 0.0)
+    assert places(pool.worker_shares("free", beat(-2, others=1), 1.0)) == [(1, "full")]
+
+
 def test_who_has_a_credit_asks_for_none() -> None:
     pool = dispatcher("a")
     pool.worker_shares("a", beat(0), 0.0)
