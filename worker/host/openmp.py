@@ -1,11 +1,9 @@
 """How llama.cpp's threads wait for each other: OpenMP's settings of a worker's process.
 
-A token has hundreds of barriers. A thread that sleeps at each must be woken by the kernel; one that
-spins takes the core from other threads. Measured on 2 cores, one
-stream: 5,000 rounds (some 60 us) come within 4 % of waiting for ever, which is 2.7 times the tokens
-a second of sleeping at once; with 300 a stream loses a fifth, for the gateway and the link take a
-core for a moment at every token. Where another process keeps one of the cores, 300 rounds lose a
-quarter against sleeping, 3,000 three quarters, and OpenMP's default nineteen twentieths.
+A token has hundreds of barriers. A thread that sleeps at each must be woken by the kernel, which
+halves the tokens a second of one stream; one that spins takes the core from other threads. 1,000
+rounds (some 12 us) are chosen, see docs/notes/threads.md: as fast as longer spins where the cores
+are free, and beside another process as fast as llama-server, where 5,000 rounds lose half.
 """
 
 from collections.abc import Mapping
@@ -13,8 +11,8 @@ from collections.abc import Mapping
 from protocol.config.config import WorkerConfig
 from worker.host.placement import CHOSEN_POLL
 
-SPINS_PER_POLL = 100
-"""5,000 rounds at the chosen poll."""
+SPINS_PER_POLL = 20
+"""Rounds of libgomp's wait for each unit of `--poll`: 1,000 at the chosen poll of 50."""
 
 
 def environment(worker: WorkerConfig, environ: Mapping[str, str]) -> dict[str, str]:
