@@ -1,7 +1,7 @@
 """From parameters to llama.cpp's samplers: one function per stage, in llama-server's order.
 
 Source of the order: common/sampling.cpp, `common_sampler_init`. The grammar stands outside
-(`sampler.py`), and so do the two stages that llama.cpp no longer has (`stages.py`).
+(`sampler.py`), and so do the stages that llama.cpp does not have (`stages.py`).
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from protocol.errors import InvalidRequest
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.values import DEFAULT_SAMPLERS
 from worker.llama.sampling.greedy import GreedySampler, summed
-from worker.llama.sampling.stages import Dummy, KeepNewline, Stage, TailFree
+from worker.llama.sampling.stages import Dummy, InfillEnding, KeepNewline, Stage, TailFree
 from worker.llama.sampling.stateful import AdaptiveP, Mirostat, Xtc
 from worker.llama.vocabulary import LlamaVocabulary
 
@@ -225,7 +225,8 @@ def build(p: SamplingParams, biases: Biases, model: SamplerModel) -> list["Chain
         elif name in BUILDERS:
             if name == "infill":
                 # It compares all pairs of candidates, which takes minutes over a whole vocabulary.
-                pending.append(lib.llama_sampler_init_top_k(_INFILL_CANDIDATES))
+                parts += [Chain(pending), InfillEnding(model.eog, model.vocabulary.n_tokens)]
+                pending = [lib.llama_sampler_init_top_k(_INFILL_CANDIDATES)]
             pending.append(_checked(BUILDERS[name](p, model), name))
             if name == "top_k" and p.backend_sampling and _needs_sorting(p):
                 # The device does not sort, and a draw equals the host's only over the host's order.

@@ -1,10 +1,11 @@
-"""The two sampling stages that llama.cpp dropped, over the same array of candidates.
+"""Sampling stages of our own, over the same array of candidates as llama.cpp's.
 
-`tfs_z` left in October 2024 (llama.cpp PR 10071), `penalize_nl` in December 2024 (PR 10803).
+Two are of llama.cpp's past: `tfs_z` left in October 2024 (llama.cpp PR 10071), `penalize_nl` in
+December 2024 (PR 10803). The third goes before its `infill`, which is too slow for a vocabulary.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import llama_cpp.llama_cpp as lib
@@ -57,6 +58,35 @@ class TailFree:
         size = len(items) if len(beyond) == 0 else max(int(beyond[0]), self._min_keep)
         items[:] = ordered
         candidates.size, candidates.sorted = min(size, len(items)), True
+
+    def accept(self, token: int) -> None:
+        """Nothing to learn."""
+
+    def free(self) -> None:
+        """Nothing to free."""
+
+
+class InfillEnding:
+    """The first rule of llama.cpp's `infill` over all candidates: whether the text is to end.
+
+    Source: `llama_sampler_infill_apply`, src/llama-sampler.cpp. The rule depends on the number of
+    candidates, so that it goes before the cut that bounds what `infill` compares.
+    """
+
+    def __init__(self, eog: Sequence[int], n_vocab: int) -> None:
+        self._is_end = np.zeros(n_vocab, np.bool_)
+        self._is_end[list(eog)] = True
+
+    def apply(self, candidates: Any) -> None:
+        """Leave only the tokens that end a text where these are likely enough."""
+        items = view(candidates)
+        is_end = self._is_end[items["id"]]
+        p = np.exp(items["logit"] - items["logit"].max(), dtype=np.float64)
+        p_end = p[is_end].sum()
+        if 3 * p_end * len(items) > p.sum() - p_end:
+            ends = items[is_end]
+            items[: len(ends)] = ends
+            candidates.size, candidates.sorted = len(ends), False
 
     def accept(self, token: int) -> None:
         """Nothing to learn."""

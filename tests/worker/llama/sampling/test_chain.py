@@ -18,7 +18,7 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
 from worker.llama.sampling.chain import Chain, SamplerModel, build, resolve_biases
 from worker.llama.sampling.sampler import open_sampler
-from worker.llama.sampling.stages import Candidates, TailFree, view
+from worker.llama.sampling.stages import Candidates, InfillEnding, TailFree, view
 from worker.llama.sampling.stateful import Mirostat
 
 N_CTX = 512
@@ -185,6 +185,19 @@ def test_of_a_tail_as_many_are_left_as_must_be_kept() -> None:
         sizes[z, min_keep] = len(view(raw))
     assert sizes[0.2, 1] < sizes[0.95, 1] < sizes[1.0, 1]
     assert sizes[0.2, 6] == 6
+
+
+@pytest.mark.parametrize(("n_vocab", "n_left"), [(257, 257), (1000, 1)])
+def test_infill_ends_a_text_by_the_number_of_all_candidates(n_vocab: int, n_left: int) -> None:
+    """An end with a fifth of the probability of each of 256 tokens, beside unlikely ones."""
+    logits = np.zeros(n_vocab, np.float32)
+    logits[:256] = 10
+    logits[256] = 10 + math.log(0.2)
+    candidates = Candidates(n_vocab)
+    raw = candidates.fill(logits)
+    InfillEnding([256], n_vocab).apply(raw)
+    assert len(view(raw)) == n_left
+    assert view(raw)["id"][-1] == 256
 
 
 def opened(prompt: list[int], **fields: Any) -> None:
