@@ -234,7 +234,7 @@ async def collect(stream: TaskStream, held: HeldAnswer) -> TaskOutcome:
                 return TaskOutcome(
                     text="".join(texts),
                     tokens=tuple(tokens),
-                    probs=tuple(probs),
+                    probs=tuple(probs[: max(0, len(probs) - message.n_stop_tokens)]),
                     done=message,
                     reasoning="".join(reasoning),
                     n_reasoning=n_reasoning,

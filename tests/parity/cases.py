@@ -4,7 +4,7 @@ Each case is sent to a server of one slot with the default model. `text` cases h
 temperature 0, so that the generated text must be equal to the letter.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 STORY = "Once upon a time there was"
@@ -40,6 +40,12 @@ def chat(name: str, text: bool = True, **body: Any) -> Case:
     return Case(name=name, path="/v1/chat/completions", body=base | body, text=text)
 
 
+def _probabilities(name: str, **body: Any) -> Case:
+    fields = ["content", "completion_probabilities"]
+    case = completion(name, n_probs=1, temperature=0, response_fields=fields, **body)
+    return replace(case, exact=True)
+
+
 def _text(name: str, text: bool = True, **body: Any) -> Case:
     base = {"prompt": STORY, "max_tokens": 12, "seed": 42, "cache_prompt": False}
     return Case(name=name, path="/v1/completions", body=base | body, text=text)
@@ -54,6 +60,8 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "negative temperature": {"temperature": -1, "n_probs": 2},
     "hot": {"temperature": 1.7},
+    "cold dynatemp": {"temperature": 0, "dynatemp_range": 2, "n_predict": 24},
+    "negative dynatemp": {"temperature": -1, "dynatemp_range": 2, "n_predict": 24},
     "dynatemp": {"dynatemp_range": 0.5, "dynatemp_exponent": 1.3},
     "top_k 1": {"top_k": 1},
     "top_k 3": {"top_k": 3, "temperature": 1.5},
@@ -136,6 +144,8 @@ CASES: tuple[Case, ...] = (
     completion("stream progress", stream=True, return_progress=True, temperature=0, n_predict=3),
     completion("stream stop", stream=True, stop=[" town"], temperature=0, n_predict=24),
     *(_wrong(name, **body) for name, body in WRONG.items()),
+    _probabilities("n_probs before a stop", stop=[" town"], n_predict=24),
+    _probabilities("n_probs of an end", grammar='root ::= "yes"'),
     Case(name="no prompt", path="/completion", body={"n_predict": 1}),
     Case(name="bad JSON", path="/completion", raw="{"),
     Case(name="empty body", path="/completion"),

@@ -269,8 +269,15 @@ class SampleProcessor:
             biases=run.sampler.biases,
             stops=run.task.params.stop,
             backend_sampling=run.sampler.backend_sampling,
+            n_stop_tokens=self._n_stop_tokens(run),
             usage=run.usage,
         )
+
+    def _n_stop_tokens(self, run: SlotTask) -> int:
+        word = run.generation.text.stopping_word
+        if not word or not run.task.params.n_probs:
+            return 0
+        return len(self._backend.tokenize(word, add_special=False, parse_special=False))
 
     def fail(self, slot: Slot, error: TaskError) -> None:
         """End a task without a result and empty its slot, whose cells may be wrong."""

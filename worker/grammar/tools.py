@@ -62,6 +62,8 @@ def answer_grammar(schema: Mapping[str, Any], shape: ToolShape, *, param: str) -
         False: f"{answer} space",
         None: f"space ({fenced} | space {answer} space)",
     }
+    if shape.fence is None and not reasoning:
+        reasoning = "space "  # the third before the answer (chat-auto-parser-generator.cpp)
     mark = f"{literal(shape.answer)} " if shape.answer else ""
     builder.add_rule("root", f"{reasoning}{mark}{ways[shape.fence]}")
     return builder.text()

@@ -76,7 +76,9 @@ class LlamaBackend:
         self.embedder = open_embedder(self._loaded, config, self._media)
         pieces = self.vocabulary.special_pieces
         grammars = Grammars(self._vocab, pieces, eog)
-        self._scratch = Scratch(Candidates(self._vocab.n_tokens), pieces, grammars)
+        self._scratch = Scratch(
+            Candidates(self._vocab.n_tokens), pieces, self.vocabulary.pieces, grammars
+        )
         self.card = self._describe()
         if self.card.can_generate:
             self._try_defaults(config.sampling)

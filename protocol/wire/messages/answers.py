@@ -117,6 +117,8 @@ class Done(Terminal):
     """The stop strings that held: the request's, and those that the worker has for it."""
     backend_sampling: bool = False
     """The tokens after the first were chosen on the device of the model."""
+    n_stop_tokens: int = 0
+    """Tokens of `stopping_word`, if the task asked for probabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,7 +217,7 @@ def test_a_schema_takes_the_place_of_tools() -> None:
     assert "response-format" in prompt.grammar and "tool-call" not in prompt.grammar
     assert prompt.expected is not None and prompt.expected.is_json and not prompt.expected.tools
     fenced = 'space ("```json" space response-format space "```" | space response-format space)'
-    assert f"root ::= {fenced}" in prompt.grammar
+    assert f"root ::= space {fenced}" in prompt.grammar
 
 
 # ---- reasoning and begun answers --------------------------------------------------------------

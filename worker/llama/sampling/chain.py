@@ -133,7 +133,8 @@ def _xtc(p: SamplingParams, _model: SamplerModel) -> Sampler:
 
 
 def _temperature(p: SamplingParams, _model: SamplerModel) -> Sampler:
-    return lib.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent)
+    coldest = max(0.0, p.temperature)  # as in llama-server; it matters with a dynamic temperature
+    return lib.llama_sampler_init_temp_ext(coldest, p.dynatemp_range, p.dynatemp_exponent)
 
 
 BUILDERS: dict[str, Builder] = {
@@ -173,8 +174,8 @@ def is_greedy(p: SamplingParams) -> bool:
     drops_best = "typ_p" in p.samplers and p.typical_p < 1
     plain = p.mirostat == 0 and not reorders and not drops_best and "infill" not in p.samplers
     # Probabilities after the chain need the chain itself.
-    is_cold = p.temperature <= 0 and "temperature" in p.samplers and not p.post_sampling_probs
-    return plain and is_cold and _no_adaptive(p)
+    is_cold = p.temperature <= 0 and p.dynatemp_range <= 0 and "temperature" in p.samplers
+    return plain and is_cold and not p.post_sampling_probs and _no_adaptive(p)
 
 
 def _needs_sorting(p: SamplingParams) -> bool:

@@ -52,6 +52,9 @@ class Scratch:
 
     candidates: Candidates
     pieces: Sequence[bytes]
+    """Text of each token, control tokens included."""
+    shown: Sequence[bytes]
+    """Text of each token in an answer and in its probabilities."""
     grammars: Grammars
 
 
@@ -144,7 +147,7 @@ class LlamaSampler:
         prob = None
         if self._n_probs and self.params.post_sampling_probs:
             raw = self._scratch.candidates.raw
-            prob = final_prob(token, raw, self._n_probs, self._scratch.pieces)
+            prob = final_prob(token, raw, self._n_probs, self._scratch.shown)
         elif self._n_probs:
             prob = self._raw_prob(token, logits)
         if self._grammar is not None:
@@ -158,7 +161,7 @@ class LlamaSampler:
         return Sampled(token, prob)
 
     def _raw_prob(self, token: int, logits: Logits) -> TokenProb:
-        return raw_prob(token, logits, self._n_probs, self._scratch.pieces)
+        return raw_prob(token, logits, self._n_probs, self._scratch.shown)
 
     # ---- what another worker began ------------------------------------------------------------
 

@@ -187,6 +187,13 @@ def test_of_a_tail_as_many_are_left_as_must_be_kept() -> None:
     assert sizes[0.2, 6] == 6
 
 
+@pytest.mark.parametrize("temperature", [0, -1])
+def test_a_dynamic_temperature_is_no_greedy_choice(made: Made, temperature: float) -> None:
+    build(params_of(temperature=temperature, dynatemp_range=1), (), model())
+    assert made.args("temp_ext") == (0, 1, 1)
+    assert "greedy" not in made.order()
+
+
 @pytest.mark.parametrize(("n_vocab", "n_left"), [(257, 257), (1000, 1)])
 def test_infill_ends_a_text_by_the_number_of_all_candidates(n_vocab: int, n_left: int) -> None:
     """An end with a fifth of the probability of each of 256 tokens, beside unlikely ones."""
