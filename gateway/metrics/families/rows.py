@@ -4,7 +4,8 @@ prometheus-client takes 10 us a line: 70 ms with 256 workers, in which no stream
 lines are those of its format 0.0.4 and take 0.5 us each; its parser reads them in the tests.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 
 from prometheus_client.utils import floatToGoString
@@ -13,6 +14,27 @@ from gateway.metrics.counters import Histogram
 
 Rows = Iterable[tuple[Sequence[str], float]]
 """Values of the labels, and the value."""
+
+MAX_DEPARTED = 64
+"""Workers that are gone and still have rows of their own."""
+
+
+def by_worker(
+    rows: Mapping[tuple[str, str], Mapping[str, float]], present: Container[str]
+) -> dict[tuple[str, str], Mapping[str, float]]:
+    """Return rows by worker and model in which old workers share one row of each model.
+
+    Pods and workers on demand come with ever new names. The rows of all but the `MAX_DEPARTED`
+    newest of those that are not `present` are added up under the worker name "", so that sums over
+    the workers never fall and the page does not grow.
+    """
+    departed = [key for key in rows if key[0] not in present]
+    old = set(departed[: max(0, len(departed) - MAX_DEPARTED)])
+    together: dict[str, Counter[str]] = {}
+    for key in old:
+        together.setdefault(key[1], Counter()).update(rows[key])
+    shown = {key: row for key, row in rows.items() if key not in old}
+    return {**{("", model): row for model, row in sorted(together.items())}, **shown}
 
 
 def counter(name: str, text: str, labels: Sequence[str], rows: Rows) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from gateway.metrics.families.rows import counter
+from gateway.metrics.families.rows import by_worker, counter
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
 
@@ -34,7 +34,7 @@ def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[str]:
         "llamapool_worker_losses_total",
         "Connections of workers that broke.",
         ("worker", "model"),
-        _from_zero([(one.name, one.model) for one in view.workers()], metrics.losses),
+        _losses(metrics, view),
     )
     yield counter(
         "llamapool_http_requests_total",
@@ -60,7 +60,14 @@ def of_faults(metrics: Metrics, _view: PoolView) -> Iterator[str]:
     )
 
 
-def _from_zero(known: Iterable[T], counted: Mapping[T, int]) -> Iterable[tuple[T, int]]:
+def _losses(metrics: Metrics, view: PoolView) -> Iterable[tuple[tuple[str, str], float]]:
+    counted = {key: {"n": float(n)} for key, n in metrics.losses.items()}
+    rows = by_worker(counted, {one.name for one in view.workers()})
+    shown = {key: row["n"] for key, row in rows.items()}
+    return _from_zero([(one.name, one.model) for one in view.workers()], shown)
+
+
+def _from_zero(known: Iterable[T], counted: Mapping[T, float]) -> Iterable[tuple[T, float]]:
     """Return what was counted, and nothing for what is known and was not."""
     return {**dict.fromkeys(known, 0), **counted}.items()
 

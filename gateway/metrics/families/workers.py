@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from gateway.metrics.families.rows import counter, gauge
+from gateway.metrics.families.rows import by_worker, counter, gauge
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
 
@@ -40,7 +40,8 @@ _LATEST = (
 
 def of_workers(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write the counters and the newest values of the workers' heartbeats."""
-    labels, sums = ("worker", "model"), metrics.stats.sums()
+    labels, present = ("worker", "model"), {one.name for one in view.workers()}
+    sums = by_worker(metrics.stats.sums(), present)
     for name, text, source in _PER_WORKER:
         yield counter(name, text, labels, [(key, row[source]) for key, row in sums.items()])
     latest = [((one.name, one.model), metrics.stats.latest(one.name)) for one in view.workers()]

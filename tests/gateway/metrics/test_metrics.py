@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics.counters import Histogram
 from gateway.metrics.ended_task import EndedTask
+from gateway.metrics.families.rows import MAX_DEPARTED
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.page import render
 from gateway.metrics.stats_book import StatsBook
@@ -156,6 +157,32 @@ def test_counters_that_go_back_within_a_start_are_not_believed() -> None:
     book.beat("a", "m", 1, Stats(n_predicted=10))
     book.beat("a", "m", 1, Stats(n_predicted=8))
     assert book.totals()["n_predicted"] == 10
+
+
+def test_workers_with_ever_new_names_do_not_grow_the_page() -> None:
+    one = metrics()
+    for i in range(1000):
+        one.beat(f"pod-{i}", "m", 1, Stats(n_predicted=2))
+        one.worker_lost(f"pod-{i}", "m")
+        one.forget_worker(f"pod-{i}")
+    found = samples(one)
+    for name, each in (
+        ("llamapool_predicted_tokens_total", 2),
+        ("llamapool_worker_losses_total", 1),
+    ):
+        rows = {
+            worker: n
+            for (family, labels), n in found.items()
+            if family == name
+            for _, worker in [labels]
+        }
+        assert rows["a"] == (40 if each == 2 else 0), "a worker that is there keeps its row"
+        assert rows[""] == each * (1000 - MAX_DEPARTED)
+        assert [rows[f"pod-{i}"] for i in range(1000 - MAX_DEPARTED, 1000)] == [each] * MAX_DEPARTED
+        assert len(rows) == MAX_DEPARTED + 2 + (each == 1), (
+            "b has no counters, but no losses either"
+        )
+    assert found["llamacpp:tokens_predicted_total", ()] == 2040
 
 
 def test_guesses_are_counted_over_workers_and_positions() -> None:
