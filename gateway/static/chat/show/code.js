@@ -1,7 +1,7 @@
 // Blocks of code: a line with the language and a button that copies, and colours once they are whole.
 
 import { copyBy } from './clipboard.js';
-import { sanitized } from './markdown.js';
+import { sanitized } from './sanitize.js';
 
 const MOST_CHARS = 50_000;
 const LANGUAGES = new Set(

@@ -1,13 +1,11 @@
 // Markdown to elements. What a model writes is never trusted: markdown-it passes no HTML through,
-// and DOMPurify leaves only what texts need.
+// and what it makes is sanitized.
 
 import MarkdownIt from '../../vendor/markdown/markdown-it.mjs';
-import '../../vendor/markdown/purify.js';
 import { tex } from '../../vendor/markdown/tex.mjs';
 import { dressCode } from './code.js';
 import { dressMaths } from './maths.js';
-
-const { DOMPurify } = globalThis;
+import { sanitized } from './sanitize.js';
 
 // Longer blocks are shown as they are: laying them out anew 20 times a second would freeze the page.
 const MOST_CHARS = 20_000;
@@ -26,27 +24,6 @@ md.renderer.rules.image = (tokens, i) => {
   const source = md.utils.escapeHtml(Object.fromEntries(attrs).src ?? '');
   return `<a href="${source}">${md.utils.escapeHtml(content || source)}</a>`;
 };
-
-const ALLOWED = {
-  ALLOWED_TAGS: (
-    'a b blockquote br code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr i li ol p pre s span strong ' +
-    'sub sup table tbody td th thead tr ul'
-  ).split(' '),
-  ALLOWED_ATTR: ['href', 'class', 'start'],
-  ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
-  ALLOW_DATA_ATTR: false,
-  ALLOW_ARIA_ATTR: false,
-  RETURN_DOM_FRAGMENT: true,
-};
-
-DOMPurify.addHook('afterSanitizeAttributes', (node) => {
-  if (node.nodeName !== 'A') return;
-  node.setAttribute('rel', 'noopener noreferrer nofollow');
-  node.setAttribute('target', '_blank');
-});
-
-// Returns HTML of ours as elements; the only way from text to elements in this page.
-export const sanitized = (html) => DOMPurify.sanitize(html, ALLOWED);
 
 // Shows a text that may grow inside an element. Blocks that later text cannot change any more stay
 // as they are; only the last one is made anew.
