@@ -44,11 +44,15 @@ class WorkerSums:
         pairs = zip_longest(self.accepted.get(epoch, ()), accepted, fillvalue=0)
         self.accepted[epoch] = tuple(map(max, pairs))
         if len(self.runs) > _MOST_RUNS:
-            self._fold()
+            self._fold(epoch)
 
-    def _fold(self) -> None:
-        """Add the oldest run to the one after it, under the epoch of that one."""
-        first, second = sorted(self.runs)[:2]
+    def _fold(self, current: int) -> None:
+        """Add the oldest run to the one after it, under the epoch of that one.
+
+        Never the current one, whose counters come again: it seems to be the oldest after the clock
+        of its host was set back.
+        """
+        first, second = sorted(epoch for epoch in self.runs if epoch != current)[:2]
         one, other = self.runs.pop(first), self.runs.pop(second)
         self.runs[second] = tuple(a + b for a, b in zip(one, other, strict=True))
         pairs = zip_longest(self.accepted.pop(first), self.accepted.pop(second), fillvalue=0)

@@ -97,3 +97,14 @@ def test_a_worker_that_dies_again_and_again_takes_no_more_room(n_runs: int) -> N
     assert book.totals()["n_predicted"] == late.totals()["n_predicted"] == 2 * n_runs
     (row,) = told(book)
     assert isinstance(row["runs"], dict) and len(row["runs"]) <= 16
+
+
+def test_a_clock_that_was_set_back_does_not_count_a_run_twice() -> None:
+    book = StatsBook()
+    for epoch in range(100, 120):
+        book.beat("w", "m", epoch, Stats(n_predicted=1))
+    for n_predicted in (5, 6, 7):
+        book.beat("w", "m", 50, Stats(n_predicted=n_predicted))
+    assert book.totals()["n_predicted"] == 20 + 7
+    book.beat("w", "m", 51, Stats(n_predicted=1))
+    assert book.totals()["n_predicted"] == 20 + 7 + 1
