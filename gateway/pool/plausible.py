@@ -31,7 +31,7 @@ from protocol.wire.messages import (
     Tokenize,
     Tokenized,
 )
-from protocol.wire.sharing import Recall, SettingsTold
+from protocol.wire.sharing import MOST_VERSIONS, Recall, SettingsTold
 from protocol.wire.side_tasks import (
     Embed,
     Embedded,
@@ -128,7 +128,7 @@ def _vectors(message: Embedded | Reranked) -> str:
 
 def _settings(message: SettingsTold) -> str:
     versions = (message.scales_version, message.system_version)
-    return "" if all(0 <= n < _MOST for n, _ in versions) else "a version"
+    return "" if all(0 <= n < MOST_VERSIONS for n, _ in versions) else "a version"
 
 
 def _card(card: ModelCard) -> str:

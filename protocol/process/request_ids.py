@@ -4,6 +4,8 @@ import logging
 
 MAX_KNOWN = 8192
 """Tasks that are remembered; the one noted first is forgotten first."""
+_LONGEST = 256
+"""Characters of an id that are kept: a gateway lets no longer one pass."""
 
 
 class RequestIds(logging.Filter):
@@ -18,6 +20,7 @@ class RequestIds(logging.Filter):
 
     def note(self, task: int, request_id: str) -> None:
         """Remember whose task it is. Of two gateways' tasks with one id nothing is told."""
+        request_id = request_id[:_LONGEST]
         before = self._ids.pop(task, request_id)
         self._ids[task] = request_id if before == request_id else ""
         if len(self._ids) > MAX_KNOWN:

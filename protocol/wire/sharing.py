@@ -15,6 +15,8 @@ Version = tuple[int, str]
 """Which setting is newer: a count, and between equals the id of the gateway that set it."""
 CONFIGURED: Version = (0, "")
 """Version of what a worker starts with."""
+MOST_VERSIONS = 1 << 53
+"""Counts of versions stay below; a gateway has no more to do with a worker that tells others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

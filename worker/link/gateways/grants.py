@@ -110,16 +110,21 @@ class Grants:
         if number in self._shares:
             self._shares[number].is_retired = is_retired
 
+    def has(self, key: TaskKey) -> bool:
+        """Tell whether this very attempt is here."""
+        share = self._shares.get(key.connection)
+        return share is not None and key in share.held
+
     def take(self, key: TaskKey) -> bool:
         """Count a task against its gateway's credits; false if the gateway has too many.
 
-        A few more are accepted: golden prompts need no credit.
+        A few more are accepted: golden prompts need no credit. Before the slots are open there are
+        none.
         """
         share = self._shares.get(key.connection)
-        if share is not None and len(share.held) >= share.limit + _UNCREDITED:
+        if share is None or len(share.held) >= share.limit + _UNCREDITED:
             return False
-        if share is not None:
-            share.held.add(key)
+        share.held.add(key)
         return True
 
     def end(self, key: TaskKey, *, leaves_credit: bool = False) -> bool:

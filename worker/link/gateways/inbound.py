@@ -14,6 +14,7 @@ from protocol.wire.messages import Envelope, FrameItem
 from protocol.wire.sharing import Demand, Returned, Stay, Successor
 from worker.engine.task import failed
 from worker.link.gateways.sessions import GatewaySession, Sessions
+from worker.link.gateways.settings import impossible
 from worker.link.outbound import Outbound
 from worker.link.tasks.tasks import Tasks
 
@@ -27,6 +28,11 @@ _RECALL_LIMIT_S = 10.0
 """A gateway that has not answered a recall after this time counts as stuck."""
 _MOST_SESSIONS = 64
 """Maximum number of gateways and successors of gateways: each holds file descriptors."""
+_MOST_TASKS = 16_384
+"""Tasks without a credit that a gateway may have here at once: all of them are kept in memory."""
+_TOO_MANY = TaskError(ErrorCode.OVERLOADED, "the gateway has sent this worker too many tasks")
+_REFUSED_WAIT_S = 60.0
+"""Wait before a gateway that has refused this worker is dialled again."""
 _NO_CREDIT = TaskError(
     ErrorCode.UNAVAILABLE, "the gateway has sent this worker more tasks than it has credits for"
 )
@@ -102,7 +108,7 @@ class Inbound:
             case m.Opened():
                 session.is_open = True
             case m.Refused():
-                self.refused = item.reason
+                self._refuse(session, item.reason)
             case m.Drain():
                 self._link.drain()
             case m.Ping():
@@ -124,14 +130,17 @@ class Inbound:
             case Stay():
                 self._stay(session)
             case _:
-                logger.warning(
-                    "unexpected message",
-                    extra={
-                        "url": session.connection.endpoint,
-                        "kind": type(message).__name__,
-                        "action": "it is ignored",
-                    },
-                )
+                self._ignore(session, message)
+
+    def _ignore(self, session: GatewaySession, message: m.Message | m.TaskMessage) -> None:
+        logger.warning(
+            "unexpected message",
+            extra={
+                "url": session.connection.endpoint,
+                "kind": type(message).__name__,
+                "action": "it is ignored",
+            },
+        )
 
     def _take(self, session: GatewaySession, item: Envelope) -> None:
         """Handle a message of a task. Its key gets the connection, so that it is unique here."""
@@ -146,12 +155,35 @@ class Inbound:
             case m.Malformed(reason=reason):
                 error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
                 self._outbound.say([failed(key, error)])
+            case m.Generate() if self._sessions.grants.has(key):
+                self._ignore(session, payload)  # it would take a slot that has no credit
             case m.Generate() if not self._sessions.grants.take(key):
                 self._outbound.say([failed(key, _NO_CREDIT)])
             case m.Generate():
                 self._outbound.say(self._tasks.take(item))
+            case _ if (error := impossible(payload)) is not None:
+                self._outbound.say([failed(key, error)])
+            case _ if self._tasks.n_here(key.connection) >= _MOST_TASKS:
+                self._outbound.say([failed(key, _TOO_MANY)])
             case _:
                 self._outbound.say(self._tasks.take(self._sessions.settings.take(item)))
+
+    def _refuse(self, session: GatewaySession, reason: str) -> None:
+        """End this worker, or do without a gateway that does not want it while others do."""
+        others = [one for one in self._sessions if one is not session and one.is_welcome]
+        if not others:
+            self.refused = reason
+            return
+        logger.error(
+            "refused by a gateway",
+            extra={
+                "url": session.connection.endpoint,
+                "cause": reason,
+                "action": "the worker goes on with its other gateways, and asks again later",
+            },
+        )
+        self._sessions.hang_up(session, wait_s=_REFUSED_WAIT_S)
+        self._clear(session)
 
     def dial(self, session: GatewaySession) -> None:
         """Connect to a gateway and introduce this worker."""
@@ -178,8 +210,10 @@ class Inbound:
             if session in self._sessions:
                 self._forget(session)
             return
-        session.is_welcome, session.gateway = True, message.gateway
         session.heartbeat_s = message.heartbeat_s
+        if session.is_welcome:
+            return  # said again: the others need not hear of the cache once more
+        session.is_welcome, session.gateway = True, message.gateway
         session.connection.welcomed()
         self._sessions.join(session)
         self._link.welcomed()

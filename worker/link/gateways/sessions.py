@@ -118,9 +118,12 @@ class Sessions:
         session.redial_at = math.inf
         self._watch()
 
-    def hang_up(self, session: GatewaySession) -> None:
-        """Close a connection that was lost, to dial it again when its time has come."""
-        session.redial_at = time.monotonic() + session.connection.lost()
+    def hang_up(self, session: GatewaySession, *, wait_s: float = 0.0) -> None:
+        """Close a connection that was lost, to dial it again when its time has come.
+
+        That is after `wait_s` at the earliest.
+        """
+        session.redial_at = time.monotonic() + max(wait_s, session.connection.lost())
         session.reset()
         self._watch()
 

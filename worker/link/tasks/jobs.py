@@ -30,6 +30,7 @@ def job_of(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> Preparation
         limit_s=min(_LONGEST_S, _LIMIT_S + size / 2**20 * _LIMIT_PER_MIB_S),
         is_large=size > _LARGE,
         is_alone=isinstance(first.payload, ORDERS),
+        connection=first.task.connection,
     )
 
 

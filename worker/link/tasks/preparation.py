@@ -40,6 +40,8 @@ class PreparationJob:
     is_large: bool = False
     is_alone: bool = False
     """All before it must have ended, and nothing begins until it has."""
+    connection: int = 0
+    """The gateway that it comes from: gateways take turns."""
     outcome: object = None
     """What `work` returned, or the exception that it ended with."""
     started_s: float = 0.0
@@ -115,13 +117,14 @@ def within(limit_s: float, work: Callable[[], T]) -> T:
 
 
 class Preparation:
-    """Hands jobs to threads, in their order; belongs to the link's thread."""
+    """Hands jobs to threads, in their order by gateway; belongs to the link's thread."""
 
     def __init__(self, wake: Callable[[], None], n_threads: int = N_THREADS) -> None:
         """`wake` is called on another thread when `take` has something to return."""
         self._wake = wake
         self._n_threads = n_threads
-        self._waiting: deque[PreparationJob] = deque()
+        self._waiting: dict[int, deque[PreparationJob]] = {}
+        """By connection, the one whose turn is next first; none is empty."""
         self._running: dict[PreparationThread, PreparationJob] = {}
         self._idle: list[PreparationThread] = []
         self._given_up: dict[PreparationThread, PreparationJob] = {}
@@ -133,17 +136,18 @@ class Preparation:
         return bool(self._waiting or self._running or self._given_up)
 
     def __repr__(self) -> str:
-        return f"<Preparation running={len(self._running)} waiting={len(self._waiting)}>"
+        n_waiting = sum(map(len, self._waiting.values()))
+        return f"<Preparation running={len(self._running)} waiting={n_waiting}>"
 
     def submit(self, job: PreparationJob) -> None:
         """Let a job be done as soon as a thread is free."""
-        self._waiting.append(job)
+        self._waiting.setdefault(job.connection, deque()).append(job)
         self._hand_out()
 
     def discard(self, job: PreparationJob) -> None:
         """Forget a job that has not begun; one that has runs to its end or its time limit."""
-        if job in self._waiting:
-            self._waiting.remove(job)
+        if job in self._waiting.get(job.connection, ()):
+            self._remove(job)
             self._hand_out()
 
     def clear(self) -> None:
@@ -211,23 +215,35 @@ class Preparation:
 
     def _hand_out(self) -> None:
         while len(self._running) < self._n_threads and (job := self._next()) is not None:
-            self._waiting.remove(job)
+            left = self._remove(job)
+            if left:  # the others go first
+                self._waiting[job.connection] = self._waiting.pop(job.connection)
             thread = (
                 self._idle.pop() if self._idle else PreparationThread(self._results, self._wake)
             )
             self._running[thread] = job
             thread.give(job)
 
+    def _remove(self, job: PreparationJob) -> int:
+        """Take out a job that waits; return how many others of its gateway do."""
+        jobs = self._waiting[job.connection]
+        jobs.remove(job)
+        if not jobs:
+            del self._waiting[job.connection]
+        return len(jobs)
+
     def _next(self) -> PreparationJob | None:
-        """Return the oldest job that may begin; a small one may pass large ones."""
+        """Return the job whose turn it is; a small one may pass large ones."""
         running = self._running.values()
         if any(job.is_alone for job in running):
             return None
         n_large = sum(job.is_large for job in running)
-        for job in self._waiting:
-            if job.is_alone:
-                is_first = job is self._waiting[0] and not running
-                return job if is_first else None
-            if not job.is_large or n_large < max(1, self._n_threads - 1):
-                return job
+        for jobs in self._waiting.values():
+            for job in jobs:
+                if job.is_alone and job is not jobs[0]:
+                    break
+                if job.is_alone:
+                    return None if running else job
+                if not job.is_large or n_large < max(1, self._n_threads - 1):
+                    return job
         return None

@@ -27,6 +27,9 @@ from worker.prompt.prompt import Prepared, PromptReader
 
 logger = logging.getLogger(__name__)
 
+_FEW = 1024
+"""Below this number tasks need not be counted by gateway, which takes a millisecond of 10,000."""
+
 
 class Tasks:
     """Tracks where each task is, and begins its next stage."""
@@ -62,6 +65,11 @@ class Tasks:
             sum(key.connection == connection for key in keys) for keys in places
         )
         return pending, preparing, running
+
+    def n_here(self, connection: int) -> int:
+        """Count the tasks of a gateway; all of them, if those of all gateways are few."""
+        n_all = len(self._pending) + len(self._preparing) + len(self.running)
+        return n_all if n_all < _FEW else sum(self.counts(connection))
 
     # ---- the model ----------------------------------------------------------------------------
 

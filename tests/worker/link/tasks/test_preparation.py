@@ -136,3 +136,19 @@ def test_a_thread_that_waits_holds_on_to_nothing(bench: Bench) -> None:
     bench.ended.clear()
     del work, model
     bench.until(lambda: bool(freed))
+
+
+def test_the_jobs_of_one_gateway_do_not_hold_up_those_of_another(bench: Bench) -> None:
+    begun, go = threading.Semaphore(0), threading.Event()
+
+    def wait() -> None:
+        begun.release()
+        go.wait()
+
+    for number in range(200):
+        bench.submit(f"flood-{number}", wait, is_alone=number % 2 == 1, connection=1)
+    begun.acquire()
+    bench.submit("other", lambda: None, connection=2)
+    go.set()
+    bench.until(lambda: "other" in bench.labels)
+    assert len(bench.ended) < 20
