@@ -22,6 +22,8 @@ _USE_S = 0.1
 """A gateway uses a credit that it waits for within this time, if it can use it at all."""
 _UNCREDITED = 16
 """Golden prompts of a rolling change that a gateway may have here at once, beyond its credits."""
+_MOST_LIGHT = 4096
+"""Tasks that need no credit which a gateway may have here at once: they are kept in memory."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,8 @@ class Share:
     """Tasks that it may have here at once."""
     held: set[TaskKey] = field(default_factory=set)
     """Tasks of it that are here and have a credit."""
+    light: set[TaskKey] = field(default_factory=set)
+    """Tasks of it that are here and need no credit."""
     n_waiting: int = 0
     since: float = math.inf
     """When the oldest of its waiting tasks came."""
@@ -127,10 +131,20 @@ class Grants:
         share.held.add(key)
         return True
 
+    def take_light(self, key: TaskKey) -> bool:
+        """Count a task that needs no credit; false if the gateway has too many of them here."""
+        share = self._shares.get(key.connection)
+        if share is None or len(share.light) >= _MOST_LIGHT:
+            return False
+        share.light.add(key)
+        return True
+
     def end(self, key: TaskKey, *, leaves_credit: bool = False) -> bool:
         """Take the credit of a task back, unless its gateway may keep it; false if it had none."""
         share = self._shares.get(key.connection)
         if share is None or key not in share.held:
+            if share is not None:
+                share.light.discard(key)
             return False
         is_covered = len(share.held) <= share.limit
         share.held.remove(key)

@@ -28,11 +28,10 @@ _RECALL_LIMIT_S = 10.0
 """A gateway that has not answered a recall after this time counts as stuck."""
 _MOST_SESSIONS = 64
 """Maximum number of gateways and successors of gateways: each holds file descriptors."""
-_MOST_TASKS = 16_384
-"""Tasks without a credit that a gateway may have here at once: all of them are kept in memory."""
 _TOO_MANY = TaskError(ErrorCode.OVERLOADED, "the gateway has sent this worker too many tasks")
 _REFUSED_WAIT_S = 60.0
 """Wait before a gateway that has refused this worker is dialled again."""
+_WARN_EVERY_S = 60.0
 _NO_CREDIT = TaskError(
     ErrorCode.UNAVAILABLE, "the gateway has sent this worker more tasks than it has credits for"
 )
@@ -64,6 +63,7 @@ class Inbound:
         self._sessions = sessions
         self._tasks = tasks
         self._hello = hello
+        self._ignored_at = -math.inf
         self.refused = ""
         """Why a gateway refused this worker; empty if none did."""
 
@@ -133,6 +133,10 @@ class Inbound:
                 self._ignore(session, message)
 
     def _ignore(self, session: GatewaySession, message: m.Message | m.TaskMessage) -> None:
+        """Log a message that no gateway sends, once a minute: there may be thousands."""
+        if time.monotonic() < self._ignored_at + _WARN_EVERY_S:
+            return
+        self._ignored_at = time.monotonic()
         logger.warning(
             "unexpected message",
             extra={
@@ -163,7 +167,7 @@ class Inbound:
                 self._outbound.say(self._tasks.take(item))
             case _ if (error := impossible(payload)) is not None:
                 self._outbound.say([failed(key, error)])
-            case _ if self._tasks.n_here(key.connection) >= _MOST_TASKS:
+            case _ if not self._sessions.grants.take_light(key):
                 self._outbound.say([failed(key, _TOO_MANY)])
             case _:
                 self._outbound.say(self._tasks.take(self._sessions.settings.take(item)))

@@ -31,6 +31,7 @@ def job_of(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> Preparation
         is_large=size > _LARGE,
         is_alone=isinstance(first.payload, ORDERS),
         connection=first.task.connection,
+        keys=[envelope.task for envelope in envelopes],
     )
 
 

@@ -13,9 +13,11 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+
+from protocol.wire.messages import TaskKey
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ class PreparationJob:
     """All before it must have ended, and nothing begins until it has."""
     connection: int = 0
     """The gateway that it comes from: gateways take turns."""
+    keys: Sequence[TaskKey] = ()
+    """Its tasks."""
     outcome: object = None
     """What `work` returned, or the exception that it ended with."""
     started_s: float = 0.0
@@ -148,6 +152,11 @@ class Preparation:
         """Forget a job that has not begun; one that has runs to its end or its time limit."""
         if job in self._waiting.get(job.connection, ()):
             self._remove(job)
+            self._hand_out()
+
+    def drop(self, connection: int) -> None:
+        """Forget what a gateway wanted and has not begun."""
+        if self._waiting.pop(connection, None):
             self._hand_out()
 
     def clear(self) -> None:

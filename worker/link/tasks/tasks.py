@@ -27,9 +27,6 @@ from worker.prompt.prompt import Prepared, PromptReader
 
 logger = logging.getLogger(__name__)
 
-_FEW = 1024
-"""Below this number tasks need not be counted by gateway, which takes a millisecond of 10,000."""
-
 
 class Tasks:
     """Tracks where each task is, and begins its next stage."""
@@ -65,11 +62,6 @@ class Tasks:
             sum(key.connection == connection for key in keys) for keys in places
         )
         return pending, preparing, running
-
-    def n_here(self, connection: int) -> int:
-        """Count the tasks of a gateway; all of them, if those of all gateways are few."""
-        n_all = len(self._pending) + len(self._preparing) + len(self.running)
-        return n_all if n_all < _FEW else sum(self.counts(connection))
 
     # ---- the model ----------------------------------------------------------------------------
 
@@ -166,8 +158,9 @@ class Tasks:
         """Forget what came over a connection: the gateway that wanted it is gone."""
         self._pending.drop(connection)
         self._fresh = [one for one in self._fresh if one.task.connection != connection]
+        self._preparation.drop(connection)
         for key in [key for key in self._preparing if key.connection == connection]:
-            self._unprepare(key)
+            del self._preparing[key]
         self.running.clear(connection)
         if self._embeddings is not None:
             self._embeddings.drop_all(connection)
@@ -230,8 +223,12 @@ class Tasks:
 
     def _unprepare(self, key: TaskKey) -> None:
         job = self._preparing.pop(key)
-        if job not in self._preparing.values():
+        if not self._keys_of(job):
             self._preparation.discard(job)
+
+    def _keys_of(self, job: PreparationJob) -> list[TaskKey]:
+        """List the tasks of a job that were not cancelled."""
+        return [key for key in job.keys if self._preparing.get(key) is job]
 
     def prepared(self) -> list[FrameItem]:
         """Submit the prepared tasks to the engine; return the ends of those that failed."""
@@ -259,7 +256,7 @@ class Tasks:
 
     def _results(self, job: PreparationJob) -> list[tuple[TaskKey, Outcome]]:
         """Return what became of each task of a job, but for those that were cancelled."""
-        keys = [key for key, one in self._preparing.items() if one is job]
+        keys = self._keys_of(job)
         for key in keys:
             del self._preparing[key]
         found = job.outcome

@@ -12,7 +12,7 @@ from protocol.wire.side_tasks import LoraListed, SetLora, SetSystemPrompt
 from tests.envelopes import of_task
 from tests.worker.link.gateways.test_gateways import Trio, ended, trio
 from tests.worker.link.pair import generate
-from worker.link.gateways import inbound
+from worker.link.gateways import grants
 
 __all__ = ["trio"]
 
@@ -34,7 +34,9 @@ def test_a_gateway_that_refuses_the_worker_does_not_end_it_for_the_others(trio: 
     assert trio.link.refused == "here as well"
 
 
-def test_a_task_that_comes_again_takes_no_second_slot(trio: Trio) -> None:
+def test_a_task_that_comes_again_takes_no_second_slot(
+    trio: Trio, caplog: pytest.LogCaptureFixture
+) -> None:
     trio.until_shared()
     for number in range(20):
         trio.a.send(generate(1, "mine", n_predict=-1))
@@ -44,11 +46,12 @@ def test_a_task_that_comes_again_takes_no_second_slot(trio: Trio) -> None:
     trio.until(lambda: ended(trio.a, 1))
     assert len([one for one in of_task(trio.a.heard, 1) if isinstance(one, m.Terminal)]) == 1
     assert trio.engine.n_busy == trio.engine.n_waiting == 0
+    assert caplog.text.count("unexpected message") == 1
 
 
 def test_no_task_comes_before_the_slots_are_open(trio: Trio) -> None:
-    grants = trio.link._sessions.grants
-    assert not grants.take(m.TaskKey(1, 0, 17))
+    assert not trio.link._sessions.grants.take(m.TaskKey(1, 0, 17))
+    assert not trio.link._sessions.grants.take_light(m.TaskKey(1, 0, 17))
 
 
 @pytest.mark.parametrize(
@@ -81,8 +84,7 @@ def test_settings_that_cannot_be_reach_no_other_gateway(
 
 
 def test_tasks_without_a_credit_are_bounded(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound, "_MOST_TASKS", 8)
-    monkeypatch.setattr("worker.link.tasks.tasks._FEW", 0)
+    monkeypatch.setattr(grants, "_MOST_LIGHT", 8)
     trio.until_shared()
     n = 100
     texts = [m.Envelope(m.TaskKey(i), m.Tokenize(content="x")) for i in range(n)]
