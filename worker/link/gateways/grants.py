@@ -6,6 +6,7 @@ without one, or is free here. A gateway alone holds all of them. Where there are
 - the credit of a task that ends comes back, and goes to the gateway whose oldest task has waited
   longest;
 - a gateway that waits while others hold unused credits gets those: they are recalled;
+- nobody waits for long without an even share, whatever the others say, and nobody collects credits;
 - if nobody waits, the slots are spread evenly, and what exceeds them stays here until it is wanted,
   so that no gateway sends ahead while it could have a slot elsewhere.
 
@@ -20,6 +21,13 @@ from protocol.wire.messages import TaskKey
 
 _USE_S = 0.1
 """A gateway uses a credit that it waits for within this time, if it can use it at all."""
+_HELD_BACK_S = 1.0
+"""A gateway that has not used a credit for this time gets no more while others wait."""
+_STARVED_S = 5.0
+"""Wait for a credit after which a gateway with less than an even share comes first.
+
+What a gateway says about the age of its tasks decides nothing then.
+"""
 _UNCREDITED = 16
 """Golden prompts of a rolling change that a gateway may have here at once, beyond its credits."""
 _MOST_LIGHT = 4096
@@ -46,6 +54,8 @@ class Share:
     recalled_at: float = 0.0
     given_at: float = -math.inf
     """When it got a credit last."""
+    short_at: float = math.inf
+    """Since when it has waited with less than an even share."""
     has_yielded: bool = False
     """It has just returned credits, so the next free one goes to another gateway."""
     is_retired: bool = False
@@ -176,7 +186,11 @@ class Grants:
             for share in self._shares.values():
                 self._give(share, self.n_free)
             return []
-        while self.n_free > 0 and (chosen := self._next()) is not None:
+        level = max(1, self._level())
+        for share in self._shares.values():
+            is_short = share.n_lacking > 0 and share.limit < level
+            share.short_at = min(share.short_at, now) if is_short else math.inf
+        while self.n_free > 0 and (chosen := self._next(now)) is not None:
             self._give(chosen, 1)
             chosen.given_at = now
             for one in self._shares.values():
@@ -195,11 +209,11 @@ class Grants:
         share.granted += n
         share.limit += n
 
-    def _next(self) -> Share | None:
+    def _next(self, now: float) -> Share | None:
         """Choose the gateway that gets a free credit; None leaves it here."""
         lacking = [share for share in self._shares.values() if share.n_lacking]
         if lacking:
-            return min(lacking, key=lambda share: (share.has_yielded, share.since))
+            return min(lacking, key=lambda share: _rank(share, now, max(1, self._level())))
         staying = [share for share in self._shares.values() if not share.is_retired]
         if not staying or self._n_credits - self.n_free >= self._n_slots:
             return None
@@ -247,3 +261,10 @@ class Grants:
         """Return how many credits each gateway has when nobody waits."""
         n = sum(not share.is_retired for share in self._shares.values())
         return self._n_slots // max(1, n)
+
+
+def _rank(share: Share, now: float, level: int) -> tuple[bool, bool, bool, float]:
+    """Order the gateways that wait for a credit; the least is first."""
+    holds_back = share.n_idle > 0 and now - share.given_at > _HELD_BACK_S
+    is_starved = share.limit < level and now - share.short_at > _STARVED_S
+    return holds_back, not is_starved, share.has_yielded, share.since

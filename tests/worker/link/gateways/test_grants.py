@@ -1,5 +1,6 @@
 """Credits between several gateways: never too many, each with one owner, and nobody starves."""
 
+import math
 from collections import deque
 
 import pytest
@@ -331,3 +332,45 @@ def test_credits_do_not_go_around_between_gateways_that_cannot_use_them() -> Non
             grants.give_back(number, n)
         now += 0.001
     assert n_recalls <= 11, "at most one in 0.1 s"
+
+
+def test_a_gateway_that_claims_to_wait_longest_does_not_starve_the_others() -> None:
+    grants = three(n_slots=2, n_prefetch=0)
+    grants.close(2)
+    running: deque[TaskKey] = deque()
+    n_got, n_sent, now = 0, 0, 0.0
+    while now < 60.0:
+        for number, n in grants.settle(now):
+            grants.give_back(number, n)
+        for number in (0, 1):
+            n_held = sum(key.connection == number for key in running)
+            for _ in range(grants.limit(number) - n_held):
+                n_sent, key = n_sent + 1, TaskKey(n_sent, 0, number)
+                assert grants.take(key)
+                running.append(key)
+                n_got += number == 1
+        grants.want(0, 10**9, since=-math.inf)
+        grants.want(1, 3, since=now - 1.0)
+        if len(running) > 1:
+            grants.end(running.popleft())
+        now += 0.5
+    assert n_got >= 5
+
+
+def test_a_gateway_that_does_not_use_its_credits_gets_no_more_of_them() -> None:
+    grants = Grants()
+    grants.size(4, 0)
+    grants.open(0)
+    grants.settle(0.0)
+    running = deque(TaskKey(number) for number in range(4))
+    assert all(map(grants.take, running))
+    grants.open(1)
+    for number in range(8):
+        grants.want(0, 4, since=float(number))
+        grants.want(1, 10**9, since=-math.inf)
+        assert grants.end(running.popleft())
+        grants.settle(2.0 * number)
+        while len(running) < grants.limit(0):
+            running.append(TaskKey(10 + 10 * number + len(running)))
+            assert grants.take(running[-1])
+    assert [grants.limit(0), grants.limit(1)] == [3, 1]
