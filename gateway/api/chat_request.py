@@ -122,6 +122,7 @@ def plan_chat(
             chat=chat,
             params=params,
             media=tuple(media.pieces),
+            media_fields=tuple(media.fields),
             tells_prompt=request.options.verbose,
         )
         for params in request.choices

@@ -46,7 +46,8 @@ class PromptEndpoints:
         task = plan.tasks[0]
         if task.chat is None:
             raise InvalidRequest("'messages' is required", param="messages")
-        render = Render(chat=task.chat, media=task.media if counts else ())
+        media = task.media if counts else ()
+        render = Render(chat=task.chat, media=media, media_fields=task.media_fields)
         pool, origin = self._service.pool, plain_origin(scope)
         stream = pool.submit(render, model=asked.card.name, origin=origin)
         return await answered(stream, receive, Rendered)

@@ -13,6 +13,8 @@ class Render(ClientTask):
     chat: Chat
     media: tuple[bytes, ...] = ()
     """What its markers stand for, to be counted with the rest."""
+    media_fields: tuple[str, ...] = ()
+    """The fields of the client's request that hold them, for what is said against one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class Embed(ClientTask):
     inputs: tuple[str | tuple[int | str, ...], ...]
     normalize: int = 2
     media: tuple[bytes, ...] = ()
+    media_fields: tuple[str, ...] = ()
+    """The fields of the client's request that hold them, for what is said against one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,6 +105,24 @@ def test_what_ends_llama_server_is_refused(pool: Served) -> None:
     )
 
 
+def test_a_broken_image_is_told_by_the_clients_own_field(pool: Served) -> None:
+    def error(path: str, **body: Any) -> tuple[str, str]:
+        answer = pool.client.post(path, json={"max_tokens": 1, **body})
+        assert answer.status_code == 400, answer.text
+        return answer.json()["error"]["message"], answer.json()["error"]["param"]
+
+    broken, words = base64.b64encode(b"no picture").decode(), "Failed to load image or audio file"
+    urls = [f"data:image/png;base64,{data}" for data in (IMAGE, broken)]
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    messages = [{"role": "user", "content": [*parts, {"type": "text", "text": "?"}]}]
+    field = "messages[0].content[1].image_url.url"
+    for path in ("/v1/chat/completions", "/v1/chat/completions/input_tokens"):
+        assert error(path, messages=messages) == (words, field)
+    images = [{"id": 1, "data": broken}]
+    field = "image_data[0].data"
+    assert error("/completion", prompt="[img-1] x", image_data=images) == (words, field)
+
+
 def test_models_and_props_say_that_it_sees(pool: Served) -> None:
     assert pool.client.get("/props").json()["modalities"]["vision"] is True
     model = pool.client.get("/v1/models").json()["data"][0]

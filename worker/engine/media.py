@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
+from protocol.errors import InvalidRequest
+
 _PLACEHOLDERS = 2**30
 
 
@@ -32,6 +34,15 @@ class MediaPiece:
     def rows(self) -> int:
         """Rows that it takes in a batch."""
         return self.n_rows or self.n_pos
+
+
+class MediumRefused(InvalidRequest):
+    """One of the images and sounds of a prompt cannot be read; which field has it is not known."""
+
+    def __init__(self, message: str, place: int) -> None:
+        """`place` is its index among them."""
+        super().__init__(message)
+        self.place = place
 
 
 Media = Mapping[int, MediaPiece]

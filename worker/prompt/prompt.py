@@ -31,6 +31,7 @@ from worker.output.continued import AnswerParser, ContinuedAnswer
 from worker.prompt.chat.built_in import BuiltInReader
 from worker.prompt.chat.conversation import ChatPrompt, ConversationReader
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
+from worker.prompt.media import read_media
 from worker.prompt.prompt_log import PromptLog
 from worker.prompt.structured import with_grammar
 from worker.prompt.system_prompt import SystemPrefix
@@ -79,7 +80,7 @@ class PromptReader:
             case Embed():
                 (text,) = message.inputs
                 assert isinstance(text, str), "the gateway lets no tokens stand beside media"
-                return MediaInput(message, *self._backend.read_media(text, message.media))
+                return MediaInput(message, *read_media(self._backend, text, message))
             case SetSystemPrompt():
                 return self.set_system_prompt(message)
             case Tokenize():
@@ -243,7 +244,7 @@ class PromptReader:
             problem = "Field 'prompt': must be a text where there are images or sounds"
             raise InvalidRequest(problem, param="prompt")
         self._tokens.check_length(text)
-        tokens, media = self._backend.read_media(text, message.media)
+        tokens, media = read_media(self._backend, text, message)
         if message.chat is None:
             tokens, media = self._system.lead_media(tokens, media)
         if len(tokens) >= self._card.n_ctx:
@@ -264,7 +265,7 @@ class PromptReader:
         text = self._without_bos(self._conversations.read(message.chat).text)
         self._tokens.check_length(text)
         if message.media:
-            tokens, _ = self._backend.read_media(text, message.media)
+            tokens, _ = read_media(self._backend, text, message)
         else:
             tokens = self._tokens.read(text)
         return Rendered(prompt=text, n_tokens=len(tokens))

@@ -44,6 +44,8 @@ class _Input:
 
     text: Prompt
     media: tuple[bytes, ...] = ()
+    fields: tuple[str, ...] = ()
+    """The field that has each of them."""
     links: tuple[MediaLink, ...] = ()
 
 
@@ -60,7 +62,12 @@ def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -
     norm = card.embd_normalize if normalize is None else normalize
     return EmbeddingPlan(
         tasks=tuple(
-            Embed(inputs=tuple(one.text for one in group), media=group[0].media, normalize=norm)
+            Embed(
+                inputs=tuple(one.text for one in group),
+                media=group[0].media,
+                media_fields=group[0].fields,
+                normalize=norm,
+            )
             for group in groups
         ),
         links=tuple(group[0].links for group in groups),
@@ -164,7 +171,9 @@ def _object(value: dict[str, Any], card: ModelCard, key: str) -> _Input:
     """Read `{prompt_string, multimodal_data}`, or OpenAI's content parts under `content`."""
     text = value.get("prompt_string")
     if isinstance(text, str):
-        return _Input(*place_media({"prompt": value}, 0, text, card))
+        placed = place_media({"prompt": value}, 0, text, card)
+        fields = tuple(field.replace("prompt", key, 1) for field in placed.fields)
+        return _Input(placed.prompt, placed.media, fields)
     parts = value.get("content")
     if not isinstance(parts, list):
         raise InvalidRequest(
@@ -174,7 +183,8 @@ def _object(value: dict[str, Any], card: ModelCard, key: str) -> _Input:
     read = [
         read_part(_with_type(part), f"{key}.content[{i}]", media) for i, part in enumerate(parts)
     ]
-    return _Input("".join(part.text for part in read), tuple(media.pieces), tuple(media.links))
+    text = "".join(part.text for part in read)
+    return _Input(text, tuple(media.pieces), tuple(media.fields), tuple(media.links))
 
 
 def _with_type(part: Any) -> Any:

@@ -8,7 +8,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.api.fields.options import wrong_type
 from gateway.api.fields.prompt import Prompt
@@ -26,20 +26,32 @@ NO_AUDIO = (
 _NO_MULTIMODAL = "Multimodal data provided, but model does not support multimodal requests."
 
 
+class PlacedMedia(NamedTuple):
+    """A prompt with markers, and the media in the order of their markers."""
+
+    prompt: Prompt
+    media: tuple[bytes, ...] = ()
+    fields: tuple[str, ...] = ()
+    """The field that has each of them."""
+
+
 def place_media(
     body: Mapping[str, Any], index: int, prompt: Prompt, card: ModelCard
-) -> tuple[Prompt, tuple[bytes, ...]]:
-    """Return a prompt with markers, and the media in the order of their markers."""
+) -> PlacedMedia:
+    """Put the media of a body into a prompt; raises `InvalidRequest`."""
     images = _read_image_data(body)
     data = _read_multimodal_data(body, index)
     if not images and not data:
-        return prompt, ()
+        return PlacedMedia(prompt)
     if not card.media_marker:
         raise InvalidRequest(_NO_MULTIMODAL, param="prompt")
     if not isinstance(prompt, str):
         message = "Field 'prompt': must be a text where there are images or sounds"
         raise InvalidRequest(message, param="prompt")
-    return (prompt, data) if data else _place_images(prompt, images, card.media_marker)
+    if data:
+        fields = tuple(f"prompt.multimodal_data[{i}]" for i in range(len(data)))
+        return PlacedMedia(prompt, data, fields)
+    return _place_images(prompt, images, card.media_marker)
 
 
 def require_images(card: ModelCard) -> None:
@@ -78,7 +90,12 @@ def read_base64(value: Any, key: str) -> bytes:
     return data
 
 
-def _read_image_data(body: Mapping[str, Any]) -> dict[int, bytes]:
+class _Image(NamedTuple):
+    field: str
+    data: bytes
+
+
+def _read_image_data(body: Mapping[str, Any]) -> dict[int, _Image]:
     items = body.get("image_data") or []
     if not isinstance(items, list):
         raise InvalidRequest("Field 'image_data': must be an array", param="image_data")
@@ -89,7 +106,8 @@ def _read_image_data(body: Mapping[str, Any]) -> dict[int, bytes]:
             raise InvalidRequest(f"Field '{key}': must have 'data' and 'id'", param=key)
         if type(item["id"]) is not int:
             raise wrong_type(f"{key}.id", "number", item["id"])
-        images[item["id"]] = read_base64(item.get("data"), f"{key}.data")
+        field = f"{key}.data"
+        images[item["id"]] = _Image(field, read_base64(item.get("data"), field))
     return images
 
 
@@ -106,10 +124,8 @@ def _read_multimodal_data(body: Mapping[str, Any], index: int) -> tuple[bytes, .
     return tuple(read_base64(item, f"{key}[{i}]") for i, item in enumerate(items))
 
 
-def _place_images(
-    prompt: str, images: Mapping[int, bytes], marker: str
-) -> tuple[str, tuple[bytes, ...]]:
-    used: list[bytes] = []
+def _place_images(prompt: str, images: Mapping[int, _Image], marker: str) -> PlacedMedia:
+    used: list[_Image] = []
 
     def place(match: re.Match[str]) -> str:
         number = int(match[1])
@@ -121,4 +137,5 @@ def _place_images(
 
     # The marker is random, so nobody writes it by chance.
     text = _IMAGE.sub(place, prompt.replace(marker, ""))
-    return text, tuple(used)
+    media, fields = tuple(one.data for one in used), tuple(one.field for one in used)
+    return PlacedMedia(text, media, fields)

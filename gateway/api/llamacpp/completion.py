@@ -1,6 +1,7 @@
 """The body of /completion and /completions."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gateway.api.fields.media import place_media
@@ -31,9 +32,9 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     schema = read_json_schema(body)
     prompts = []
     for i, plain in enumerate(read_prompts(body, card.n_vocab)):
-        prompt, media = place_media(body, i, plain, card)
+        prompt, media, fields = place_media(body, i, plain, card)
         task = Generate(prompt=prompt, params=params, schema=schema, media=media)
-        prompts.append(task)
+        prompts.append(replace(task, media_fields=fields))
     tasks, each = fan_out(prompts, params)
     return RequestPlan(
         tasks=tasks,

@@ -40,7 +40,10 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     prompts = read_prompts(body, card.n_vocab)
     first = Generate(params=params, schema=read_json_schema(body))
     placed = [place_media(body, i, prompt, card) for i, prompt in enumerate(prompts)]
-    wanted = [replace(first, prompt=prompt, media=media) for prompt, media in placed]
+    wanted = [
+        replace(first, prompt=one.prompt, media=one.media, media_fields=one.fields)
+        for one in placed
+    ]
     if suffix := _read_suffix(body, card):
         wanted = [_with_gap(task, suffix) for task in wanted]
     options = ResponseOptions(

@@ -56,6 +56,8 @@ class Generate(ClientTask):
     """What stands around the gap; `prompt` is then the text before it, after the prefix."""
     media: tuple[bytes, ...] = ()
     """Images or sounds in the order of their markers in the prompt."""
+    media_fields: tuple[str, ...] = ()
+    """The fields of the client's request that hold them, for what is said against one."""
     salt: str = ""
     """Namespace of the cache: a prompt is reused only by tasks of the same one."""
     chain: bytes = b""

@@ -160,3 +160,24 @@ def test_the_events_of_a_model_that_sees_say_so() -> None:
         reply = plan_completion({"prompt": "x", "stream": True}, card).reply
         frame = reply.delta(0, Delta(text="a"))
         assert orjson.loads(frame.removeprefix(b"data: "))["multimodal"] is told
+
+
+def test_a_task_knows_which_fields_its_media_came_in() -> None:
+    url = f"data:image/png;base64,{DATA}"
+    path = "messages[0].content[{}]"
+    (task,) = plan_chat(chat({"type": "text", "text": "a"}, image(), image()), SEEING).tasks
+    assert task.media_fields == tuple(f"{path.format(i)}.image_url.url" for i in (1, 2))
+    source = {"type": "base64", "media_type": "image/png", "data": DATA}
+    body = {**chat({"type": "image", "source": source}), "max_tokens": 1}
+    (task,) = plan_message(body, SEEING).tasks
+    assert task.media_fields == (f"{path.format(0)}.source.data",)
+    items = [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]
+    (task,) = plan_response({"input": items}, SEEING).tasks
+    assert task.media_fields == ("input[0].content[0].image_url",)
+    images = [{"data": DATA, "id": 3}, {"data": DATA, "id": 4}]
+    body = {"prompt": "[img-4] [img-3]", "image_data": images}
+    (task,) = plan_completion(body, SEEING).tasks
+    assert task.media_fields == ("image_data[1].data", "image_data[0].data")
+    body = {"prompt": {"prompt_string": "<M>", "multimodal_data": [DATA]}}
+    (task,) = plan_completion(body, SEEING).tasks
+    assert task.media_fields == ("prompt.multimodal_data[0]",)

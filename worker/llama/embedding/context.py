@@ -132,7 +132,7 @@ class LlamaEmbedder:
         n = self._media.n_tokens(piece)
         if n > self.n_batch:
             message = f"an image has {n} tokens, more than --ubatch-size {self.n_batch} allows"
-            raise InvalidRequest(message, param="image_data")
+            raise InvalidRequest(message)
         self._watch.begin()
         self._media.decode(piece, self._context, seq, pos, self.n_batch)
         return self._rows(0, n).copy()

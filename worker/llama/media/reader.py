@@ -19,7 +19,7 @@ import numpy as np
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
 from worker.engine.backend import CacheFull, DecodeFailed
-from worker.engine.media import MediaPiece, placeholders
+from worker.engine.media import MediaPiece, MediumRefused, placeholders
 from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
 from worker.llama.media.pieces import TEXT, read_piece
@@ -95,7 +95,8 @@ class MediaReader:
         bitmaps: list[Any] = []
         chunks = mtmd.mtmd_input_chunks_init()
         try:
-            bitmaps.extend(map(self._bitmap, media))  # keeps those before one that fails
+            for place, data in enumerate(media):
+                bitmaps.append(self._bitmap(data, place))
             self._tokenize(text, bitmaps, chunks)
             return self._pieces(chunks)
         finally:
@@ -140,28 +141,33 @@ class MediaReader:
     def _check(self, media: Sequence[bytes]) -> None:
         """Refuse what would fill the memory or start a decoder of videos, before any is decoded."""
         rate = max(int(mtmd.mtmd_get_audio_sample_rate(self._context)), 1)
-        sounds = [data for data in media if is_sound(data)]
-        if sounds and not self.has_audio:
-            raise InvalidRequest("this model does not take audio", param="input_audio")
-        if len(sounds) < len(media) and not self.has_vision:
-            raise InvalidRequest("this model does not take images", param="image_data")
-        if sum(n_samples(data, rate) for data in sounds) > MAX_SOUND_S * rate:
-            message = f"the sounds take more than {MAX_SOUND_S:g} s together"
-            raise InvalidRequest(message, param="input_audio")
-        pixels = [n_pixels(data) for data in media if not is_sound(data)]
-        if 0 in pixels:  # libmtmd would take it for a video and give it to ffmpeg
-            raise InvalidRequest(_NO_MEDIUM, param="image_data")
-        if sum(pixels) > MAX_PIXELS:
-            message = f"the images have more than {MAX_PIXELS} pixels together"
-            raise InvalidRequest(message, param="image_data")
+        n_samples_left, n_pixels_left = MAX_SOUND_S * rate, MAX_PIXELS
+        for place, data in enumerate(media):
+            if is_sound(data):
+                n_samples_left -= n_samples(data, rate)
+                if not self.has_audio:
+                    raise MediumRefused("this model does not take audio", place)
+                if n_samples_left < 0:
+                    message = f"the sounds take more than {MAX_SOUND_S:g} s together"
+                    raise MediumRefused(message, place)
+                continue
+            size = n_pixels(data)
+            n_pixels_left -= size
+            if not self.has_vision:
+                raise MediumRefused("this model does not take images", place)
+            if not size:  # libmtmd would take it for a video and give it to ffmpeg
+                raise MediumRefused(_NO_MEDIUM, place)
+            if n_pixels_left < 0:
+                message = f"the images have more than {MAX_PIXELS} pixels together"
+                raise MediumRefused(message, place)
 
-    def _bitmap(self, data: bytes) -> Any:
+    def _bitmap(self, data: bytes, place: int) -> Any:
         """Decode a file by its magic bytes."""
-        bitmap = self._load(data)
+        bitmap = self._load(data, place)
         mtmd.mtmd_bitmap_set_id(bitmap, sha256(data).hexdigest().encode())
         return bitmap
 
-    def _load(self, data: bytes) -> Any:
+    def _load(self, data: bytes, place: int) -> Any:
         raw = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
         options = mtmd.mtmd_helper_init_opt_default()
         wrapper = mtmd.mtmd_helper_bitmap_init_from_buf_wrapper(
@@ -170,9 +176,9 @@ class MediaReader:
         if wrapper.video_ctx:
             mtmd.mtmd_bitmap_free(wrapper.bitmap)
             mtmd.mtmd_helper_video_free(wrapper.video_ctx)
-            raise InvalidRequest("video is not supported", param="image_data")
+            raise MediumRefused("video is not supported", place)
         if not wrapper.bitmap:
-            raise InvalidRequest(_NO_MEDIUM, param="image_data")
+            raise MediumRefused(_NO_MEDIUM, place)
         return wrapper.bitmap
 
     def _tokenize(self, text: str, bitmaps: Sequence[Any], chunks: Any) -> None:
@@ -194,7 +200,7 @@ class MediaReader:
                 texts = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
                 tokens += [int(texts[k]) for k in range(n.value)]
                 continue
-            self._check_size(chunk)
+            self._check_size(chunk, len(pieces))
             piece = read_piece(chunk, seen)
             pieces[len(tokens)] = piece
             tokens += placeholders(piece.key, piece.n_pos)
@@ -202,13 +208,13 @@ class MediaReader:
             raise InvalidRequest("a prompt must not end with an image or a sound", param="prompt")
         return tokens, pieces
 
-    def _check_size(self, chunk: Any) -> None:
+    def _check_size(self, chunk: Any, place: int) -> None:
         """Refuse what llama.cpp would abort on: such a piece must fit one physical batch."""
         n_tokens = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
         if mtmd.mtmd_decode_use_non_causal(self._context, chunk) and n_tokens > self._n_ubatch:
-            raise InvalidRequest(
+            raise MediumRefused(
                 f"an image has {n_tokens} tokens, more than --ubatch-size {self._n_ubatch} allows",
-                param="image_data",
+                place,
             )
 
     # ---- encoding -----------------------------------------------------------------------------

@@ -66,11 +66,17 @@ class ChatMedia:
         self._card = card
         self._pieces: list[bytes] = []
         self._links: list[MediaLink] = []
+        self._fields: list[str] = []
 
     @property
     def pieces(self) -> Sequence[bytes]:
         """The data of each; empty where a link says where to fetch it."""
         return self._pieces
+
+    @property
+    def fields(self) -> Sequence[str]:
+        """The field that has each of them."""
+        return self._fields
 
     @property
     def links(self) -> Sequence[MediaLink]:
@@ -109,4 +115,5 @@ class ChatMedia:
             raise InvalidRequest(message, param=path)
         else:
             self._pieces.append(read_base64(value, path))
+        self._fields.append(path)
         return Part(self._card.media_marker, is_marker=True)
