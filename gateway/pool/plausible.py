@@ -53,6 +53,12 @@ MOST_TOKENS = 1 << 31
 """No task has as many."""
 MOST_UNSEEN = 1 << 16
 """Tokens that a worker may have generated and not sent: its answer was given up meanwhile."""
+MOST_ADDED = 1 << 17
+"""Tokens that a template, a system prompt, tools or an image may add to what a client sent."""
+_MOST_REREADINGS = 64
+"""Times that a worker may read a prompt again because its cells were needed for others."""
+_BYTES_A_CHARACTER = 4
+"""A token has a byte of its text or more."""
 _MOST = 1 << 53
 """Counters of a worker's whole life stay below; so do all that a float can count."""
 MOST_SLOTS = 1 << 16
@@ -91,6 +97,66 @@ def overstated(end: Terminal, n_seen: int) -> str:
     if isinstance(end, Done) and max(end.n_predicted, end.timings.predicted_n) > most:
         return "n_predicted"
     return "usage.n_predicted" if end.usage.n_predicted > most else ""
+
+
+def overread(told: TaskMessage, request: TaskMessage, n_seen: int) -> str:
+    """Say which number is more than a worker can have read of a request.
+
+    It would be charged to the client's key, and delay the others of a fair queue.
+    """
+    read = _reported_reading(told)
+    if max(read.values(), default=0) <= MOST_ADDED:
+        return ""  # nearly always; looking through a request takes longer
+    most = longest_prompt(request) + n_seen + MOST_UNSEEN
+    for name, n in read.items():
+        if n > most * (_MOST_REREADINGS if name == "n_read" else 1):
+            return name
+    return ""
+
+
+def longest_prompt(request: TaskMessage) -> int:
+    """Return a number of tokens that the prompt of a request cannot exceed."""
+    n_tokens, parts = MOST_ADDED, list[Any]()
+    match request:
+        case Generate(prompt=prompt, chat=chat, infill=infill, media=media, begun=begun):
+            parts += [prompt, begun.tokens if begun is not None else ()]
+            if chat is not None:
+                parts += [chat.messages, chat.tools, chat.kwargs]
+            if infill is not None:
+                parts += [infill.prefix, infill.suffix, infill.extra]
+            n_tokens += len(media) * MOST_ADDED
+        case Embed(inputs=inputs, media=media):
+            parts.append(inputs)
+            n_tokens += len(media) * MOST_ADDED
+        case Rerank(query=query, documents=documents):
+            parts += [documents, [query] * len(documents)]
+        case _:
+            return MOST_TOKENS
+    while parts:
+        part = parts.pop()
+        if isinstance(part, str):
+            n_tokens += _BYTES_A_CHARACTER * len(part) + 1
+        elif isinstance(part, dict):
+            parts += [*part, *part.values()]
+        elif isinstance(part, list | tuple):
+            n_tokens += len(part)
+            parts += [one for one in part if not isinstance(one, int | float)]
+    return n_tokens
+
+
+def _reported_reading(told: TaskMessage) -> dict[str, int]:
+    """Return what a message says of the length of a prompt."""
+    match told:
+        case Started(n_prompt=n_prompt, n_cached=n_cached):
+            return {"n_prompt": n_prompt, "n_cached": n_cached}
+        case PromptRead(n_read=n_read, n_cached=n_cached):
+            return {"n_read": n_read, "n_cached": n_cached}
+        case Done(n_prompt=n_prompt, n_cached=n_cached, usage=usage):
+            more = {"n_read": usage.n_read, "usage.n_cached": usage.n_cached}
+            return {"n_prompt": n_prompt, "n_cached": n_cached, **more}
+        case Terminal(usage=usage):
+            return {"n_read": usage.n_read, "n_cached": usage.n_cached}
+    return {}
 
 
 def implausible_stats(stats: Stats) -> str:

@@ -11,7 +11,13 @@ from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDERS, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
-from gateway.pool.plausible import implausible, implausible_stats, is_answer, overstated
+from gateway.pool.plausible import (
+    implausible,
+    implausible_stats,
+    is_answer,
+    overread,
+    overstated,
+)
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.stream import Resumed
 from gateway.pool.task_streams import TaskStreams
@@ -221,6 +227,15 @@ class WorkerInbox:
             raise ProtocolError(f"{type(end).__name__} ends no {type(stream.request).__name__}")
         if task is not None and (what := overstated(end, len(task.answer.tokens))):
             raise ProtocolError(f"{type(end).__name__}: {what} cannot be")
+        self._check_reading(lease, end)
+
+    def _check_reading(self, lease: TaskKey, told: m.TaskMessage) -> None:
+        """Refuse what no worker can have read of the prompt; raises `ProtocolError`."""
+        stream = self._streams.by_id.get(lease.id)
+        if stream is None:
+            return
+        if what := overread(told, stream.request, len(stream.answer.tokens)):
+            raise ProtocolError(f"{type(told).__name__}: {what} cannot be")
 
     def _note(self, peer: WorkerConnection, message: m.Message) -> None:
         """Take in what a worker reports of itself."""
@@ -267,6 +282,7 @@ class WorkerInbox:
 
     def _advance(self, peer: WorkerConnection, envelope: Envelope, now: float) -> None:
         lease, message, _ = envelope
+        self._check_reading(lease, message)
         if isinstance(message, m.PromptRead):
             if actions := self._dispatcher.paid(peer.key, lease, message, now):
                 self._performer.perform(actions)

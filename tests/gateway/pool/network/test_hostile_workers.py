@@ -11,12 +11,13 @@ from gateway.pool.dispatch.workers import Worker
 from gateway.pool.network import connections, router_socket, worker_connection
 from gateway.pool.network.name_queue import NameQueue
 from gateway.pool.network.offences import Offences
-from gateway.pool.plausible import MOST_UNSEEN, implausible
+from gateway.pool.plausible import MOST_UNSEEN, implausible, overread
 from protocol.errors import ErrorCode
 from protocol.wire import codec, facts
 from protocol.wire import messages as m
+from protocol.wire.sampling import SamplingParams
 from protocol.wire.sharing import Recall, SettingsTold
-from protocol.wire.side_tasks import Embedded
+from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.pool.network.fleet import Fleet, answers
@@ -117,8 +118,15 @@ def test_no_worker_is_sent_more_than_its_card_says() -> None:
         m.Failed(code=ErrorCode.INTERNAL, message="", usage=facts.Usage(n_predicted=1 << 30)),
         m.Tokenized(tokens=(1,)),
         m.Progress(total=1, cached=0, processed=1, time_ms=math.nan),
+        m.Started(slot=0, n_prompt=1 << 30),
+        m.PromptRead(n_read=1 << 30),
+        m.Done(finish=m.Finish.EOS, n_prompt=1 << 30),
+        m.Failed(code=ErrorCode.INTERNAL, message="", usage=facts.Usage(n_read=1 << 30)),
     ],
-    ids=("count", "timings", "usage", "another kind", "progress"),
+    ids=(
+        *("count", "timings", "usage", "another kind", "progress"),
+        *("prompt", "read", "prompt at the end", "read at the end"),
+    ),
 )
 async def test_an_answer_goes_on_elsewhere_when_its_worker_says_what_cannot_be(
     fleet: Fleet, end: m.TaskMessage
@@ -134,6 +142,28 @@ async def test_an_answer_goes_on_elsewhere_when_its_worker_says_what_cannot_be(
     async with fleet.worker(fleet.keys("good"), "good"):
         await asked  # it goes on there
     assert fleet.pool._dispatcher.router.answer_tokens("fake") < 1000
+
+
+def test_no_prompt_is_longer_than_its_bytes_and_what_a_template_adds() -> None:
+    long, params = "漢字" * 50_000, SamplingParams()
+    messages = ({"role": "user", "content": long},)
+    tools = ({"type": "function", "function": {"name": long}},)
+    for request in (
+        m.Generate(prompt=long, params=params),
+        m.Generate(prompt=(long, 1, 2), params=params),
+        m.Generate(prompt=tuple(range(300_000)), params=params),
+        m.Generate(chat=m.Chat(messages=messages), params=params),
+        m.Generate(chat=m.Chat(tools=tools), params=params),
+        m.Generate(prompt="", infill=m.Infill(suffix=long), params=params),
+        Embed(inputs=(long, (1, 2))),
+        Rerank(query=long[:1000], documents=("",) * 100),
+    ):
+        started = m.Started(slot=0, n_prompt=300_000)
+        assert not overread(started, request, 0), request
+        assert overread(replace(started, n_prompt=1 << 24), request, 0) == "n_prompt"
+        read = m.PromptRead(n_read=1 << 24)
+        assert not overread(read, request, 0), "it was read again for others"
+        assert overread(replace(read, n_read=1 << 30), request, 0) == "n_read"
 
 
 async def test_the_count_in_a_piece_of_an_answer_is_believed_only_as_far_as_can_be(
