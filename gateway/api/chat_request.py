@@ -164,6 +164,7 @@ def _chat(request: ChatRequest) -> Chat:
         reasoning_format=request.reasoning_format,
         add_generation_prompt=continuation.add_generation_prompt,
         continue_final_message=continuation.continues,
+        repeats_final_message=not continuation.is_asked,
         continue_reasoning=continuation.thought,
     )
 

@@ -28,6 +28,8 @@ class Chat:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     """The last message is the assistant's and is to be gone on with."""
+    repeats_final_message: bool = False
+    """A stream begins with what the last message says, if that is gone on with."""
     continue_reasoning: bool | None = None
     """The message's reasoning is continued, not its text; unset: what the message ends with."""
 

@@ -122,6 +122,13 @@ def test_what_the_client_began_is_repeated_in_whole_answers_only() -> None:
     assert ChatParser(expected).feed(" world").content == " world"
 
 
+def test_what_nobody_asked_to_continue_is_repeated_in_streams_too() -> None:
+    begun = "<think>\na\n</think>\n\nHello"
+    expected = Expected(reasoning_marks=THINK, begun=begun, is_continued=True, repeats_begun=True)
+    parsed = ChatParser(expected).feed(" world")
+    assert (parsed.reasoning, parsed.content) == ("a\n", "Hello world")
+
+
 MARKERS = [
     marker
     for row in (*FORMATS, GENERIC)

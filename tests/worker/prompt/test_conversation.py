@@ -266,5 +266,16 @@ def test_a_begun_answer_is_gone_on_with(
     assert prompt.expected is not None and prompt.expected.is_continued
 
 
+@pytest.mark.parametrize(
+    ("template", "form", "is_json"),
+    [(HERMES, "none", True), (HERMES, "auto", True), (THINKER, "none", False)],
+)
+def test_an_answer_in_json_has_no_space_around_it_whatever_becomes_of_reasoning(
+    template: str, form: str, is_json: bool
+) -> None:
+    prompt = read(template, USER, schema='{"type": "string"}', reasoning_format=form)
+    assert prompt.expected is not None and prompt.expected.is_json is is_json
+
+
 def test_the_generation_prompt_can_be_left_out() -> None:
     assert read(HERMES, add_generation_prompt=False).text == "[user]hi\n"

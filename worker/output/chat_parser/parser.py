@@ -56,6 +56,8 @@ class Expected:
     """Beginning of the answer in the prompt: opened reasoning, `>>>`."""
     is_continued: bool = False
     """Whether the client wrote `begun`."""
+    repeats_begun: bool = False
+    """Whether a stream tells `begun` all the same."""
 
 
 def _closers(tools: ToolFormat | None) -> list[Marker]:
@@ -115,7 +117,7 @@ class ChatParser:
         if expected.begun:
             self._text = expected.begun
             self._advance()
-            if expected.is_continued and not is_whole:
+            if expected.is_continued and not (is_whole or expected.repeats_begun):
                 self._sink.take()
 
     def feed(self, text: str) -> Parsed:

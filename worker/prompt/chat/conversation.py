@@ -85,12 +85,13 @@ class ConversationReader:
             types=self._types(tools),
             parts=self._parts(tools),
             reasoning_marks=self.reasoning_marks,
-            is_json=chat.schema is not None and not is_plain,
+            is_json=chat.schema is not None and not (is_plain and self.reasoning_marks),
             dropped=self.tools.dropped,
             skips_space=self._skips_space or (bool(tools) and not self._is_listed),
             is_plain=is_plain,
             begun=rendered.begun,
             is_continued=chat.continue_final_message,
+            repeats_begun=chat.repeats_final_message,
         )
         is_needed = bool(tools or self.reasoning_marks or expected.dropped or expected.skips_space)
         is_needed = is_needed or expected.is_json
@@ -110,7 +111,13 @@ class ConversationReader:
         grammar, _ = self._grammar(chat, (), rendered.begun)
         continued = chat.continue_final_message
         begun = rendered.begun if continued else ""
-        expected = Expected(skips_space=True, is_plain=True, begun=begun, is_continued=continued)
+        expected = Expected(
+            skips_space=True,
+            is_plain=True,
+            begun=begun,
+            is_continued=continued,
+            repeats_begun=chat.repeats_final_message,
+        )
         return ChatPrompt(text=rendered.text, expected=expected, grammar=grammar)
 
     def _types(self, tools: Sequence[Tool]) -> dict[str, Types]:

@@ -25,6 +25,8 @@ class Continuation(NamedTuple):
     """The answer continues the last message."""
     thought: bool | None
     """It continues the message's reasoning; None is as the message has it."""
+    is_asked: bool = True
+    """The request says so itself. Otherwise a stream repeats the message, as in llama-server."""
 
 
 def refuse_marks(body: Mapping[str, Any]) -> None:
@@ -98,6 +100,7 @@ def read_continuation(
         )
         raise InvalidRequest(message, param="continue_final_message")
     is_assistants = [message.role == "assistant" for message in messages[-2:]]
+    is_asked = bool(value)
     if not value and card.prefill_assistant and is_assistants[-1:] == [True]:
         if all(is_assistants) and len(is_assistants) == 2:
             message = "Cannot have 2 or more assistant messages at the end of the list."
@@ -107,7 +110,7 @@ def read_continuation(
         return Continuation(adds, continues=False, thought=None)
     _check_continued(messages[-1] if messages else None, adds=adds)
     thought = None if value is True else value == "reasoning_content"
-    return Continuation(add_generation_prompt=False, continues=True, thought=thought)
+    return Continuation(False, continues=True, thought=thought, is_asked=is_asked)
 
 
 def _check_continued(last: ChatMessage | None, *, adds: bool) -> None:

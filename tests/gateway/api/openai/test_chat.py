@@ -188,6 +188,7 @@ def test_a_last_answer_is_only_gone_on_with_if_the_server_prefills(
     chat = plan(body, card).tasks[0].chat
     assert chat is not None and chat.continue_final_message is continues
     assert chat.add_generation_prompt is not continues
+    assert chat.repeats_final_message is (continues and not fields)
 
 
 @pytest.mark.parametrize("field", ["reasoning_budget_tokens", "thinking_budget_tokens"])
