@@ -9,11 +9,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from worker.llama.special_texts import SpecialTexts
+
 MAX_PIECE = 256 * 1024
 """Bytes; takes a slow pre-tokenizer half a second."""
 MAX_RUN = 48 * 1024
 MAX_DIGITS = 1536
 """A multiple of three, as most vocabularies count digits."""
+
+_NONE = SpecialTexts(())
 
 _LETTER, _DIGIT, _SPACE, _OTHER = range(4)
 
@@ -35,11 +39,14 @@ _CLASS_OF = _classes()
 _LIMITS = np.array([MAX_RUN, MAX_DIGITS, MAX_RUN, MAX_RUN])
 
 
-def split(data: bytes, *, adds_space: bool, has_regex: bool) -> Iterator[bytes]:
+def split(
+    data: bytes, *, adds_space: bool, has_regex: bool, special: SpecialTexts = _NONE
+) -> Iterator[bytes]:
     """Cut the bytes of a text into pieces.
 
     `adds_space`: the tokenizer puts a space before what it is given, so a cut is best made there.
-    `has_regex`: runs count; otherwise only the length does.
+    `has_regex`: runs count; otherwise only the length does. `special` are the tokens that are
+    looked for.
     """
     start = 0
     while start < len(data):
@@ -48,7 +55,7 @@ def split(data: bytes, *, adds_space: bool, has_regex: bool) -> Iterator[bytes]:
             end = _before_long_run(data, start, end)
         if end == start + MAX_PIECE and end < len(data):
             end = _soft_cut(data, start, end, adds_space=adds_space)
-        end = _whole_characters(data, start, end)
+        end = special.cut(data, start, _whole_characters(data, start, end))
         yield data[start:end]
         start = end
 

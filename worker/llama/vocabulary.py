@@ -10,6 +10,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from worker.engine.backend import SpecialTokens, Vocabulary
+from worker.llama.special_texts import SpecialTexts
 from worker.llama.text_pieces import split
 
 _HIDDEN = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -91,7 +92,10 @@ class LlamaVocabulary:
         data = text.encode(errors="replace")
         if len(data) <= _SHORT_TEXT:
             return self._tokenize(data, add_special, parse_special)
-        pieces = split(data, adds_space=self._adds_space, has_regex=self._has_regex)
+        special = self._special_texts[parse_special]
+        pieces = split(
+            data, adds_space=self._adds_space, has_regex=self._has_regex, special=special
+        )
         first = next(pieces)
         if len(first) == len(data):
             return self._tokenize_piece(first, add_special, parse_special)
@@ -106,6 +110,19 @@ class LlamaVocabulary:
         if not self._has_regex or len(data) <= _SHORT_TEXT:
             return self._tokenize(data, add_special, parse_special)
         return _with_deep_stack(lambda: self._tokenize(data, add_special, parse_special))
+
+    @cached_property
+    def _special_texts(self) -> tuple[SpecialTexts, SpecialTexts]:
+        """The special tokens that are looked for in any text, and with `parse_special`."""
+        found: tuple[list[bytes], list[bytes]] = [], []
+        for token in range(self.n_tokens):
+            kind = lib.llama_vocab_get_attr(self.handle, token)
+            if kind & (_HIDDEN | lib.LLAMA_TOKEN_ATTR_USER_DEFINED):
+                text = lib.llama_vocab_get_text(self.handle, token) or b""
+                found[1].append(text)
+                if not kind & _HIDDEN:
+                    found[0].append(text)
+        return SpecialTexts(found[0]), SpecialTexts(found[1])
 
     @cached_property
     def _has_regex(self) -> bool:
