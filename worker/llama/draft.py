@@ -17,7 +17,7 @@ from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.engine.backend import Backend, BatchRow
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import DraftRequest
+from worker.engine.speculation.draft import Drafter, DraftRequest
 from worker.llama.backend import LlamaBackend
 from worker.llama.batch import Batch
 from worker.llama.model import load
@@ -33,8 +33,8 @@ CATCH_UP = 128
 """Most prompt tokens read in one step, so that a long prompt does not delay other streams."""
 
 
-class DraftModel:
-    """Implements `worker.engine.speculation.draft.Drafter` with a second model of llama.cpp."""
+class DraftModel(Drafter):
+    """A `Drafter` with a second model of llama.cpp."""
 
     def __init__(self, config: WorkerConfig, target: LlamaVocabulary, n_ctx_slot: int) -> None:
         self._loaded = load(_of_draft(config, n_ctx_slot), lambda _fraction: None)
@@ -74,9 +74,6 @@ class DraftModel:
                     following.append(BatchRow(row.seq, row.pos + len(row.tokens), (token,), True))
             rows = following
         return [request.kept(guesses[request.slot], self._n_min) for request in requests]
-
-    def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Do nothing: a model does not learn from texts."""
 
     def close(self) -> None:
         """Free model and context."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from protocol.errors import ConfigError
 from protocol.process.named_file import read_named_bytes
-from worker.engine.speculation.draft import DraftRequest
+from worker.engine.speculation.draft import Drafter, DraftRequest
 from worker.engine.speculation.ngram_cache import NGRAM_MAX, Cache, CacheLookup, Ngram, merge
 from worker.host.topology import usable_memory
 
@@ -124,7 +124,7 @@ def add_to_cache(path: str, learnt: Cache, n_vocab: int) -> None:
         write_cache(path, cache)
 
 
-class SavedLookup:
+class SavedLookup(Drafter):
     """A `Drafter` whose dynamic cache is a file: read at the start, added to at the end."""
 
     def __init__(self, lookup: CacheLookup, path: str, n_vocab: int) -> None:

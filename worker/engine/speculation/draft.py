@@ -41,13 +41,15 @@ class Drafter(Protocol):
         """Return a draft for each request, of at most its `n_max` tokens, or an empty one."""
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Learn from a finished text."""
+        """Learn from a finished text; by default nothing."""
+        return
 
     def close(self) -> None:
-        """Free its memory, and save what it has learnt."""
+        """Free its memory, and save what it has learnt; by default there is nothing to do."""
+        return
 
 
-class Drafters:
+class Drafters(Drafter):
     """Asks several drafters in order and takes the first draft."""
 
     def __init__(self, drafters: Mapping[str, Drafter]) -> None:

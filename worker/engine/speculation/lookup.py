@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import DraftRequest
+from worker.engine.speculation.draft import Drafter, DraftRequest
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Index:
         return [] if start is None else self._tokens[start : start + n_max]
 
 
-class PromptLookup:
+class PromptLookup(Drafter):
     """A `Drafter` over the tokens of the slots themselves."""
 
     def __init__(self, size: int, n_max: int, n_min: int = 0) -> None:
@@ -56,9 +56,3 @@ class PromptLookup:
         index.follow(request.tokens)
         guess = index.guess(min(request.n_max, self.n_max))
         return request.kept(guess, self._n_min)
-
-    def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Do nothing: each text is looked up in itself."""
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import DraftRequest
+from worker.engine.speculation.draft import Drafter, DraftRequest
 
 NGRAM_MAX, NGRAM_STATIC = 4, 2
 MAX_ENTRIES = 2_000_000
@@ -109,7 +109,7 @@ class _TokenText:
         add(self.cache, self.tokens, len(tokens) - n_known)
 
 
-class CacheLookup:
+class CacheLookup(Drafter):
     """A `Drafter` over the slots' texts and two caches of a worker."""
 
     def __init__(self, static: Cache, dynamic: Cache, n_max: int, n_min: int = 0) -> None:
@@ -143,6 +143,3 @@ class CacheLookup:
         merge(self.dynamic, text.cache)
         merge(self.learnt, text.cache)
         self.n_learnt += 1
-
-    def close(self) -> None:
-        """Do nothing: the owner of the files writes them."""

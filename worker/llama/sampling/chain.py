@@ -15,7 +15,14 @@ from protocol.errors import InvalidRequest
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.values import DEFAULT_SAMPLERS
 from worker.llama.sampling.greedy import GreedySampler, summed
-from worker.llama.sampling.stages import Dummy, InfillEnding, KeepNewline, Stage, TailFree
+from worker.llama.sampling.stages import (
+    Dummy,
+    InfillEnding,
+    KeepNewline,
+    RestoreNewline,
+    Stage,
+    TailFree,
+)
 from worker.llama.sampling.stateful import AdaptiveP, Mirostat, Xtc
 from worker.llama.vocabulary import LlamaVocabulary
 
@@ -218,7 +225,7 @@ def build(p: SamplingParams, biases: Biases, model: SamplerModel) -> list["Chain
             pending = []
         elif name == "penalties" and p.penalize_nl is False and has_penalties(p):
             keep = KeepNewline(model.vocabulary.newline())
-            parts += [Chain(pending), keep, Chain([_penalties(p, model)]), keep.restore]
+            parts += [Chain(pending), keep, Chain([_penalties(p, model)]), RestoreNewline(keep)]
             pending = []
         elif name == "xtc" and has_xtc(p):
             parts += [Chain(pending), Xtc(_xtc(p, model))]

@@ -5,7 +5,7 @@ December 2024 (PR 10803). The third goes before its `infill`, which is too slow 
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import llama_cpp.llama_cpp as lib
@@ -22,10 +22,12 @@ class Stage(Protocol):
         """Change a `llama_token_data_array`."""
 
     def accept(self, token: int) -> None:
-        """Learn what was chosen."""
+        """Learn which token was chosen; by default nothing."""
+        return
 
     def free(self) -> None:
-        """Free what it holds."""
+        """Free memory of llama.cpp; by default there is none."""
+        return
 
 
 def view(candidates: Any) -> "np.ndarray[tuple[int], np.dtype[np.void]]":
@@ -36,7 +38,7 @@ def view(candidates: Any) -> "np.ndarray[tuple[int], np.dtype[np.void]]":
     return np.frombuffer(raw, CANDIDATE)
 
 
-class TailFree:
+class TailFree(Stage):
     """Tail free sampling (Phénix & Egan, 2019), as llama.cpp had it until October 2024."""
 
     def __init__(self, z: float, min_keep: int) -> None:
@@ -59,14 +61,8 @@ class TailFree:
         items[:] = ordered
         candidates.size, candidates.sorted = min(size, len(items)), True
 
-    def accept(self, token: int) -> None:
-        """Nothing to learn."""
 
-    def free(self) -> None:
-        """Nothing to free."""
-
-
-class InfillEnding:
+class InfillEnding(Stage):
     """The first rule of llama.cpp's `infill` over all candidates: whether the text is to end.
 
     Source: `llama_sampler_infill_apply`, src/llama-sampler.cpp. The rule depends on the number of
@@ -88,52 +84,38 @@ class InfillEnding:
             items[: len(ends)] = ends
             candidates.size, candidates.sorted = len(ends), False
 
-    def accept(self, token: int) -> None:
-        """Nothing to learn."""
 
-    def free(self) -> None:
-        """Nothing to free."""
-
-
-class KeepNewline:
-    """Remembers the newline's logit before the penalties; `restore` puts it back after them."""
+class KeepNewline(Stage):
+    """Remembers the newline's logit before the penalties, for `RestoreNewline`."""
 
     def __init__(self, newline: int) -> None:
         self._newline = newline
         self._logit: float | None = None
-        self.restore = _Then(self._restore)
 
     def apply(self, candidates: Any) -> None:
-        """Remember."""
+        """Remember the logit."""
         items = view(candidates)
         found = np.flatnonzero(items["id"] == self._newline)
         self._logit = float(items["logit"][found[0]]) if len(found) else None
 
-    def _restore(self, candidates: Any) -> None:
+    def restore(self, candidates: Any) -> None:
+        """Put the logit back."""
         items = view(candidates)
         found = np.flatnonzero(items["id"] == self._newline)
         if self._logit is not None and len(found):
             items["logit"][found[0]] = self._logit
             candidates.sorted = False
 
-    def accept(self, token: int) -> None:
-        """Nothing to learn."""
 
-    def free(self) -> None:
-        """Nothing to free."""
+class RestoreNewline(Stage):
+    """Puts the newline's logit back after the penalties."""
 
+    def __init__(self, kept: KeepNewline) -> None:
+        self._kept = kept
 
-class _Then:
-    """A stage made of one function."""
-
-    def __init__(self, apply: Callable[[Any], None]) -> None:
-        self.apply = apply
-
-    def accept(self, token: int) -> None:
-        """Nothing to learn."""
-
-    def free(self) -> None:
-        """Nothing to free."""
+    def apply(self, candidates: Any) -> None:
+        """Put the logit back."""
+        self._kept.restore(candidates)
 
 
 class Dummy:

@@ -14,7 +14,7 @@ import llama_cpp.llama_cpp as lib
 
 from protocol.wire.sampling import SamplingParams
 from worker.llama.sampling.draws import Draws, Weights
-from worker.llama.sampling.stages import Dummy, view
+from worker.llama.sampling.stages import Dummy, Stage, view
 
 _WINDOW = 100
 """Candidates from which Mirostat 1 estimates the distribution; llama-server's own number."""
@@ -33,7 +33,7 @@ def weights_of(candidates: Any) -> Weights:
     return found
 
 
-class Mirostat:
+class Mirostat(Stage):
     """Mirostat 1 and 2 (Basu et al., 2020); `mu` is the surprise that is allowed, in bits."""
 
     def __init__(self, p: SamplingParams, n_vocab: int) -> None:
@@ -69,14 +69,8 @@ class Mirostat:
         error = single(surprise - self._tau)
         self._mu = single(self._mu - single(self._eta * error))
 
-    def accept(self, token: int) -> None:
-        """Nothing to learn."""
 
-    def free(self) -> None:
-        """Nothing to free."""
-
-
-class AdaptiveP:
+class AdaptiveP(Stage):
     """Adaptive-p: keeps the mean probability of the chosen tokens near a target."""
 
     def __init__(self, p: SamplingParams) -> None:
@@ -134,7 +128,7 @@ class AdaptiveP:
             self._plain = None
 
 
-class Xtc:
+class Xtc(Stage):
     """XTC with its draws counted: it draws nothing among fewer than two candidates."""
 
     def __init__(self, sampler: Any) -> None:
@@ -153,9 +147,6 @@ class Xtc:
         """Leave the likeliest tokens out, or not."""
         self.n += candidates.size >= 2
         lib.llama_sampler_apply(self._sampler, ctypes.byref(candidates))
-
-    def accept(self, token: int) -> None:
-        """Nothing to learn."""
 
     def free(self) -> None:
         """Free the sampler."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import DraftRequest
+from worker.engine.speculation.draft import Drafter, DraftRequest
 
 MAX_VALUES = 4
 """Most different continuations that are counted for one key."""
@@ -39,7 +39,7 @@ class _NgramHistory:
     last: _Guess | None = None
 
 
-class MapLookup:
+class MapLookup(Drafter):
     """A `Drafter` over the tokens of the slots themselves."""
 
     def __init__(self, size: int, n_max: int, *, min_hits: int = 1, counts: bool = False) -> None:
@@ -53,12 +53,6 @@ class MapLookup:
     def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return a draft for each request from its own tokens."""
         return [self._guess(request) for request in requests]
-
-    def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Do nothing: each text is looked up in itself."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def _guess(self, request: DraftRequest) -> list[int]:
         history = self._follow(request)

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence
 
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import DraftRequest
+from worker.engine.speculation.draft import Drafter, DraftRequest
 
 N_PLACES = 4 << 20
 """16 MiB, as llama.cpp has it."""
@@ -17,7 +17,7 @@ MOST_USED = 0.25
 _EMPTY = -1
 
 
-class ModLookup:
+class ModLookup(Drafter):
     """A `Drafter` over the tokens of all slots together."""
 
     def __init__(self, n_match: int, n_min: int, n_max: int, n_places: int = N_PLACES) -> None:
@@ -34,12 +34,6 @@ class ModLookup:
         for request in requests:
             self._note(request)
         return [self._guess(request) for request in requests]
-
-    def learn(self, slot: int, tokens: Sequence[int]) -> None:
-        """Do nothing: texts are added while they grow."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def _place(self, tokens: Sequence[int]) -> int:
         return hash(tuple(tokens)) % len(self._places)
