@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import BatchRow
+from worker.engine.cache.prefix import common_prefix
 from worker.engine.slot import Slot
 
 
@@ -142,6 +143,20 @@ def _wish(slot: Slot, n_max: int) -> DraftRequest:
         p_min=params.speculative_p_min,
         kinds=params.speculative_types,
     )
+
+
+def follow(known: list[int], text: Sequence[int]) -> int:
+    """Make `known` equal to a text that has usually grown by a few tokens.
+
+    Returns how many of its tokens were known. After a cut that is 0: what was derived from them is
+    void.
+    """
+    n_known = len(known)
+    if common_prefix(known, text) < n_known:
+        known.clear()
+        n_known = 0
+    known.extend(text[n_known:])
+    return n_known
 
 
 def longest_wanted(params: SamplingParams, n_max: int) -> int:

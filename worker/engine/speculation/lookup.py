@@ -7,8 +7,7 @@ edits, code) get drafts of many tokens, which cost nothing but rows of a batch.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import Drafter, DraftRequest
+from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 
 
 @dataclass(slots=True)
@@ -22,10 +21,9 @@ class Index:
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Index the text as it is now; usually it has grown by a few tokens."""
-        n_known = len(self._tokens)
-        if common_prefix(self._tokens, tokens) < n_known:
-            self._tokens, self._after, n_known = [], {}, 0
-        self._tokens.extend(tokens[n_known:])
+        n_known = follow(self._tokens, tokens)
+        if not n_known:
+            self._after.clear()
         # A follower at i makes the n-gram before it known; the one at the very end has none yet.
         for i in range(max(self.size, n_known), len(tokens)):
             self._after[tuple(self._tokens[i - self.size : i])] = i

@@ -8,8 +8,7 @@ of a large corpus (static), which is asked by itself last. N-grams are tuples of
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import Drafter, DraftRequest
+from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 
 NGRAM_MAX, NGRAM_STATIC = 4, 2
 MAX_ENTRIES = 2_000_000
@@ -102,10 +101,9 @@ class _TokenText:
     cache: Cache = field(default_factory=dict)
 
     def follow(self, tokens: Sequence[int]) -> None:
-        n_known = len(self.tokens)
-        if common_prefix(self.tokens, tokens) < n_known:
-            self.tokens, self.cache, n_known = [], {}, 0
-        self.tokens.extend(tokens[n_known:])
+        n_known = follow(self.tokens, tokens)
+        if not n_known:
+            self.cache.clear()
         add(self.cache, self.tokens, len(tokens) - n_known)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import Drafter, DraftRequest
+from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 
 MAX_VALUES = 4
 """Most different continuations that are counted for one key."""
@@ -86,15 +86,13 @@ class MapLookup(Drafter):
     def _follow(self, request: DraftRequest) -> _NgramHistory:
         """Take the text as it is now, and count how much of the last draft was accepted."""
         history = self._histories.setdefault(request.slot, _NgramHistory())
-        n_known = len(history.tokens)
-        if common_prefix(history.tokens, request.tokens) < n_known:
-            history, n_known = _NgramHistory(), 0
-            self._histories[request.slot] = history
+        n_known = follow(history.tokens, request.tokens)
+        if not n_known:
+            history = self._histories[request.slot] = _NgramHistory(history.tokens)
         if (last := history.last) is not None and len(request.tokens) > last.at:
             n_right = common_prefix(last.tokens, request.tokens[last.at :])
             history.accepted[last.key] = n_right
             history.last = None
-        history.tokens.extend(request.tokens[n_known:])
         for at in range(max(self._size, n_known), len(history.tokens)):
             history.places.setdefault(tuple(history.tokens[at - self._size : at]), []).append(at)
         return history

@@ -7,8 +7,7 @@ is wrong for that reason costs rows of a batch and nothing else.
 from array import array
 from collections.abc import Sequence
 
-from worker.engine.cache.prefix import common_prefix
-from worker.engine.speculation.draft import Drafter, DraftRequest
+from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 
 N_PLACES = 4 << 20
 """16 MiB, as llama.cpp has it."""
@@ -40,10 +39,7 @@ class ModLookup(Drafter):
 
     def _note(self, request: DraftRequest) -> None:
         known = self._known.setdefault(request.slot, [])
-        if common_prefix(known, request.tokens) < len(known):
-            known.clear()
-        n_known = len(known)
-        known.extend(request.tokens[n_known:])
+        n_known = follow(known, request.tokens)
         if self._n_used > MOST_USED * len(self._places):
             self._places = array("i", [_EMPTY]) * len(self._places)
             self._n_used = 0
