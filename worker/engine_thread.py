@@ -185,7 +185,7 @@ def self_extend(config: WorkerConfig, backend: Backend) -> SelfExtend | None:
     elif not backend.can_group:
         reason = "this kind of model has no positions that could be shared: use rope_scaling yarn"
     elif config.mmproj or kinds(config):
-        reason = "it does not go together with mmproj or guessing ahead"
+        reason = "it does not go together with mmproj or speculative decoding"
     if reason:
         raise ConfigError(f"grp_attn_n {n}: {reason}")
     return SelfExtend(n, width)

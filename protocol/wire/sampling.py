@@ -12,12 +12,12 @@ from protocol.wire.schema import param
 from protocol.wire.shapes import INT32_MAX, Clamp, TextShape
 from protocol.wire.values import (
     ADAPTERS,
-    GUESSER_NAMES,
+    SPECULATIVE_TYPE_LIST,
     STOPS,
     TAGS,
     read_chat_format,
-    read_guessers,
     read_lora,
+    read_speculative_types,
     read_stop,
 )
 
@@ -148,8 +148,8 @@ class SamplingParams(SamplerParams):
         "Methods of speculative decoding to use, of those that the worker has; unset: all of them.",
         "speculative.type",
         "speculative.types",
-        read=read_guessers,
-        shape=GUESSER_NAMES,
+        read=read_speculative_types,
+        shape=SPECULATIVE_TYPE_LIST,
         stage="engine",
     )
     speculative_n_max: int | None = param(

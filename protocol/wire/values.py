@@ -56,16 +56,16 @@ _SAMPLER_ALIASES: Mapping[str, str] = {
     "adaptive-p": "adaptive_p",
 }
 
-GUESSERS = (
+SPECULATIVE_TYPES = (
     *("none", "draft-simple", "ngram-simple", "ngram-cache"),
     *("ngram-map-k", "ngram-map-k4v", "ngram-mod"),
 )
-"""Who may guess ahead (llama.cpp common/speculative.cpp, as far as it is here)."""
+"""Methods of speculative decoding: those of llama.cpp's common/speculative.cpp that exist here."""
 
 _NAME = TextShape(most=64)
 SEED = Number(low=-(2**63), high=2**64 - 1)
 SAMPLERS = Either((TextShape(most=256), Items(_NAME, 32)))
-GUESSER_NAMES = Either((TextShape(most=256), Items(_NAME, 16)))
+SPECULATIVE_TYPE_LIST = Either((TextShape(most=256), Items(_NAME, 16)))
 STOPS = Either((TextShape(most="stop_chars"), Items(TextShape(most="stop_chars"), "stops")))
 TAGS = Either((TextShape(most=4096), Items(TextShape(most=4096), 16)))
 BREAKERS = Items(TextShape(most=256), 32)
@@ -101,14 +101,14 @@ DEFAULT_SAMPLERS = (
 )
 
 
-def read_guessers(value: Any) -> tuple[str, ...]:
-    """Read who may guess ahead: a text with commas, or a list; `none` stands for nobody at all."""
+def read_speculative_types(value: Any) -> tuple[str, ...]:
+    """Read methods of speculative decoding: a text with commas, or a list; `none` turns all off."""
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple):
         raise ValueError(f"type must be string, but is {json_type(value)}")
     for name in names:
-        if name not in GUESSERS:
-            raise ValueError(f"must be among {', '.join(GUESSERS)}, but got {name!r:.80}")
+        if name not in SPECULATIVE_TYPES:
+            raise ValueError(f"must be among {', '.join(SPECULATIVE_TYPES)}, but got {name!r:.80}")
     return ("none",) if "none" in names else tuple(dict.fromkeys(names))
 
 

@@ -94,21 +94,21 @@ class SampleProcessor:
         Nothing is sampled after the first rejected token, so the sampler's state and its random
         numbers are those of a run without a draft, and so is the text.
         """
-        run, guesses = slot.active, row.tokens[1:]
+        run, drafted = slot.active, row.tokens[1:]
         del slot.tokens[row.pos + 1 :]
-        run.n_draft += len(guesses)
+        run.n_draft += len(drafted)
         self._next(slot, index, 0)
         n_accepted = 0
-        for offset, guess in enumerate(guesses, start=1):
+        for offset, token in enumerate(drafted, start=1):
             has_ended = bool(self.finished) and self.finished[-1] is slot
-            if has_ended or run.pending != guess:
+            if has_ended or run.pending != token:
                 break
-            slot.tokens.append(guess)
+            slot.tokens.append(token)
             n_accepted += 1
             run.n_draft_accepted += 1
             self._next(slot, index, offset)
-        self._counters.judged(len(guesses), n_accepted)
-        if n_accepted < len(guesses):
+        self._counters.judged(len(drafted), n_accepted)
+        if n_accepted < len(drafted):
             self._backend.remove(slot.id, len(slot.tokens))
 
     def _first(self, slot: Slot, index: int) -> None:

@@ -90,10 +90,10 @@ class Counters(Stats):
         )
         return TaskError(ErrorCode.INTERNAL, f"internal error: {type(error).__name__}")
 
-    def judged(self, n_guessed: int, n_accepted: int) -> None:
+    def judged(self, n_drafted: int, n_accepted: int) -> None:
         """Count a draft of which the first `n_accepted` tokens were right."""
         self.n_drafts += 1
-        self.n_draft += n_guessed
+        self.n_draft += n_drafted
         self.n_draft_accepted += n_accepted
         before = self.accepted_at + (0,) * (n_accepted - len(self.accepted_at))
         self.accepted_at = tuple(n + (i < n_accepted) for i, n in enumerate(before))

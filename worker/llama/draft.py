@@ -55,7 +55,7 @@ class DraftModel(Drafter):
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Draft for all requests in the same batches, one token of each at a time."""
-        guesses: dict[int, list[int]] = {request.slot: [] for request in requests}
+        drafts: dict[int, list[int]] = {request.slot: [] for request in requests}
         rows = self._catch_up(requests)
         left = {request.slot: request.n_max for request in requests}
         least = {
@@ -68,12 +68,12 @@ class DraftModel(Drafter):
                 token = self._likeliest(index, least[row.seq]) if row.wants_logits else -1
                 if token < 0:
                     continue
-                guesses[row.seq].append(token)
+                drafts[row.seq].append(token)
                 left[row.seq] -= 1
                 if left[row.seq] > 0 and not lib.llama_vocab_is_eog(self._vocab.handle, token):
                     following.append(BatchRow(row.seq, row.pos + len(row.tokens), (token,), True))
             rows = following
-        return [request.kept(guesses[request.slot], self._n_min) for request in requests]
+        return [request.kept(drafts[request.slot], self._n_min) for request in requests]
 
     def close(self) -> None:
         """Free model and context."""
@@ -194,4 +194,4 @@ def _misfit(target: LlamaVocabulary, draft: LlamaVocabulary) -> str:
 
 def _unfit(model: object) -> str:
     is_recurrent = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
-    return "a recurrent model cannot take guesses back" if is_recurrent else ""
+    return "a recurrent model cannot drop the tokens of a rejected draft" if is_recurrent else ""

@@ -215,7 +215,8 @@ def load_mode(config: WorkerConfig) -> int:
 
 
 def count_outputs(config: WorkerConfig) -> int:
-    """Return how many rows of logits a batch needs: one a slot, and the guesses of drafting ones.
+    """Return how many rows of logits a batch needs: one a slot, and the longest draft of
+    each slot that drafts.
 
     Each is `n_vocab` floats, reserved for as long as the context lives. A few more let a prompt
     whose probabilities are wanted be read faster than a token at a time.

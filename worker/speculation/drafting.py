@@ -23,7 +23,9 @@ from worker.speculation.lookup_file import SavedLookup, read_cache
 def open_drafter(config: WorkerConfig, backend: Backend) -> Drafter | None:
     """Return the drafter of a worker, or None; raises `ConfigError` if it cannot work."""
     if kinds(config) and not backend.can_rewind:
-        raise ConfigError("spec_type: recurrent memory cannot take guesses back; use none")
+        raise ConfigError(
+            "spec_type: recurrent memory cannot drop the tokens of a rejected draft; use none"
+        )
     drafters = {kind: _open(kind, config, backend) for kind in kinds(config)}
     return Drafters(drafters) if drafters else None
 

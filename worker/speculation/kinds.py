@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from protocol.wire.values import GUESSERS
+from protocol.wire.values import SPECULATIVE_TYPES
 
 logger = logging.getLogger(__name__)
 
-NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE, NGRAM_MAP, NGRAM_MAP4, NGRAM_MOD = GUESSERS
+NONE, DRAFT_MODEL, NGRAM, NGRAM_CACHE, NGRAM_MAP, NGRAM_MAP4, NGRAM_MOD = SPECULATIVE_TYPES
 _OTHERS = frozenset({"draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"})
 """Kinds of llama-server that are not here: they draft with a head that belongs to the model."""
 
@@ -24,9 +24,9 @@ def kinds(config: WorkerConfig) -> tuple[str, ...]:
     has_model = config.model_draft and not _OTHERS & {*named}  # else its file is their head
     given = (NGRAM_CACHE,) * bool(with_cache) + (DRAFT_MODEL,) * bool(has_model)
     for kind in named:
-        if kind not in GUESSERS and kind not in _OTHERS:
-            raise ConfigError(f"spec_type '{kind}': must be one of {', '.join(GUESSERS)}")
-    ours = (kind for kind in (*named, *given) if kind in GUESSERS)
+        if kind not in SPECULATIVE_TYPES and kind not in _OTHERS:
+            raise ConfigError(f"spec_type '{kind}': must be one of {', '.join(SPECULATIVE_TYPES)}")
+    ours = (kind for kind in (*named, *given) if kind in SPECULATIVE_TYPES)
     return () if NONE in named else tuple(dict.fromkeys(ours))
 
 

@@ -39,7 +39,7 @@ from worker.engine.media import Media, MediaPiece, placeholders
 N_BYTES = 256
 FAKE_MARKER = "<__media__>"
 FAKE_DRAFT = 8
-"""Guesses a slot that it has room for."""
+"""Drafted tokens of a slot whose logits fit into a batch."""
 EOS, BOS = 256, 257
 _SPECIAL = SpecialTokens(bos=BOS, eos=EOS, fim_pre=1, fim_suf=2, fim_mid=3, fim_rep=4, fim_sep=5)
 _MARK = re.compile(rb"\[\[(eos|say|die|hang|fail)(?: ([^\]]*))?\]\]")

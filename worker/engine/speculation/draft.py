@@ -27,9 +27,9 @@ class DraftRequest(NamedTuple):
     kinds: tuple[str, ...] = ()
     """Kinds of drafters that may propose; empty is all."""
 
-    def kept(self, guess: list[int], n_min: int) -> list[int]:
+    def kept(self, draft: list[int], n_min: int) -> list[int]:
         """Return a draft, empty if it is too short; `n_min` is the drafter's own limit."""
-        return guess if len(guess) >= (n_min if self.n_min is None else self.n_min) else []
+        return draft if len(draft) >= (n_min if self.n_min is None else self.n_min) else []
 
 
 class Drafter(Protocol):
@@ -60,17 +60,17 @@ class Drafters(Drafter):
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return the first draft of any drafter for each request."""
-        guesses: dict[int, list[int]] = {request.slot: [] for request in requests}
+        drafts: dict[int, list[int]] = {request.slot: [] for request in requests}
         for kind, drafter in self._drafters.items():
             left = [
                 request
                 for request in requests
-                if not guesses[request.slot] and kind in (request.kinds or self._drafters)
+                if not drafts[request.slot] and kind in (request.kinds or self._drafters)
             ]
             capped = [request._replace(n_max=min(request.n_max, drafter.n_max)) for request in left]
-            for request, guess in zip(capped, drafter.draft(capped), strict=True):
-                guesses[request.slot] = guess[: request.n_max]
-        return [guesses[request.slot] for request in requests]
+            for request, draft in zip(capped, drafter.draft(capped), strict=True):
+                drafts[request.slot] = draft[: request.n_max]
+        return [drafts[request.slot] for request in requests]
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Tell all of them."""
@@ -95,11 +95,11 @@ class Speculator:
 
     def rows(self, slots: Sequence[Slot], n_free: int) -> list[BatchRow]:
         """Return one row for each decoding slot; the batch takes `n_free` tokens beside these."""
-        n_guesses = min(self.most(len(slots)), n_free)
-        if n_guesses <= 0:
+        n_drafted = min(self.most(len(slots)), n_free)
+        if n_drafted <= 0:
             return [BatchRow(slot.id, slot.n_pos, (slot.active.pending,), True) for slot in slots]
-        guesses = self._guesses(slots, n_guesses)
-        return [self._row(slot, guesses.get(slot.id, [])) for slot in slots]
+        drafts = self._drafts(slots, n_drafted)
+        return [self._row(slot, drafts.get(slot.id, [])) for slot in slots]
 
     def most(self, n_slots: int) -> int:
         """Return the most drafted tokens of a step in which `n_slots` decode."""
@@ -107,11 +107,11 @@ class Speculator:
         return self._n_rows if is_on else 0
 
     @staticmethod
-    def _row(slot: Slot, guess: list[int]) -> BatchRow:
-        tokens = (slot.active.pending, *guess)
-        return BatchRow(slot.id, slot.n_pos, tokens, True, is_draft=bool(guess))
+    def _row(slot: Slot, draft: list[int]) -> BatchRow:
+        tokens = (slot.active.pending, *draft)
+        return BatchRow(slot.id, slot.n_pos, tokens, True, is_draft=bool(draft))
 
-    def _guesses(self, slots: Sequence[Slot], n_rows: int) -> dict[int, list[int]]:
+    def _drafts(self, slots: Sequence[Slot], n_rows: int) -> dict[int, list[int]]:
         drafter = self._drafter
         able = [slot for slot in slots if not slot.active.task.media]
         if drafter is None or not able:
@@ -124,15 +124,15 @@ class Speculator:
             for slot in able
         ]
         requests = [
-            _wish(slot, share)
+            _request(slot, share)
             for slot, share in zip(able, share_rows(room, n_rows), strict=True)
             if share
         ]
-        guesses = drafter.draft(requests)
-        return {request.slot: guess for request, guess in zip(requests, guesses, strict=True)}
+        drafts = drafter.draft(requests)
+        return {request.slot: draft for request, draft in zip(requests, drafts, strict=True)}
 
 
-def _wish(slot: Slot, n_max: int) -> DraftRequest:
+def _request(slot: Slot, n_max: int) -> DraftRequest:
     run = slot.active
     params = run.task.params
     return DraftRequest(
@@ -171,7 +171,7 @@ def draft_room(n_tokens: int, n_ctx: int, n_left: int) -> int:
     """Return how many drafted tokens fit after the pending one (llama-server's rule).
 
     `n_left` counts the tokens that the task may still generate, below 0 without a limit. One place
-    stays free for the token that follows the last guess, and one for a context shift.
+    stays free for the token that follows the last drafted token, and one for a context shift.
     """
     room = n_ctx - n_tokens - 2
     return max(0, min(room, n_left - 1) if n_left >= 0 else room)

@@ -28,7 +28,7 @@ class Index:
         for i in range(max(self.size, n_known), len(tokens)):
             self._after[tuple(self._tokens[i - self.size : i])] = i
 
-    def guess(self, n_max: int) -> list[int]:
+    def followers(self, n_max: int) -> list[int]:
         """Return what followed the last occurrence of the n-gram at the end, or nothing."""
         if n_max <= 0 or len(self._tokens) < self.size:
             return []
@@ -47,10 +47,10 @@ class PromptLookup(Drafter):
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return a draft for each request from its own tokens."""
-        return [self._guess(request) for request in requests]
+        return [self._draft(request) for request in requests]
 
-    def _guess(self, request: DraftRequest) -> list[int]:
+    def _draft(self, request: DraftRequest) -> list[int]:
         index = self._indexes.setdefault(request.slot, Index(self._size))
         index.follow(request.tokens)
-        guess = index.guess(min(request.n_max, self.n_max))
-        return request.kept(guess, self._n_min)
+        found = index.followers(min(request.n_max, self.n_max))
+        return request.kept(found, self._n_min)

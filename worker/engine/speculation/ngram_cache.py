@@ -49,8 +49,8 @@ def draft(
     text = list(tokens[-NGRAM_MAX:])
     if len(text) < NGRAM_STATIC:
         return ()
-    guess: list[int] = []
-    while len(guess) < n_max:
+    drafted: list[int] = []
+    while len(drafted) < n_max:
         corpus = static.get(tuple(text[-NGRAM_STATIC:]), {})
         token = _choose(context, text, corpus, _LAX)
         if token < 0:
@@ -59,9 +59,9 @@ def draft(
             token = _of_corpus(corpus)
         if token < 0:
             break
-        guess.append(token)
+        drafted.append(token)
         text.append(token)
-    return tuple(guess)
+    return tuple(drafted)
 
 
 def _choose(
@@ -123,15 +123,15 @@ class CacheLookup(Drafter):
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return a draft for each request."""
-        return list(self._guesses(requests))
+        return list(self._drafts(requests))
 
-    def _guesses(self, requests: Sequence[DraftRequest]) -> Iterator[list[int]]:
+    def _drafts(self, requests: Sequence[DraftRequest]) -> Iterator[list[int]]:
         for request in requests:
             text = self._texts.setdefault(request.slot, _TokenText())
             text.follow(request.tokens)
             n_max = min(request.n_max, self.n_max)
-            guess = draft(request.tokens, n_max, text.cache, self.dynamic, self._static)
-            yield request.kept(list(guess), self._n_min)
+            found = draft(request.tokens, n_max, text.cache, self.dynamic, self._static)
+            yield request.kept(list(found), self._n_min)
 
     def learn(self, slot: int, tokens: Sequence[int]) -> None:
         """Add a finished text to the dynamic cache."""

@@ -106,7 +106,7 @@ def test_no_prompt_is_reused_and_none_is_shifted() -> None:
     ("settings", "reason"),
     [
         ({"grp_attn_n": 3, "grp_attn_w": 512}, "multiple"),
-        ({"grp_attn_n": 2, "spec_type": ("ngram-simple",)}, "guessing"),
+        ({"grp_attn_n": 2, "spec_type": ("ngram-simple",)}, "speculative decoding"),
         ({"grp_attn_n": 2, "mmproj": "p.gguf"}, "mmproj"),
     ],
 )

@@ -152,7 +152,7 @@ def test_lookup_finds_what_followed_the_last_occurrence(
     for cut in sorted(cuts):
         index.follow(tokens[:cut])
     index.follow(tokens)
-    found = index.guess(5)
+    found = index.followers(5)
     suffix = tokens[-size:]
     ends = [
         end
@@ -168,7 +168,7 @@ def test_lookup_forgets_a_text_that_was_cut(first: list[int], second: list[int])
     used.follow(first)
     used.follow(second)
     fresh.follow(second)
-    assert used.guess(8) == fresh.guess(8)
+    assert used.followers(8) == fresh.followers(8)
 
 
 @given(wanted=st.lists(st.integers(0, 64), min_size=1, max_size=8), n_rows=st.integers(-3, 200))

@@ -1,7 +1,7 @@
 """Drafts from what followed the last tokens of a text before: llama.cpp's ngram-map-k and -k4v.
 
-What was refused of a guess is not guessed again; with values counted, the follower must be twice
-as frequent as all others together.
+Tokens of a draft that were rejected are not drafted again. Where values are counted, the follower
+must be twice as frequent as all others together.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ MAX_VALUES = 4
 Key = tuple[int, ...]
 
 
-class _Guess(NamedTuple):
+class _LastDraft(NamedTuple):
     """The last draft for a text; the next call counts how much of it was accepted."""
 
     key: Key
@@ -36,7 +36,7 @@ class _NgramHistory:
     """Key to the positions behind its occurrences."""
     accepted: dict[Key, int] = field(default_factory=dict)
     hits: Counter[Key] = field(default_factory=Counter)
-    last: _Guess | None = None
+    last: _LastDraft | None = None
 
 
 class MapLookup(Drafter):
@@ -52,9 +52,9 @@ class MapLookup(Drafter):
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return a draft for each request from its own tokens."""
-        return [self._guess(request) for request in requests]
+        return [self._draft(request) for request in requests]
 
-    def _guess(self, request: DraftRequest) -> list[int]:
+    def _draft(self, request: DraftRequest) -> list[int]:
         history = self._follow(request)
         if len(history.tokens) < self._size:
             return []
@@ -69,9 +69,9 @@ class MapLookup(Drafter):
         if start is None or history.hits[key] < self._min_hits:
             return []
         n = min(request.n_max, self.n_max, history.accepted.get(key, self.n_max))
-        guess = request.kept(history.tokens[start : start + n], 0)
-        history.last = _Guess(key, len(history.tokens), guess)
-        return guess
+        found = request.kept(history.tokens[start : start + n], 0)
+        history.last = _LastDraft(key, len(history.tokens), found)
+        return found
 
     def _choose(self, tokens: list[int], places: list[int]) -> int | None:
         """Return where the follower begins; None if there is no clear one."""

@@ -32,7 +32,7 @@ class ModLookup(Drafter):
         """Return a draft for each request from all texts."""
         for request in requests:
             self._note(request)
-        return [self._guess(request) for request in requests]
+        return [self._draft(request) for request in requests]
 
     def _place(self, tokens: Sequence[int]) -> int:
         return hash(tuple(tokens)) % len(self._places)
@@ -48,15 +48,15 @@ class ModLookup(Drafter):
             self._n_used += self._places[place] == _EMPTY
             self._places[place] = known[at]
 
-    def _guess(self, request: DraftRequest) -> list[int]:
+    def _draft(self, request: DraftRequest) -> list[int]:
         if len(request.tokens) < self._n_match:
             return []
         window = list(request.tokens[-self._n_match :])
-        guess: list[int] = []
-        while len(guess) < min(request.n_max, self.n_max):
+        found: list[int] = []
+        while len(found) < min(request.n_max, self.n_max):
             token = self._places[self._place(window)]
             if token == _EMPTY:
                 break
-            guess.append(token)
+            found.append(token)
             window = [*window[1:], token]
-        return request.kept(guess, self._n_min)
+        return request.kept(found, self._n_min)
