@@ -202,9 +202,10 @@ class WorkerProcess:
         assert backend is not None
         self._idle.begin(self._clock())
         reader = open_reader(self._config, backend)
+        embeddings: EmbeddingBatcher | None = None
         if backend.embedder is not None:
             target_s = engine_config(self._config, backend).step_target_s
-            self._link.embed_with(EmbeddingBatcher(backend, backend.embedder, engine, target_s))
+            embeddings = EmbeddingBatcher(backend, backend.embedder, engine, target_s)
         if self._config.lora_base:
             logger.warning(
                 "option without effect",
@@ -219,6 +220,7 @@ class WorkerProcess:
             reader,
             card,
             SideTasks(engine, backend, self._config.slot_save_path, self._config.slot_quota_mib),
+            embeddings,
         )
         logger.info(
             "ready",

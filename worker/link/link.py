@@ -78,25 +78,22 @@ class Link:
             # Without a gateway nobody would ever take the last frames.
             session.connection.close(linger_ms=1000 if session.is_welcome else 0)
 
-    def embed_with(self, batcher: EmbeddingBatcher) -> None:
-        """Accept embeddings and reranking, too; called before `attach`."""
-        self.tasks.embed_with(batcher)
-
     def attach(
         self,
         engine: Engine,
         reader: PromptReader,
         card: facts.ModelCard,
         side: SideTasks | None = None,
+        embeddings: EmbeddingBatcher | None = None,
     ) -> None:
-        """Open the slots: the model is loaded. Again, and the tasks that wait for it begin."""
+        """Open the slots, since the model is loaded, and begin the tasks that wait for it."""
         is_known = self._card is not None
         self._engine, self._card = engine, card
         if is_known:
             self._beat()
         else:
             self._sessions.open_slots(card)
-        self._outbound.say(self.tasks.attach(engine, reader, side))
+        self._outbound.say(self.tasks.attach(engine, reader, side, embeddings))
 
     def detach(self) -> None:
         """Let go of the engine, which is idle: it falls asleep. Tasks wait until it is back."""

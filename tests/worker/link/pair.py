@@ -12,6 +12,7 @@ from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from tests.envelopes import T
 from tests.worker.router import Gateway
+from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
 from worker.engine.engine_config import EngineConfig
 from worker.engine.fake.backend import FakeBackend
@@ -40,10 +41,10 @@ class Pair:
         self.link = Link(connections, self.outlet, hello)
         self.link.open()
 
-    def attach(self) -> None:
+    def attach(self, embeddings: EmbeddingBatcher | None = None) -> None:
         """Open the slots."""
         reader = PromptReader(self.backend, cuts_long=False)
-        self.link.attach(self.engine, reader, self.backend.card)
+        self.link.attach(self.engine, reader, self.backend.card, embeddings=embeddings)
 
     def until(self, kind: type[T], n: int = 1) -> list[T]:
         """Let both sides work until the gateway has heard `n` of a kind."""

@@ -16,23 +16,30 @@ from worker.engine.fake.backend import FakeBackend
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Iterator[Pair]:
-    """A worker without embeddings."""
+def loading(tmp_path: Path) -> Iterator[Pair]:
+    """A worker whose model is not loaded yet."""
     pair = Pair(f"ipc://{tmp_path}/wire")
-    pair.attach()
-    pair.until(m.Ready)
     yield pair
     pair.close()
 
 
 @pytest.fixture
-def embedding(plain: Pair) -> Pair:
+def plain(loading: Pair) -> Pair:
+    """A worker without embeddings."""
+    loading.attach()
+    loading.until(m.Ready)
+    return loading
+
+
+@pytest.fixture
+def embedding(loading: Pair) -> Pair:
     """A worker with them, whose batches take a while."""
     config = WorkerConfig(backend="fake", embeddings=True, n_ubatch=64, fake_step_ms=5)
     backend = FakeBackend(config)
     assert backend.embedder is not None
-    plain.link.embed_with(EmbeddingBatcher(backend, backend.embedder, plain.engine, 0.1))
-    return plain
+    loading.attach(EmbeddingBatcher(backend, backend.embedder, loading.engine, 0.1))
+    loading.until(m.Ready)
+    return loading
 
 
 def test_vectors_come_back_over_the_wire(embedding: Pair) -> None:

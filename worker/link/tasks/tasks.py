@@ -65,15 +65,16 @@ class Tasks:
 
     # ---- the model ----------------------------------------------------------------------------
 
-    def embed_with(self, batcher: EmbeddingBatcher) -> None:
-        """Accept embeddings and reranking, too."""
-        self._embeddings = batcher
-
     def attach(
-        self, engine: Engine, reader: PromptReader, side: SideTasks | None
+        self,
+        engine: Engine,
+        reader: PromptReader,
+        side: SideTasks | None,
+        embeddings: EmbeddingBatcher | None,
     ) -> list[FrameItem]:
         """Begin the tasks that wait for the model; return messages to send at once."""
-        self._engine, self._reader, self._side = engine, reader, side
+        self._engine, self._reader = engine, reader
+        self._side, self._embeddings = side, embeddings
         messages = [message for one in self._pending.take() for message in self._begin(one)]
         self.flush()
         return messages
