@@ -25,7 +25,7 @@ from worker.llama.hardware.devices import in_words
 from worker.llama.hardware.threads import prioritize
 from worker.llama.media.pieces import open_saved
 from worker.llama.media.reader import NO_MEDIA, MediaReader
-from worker.llama.model import Progress, load, trained_context
+from worker.llama.model import Progress, is_recurrent, load, trained_context
 from worker.llama.sampling.chain import SamplerModel
 from worker.llama.sampling.device_sampling import open_device_sampling
 from worker.llama.sampling.grammar import Grammars
@@ -195,8 +195,7 @@ class LlamaBackend:
     @property
     def can_rewind(self) -> bool:
         """Whether the end of a sequence can be removed; not in recurrent memory."""
-        model = self._loaded.model
-        return not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+        return not is_recurrent(self._loaded.model)
 
     @property
     def can_shift(self) -> bool:

@@ -20,7 +20,7 @@ from worker.engine.cache.prefix import common_prefix
 from worker.engine.speculation.draft import Drafter, DraftRequest
 from worker.llama.backend import LlamaBackend
 from worker.llama.batch import Batch
-from worker.llama.model import load
+from worker.llama.model import is_recurrent, load
 from worker.llama.vocabulary import LlamaVocabulary
 
 logger = logging.getLogger(__name__)
@@ -193,5 +193,5 @@ def _misfit(target: LlamaVocabulary, draft: LlamaVocabulary) -> str:
 
 
 def _unfit(model: object) -> str:
-    is_recurrent = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
-    return "a recurrent model cannot drop the tokens of a rejected draft" if is_recurrent else ""
+    reason = "a recurrent model cannot drop the tokens of a rejected draft"
+    return reason if is_recurrent(model) else ""

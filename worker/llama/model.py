@@ -215,8 +215,7 @@ def load_mode(config: WorkerConfig) -> int:
 
 
 def count_outputs(config: WorkerConfig) -> int:
-    """Return how many rows of logits a batch needs: one a slot, and the longest draft of
-    each slot that drafts.
+    """Return how many rows of logits a batch needs: one a slot, and one for each drafted token.
 
     Each is `n_vocab` floats, reserved for as long as the context lives. A few more let a prompt
     whose probabilities are wanted be read faster than a token at a time.
@@ -225,9 +224,14 @@ def count_outputs(config: WorkerConfig) -> int:
     return config.n_slots + max(_PROBED, n_drafting * longest_draft(config))
 
 
+def is_recurrent(model: Any) -> bool:
+    """Return whether layers keep one state a sequence, which can be neither cut nor shared."""
+    return bool(lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+
+
 def count_sequences(model: Any, config: WorkerConfig) -> int:
     """Return how many sequences there may be; recurrent memory takes room for each at once."""
-    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+    if is_recurrent(model):
         return config.n_slots
     return n_sequences(config.n_slots, config.cache_branches)
 

@@ -20,6 +20,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.scaled_file import split_scale
 from worker.engine.cache.states import State
 from worker.llama import library
+from worker.llama.model import is_recurrent
 
 _IO_MAGIC = 0xAF143CD8
 _PREFIX = struct.Struct("<Ii")
@@ -29,7 +30,7 @@ _SAMPLE = 1 << 20
 
 
 class LlamaStates:
-    """Implements `worker.engine.cache.states.States` over one context."""
+    """Implements `worker.engine.cache.states.SequenceState` over one context."""
 
     version = int(lib.LLAMA_STATE_SEQ_VERSION)
 
@@ -38,11 +39,7 @@ class LlamaStates:
         self._memory = lib.llama_get_memory(context)
         # With sliding windows or recurrent memory a state is not that of one plain cache.
         model = lib.llama_get_model(context)
-        is_plain = not (
-            lib.llama_model_n_swa(model)
-            or lib.llama_model_is_recurrent(model)
-            or lib.llama_model_is_hybrid(model)
-        )
+        is_plain = not (lib.llama_model_n_swa(model) or is_recurrent(model))
         n_streams = 1 if config.kv_unified else config.n_slots
         self.n_streams = n_streams if is_plain else 0
         is_used = bool(config.slot_save_path)

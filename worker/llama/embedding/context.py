@@ -24,7 +24,7 @@ from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
 from worker.llama.embedding.headless import POOLS, GraphWatch, Rows, Vector, watch_for
 from worker.llama.media.reader import MediaReader
-from worker.llama.model import LoadedModel, context_params, trained_context
+from worker.llama.model import LoadedModel, context_params, is_recurrent, trained_context
 
 _MAX_SEQUENCES = 64
 _ATTENTION = {"": -1, "causal": 0, "non-causal": 1}
@@ -65,8 +65,7 @@ class LlamaEmbedder:
         self.n_ctx = n_ctx
         self.n_batch = int(lib.llama_n_ubatch(context))
         # A recurrent model reads a batch in parts of equal length, so it takes one input at a time.
-        mixes = not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
-        self.n_seq = int(lib.llama_n_seq_max(context)) if mixes else 1
+        self.n_seq = 1 if is_recurrent(model) else int(lib.llama_n_seq_max(context))
         self.can_split = _can_split(
             self.pooling,
             is_causal=bool(lib.llama_get_causal_attn(context)),
@@ -129,7 +128,7 @@ class LlamaEmbedder:
 
     def _media_rows(self, seq: int, pos: int, piece: MediaPiece) -> Rows:
         assert self._media is not None and self._watch is not None
-        n = self._media.n_tokens(piece)
+        n = piece.rows
         if n > self.n_batch:
             message = f"an image has {n} tokens, more than --ubatch-size {self.n_batch} allows"
             raise InvalidRequest(message)

@@ -125,11 +125,6 @@ class MediaReader:
         if code != 0:
             raise DecodeFailed(f"decoding media returned {code}", fatal=code < -1)
 
-    @staticmethod
-    def n_tokens(piece: MediaPiece) -> int:
-        """Count the rows of a piece in a batch; it may take fewer positions."""
-        return int(mtmd.mtmd_input_chunk_get_n_tokens(piece.handle.raw))
-
     def close(self) -> None:
         """Free the projector; the pieces must be gone."""
         if self._context:
@@ -226,8 +221,7 @@ class MediaReader:
             return known
         if int(mtmd.mtmd_encode_chunk(self._context, piece.handle.raw)) != 0:
             raise DecodeFailed("encoding media failed", fatal=False)
-        n_tokens = int(mtmd.mtmd_input_chunk_get_n_tokens(piece.handle.raw))
-        n_values = n_tokens * int(lib.llama_model_n_embd_inp(self._model))
+        n_values = piece.rows * int(lib.llama_model_n_embd_inp(self._model))
         output = mtmd.mtmd_get_output_embd(self._context)
         embedding = np.ctypeslib.as_array(output, (n_values,)).copy()
         self._embeddings[piece.key] = embedding
