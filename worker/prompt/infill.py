@@ -126,15 +126,10 @@ def _suffix(text: Mixed, vocabulary: Vocabulary, tokenize: Tokenizer) -> list[in
         if not text or not isinstance(text[0], str):
             return _mixed(text, tokenize)
         return _suffix(text[0], vocabulary, tokenize) + _mixed(text[1:], tokenize)
-    if not _adds_space(vocabulary, tokenize):
+    if not vocabulary.adds_space:
         return tokenize(text)
     if text.startswith(" ") and len(text) > 1:
         return tokenize(text[1:])
     tokens = tokenize(text)
     is_lone = bool(tokens) and vocabulary.special_pieces[tokens[0]] == b" "
     return tokens[1:] if is_lone and not text.startswith(" ") else tokens
-
-
-def _adds_space(vocabulary: Vocabulary, tokenize: Tokenizer) -> bool:
-    first = tokenize("a")[:1]
-    return bool(first) and vocabulary.special_pieces[first[0]].startswith(b" ")

@@ -25,7 +25,8 @@ def vocabulary(*, with_files: bool = False, adds_space: bool = False) -> Vocabul
     special = SpecialTokens(bos=ord(BOS), fim_pre=ord(PRE), fim_suf=ord(SUF), fim_mid=ord(MID))
     if with_files:
         special = special._replace(fim_rep=ord(REP), fim_sep=ord(SEP))
-    return Vocabulary(pieces, pieces, [False] * len(pieces), add_bos=True, special=special)
+    is_eog = [False] * len(pieces)
+    return Vocabulary(pieces, pieces, is_eog, add_bos=True, special=special, adds_space=adds_space)
 
 
 def characters(text: str) -> list[int]:
