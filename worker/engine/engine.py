@@ -25,8 +25,8 @@ from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend, Vocabulary
 from worker.engine.begun import open_sampler
 from worker.engine.cache.cache import PrefixCache
-from worker.engine.calls import EngineJobs
 from worker.engine.engine_config import EngineConfig
+from worker.engine.engine_jobs import EngineJobs
 from worker.engine.results import Outbox
 from worker.engine.scheduling.admission import Admission
 from worker.engine.scheduling.budget import StepBudget
@@ -95,7 +95,7 @@ class Engine:
         self._results = self._step.results
         self.progress = self._step.progress
         self.progress.least_stall_s = config.stall_s
-        self._calls = EngineJobs(self.counters, self.progress)
+        self._jobs = EngineJobs(self.counters, self.progress)
         self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
         """Scales of the adapters for tasks that ask for none; used by the engine's thread only."""
         self.failure: str | None = None
@@ -159,8 +159,8 @@ class Engine:
         interpreter, which this thread holds until then.
         """
         self._take_commands()
-        if self._calls:
-            self._do_calls()
+        if self._jobs:
+            self._do_jobs()
         if self._waiting:
             self._admit()
         if not self._stopping and self.n_running:
@@ -185,7 +185,7 @@ class Engine:
 
     def _has_work(self) -> bool:
         """Return whether a turn has anything to do without a new command."""
-        return bool(self.n_running or self._waiting or self._calls)
+        return bool(self.n_running or self._waiting or self._jobs)
 
     def _obey(self, command: Command) -> None:
         """Carry a command out; an exception becomes the task's terminal message, if it has one."""
@@ -195,7 +195,7 @@ class Engine:
         except Exception as error:
             match command:
                 case Report(key) | Abort(key):
-                    self._outbox.put(failed(key, self.counters.fault(key.id, error)))
+                    self._outbox.put(failed(key, self.counters.fault(key, error)))
                 case _:
                     logger.exception(
                         "command failed",
@@ -217,16 +217,16 @@ class Engine:
             case Report(key):
                 self._outbox.put(Envelope(key, self._inspected(key.connection)))
             case EngineJob():
-                self._outbox.extend(self._calls.take(command))
+                self._outbox.extend(self._jobs.take(command))
             case Stop():
                 self._stopping = True
 
-    def _do_calls(self) -> None:
-        """Do the calls whose slots are idle now, and one call that takes as long as a step."""
+    def _do_jobs(self) -> None:
+        """Do the jobs whose slots are idle now, and one job that takes as long as a step."""
         self._outbox.flush()
-        self._outbox.extend(self._calls.do_for_idle(self.slots))
+        self._outbox.extend(self._jobs.do_for_idle(self.slots))
         if not self._stopping:
-            self._outbox.extend(self._calls.do_heavy())
+            self._outbox.extend(self._jobs.do_heavy())
             self._step.pause()
 
     def _accept(self, *tasks: EngineTask) -> None:
@@ -241,7 +241,7 @@ class Engine:
         waiting = [task for task in self._waiting if task.key == key]
         for task in waiting:
             self._waiting.remove(task)
-        job = self._calls.abort(key)
+        job = self._jobs.abort(key)
         if waiting or job is not None:
             usage = job.usage() if job is not None else Usage()
             self._outbox.put(Envelope(key, Done(finish=Finish.CANCELLED, usage=usage)))
@@ -253,7 +253,7 @@ class Engine:
     def _abort_all(self, connection: int) -> None:
         """End the tasks of a connection without terminal messages."""
         self._waiting = deque(one for one in self._waiting if one.key.connection != connection)
-        self._calls.drop_of(connection)
+        self._jobs.drop_of(connection)
         for slot in self._busy():
             if slot.active.task.key.connection == connection:
                 self._release(slot)
@@ -273,7 +273,7 @@ class Engine:
             except TaskError as error:
                 self._outbox.put(failed(task.key, error))
             except Exception as error:
-                self._drop(task, self.counters.fault(task.key.id, error))
+                self._drop(task, self.counters.fault(task.key, error))
 
     def _drop(self, task: EngineTask, error: TaskError) -> None:
         """End a task whose admission went wrong, however far it came."""
@@ -325,7 +325,7 @@ class Engine:
 
     def _release(self, slot: Slot) -> None:
         """Free a slot; it is idle afterwards, also if keeping its tokens as cache fails."""
-        task_id = slot.active.task.key.id
+        key = slot.active.task.key
         self._n_busy -= 1
         self.counters.accounts.close(slot.active.account)
         try:
@@ -335,7 +335,7 @@ class Engine:
             self.cache.note(slot)
             self.cache.settle(slot)
         except Exception as error:
-            self.counters.fault(task_id, error)
+            self.counters.fault(key, error)
 
     def _end(self, reason: str) -> None:
         """Fail the tasks that are left.
@@ -345,7 +345,7 @@ class Engine:
         """
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
         unbegun = [task.key for task in self._waiting]
-        unbegun += [call.key for call in self._calls.drop()]
+        unbegun += [job.key for job in self._jobs.drop()]
         self._waiting.clear()
         if self.failure is None:
             self._outbox.extend(failed(key, error) for key in unbegun)

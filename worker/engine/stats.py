@@ -1,14 +1,13 @@
 """Counters of the engine, and the progress that watchdogs see."""
 
-import logging
 import time
 from dataclasses import dataclass, field, fields
 
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import TaskError
 from protocol.wire.accounts import CACHED, PREDICTED, READ, AccountTable
 from protocol.wire.facts import Stats
-
-logger = logging.getLogger(__name__)
+from protocol.wire.messages import TaskKey
+from worker.engine.task import internal_error
 
 _STALL_FACTOR = 20
 """A piece of work is stuck after this many times the slowest step so far."""
@@ -80,15 +79,10 @@ class Counters(Stats):
         self.n_predicted += 1
         self.accounts.sums[PREDICTED] = self.n_predicted
 
-    def fault(self, task_id: int, error: Exception) -> TaskError:
+    def fault(self, key: TaskKey, error: Exception) -> TaskError:
         """Log and count an unexpected exception; return the error for the client."""
         self.n_faults += 1
-        logger.error(
-            "unexpected exception",
-            extra={"task": task_id, "action": "the task fails"},
-            exc_info=error,
-        )
-        return TaskError(ErrorCode.INTERNAL, f"internal error: {type(error).__name__}")
+        return internal_error(key, error)
 
     def judged(self, n_drafted: int, n_accepted: int) -> None:
         """Count a draft of which the first `n_accepted` tokens were right."""

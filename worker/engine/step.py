@@ -113,7 +113,7 @@ class Step:
             self.failure = f"two steps in a row failed: {type(error).__name__}"
         for slot in running(self._slots):
             if slot not in self.results.finished:
-                fault = self._counters.fault(slot.active.task.key.id, error)
+                fault = self._counters.fault(slot.active.task.key, error)
                 self.results.fail(slot, fault)
 
     # ---- before the batch ---------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Step:
         try:
             self.results.take(slot, index, row)
         except Exception as error:
-            fault = self._counters.fault(slot.active.task.key.id, error)
+            fault = self._counters.fault(slot.active.task.key, error)
             self.results.fail(slot, fault)
 
     def _account(self, rows: Sequence[BatchRow], elapsed_s: float) -> None:

@@ -1,9 +1,10 @@
 """The engine's commands, and a generation as tokens and parameters."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from protocol.errors import TaskError
+from protocol.errors import ErrorCode, TaskError
 from protocol.wire.begun import Begun
 from protocol.wire.facts import Usage
 from protocol.wire.messages import Envelope, Failed, FrameItem, TaskKey, Terminal
@@ -11,6 +12,8 @@ from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import Sampler
 from worker.engine.media import Media
 from worker.output.generation import TextGeneration
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,6 @@ class EngineJob:
 class Stop:
     """Command: leave the loop; tasks that still run fail."""
 
-    reason: str = field(default="stopped")
-
 
 Command = Submit | Abort | AbortAll | GoOn | Announce | Report | EngineJob | Stop
 Emit = Callable[[Sequence[FrameItem]], None]
@@ -157,3 +158,13 @@ def failed(key: TaskKey, error: TaskError, usage: Usage | None = None) -> Envelo
         usage=usage or Usage(),
     )
     return Envelope(key, message)
+
+
+def internal_error(key: TaskKey, error: Exception) -> TaskError:
+    """Log an exception that no task should cause; return the error that its task ends with."""
+    logger.error(
+        "unexpected exception",
+        extra={"task": key.id, "attempt": key.attempt, "action": "the task fails"},
+        exc_info=error,
+    )
+    return TaskError(ErrorCode.INTERNAL, f"internal error: {type(error).__name__}")

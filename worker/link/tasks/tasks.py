@@ -16,7 +16,16 @@ from protocol.wire.messages import Envelope, FrameItem, TaskKey
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.embedding.inputs import MediaInput
 from worker.engine.engine import Engine
-from worker.engine.task import Abort, AbortAll, EngineTask, GoOn, Report, Submit, failed
+from worker.engine.task import (
+    Abort,
+    AbortAll,
+    EngineTask,
+    GoOn,
+    Report,
+    Submit,
+    failed,
+    internal_error,
+)
 from worker.link.outbound import RunningTasks
 from worker.link.tasks.jobs import Outcome, job_of, shares_prompt
 from worker.link.tasks.pending import PendingTasks, cancelled
@@ -309,10 +318,4 @@ class Tasks:
     def _faulty(self, key: TaskKey, error: Exception) -> Envelope:
         """End a task because of a bug of this program."""
         self.n_faults += 1
-        logger.error(
-            "unexpected exception",
-            extra={"task": key.id, "attempt": key.attempt, "action": "the task fails"},
-            exc_info=error,
-        )
-        what = f"internal error: {type(error).__name__}"
-        return failed(key, TaskError(ErrorCode.INTERNAL, what))
+        return failed(key, internal_error(key, error))

@@ -1,4 +1,4 @@
-"""Queues jobs that need the backend but are no generation."""
+"""Jobs of the engine: work on the backend that is no generation, such as saving a slot."""
 
 import time
 from collections import deque
@@ -23,21 +23,21 @@ class EngineJobs:
     def __bool__(self) -> bool:
         return bool(self._for_slots or self._heavy)
 
-    def take(self, call: EngineJob) -> list[Envelope]:
+    def take(self, job: EngineJob) -> list[Envelope]:
         """Do a short job, or keep it for later; return the messages so far."""
-        if call.slot >= 0:
-            self._for_slots.append(call)
-        elif call.is_heavy:
-            self._heavy.append(call)
+        if job.slot >= 0:
+            self._for_slots.append(job)
+        elif job.is_heavy:
+            self._heavy.append(job)
         else:
-            return self._do(call)
+            return self._do(job)
         return []
 
     def do_for_idle(self, slots: Sequence[Slot]) -> list[Envelope]:
         """Do the jobs whose slots are idle now; they come before tasks that wait for the slots."""
-        found = [call for call in self._for_slots if slots[call.slot].run is None]
-        self._for_slots = [call for call in self._for_slots if call not in found]
-        return [answer for call in found for answer in self._do(call)]
+        found = [job for job in self._for_slots if slots[job.slot].run is None]
+        self._for_slots = [job for job in self._for_slots if job not in found]
+        return [answer for job in found for answer in self._do(job)]
 
     def do_heavy(self) -> list[Envelope]:
         """Do the oldest of the jobs that take as long as a step."""
@@ -48,20 +48,20 @@ class EngineJobs:
         self._progress.took(time.monotonic() - start)
         return answers
 
-    def _do(self, call: EngineJob) -> list[Envelope]:
+    def _do(self, job: EngineJob) -> list[Envelope]:
         self._progress.begin()
         try:
-            answer = call.work()
+            answer = job.work()
         except TaskError as error:
-            return [failed(call.key, error, call.usage())]
+            return [failed(job.key, error, job.usage())]
         except Exception as error:
-            fault = self._counters.fault(call.key.id, error)
-            return [failed(call.key, fault, call.usage())]
-        return [] if answer is None else [Envelope(call.key, answer)]
+            fault = self._counters.fault(job.key, error)
+            return [failed(job.key, fault, job.usage())]
+        return [] if answer is None else [Envelope(job.key, answer)]
 
     def abort(self, key: TaskKey) -> EngineJob | None:
         """Drop the heavy job of an attempt and return it; None if there is none."""
-        found = next((call for call in self._heavy if call.key == key), None)
+        found = next((job for job in self._heavy if job.key == key), None)
         if found is not None:
             self._heavy.remove(found)
         return found
