@@ -10,14 +10,14 @@ from functools import cache
 from pathlib import Path
 
 from protocol.config.config import WorkerConfig
-from worker.doctor import gpu, keys, library, packages, probe, system
+from worker.doctor import gpu, keys, library, model, packages, probe, system
 from worker.doctor.case import Case, write
 from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, ok, warn
-from worker.doctor.readers import header
 from worker.doctor.readers.elf import built_for
 from worker.host.topology import free_memory, group_memory
 from worker.host.weights import maps
+from worker.settings.gguf_header import cache_bytes, read_header
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def examine(case: Case) -> Iterator[Finding]:
         (system.OPENMP, host.openmp, _LIMIT_S),
         (system.PORT, host.ports, _LIMIT_S),
         (system.RUNTIME, host.runtime, _LIMIT_S),
-        (header.MODEL, models.files, _LIMIT_S),
+        (model.MODEL, models.files, _LIMIT_S),
         (system.MEMORY, models.memory, _LIMIT_S),
         (system.MLOCK, models.mlock, _LIMIT_S),
         ("placement", host.placement, _LIMIT_S),
@@ -123,7 +123,7 @@ class _HostChecks:
         )
 
     def zeromq(self) -> Iterator[Finding]:
-        asked = self._case.ask("worker.doctor.zeromq")
+        asked = self._case.ask("worker.doctor.readers.zeromq")
         yield system.judge_zmq(asked, system.endpoints(self._case.pool))
 
     def keys(self) -> Iterator[Finding]:
@@ -172,17 +172,17 @@ class _ModelChecks:
     def __init__(self, case: Case, library: Ask) -> None:
         self._case = case
         self._library = library
-        self._header = cache(header.read_header)
+        self._header = cache(read_header)
 
     def files(self) -> Iterator[Finding]:
         for path in dict.fromkeys(worker.model for worker in self._case.workers):
             if not path:
                 continue  # the check of the configuration reports its error
             try:
-                yield header.judge_model(path, self._header(Path(path)))
+                yield model.judge_model(path, self._header(Path(path)))
             except OSError as error:
                 text = f"cannot read {path}: {error.strerror}"
-                yield fail(header.MODEL, text, "check -m or 'model', and who may read it")
+                yield fail(model.MODEL, text, "check -m or 'model', and who may read it")
 
     def memory(self) -> Iterator[Finding]:
         workers = self._readable()
@@ -193,7 +193,7 @@ class _ModelChecks:
             weights=sum(weights.values()),
             mapped=sum(weights[path] for path in {one.model for one in workers if maps(one)}),
             copies=sum(weights[one.model] for one in workers if not maps(one)),
-            cache=sum(header.cache_bytes(self._header(Path(one.model)), one) for one in workers),
+            cache=sum(cache_bytes(self._header(Path(one.model)), one) for one in workers),
             on_gpu=self._on_gpu(workers),
         )
         yield system.judge_memory(need, free_memory() or sys.maxsize, group_memory())

@@ -1,1 +1,1 @@
-"""Reading files and drivers for the doctor: ELF, GGUF headers, NVML."""
+"""Reading files, drivers and libraries for the doctor: ELF, NVML, ZeroMQ."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from protocol.config.config import WorkerConfig
 from worker.doctor.readers import nvml
-from worker.doctor.readers.header import cache_bytes, read_header
 from worker.host.placement import Host, uses_gpu
 from worker.host.topology import free_memory, group_memory
 from worker.host.weights import files, maps
+from worker.settings.gguf_header import cache_bytes, read_header
 from worker.settings.model_file import weigh
 
 _RESERVE = 512 << 20

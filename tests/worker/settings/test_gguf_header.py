@@ -7,8 +7,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from tests.worker.conftest import model_path
-from worker.doctor.finding import Level
-from worker.doctor.readers.header import Header, cache_bytes, judge_model, read_header
+from worker.settings.gguf_header import Header, cache_bytes, read_header
 
 
 def text(value: str) -> bytes:
@@ -54,7 +53,6 @@ def test_a_header_is_read(tmp_path: Path) -> None:
     assert found.of_model("block_count") == 2
     assert found.values["y"] == 7
     assert found.values["x"] is None
-    assert judge_model("m", found).level is Level.OK
 
 
 @pytest.mark.parametrize(
@@ -74,11 +72,6 @@ def test_a_header_is_read(tmp_path: Path) -> None:
 def test_broken_files_are_named_and_nothing_hangs(tmp_path: Path, data: bytes, fault: str) -> None:
     found = header(tmp_path, data)
     assert fault in found.fault
-    assert judge_model("m", found).level is Level.FAIL
-
-
-def test_a_vocabulary_is_no_model(tmp_path: Path) -> None:
-    assert judge_model("m", header(tmp_path, gguf(*SMALL, n_tensors=0))).level is Level.FAIL
 
 
 def test_parts_of_a_split_file_count_and_must_be_there(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reads the header of a GGUF file, and estimates the memory that its model needs."""
+"""Reads the header of a GGUF file, and estimates the size of its model's KV cache."""
 
 import mmap
 import struct
@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from protocol.config.config import WorkerConfig
-from worker.doctor.finding import Finding, fail, mib, ok
 from worker.settings.model_file import parts
 
-MODEL = "model"
-_BIG_VERSIONS = (2, 3)
+MAGIC = b"GGUF"
+BROKEN = "it is cut short or broken"
+_VERSIONS = (2, 3)
+"""Versions whose counts have 64 bits."""
 _SCALARS = "BbHhIif?"
 _TYPES = {**dict(enumerate(_SCALARS)), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_MOST = 10_000_000
-"""Most entries of a valid file; reading more would take too long."""
-_KEPT = 4096
+_MAX_ENTRIES = 10_000_000
+"""Texts and list entries of a valid file; reading more would take too long."""
+_MAX_LIST = 4096
+"""Entries of a list that is returned."""
 _BYTES = {
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32,
     "iq4_nl": 18 / 32, "q5_0": 22 / 32, "q5_1": 24 / 32,
@@ -42,70 +44,75 @@ class Header:
         return self.values.get(f"{self.values.get('general.architecture')}.{key}")
 
 
-class _HeaderReader:
-    """Reads values from a mapped file, at a moving offset."""
+class GgufReader:
+    """Reads values from the bytes of a GGUF file, at a moving offset.
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
-        self._at = 4
-        self._n = 0
+    Bytes that are cut short or broken raise `ValueError`, `struct.error`, `OverflowError` or
+    `RecursionError`.
+    """
+
+    def __init__(self, data: bytes | mmap.mmap) -> None:
+        self.data = data
+        self.offset = 0
+        self._n_texts = 0
+
+    def head(self) -> tuple[int, int, dict[str, Any]]:
+        """Read all before the tensors: version, number of tensors, metadata."""
+        if self.data[:4] != MAGIC:
+            raise ValueError("it does not begin with GGUF")
+        self.offset = 4
+        version, n_tensors, n_values = self.take("I"), self.take("Q"), self.take("Q")
+        if version not in _VERSIONS:
+            raise ValueError(f"its version is {version}")
+        values = {self.text(): self.value(self.take("I")) for _ in range(n_values)}
+        return version, n_tensors, values
 
     def take(self, form: str) -> Any:
-        value = struct.unpack_from(f"<{form}", self._data, self._at)[0]
-        self._at += struct.calcsize(f"<{form}")
+        """Read a number of a form of `struct`."""
+        value = struct.unpack_from(f"<{form}", self.data, self.offset)[0]
+        self.offset += struct.calcsize(f"<{form}")
         return value
 
     def text(self) -> str:
-        self._n += 1
+        """Read a text."""
+        self._n_texts += 1
         n = self.take("Q")
-        if self._n > _MOST or self._at + n > len(self._data):
-            raise ValueError("it is cut short or broken")
-        self._at += n
-        return self._data[self._at - n : self._at].decode(errors="replace")
+        if self._n_texts > _MAX_ENTRIES or self.offset + n > len(self.data):
+            raise ValueError(BROKEN)
+        self.offset += n
+        return self.data[self.offset - n : self.offset].decode(errors="replace")
 
     def value(self, kind: int) -> Any:
+        """Read a value of one of the format's kinds; a long list is skipped and gives None."""
         if kind == _STRING:
             return self.text()
-        if kind != _ARRAY:
+        if kind in _TYPES:
             return self.take(_TYPES[kind])
+        if kind != _ARRAY:
+            raise ValueError(BROKEN)
         kind, n = self.take("I"), self.take("Q")
-        if kind in _TYPES and n > _KEPT:
-            self._at += n * struct.calcsize(f"<{_TYPES[kind]}")
+        if kind in _TYPES and n > _MAX_LIST:
+            self.offset += n * struct.calcsize(f"<{_TYPES[kind]}")
             return None
-        values = [self.value(kind) for _ in range(min(n, _MOST))]
-        return values if n <= _KEPT else None
+        values = [self.value(kind) for _ in range(min(n, _MAX_ENTRIES))]
+        return values if n <= _MAX_LIST else None
 
 
 def read_header(path: Path) -> Header:
-    """Read the beginning of a model's file; `OSError` is the caller's."""
+    """Read the beginning of a model's file; raises `OSError`."""
     with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            return Header(fault="it does not begin with GGUF", values={})
+        if not file.read(1):
+            return Header(fault="it is empty", values={})
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            reader = _HeaderReader(data)
             try:
-                version, n_tensors, n_values = reader.take("I"), reader.take("Q"), reader.take("Q")
-                if version not in _BIG_VERSIONS:
-                    return Header(fault=f"its version is {version}", values={})
-                values = {reader.text(): reader.value(reader.take("I")) for _ in range(n_values)}
-            except (ValueError, KeyError, struct.error, OverflowError, RecursionError):
-                return Header(fault="it is cut short or broken", values={})
+                version, n_tensors, values = GgufReader(data).head()
+            except ValueError as error:
+                return Header(fault=str(error), values={})
+            except (struct.error, OverflowError, RecursionError):
+                return Header(fault=BROKEN, values={})
     sizes, lacking = parts(path)
     fault = f"its part {lacking} is missing" if lacking else ""
     return Header(fault=fault, version=version, n_tensors=n_tensors, values=values, size=sum(sizes))
-
-
-def judge_model(path: str, header: Header) -> Finding:
-    """Judge whether a file is a model that llama.cpp can read."""
-    if header.fault:
-        mend = "fetch it again: compare its size and checksum with the source's"
-        return fail(MODEL, f"{path} is not a usable GGUF file: {header.fault}", mend)
-    what = header.values.get("general.architecture", "unknown architecture")
-    name = header.values.get("general.name", "")
-    text = f"{path}: {what} {name}, {header.n_tensors} tensors, {mib(header.size)}"
-    if not header.n_tensors:
-        return fail(MODEL, f"{text}: it is a vocabulary without a model", "name the model's file")
-    return ok(MODEL, text)
 
 
 def cache_bytes(header: Header, worker: WorkerConfig) -> int:

@@ -1,0 +1,19 @@
+"""Judges whether a model's file can be used."""
+
+from worker.doctor.finding import Finding, fail, mib, ok
+from worker.settings.gguf_header import Header
+
+MODEL = "model"
+
+
+def judge_model(path: str, header: Header) -> Finding:
+    """Judge whether a file is a model that llama.cpp can read."""
+    if header.fault:
+        mend = "fetch it again: compare its size and checksum with the source's"
+        return fail(MODEL, f"{path} is not a usable GGUF file: {header.fault}", mend)
+    what = header.values.get("general.architecture", "unknown architecture")
+    name = header.values.get("general.name", "")
+    text = f"{path}: {what} {name}, {header.n_tensors} tensors, {mib(header.size)}"
+    if not header.n_tensors:
+        return fail(MODEL, f"{text}: it is a vocabulary without a model", "name the model's file")
+    return ok(MODEL, text)
