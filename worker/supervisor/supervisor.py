@@ -24,10 +24,10 @@ from worker.supervisor.children.restart_policy import Policy
 from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.gateways import GatewayReload, Reread
 from worker.supervisor.orders import Orders
+from worker.supervisor.signal_queue import SignalQueue
 from worker.supervisor.start_notice import StartNotice
 from worker.supervisor.status import SupervisorStatus
 from worker.supervisor.terminal import Console
-from worker.supervisor.wake_queue import SignalQueue
 
 logger = logging.getLogger("supervisor")
 

@@ -8,9 +8,9 @@ from worker.output.chat_parser.reasoning_marks import (
     ReasoningMarks,
     listed_reasoning_marks,
 )
+from worker.prompt.chat.reasoning_detection import find_reasoning_marks
 from worker.prompt.chat.segments import difference, split_markers
 from worker.prompt.chat.template import ChatTemplate
-from worker.prompt.chat.thinking import find_reasoning_marks
 
 CARD = ModelCard(name="m", path="m", n_slots=1, n_ctx=512, n_ctx_total=512)
 ANSWERS = "{% for m in messages %}[{{ m.role }}]{{ THOUGHT }}{{ m.content }}\n{% endfor %}"

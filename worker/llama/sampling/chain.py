@@ -189,7 +189,7 @@ def _needs_sorting(p: SamplingParams) -> bool:
     return p.top_k > 0 and ("top_p" not in p.samplers or p.top_p >= 1)
 
 
-def open_best(p: SamplingParams, biases: Biases, model: SamplerModel) -> GreedySampler | None:
+def open_greedy(p: SamplingParams, biases: Biases, model: SamplerModel) -> GreedySampler | None:
     """Return a cheaper chooser of the same token, if the chain only finds the greatest logit."""
     if not is_greedy(p):
         return None

@@ -34,7 +34,7 @@ class ReasoningBudget:
     """Texts that end it."""
 
 
-class Thinking:
+class ReasoningTracker:
     """Follows the tokens of one task; a new block of reasoning has a new budget."""
 
     def __init__(self, budget: ReasoningBudget, pieces: Sequence[bytes]) -> None:
@@ -144,9 +144,9 @@ def _is_whole(piece: bytes) -> bool:
     return not piece
 
 
-def open_thinking(
+def open_reasoning_tracker(
     params: SamplingParams, pieces: Sequence[bytes], tokenize: Tokenize, *, is_lazy: bool
-) -> Thinking | None:
+) -> ReasoningTracker | None:
     """Watch a task's reasoning if anything depends on them; what its prompt begins counts."""
     start, ends = params.reasoning_budget_start_tag, params.reasoning_budget_end_tags
     is_wanted = is_lazy or params.reasoning_budget_tokens >= 0 or params.reasoning_control
@@ -159,11 +159,11 @@ def open_thinking(
         n_tokens=params.reasoning_budget_tokens,
         forced=[*(tokenize(message) if message else ()), *tokenize(ends[0])],
     )
-    thinking = Thinking(budget, pieces)
+    reasoning = ReasoningTracker(budget, pieces)
     begun = params.generation_prompt
     for i, token in enumerate(tokenize(begun) if begun else ()):
         # Some tokenizers write a space before the first token.
         if i or not pieces[token][:1].isspace() or begun[0].isspace():
-            thinking.accept(token)
-    thinking.n_tokens = 0
-    return thinking
+            reasoning.accept(token)
+    reasoning.n_tokens = 0
+    return reasoning

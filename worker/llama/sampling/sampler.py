@@ -1,10 +1,10 @@
 """The sampler of one task: chains, stages, grammar, and the probabilities that are asked for.
 
-Usually one ctypes call a token (`llama_sampler_sample`), or `Best` where that would only find the
-greatest logit. Where something must look at the candidates (grammar, a dropped stage, probabilities
-after sampling) they are filled into numpy memory and the parts are applied one by one, like
-llama-server's `common_sampler_sample`. The grammar is ours (`worker.grammar.gbnf`): llama.cpp's
-takes exponential time over some, and cannot be stopped.
+Most tokens take one ctypes call (`llama_sampler_sample`), or `GreedySampler` where the chain would
+only find the greatest logit. Where Python must see the candidates (grammar, a stage of our own,
+probabilities after sampling), they are written to numpy memory and the parts are applied one by
+one, like llama-server's `common_sampler_sample`. The grammar is ours (`worker.grammar.gbnf`),
+because llama.cpp's takes exponential time for some grammars and cannot be stopped.
 """
 
 import secrets
@@ -28,7 +28,7 @@ from worker.llama.sampling.chain import (
     draws,
     has_dry,
     has_penalties,
-    open_best,
+    open_greedy,
     resolve_biases,
     window,
 )
@@ -36,7 +36,7 @@ from worker.llama.sampling.grammar import Grammars
 from worker.llama.sampling.greedy import Logits
 from worker.llama.sampling.hidden_state import HiddenState, State, ended_at
 from worker.llama.sampling.probabilities import final_prob, raw_prob
-from worker.llama.sampling.reasoning import open_thinking
+from worker.llama.sampling.reasoning import open_reasoning_tracker
 from worker.llama.sampling.stages import Candidates, Stage
 from worker.llama.sampling.trigger import Trigger
 
@@ -78,7 +78,7 @@ class LlamaSampler:
         """The grammar while it waits for its trigger."""
         self._tokenize = _tokenizer(model)
         self._trigger = Trigger(triggers, scratch.pieces, self._tokenize) if triggers else None
-        self._thinking = open_thinking(
+        self._reasoning = open_reasoning_tracker(
             params, scratch.pieces, self._tokenize, is_lazy=self._trigger is not None
         )
         try:
@@ -93,12 +93,12 @@ class LlamaSampler:
         self.has_begun = False
         """Another worker has chosen the first tokens."""
         only = self._parts[0]
-        is_fast = self._grammar is None and self._thinking is None
+        is_fast = self._grammar is None and self._reasoning is None
         is_fast = is_fast and len(self._parts) == 1 and not params.post_sampling_probs
         self._fast = only.handle if is_fast and isinstance(only, Chain) else None
         self.backend_sampling = False
         """Later rows hold a token that the device chose, and no logits."""
-        self._best = open_best(params, self.biases, model) if self._fast is not None else None
+        self._greedy = open_greedy(params, self.biases, model) if self._fast is not None else None
         self.chosen = -1
         """The token of the row that comes next, if it was chosen already (`sampler_threads.py`)."""
 
@@ -117,7 +117,7 @@ class LlamaSampler:
     @property
     def busy_chain(self) -> Any:
         """The chain, if choosing a token is one call that looks at the whole vocabulary."""
-        return None if self._best is not None or self.backend_sampling else self._fast
+        return None if self._greedy is not None or self.backend_sampling else self._fast
 
     def remember(self, tokens: Sequence[int]) -> None:
         """Let penalties and DRY see the prompt, or what stands for it."""
@@ -132,8 +132,8 @@ class LlamaSampler:
                 return self._judged(read(index))
             if self.chosen >= 0:
                 token, self.chosen = self.chosen, -1
-            elif self._best is not None and not self.backend_sampling:
-                token = self._best.choose(read(index))
+            elif self._greedy is not None and not self.backend_sampling:
+                token = self._greedy.choose(read(index))
             else:
                 token = int(lib.llama_sampler_sample(self._fast, context, index))
             self._watch(token)
@@ -156,7 +156,7 @@ class LlamaSampler:
         self._watch(token)
         for part in self._parts:
             part.accept(token)
-        ends = self._thinking.ended_at if self._thinking is not None else ()
+        ends = self._reasoning.ended_at if self._reasoning is not None else ()
         self.state = self._hidden.current(ends)
         return Sampled(token, prob)
 
@@ -212,7 +212,7 @@ class LlamaSampler:
 
     def end_reasoning(self) -> bool:
         """Let the reasoning that is under way end now; false if there is none."""
-        return self._thinking is not None and self._thinking.end()
+        return self._reasoning is not None and self._reasoning.end()
 
     def _forced(self, logits: Logits) -> Logits:
         """Leave nothing but the token that ends the reasoning, if it is time for that."""
@@ -225,26 +225,26 @@ class LlamaSampler:
 
     def _drop_impossible(self) -> int | None:
         """Return the token that ends the reasoning, if one must come and the grammar allows it."""
-        thinking = self._thinking
-        if thinking is None or (token := thinking.forced) is None:
+        reasoning = self._reasoning
+        if reasoning is None or (token := reasoning.forced) is None:
             return None
         if self._grammar is not None and not self._grammar.is_allowed(token):
-            thinking.give_up()  # the grammar knows of no reasoning here
+            reasoning.give_up()  # the grammar knows of no reasoning here
             return None
         return token
 
     def _watch(self, token: int) -> None:
         """Follow reasoning; a trigger inside it is none, but its end may be one."""
-        thinking = self._thinking
-        if thinking is None:
+        reasoning = self._reasoning
+        if reasoning is None:
             self._await(token)
             return
-        was_open = thinking.is_open
-        thinking.accept(token)
+        was_open = reasoning.is_open
+        reasoning.accept(token)
         if not was_open:
             self._await(token)
-        elif not thinking.is_open and thinking.ended_with:
-            for one in self._tokenize(thinking.ended_with):
+        elif not reasoning.is_open and reasoning.ended_with:
+            for one in self._tokenize(reasoning.ended_with):
                 self._await(one)
 
     def _await(self, token: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import ClassVar
 
-from worker.output.chat_parser.calls import CallReader
+from worker.output.chat_parser.call_reader import CallReader
 from worker.output.chat_parser.json_answer import JsonAnswer
 from worker.output.chat_parser.json_walk import MalformedJson
 from worker.output.chat_parser.markers import (
@@ -98,7 +98,7 @@ class ChatParser:
         reasoning_marks = expected.reasoning_marks
         self._spaces = Spaces(None if expected.skips_space else "")
         """Drops the white space that belongs to marks."""
-        self._thinking: ReasoningReader | None = None
+        self._reasoning: ReasoningReader | None = None
         self._reader: CallReader | TaggedReader | NestedReader | None = None
         self._openers = openers(tools, expected.names) if tools else []
         self._dropped = [Marker(Kind.DROPPED, (text,)) for text in expected.dropped]
@@ -133,8 +133,8 @@ class ChatParser:
 
     def finish(self) -> Parsed:
         """Return the text that was held back."""
-        if self._thinking is not None:
-            self._sink.reasoning(self._thinking.finish())
+        if self._reasoning is not None:
+            self._sink.reasoning(self._reasoning.finish())
         elif self._state is _ParserState.BROKEN:
             self._sink.arguments(self._text)
         elif self._state is _ParserState.BETWEEN:
@@ -187,15 +187,15 @@ class ChatParser:
     def _leave_reasoning(self) -> None:
         """Reasoning has ended, or there was none: the answer follows."""
         assert self._expected.reasoning_marks is not None
-        has_reasoning = self._thinking is not None
-        self._thinking, self._first = None, []
+        has_reasoning = self._reasoning is not None
+        self._reasoning, self._first = None, []
         space = self._expected.reasoning_marks.after_close
         if has_reasoning or space is None:
             self._spaces = Spaces(space)
 
-    def _think(self) -> bool:
+    def _read_reasoning(self) -> bool:
         """Emit reasoning."""
-        reader = self._thinking
+        reader = self._reasoning
         assert reader is not None
         self._sink.reasoning(reader.push(self._text))
         self._text = reader.rest
@@ -280,7 +280,7 @@ class ChatParser:
 
     _STEPS: ClassVar[Mapping[_ParserState, Callable[["ChatParser"], bool]]] = {
         _ParserState.START: _start,
-        _ParserState.REASONING: _think,
+        _ParserState.REASONING: _read_reasoning,
         _ParserState.CONTENT: _read_content,
         _ParserState.CALL: _read_call,
         _ParserState.BROKEN: _read_broken,
@@ -314,7 +314,7 @@ class ChatParser:
         self._text = self._text[end:]
         if marker.kind is Kind.REASONING:
             assert self._expected.reasoning_marks is not None
-            self._thinking = ReasoningReader(self._expected.reasoning_marks)
+            self._reasoning = ReasoningReader(self._expected.reasoning_marks)
             self._state = _ParserState.REASONING
         else:
             self._state = _ParserState.CONTENT

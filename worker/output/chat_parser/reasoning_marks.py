@@ -1,8 +1,8 @@
 """Ways in which models write reasoning: marks, and the white space around them.
 
 llama-server keeps the space inside reasoning but for what its parsers take as part of a mark. For
-most models that is what the template writes there (`worker.prompt.chat.thinking` finds it out);
-models with a parser of their own in llama.cpp (common/parsers/) have a row here.
+most models that is what the template writes there (`worker.prompt.chat.reasoning_detection`).
+Models with a parser of their own in llama.cpp (common/parsers/) have a row here.
 """
 
 from collections.abc import Sequence

@@ -20,9 +20,9 @@ from worker.output.chat_parser.tagged import Types
 from worker.output.chat_parser.tool_format import NAME
 from worker.prompt.chat.generic import explain
 from worker.prompt.chat.history import Habits, adapt
+from worker.prompt.chat.reasoning_detection import find_reasoning_marks
 from worker.prompt.chat.segments import common
 from worker.prompt.chat.template import CHATML, ChatTemplate
-from worker.prompt.chat.thinking import find_reasoning_marks
 from worker.prompt.templates.table import BUILT_IN
 
 _NAMED = "function:"

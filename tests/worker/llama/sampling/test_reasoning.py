@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from protocol.wire.messages import Done
 from protocol.wire.sampling import SamplingParams
 from tests.worker.served import Served
-from worker.llama.sampling.reasoning import Thinking, open_thinking
+from worker.llama.sampling.reasoning import ReasoningTracker, open_reasoning_tracker
 
 PIECES = [bytes([i]) for i in range(256)]
 
@@ -20,24 +20,24 @@ def tokenize(text: str) -> Sequence[int]:
     return list(text.encode())
 
 
-def opened(*, is_lazy: bool = False, **fields: object) -> Thinking | None:
+def opened(*, is_lazy: bool = False, **fields: object) -> ReasoningTracker | None:
     """Open a watch over <t> and </t>."""
     marks = {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tags": ("</t>", "[")}
     params = SamplingParams(**{**marks, **fields})  # type: ignore[arg-type]
-    return open_thinking(params, PIECES, tokenize, is_lazy=is_lazy)
+    return open_reasoning_tracker(params, PIECES, tokenize, is_lazy=is_lazy)
 
 
-def told(thinking: Thinking | None, text: str) -> str:
+def told(tracker: ReasoningTracker | None, text: str) -> str:
     """Let a model write a text: return what comes of it, what must come included."""
-    assert thinking is not None
+    assert tracker is not None
     out = b""
     todo = text.encode()
-    while todo or thinking.forced is not None:
-        token = thinking.forced
+    while todo or tracker.forced is not None:
+        token = tracker.forced
         if token is None:
             token, todo = todo[0], todo[1:]
         out += bytes([token])
-        thinking.accept(token)
+        tracker.accept(token)
     return out.decode()
 
 
@@ -46,8 +46,8 @@ def test_reasoning_ends_when_its_budget_is_used_up() -> None:
 
 
 def test_a_message_comes_before_the_mark() -> None:
-    thinking = opened(reasoning_budget_tokens=1, reasoning_budget_message="Enough.")
-    assert told(thinking, "<t>bc") == "<t>bEnough.</t>c"
+    tracker = opened(reasoning_budget_tokens=1, reasoning_budget_message="Enough.")
+    assert told(tracker, "<t>bc") == "<t>bEnough.</t>c"
 
 
 def test_no_budget_ends_them_at_once() -> None:
@@ -72,16 +72,16 @@ def test_a_character_is_not_cut() -> None:
 
 
 def test_what_the_prompt_began_counts() -> None:
-    thinking = opened(reasoning_budget_tokens=2, generation_prompt="[assistant]<t>\n")
-    assert thinking is not None and thinking.is_open
-    assert told(thinking, "bc") == "b</t>c"
+    tracker = opened(reasoning_budget_tokens=2, generation_prompt="[assistant]<t>\n")
+    assert tracker is not None and tracker.is_open
+    assert told(tracker, "bc") == "b</t>c"
 
 
 def test_the_end_can_be_asked_for() -> None:
-    thinking = opened(reasoning_control=True, generation_prompt="<t>")
-    assert thinking is not None and thinking.end() and not thinking.end()
-    assert told(thinking, "bc") == "</t>bc"
-    assert not thinking.end()
+    tracker = opened(reasoning_control=True, generation_prompt="<t>")
+    assert tracker is not None and tracker.end() and not tracker.end()
+    assert told(tracker, "bc") == "</t>bc"
+    assert not tracker.end()
 
 
 def test_nothing_is_watched_where_nothing_depends_on_it() -> None:
@@ -91,14 +91,14 @@ def test_nothing_is_watched_where_nothing_depends_on_it() -> None:
 
 
 def test_a_thought_is_open_until_a_mark_has_come() -> None:
-    thinking = opened(is_lazy=True)
-    assert thinking is not None
+    tracker = opened(is_lazy=True)
+    assert tracker is not None
     states = ""
     for token in b"a<t>b</t>c<t>[":
-        thinking.accept(token)
-        states += "+" if thinking.is_open else "-"
+        tracker.accept(token)
+        states += "+" if tracker.is_open else "-"
     assert states == "---+++++----+-"
-    assert thinking.ended_with == "["
+    assert tracker.ended_with == "["
 
 
 @given(
