@@ -83,16 +83,9 @@ def settle(
     sizes = {path: weigh(path) for one in named for path in files(one)}
     placements = place(host, named, sizes)
     _refuse_duplicates(named)
-    gateway = replace(
-        config.gateway,
-        bind=bind,
-        control=f"{runtime_dir}/{_CONTROL_NAME}",
-        siblings=f"{runtime_dir}/{_SIBLINGS_NAME}",
-        admin_socket=config.gateway.admin_socket or f"{runtime_dir}/{_ADMIN_NAME}",
-    )
     resolved = replace(
         config,
-        gateway=gateway,
+        gateway=_placed_gateway(config.gateway, bind, runtime_dir),
         worker=tuple(map(_placed, named, placements)),
         runtime_dir=runtime_dir,
     )
@@ -148,14 +141,21 @@ def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> Po
     for one in config.worker:
         for name in filter(lambda name: getattr(one, name), _OF_A_MODEL):
             raise ConfigError(f"{name} does not go with models_dir or models_preset: choose one")
-    gateway = replace(
-        config.gateway,
+    gateway = _placed_gateway(config.gateway, bind, runtime_dir)
+    return replace(config, gateway=gateway, runtime_dir=runtime_dir)
+
+
+def _placed_gateway(
+    gateway: GatewayConfig, bind: tuple[str, ...], runtime_dir: str
+) -> GatewayConfig:
+    """Return the gateway with its endpoints, and its sockets in the runtime directory."""
+    return replace(
+        gateway,
         bind=bind,
         control=f"{runtime_dir}/{_CONTROL_NAME}",
         siblings=f"{runtime_dir}/{_SIBLINGS_NAME}",
-        admin_socket=config.gateway.admin_socket or f"{runtime_dir}/{_ADMIN_NAME}",
+        admin_socket=gateway.admin_socket or f"{runtime_dir}/{_ADMIN_NAME}",
     )
-    return replace(config, gateway=gateway, runtime_dir=runtime_dir)
 
 
 def _prepared(worker: WorkerConfig, fetch: Fetch) -> WorkerConfig:
