@@ -94,15 +94,17 @@ def _check_room(path: Path) -> None:
 
 
 def write_cache(path: str, cache: Cache) -> None:
-    """Write a file atomically."""
+    """Write a file as a whole or not at all."""
     target = Path(path).absolute()
-    with tempfile.NamedTemporaryFile(
-        dir=target.parent, prefix=f".{target.name}.", delete=False
-    ) as file:
-        file.write(pack(cache))
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).replace(target)
+    number, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(pack(cache))
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(target)
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 @contextmanager

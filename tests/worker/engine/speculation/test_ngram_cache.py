@@ -1,5 +1,7 @@
 """llama.cpp's n-gram caches: the algorithm, the file, and what a worker does with them."""
 
+import errno
+import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -185,6 +187,18 @@ def test_a_file_that_was_broken_meanwhile_is_left_alone(
     drafter.close()
     assert path.read_bytes() == b"x"
     assert "lookup cache not written" in caplog.text
+
+
+def test_a_full_disk_leaves_no_part_of_a_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_cache(str(tmp_path / "dynamic.bin"), cache_of([1, 2, 3]))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_static_cache_is_never_written(tmp_path: Path) -> None:
