@@ -55,14 +55,14 @@ class EngineThread:
     def __init__(
         self,
         config: WorkerConfig,
-        outlet: OutboundQueue,
+        outbound_queue: OutboundQueue,
         opener: Opener,
         kept: Kept | None = None,
         accounts: AccountTable | None = None,
     ) -> None:
         """`kept` is of the thread before, with its accounts."""
         self._config = config
-        self._outlet = outlet
+        self._outbound_queue = outbound_queue
         self._opener = opener
         self._kept = kept
         self._accounts = accounts
@@ -106,17 +106,17 @@ class EngineThread:
             if not isinstance(error, ConfigError):
                 logger.exception("engine thread failed", extra={"action": "the worker ends"})
         self._ended.set()
-        self._outlet.wake()
+        self._outbound_queue.wake()
 
     def _live(self) -> None:
         backend = self._opener(self._config, self._on_load)
         drafter = open_drafter(self._config, backend)
         config = engine_config(self._config, backend)
-        engine = Engine(backend, config, self._outlet.put, drafter, self._accounts)
+        engine = Engine(backend, config, self._outbound_queue.put, drafter, self._accounts)
         if self._kept is not None:
             _go_on(engine, backend.card, self._kept)
         self.backend, self.engine = backend, engine
-        self._outlet.wake()
+        self._outbound_queue.wake()
         engine.run()
         if drafter is not None:
             drafter.close()

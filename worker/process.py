@@ -68,9 +68,9 @@ class WorkerProcess:
         self._opener = opener
         self._clock = clock
         self._notifier = Notifier.from_environ()
-        self._outlet = OutboundQueue()
-        hello, accounts = _introduced(config)
-        self._thread = EngineThread(config, self._outlet, opener, accounts=accounts)
+        self._outbound_queue = OutboundQueue()
+        hello, accounts = _hello_and_accounts(config)
+        self._thread = EngineThread(config, self._outbound_queue, opener, accounts=accounts)
         self._phase = SleepPhase.LOADING
         self._idle = IdleTime(config.sleep_idle_s)
         self._reader: PromptReader | None = None
@@ -82,7 +82,7 @@ class WorkerProcess:
             GatewayConnection(self._zmq, endpoint, name, number, _curve_files(config))
             for number, endpoint in enumerate(config.connect)
         ]
-        self._link = Link(connections, self._outlet, hello)
+        self._link = Link(connections, self._outbound_queue, hello)
         self._link.is_held = is_held
         self._link.tasks.request_ids.install()
         self._n_signals = 0
@@ -102,7 +102,7 @@ class WorkerProcess:
                 pass
             self._notifier.stopping()
             is_failure = code not in _LEAVES
-            self._link.close(_LEAVES.get(code) or self._why(), is_failure=is_failure)
+            self._link.close(_LEAVES.get(code) or self._exit_reason(), is_failure=is_failure)
             return code
         finally:
             self.close()
@@ -115,7 +115,7 @@ class WorkerProcess:
     def close(self) -> None:
         """Close every socket, also after an error."""
         self._zmq.destroy(linger=0)
-        self._outlet.close()
+        self._outbound_queue.close()
 
     def turn(self) -> int | None:
         """Do one turn of the main loop; return the exit code if it was the last."""
@@ -137,7 +137,7 @@ class WorkerProcess:
             self._thread.stop()
             self._thread.join(timeout_s=5.0)
             return EXIT_OK
-        self._prove_progress()
+        self._check_progress()
         return None
 
     # ---- the model ----------------------------------------------------------------------------
@@ -189,12 +189,12 @@ class WorkerProcess:
         self._kept = self._thread.release()
         gc.collect()  # engine and backend refer to each other, so only the collector frees them
         logger.info("asleep")
-        self._outlet.wake()  # a task may have arrived meanwhile
+        self._outbound_queue.wake()  # a task may have arrived meanwhile
 
     def _wake(self) -> None:
         """Load the model again; no progress is reported, because the slots stay open."""
         logger.info("waking up")
-        self._thread = EngineThread(self._config, self._outlet, self._opener, self._kept)
+        self._thread = EngineThread(self._config, self._outbound_queue, self._opener, self._kept)
         self._thread.start(lambda _fraction: None)
 
     def _attach(self, engine: Engine) -> None:
@@ -252,7 +252,7 @@ class WorkerProcess:
             raise ConfigError(f"system_prompt_file: {error.message}") from error
         return replace(card, system_prompt=system)
 
-    def _prove_progress(self) -> None:
+    def _check_progress(self) -> None:
         """Feed the watchdog while the engine makes progress; end the process if it is stuck."""
         engine = self._thread.engine
         since = engine.progress.started_s if engine is not None else 0.0
@@ -292,13 +292,13 @@ class WorkerProcess:
             self._notifier.status(self._state())
 
     def _state(self) -> str:
-        """Say in one line what this worker does."""
+        """Describe in one line what this worker does."""
         tasks = self._link.tasks
         doing = "draining" if self._link.draining else self._phase.value
         counts = f"{len(tasks.running)} tasks running, {tasks.n_taken} taken"
         return f"{self._config.alias}: {doing}, {counts}"
 
-    def _why(self) -> str:
+    def _exit_reason(self) -> str:
         """Return why the process ends by itself."""
         engine, error = self._thread.engine, self._thread.error
         broken = engine.failure if engine is not None else None
@@ -318,21 +318,21 @@ class WorkerProcess:
         percent = int(fraction * 100)
         if percent > self._reported:
             self._reported = percent
-            self._outlet.put([LoadingProgress(fraction=fraction)])
+            self._outbound_queue.put([LoadingProgress(fraction=fraction)])
             self._notifier.progress(fraction)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._n_signals += 1
         if self._n_signals > 1:
             os._exit(EXIT_ERROR)
-        self._outlet.wake()
+        self._outbound_queue.wake()
 
     def _on_admission(self, _number: int, _frame: FrameType | None) -> None:
         self._is_admitted = True
-        self._outlet.wake()
+        self._outbound_queue.wake()
 
 
-def _introduced(config: WorkerConfig) -> tuple[Hello, AccountTable]:
+def _hello_and_accounts(config: WorkerConfig) -> tuple[Hello, AccountTable]:
     """Return the first message of this run, and the table that gateways here read after a death.
 
     Where the system gives no such memory, nobody else can read the table.

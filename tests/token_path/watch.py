@@ -88,10 +88,10 @@ def worker(endpoint: str, trace: Trace) -> Iterator[None]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     # Slow enough that no two tokens wait together.
     config = WorkerConfig(backend="fake", n_slots=1, n_ctx=1024, fake_step_ms=5)
-    backend, outlet = FakeBackend(config), OutboundQueue()
-    engine = Engine(backend, EngineConfig(n_slots=1, n_ctx=1024), outlet.put)
+    backend, outbound_queue = FakeBackend(config), OutboundQueue()
+    engine = Engine(backend, EngineConfig(n_slots=1, n_ctx=1024), outbound_queue.put)
     hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
-    link = Link([GatewayConnection(context, endpoint, "w:1")], outlet, hello)
+    link = Link([GatewayConnection(context, endpoint, "w:1")], outbound_queue, hello)
     link.open()
     link.attach(engine, PromptReader(backend, cuts_long=False), backend.card)
     is_over = threading.Event()
@@ -110,11 +110,11 @@ def worker(endpoint: str, trace: Trace) -> Iterator[None]:
     finally:
         engine.submit(Stop())
         is_over.set()
-        outlet.wake()
+        outbound_queue.wake()
         for thread in threads:
             thread.join()
         link.close("it is over")
-        outlet.close()
+        outbound_queue.close()
         context.term()
 
 

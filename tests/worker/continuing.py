@@ -92,7 +92,7 @@ class Asker:
         assert isinstance(prepared, Prepared)
         running = RunningTasks(_fault)
         running.add(key, prepared.parser)
-        said, _ = running.tell(self._run(prepared.task))
+        said, _ = running.outgoing(self._run(prepared.task))
         found = []
         for one in said:
             match payload_of(one):

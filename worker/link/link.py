@@ -38,14 +38,17 @@ class Link:
     """Speaks with the gateways on behalf of one engine."""
 
     def __init__(
-        self, connections: Sequence[GatewayConnection], outlet: OutboundQueue, hello: m.Hello
+        self,
+        connections: Sequence[GatewayConnection],
+        outbound_queue: OutboundQueue,
+        hello: m.Hello,
     ) -> None:
-        self._sessions = Sessions(connections, outlet.fd, self._heartbeat)
-        self._outlet = outlet
+        self._sessions = Sessions(connections, outbound_queue.fd, self._heartbeat)
+        self._outbound_queue = outbound_queue
         self._hello = hello
         self._engine: Engine | None = None
         self._card: facts.ModelCard | None = None
-        self.preparation = Preparation(outlet.wake)
+        self.preparation = Preparation(outbound_queue.wake)
         self.tasks = Tasks(self.preparation)
         self._away = m.Heartbeat(step=0, busy=0)
         """The heartbeat while there is no engine."""
@@ -53,7 +56,9 @@ class Link:
         self._slowest_s = 0.0
         """Longest wait for this thread since the last heartbeat, in seconds."""
         self.draining = False
-        self._outbound = Outbound(outlet, self.tasks.running, self._sessions, self.tasks.cancel)
+        self._outbound = Outbound(
+            outbound_queue, self.tasks.running, self._sessions, self.tasks.cancel
+        )
         self._inbound = Inbound(self, self._outbound, self._sessions, self.tasks, hello)
 
     # ---- the process --------------------------------------------------------------------------
@@ -73,7 +78,7 @@ class Link:
         """Send the last messages of the engine, send `Bye` and close the connections."""
         self.preparation.close()
         self._outbound.forward()
-        self._sessions.post([m.Bye(reason=reason, is_failure=is_failure)])
+        self._sessions.send([m.Bye(reason=reason, is_failure=is_failure)])
         for session in self._sessions:
             # Without a gateway nobody would ever take the last frames.
             session.connection.close(linger_ms=1000 if session.is_welcome else 0)
@@ -93,7 +98,7 @@ class Link:
             self._beat()
         else:
             self._sessions.open_slots(card)
-        self._outbound.say(self.tasks.attach(engine, reader, side, embeddings))
+        self._outbound.send(self.tasks.attach(engine, reader, side, embeddings))
 
     def detach(self) -> None:
         """Let go of the engine, which is idle: it falls asleep. Tasks wait until it is back."""
@@ -112,13 +117,13 @@ class Link:
 
     def give_up(self, error: TaskError) -> None:
         """End the tasks that wait for the model: it will not come."""
-        self._outbound.say(self.tasks.give_up(error))
+        self._outbound.send(self.tasks.give_up(error))
 
     def drain(self) -> None:
         """Take nothing new; `is_idle` will say when the rest is done."""
         if not self.draining:
             self.draining = True
-            self._sessions.post([m.Draining()])
+            self._sessions.send([m.Draining()])
 
     @property
     def is_held(self) -> bool:
@@ -133,7 +138,7 @@ class Link:
         """Take all tasks from now on: the worker was held, and has been found good."""
         if self.is_held:
             self.is_held = False
-            self._sessions.post([m.Admitted()])
+            self._sessions.send([m.Admitted()])
 
     @property
     def refused(self) -> str:
@@ -146,26 +151,26 @@ class Link:
         return self.tasks.is_idle
 
     def turn(self) -> None:
-        """Wait for something, at most until the next heartbeat, and deal with it.
+        """Wait for something, at most until the next heartbeat, and handle it.
 
-        While only the engine speaks, a turn goes on: a token is to take few calls here, for with
-        llama.cpp on all cores each of them keeps it waiting.
+        While only the engine sends messages, a turn goes on: a token must take few calls here,
+        because with llama.cpp on all cores each of them delays it.
         """
         until = time.monotonic() + _FORWARDING_S
-        goes_on = self._deal(min(self._next_beat, self._sessions.redial_at))
+        goes_on = self._handle(min(self._next_beat, self._sessions.redial_at))
         while goes_on and time.monotonic() < until:
-            goes_on = self._deal(min(until, self._next_beat))
-        self._inbound.look_after(time.monotonic())
+            goes_on = self._handle(min(until, self._next_beat))
+        self._inbound.redial(time.monotonic())
         if time.monotonic() >= self._next_beat:
-            self._outbound.say(self.tasks.overdue())
-            self._inbound.lose_stuck()
-            self._sessions.tell()
+            self._outbound.send(self.tasks.overdue())
+            self._inbound.drop_stuck()
+            self._sessions.send_credits()
             self._beat()
 
     # -------------------------------------------------------------------------------------------
 
-    def _deal(self, until: float) -> bool:
-        """Deal with what comes; tell whether the engine alone spoke, and will go on speaking."""
+    def _handle(self, until: float) -> bool:
+        """Handle what arrives; return whether only the engine sent something, and will go on."""
         timeout_s = max(0.0, until - time.monotonic())
         ready: dict[Any, int] = dict(
             zmq.zmq_poll(self._sessions.sources, math.ceil(timeout_s * 1e3))
@@ -173,17 +178,17 @@ class Link:
         start = time.monotonic()
         for session in self._sessions:
             if session.connection.monitor_fd in ready and session.connection.was_dropped():
-                self._inbound.lose(session, "the gateway hung up")
-        has_said = False
-        if self._outlet.fd in ready:
-            has_said = self._outbound.forward()
+                self._inbound.drop(session, "the gateway hung up")
+        has_sent = False
+        if self._outbound_queue.fd in ready:
+            has_sent = self._outbound.forward()
             if self.preparation.has_results:
-                self._outbound.say(self.tasks.prepared())
+                self._outbound.send(self.tasks.prepared())
         for session in self._sessions:
             if session.connection.dealer in ready:
                 self._inbound.read(session)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start)
-        return bool(has_said and self.tasks.running) and len(ready) <= 1 and not self.draining
+        return bool(has_sent and self.tasks.running) and len(ready) <= 1 and not self.draining
 
     def _beat(self) -> None:
         now = time.monotonic()

@@ -88,8 +88,8 @@ class RunningTasks:
         for key in [key for key in self._parsers if key.connection == connection]:
             del self._parsers[key]
 
-    def tell(self, items: Sequence[FrameItem]) -> tuple[list[FrameItem], bool]:
-        """Return what the gateway is to hear of these messages, and whether a task has ended.
+    def outgoing(self, items: Sequence[FrameItem]) -> tuple[list[FrameItem], bool]:
+        """Return the messages to send in place of these, and whether a task has ended.
 
         Messages of tasks that do not run are dropped. A parser that fails ends its own task.
         """
@@ -130,46 +130,46 @@ class RunningTasks:
 
 
 class Outbound:
-    """Sends the gateways what the engine and the link's own thread say."""
+    """Sends the gateways the messages of the engine and of the link's own thread."""
 
     def __init__(
         self,
-        said: OutboundQueue,
+        outbound_queue: OutboundQueue,
         running: RunningTasks,
         sessions: Sessions,
         cancel: Callable[[TaskKey], Sequence[FrameItem]],
     ) -> None:
-        """`cancel` stops a task and returns what that has to say."""
-        self._said = said
+        """`cancel` stops a task and returns the messages that follow from that."""
+        self._queue = outbound_queue
         self._running = running
         self._sessions = sessions
         self._cancel = cancel
 
     def forward(self) -> bool:
-        """Send what other threads said; tell whether there was anything.
+        """Send what other threads have queued; return whether there was anything.
 
-        A step that ends a task carries the counters with it.
+        With the end of a task the counters are sent, too.
         """
-        items = self._said.take()
-        wanted, has_ended = self._running.tell(items)
+        items = self._queue.take()
+        wanted, has_ended = self._running.outgoing(items)
         if has_ended:
-            self.say(wanted, beats=True)
+            self.send(wanted, beats=True)
         elif wanted:
-            self._give_up(self._sessions.post(wanted))
+            self._cancel_ended(self._sessions.send(wanted))
         return bool(items)
 
-    def say(self, items: Sequence[FrameItem], *, beats: bool = False) -> None:
-        """Send messages of which some may end tasks, and what follows from that.
+    def send(self, items: Sequence[FrameItem], *, beats: bool = False) -> None:
+        """Send messages of which some may end tasks, and cancel tasks that could not be sent.
 
         With `beats` the gateways whose tasks have ended get the counters.
         """
         if items:
-            self._give_up(self._sessions.conclude(items, beats=beats))
+            self._cancel_ended(self._sessions.send_ends(items, beats=beats))
 
-    def _give_up(self, keys: Sequence[TaskKey]) -> None:
+    def _cancel_ended(self, keys: Sequence[TaskKey]) -> None:
         """Stop tasks that have ended because a message of them could not be sent."""
         for key in keys:
-            self.say(self._cancel(key))
+            self.send(self._cancel(key))
 
     def __repr__(self) -> str:
         return f"<Outbound {self._sessions!r}>"

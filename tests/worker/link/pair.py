@@ -31,14 +31,14 @@ class Pair:
         self.gateway = Gateway(self.context, endpoint)
         config = WorkerConfig(backend="fake", n_slots=2, n_ctx=512, **settings)
         self.backend = FakeBackend(config)
-        self.outlet = OutboundQueue()
+        self.outbound_queue = OutboundQueue()
         engine_config = EngineConfig(n_slots=2, n_ctx=256)
-        self.engine = Engine(self.backend, engine_config, self.outlet.put)
+        self.engine = Engine(self.backend, engine_config, self.outbound_queue.put)
         self.thread = threading.Thread(target=self.engine.run)
         self.thread.start()
         hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
         connections = [GatewayConnection(self.context, endpoint, "w:1")]
-        self.link = Link(connections, self.outlet, hello)
+        self.link = Link(connections, self.outbound_queue, hello)
         self.link.open()
 
     def attach(self, embeddings: EmbeddingBatcher | None = None) -> None:
@@ -56,7 +56,7 @@ class Pair:
         deadline = time.monotonic() + 10
         while not holds():
             assert time.monotonic() < deadline, self.gateway.heard[-5:]
-            self.outlet.wake()  # do not wait out the heartbeat
+            self.outbound_queue.wake()  # do not wait out the heartbeat
             self.link.turn()
             self.gateway.poll()
 
@@ -71,7 +71,7 @@ class Pair:
         self.thread.join()
         self.link.close("test is over")
         self.gateway.close()
-        self.outlet.close()
+        self.outbound_queue.close()
         self.context.term()
 
 

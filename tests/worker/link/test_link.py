@@ -157,18 +157,18 @@ def test_a_turn_goes_on_while_the_engine_speaks_and_ends_with_its_last_task(
     pair.until(m.Heartbeat)
     pair.link.tasks.running.add(m.TaskKey(1))
     texts = iter(["b", "c"])
-    tell = pair.link.tasks.running.tell
+    outgoing = pair.link.tasks.running.outgoing
 
-    def told(items: Sequence[m.FrameItem]) -> tuple[list[m.FrameItem], bool]:
-        out = tell(items)
+    def watched(items: Sequence[m.FrameItem]) -> tuple[list[m.FrameItem], bool]:
+        out = outgoing(items)
         if text := next(texts, ""):
-            pair.outlet.put([m.Envelope(m.TaskKey(1), m.Delta(text=text))])
+            pair.outbound_queue.put([m.Envelope(m.TaskKey(1), m.Delta(text=text))])
         elif not pair.link.is_idle:
-            pair.outlet.put([m.Envelope(m.TaskKey(1), m.Done(finish=m.Finish.LIMIT))])
+            pair.outbound_queue.put([m.Envelope(m.TaskKey(1), m.Done(finish=m.Finish.LIMIT))])
         return out
 
-    monkeypatch.setattr(pair.link.tasks.running, "tell", told)
-    pair.outlet.put([m.Envelope(m.TaskKey(1), m.Delta(text="a"))])
+    monkeypatch.setattr(pair.link.tasks.running, "outgoing", watched)
+    pair.outbound_queue.put([m.Envelope(m.TaskKey(1), m.Delta(text="a"))])
     n_turns = 0
     while not pair.link.is_idle:
         pair.link.turn()

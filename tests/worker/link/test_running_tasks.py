@@ -43,7 +43,7 @@ def fault(running: RunningTasks, key: TaskKey, error: Exception) -> Envelope:
 
 
 def said(running: RunningTasks, items: list[FrameItem]) -> list[FrameItem]:
-    return running.tell(items)[0]
+    return running.outgoing(items)[0]
 
 
 def delta(text: str, task_id: int = 1) -> Envelope:
@@ -88,8 +88,8 @@ def test_a_failed_task_says_nothing_more() -> None:
 def test_only_the_end_of_a_running_task_is_an_end() -> None:
     found = answers(1)
     end = Envelope(TaskKey(2), Done(finish=Finish.EOS))
-    assert found.tell([delta("a", 2), end, Heartbeat(step=1, busy=1)])[1] is False
-    assert found.tell([DONE])[1] is True
+    assert found.outgoing([delta("a", 2), end, Heartbeat(step=1, busy=1)])[1] is False
+    assert found.outgoing([DONE])[1] is True
 
 
 def test_parsers_are_forgotten_with_their_gateway() -> None:

@@ -70,17 +70,17 @@ class Inbound:
     def __repr__(self) -> str:
         return f"<Inbound {self._hello.worker} {self._sessions!r}>"
 
-    def look_after(self, now: float) -> None:
+    def redial(self, now: float) -> None:
         """Dial the gateways whose wait is over."""
         if now >= self._sessions.redial_at:
             for session in self._sessions.due():
                 self.dial(session)
 
-    def lose_stuck(self) -> None:
+    def drop_stuck(self) -> None:
         """Give up the gateways that have not answered a recall."""
         for number in self._sessions.grants.overdue(time.monotonic(), _RECALL_LIMIT_S):
             if (session := self._sessions.get(number)) is not None:
-                self.lose(session, f"no answer to a recall for {_RECALL_LIMIT_S:g} s")
+                self.drop(session, f"no answer to a recall for {_RECALL_LIMIT_S:g} s")
 
     def read(self, session: GatewaySession) -> None:
         """Handle the messages of a gateway; after an invalid one connect anew."""
@@ -88,19 +88,19 @@ class Inbound:
         try:
             while (items := session.connection.receive()) is not None:
                 for item in items:
-                    self._obey(session, item)
+                    self._handle(session, item)
                     if not session.connection.is_dialled:
                         return
                 self._tasks.flush()
                 if time.monotonic() > until:
                     break  # the rest makes the next poll return at once
         except ProtocolError as error:
-            self.lose(session, str(error))
-        self._sessions.tell()
+            self.drop(session, str(error))
+        self._sessions.send_credits()
 
-    def _obey(self, session: GatewaySession, item: FrameItem) -> None:
+    def _handle(self, session: GatewaySession, item: FrameItem) -> None:
         if isinstance(item, Envelope):
-            self._take(session, item)
+            self._handle_task(session, item)
             return
         match item:
             case m.Welcome():
@@ -114,9 +114,9 @@ class Inbound:
             case m.Ping():
                 pass
             case _:
-                self._share(session, item)
+                self._handle_credits(session, item)
 
-    def _share(self, session: GatewaySession, message: m.Message) -> None:
+    def _handle_credits(self, session: GatewaySession, message: m.Message) -> None:
         """Handle a message about credits, or about the gateway's successor."""
         match message:
             case Returned(n=n):
@@ -146,31 +146,31 @@ class Inbound:
             },
         )
 
-    def _take(self, session: GatewaySession, item: Envelope) -> None:
+    def _handle_task(self, session: GatewaySession, item: Envelope) -> None:
         """Handle a message of a task. Its key gets the connection, so that it is unique here."""
         if session.number:
             item = item._replace(task=item.task._replace(connection=session.number))
         key, payload, _ = item
         match payload:
             case m.Cancel():
-                self._outbound.say(self._tasks.cancel(key))
+                self._outbound.send(self._tasks.cancel(key))
             case m.Proceed():
                 self._tasks.go_on(key)
             case m.Malformed(reason=reason):
                 error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
-                self._outbound.say([failed(key, error)])
+                self._outbound.send([failed(key, error)])
             case m.Generate() if self._sessions.grants.has(key):
                 self._ignore(session, payload)  # it would take a slot that has no credit
             case m.Generate() if not self._sessions.grants.take(key):
-                self._outbound.say([failed(key, _NO_CREDIT)])
+                self._outbound.send([failed(key, _NO_CREDIT)])
             case m.Generate():
-                self._outbound.say(self._tasks.take(item))
+                self._outbound.send(self._tasks.take(item))
             case _ if (error := impossible(payload)) is not None:
-                self._outbound.say([failed(key, error)])
+                self._outbound.send([failed(key, error)])
             case _ if not self._sessions.grants.take_light(key):
-                self._outbound.say([failed(key, _TOO_MANY)])
+                self._outbound.send([failed(key, _TOO_MANY)])
             case _:
-                self._outbound.say(self._tasks.take(self._sessions.settings.take(item)))
+                self._outbound.send(self._tasks.take(self._sessions.settings.take(item)))
 
     def _refuse(self, session: GatewaySession, reason: str) -> None:
         """End this worker, or do without a gateway that does not want it while others do."""
@@ -239,7 +239,7 @@ class Inbound:
         session.is_retired = False
         self._sessions.grants.retire(session.number, is_retired=False)
 
-    def lose(self, session: GatewaySession, reason: str) -> None:
+    def drop(self, session: GatewaySession, reason: str) -> None:
         """Drop the tasks of a lost connection, and connect anew to its gateway."""
         counts, url = self._tasks.counts(session.number), session.connection.endpoint
         if session.is_retired and not any(counts):

@@ -1,4 +1,4 @@
-"""The gateways of a worker: a connection to each, its share of the credits, what it is told.
+"""The gateways of a worker: a connection to each, its share of the credits, what it knows.
 
 Belongs to the link's thread. A session outlives its connection: a gateway that goes away is dialled
 anew, unless it has said that a successor takes over. The number of a session is part of the key of
@@ -27,7 +27,7 @@ class GatewaySession:
     """One gateway as the worker knows it."""
 
     __slots__ = (
-        *("connection", "number", "gateway", "heartbeat_s", "told"),
+        *("connection", "number", "gateway", "heartbeat_s", "known_credits"),
         *("is_welcome", "is_open", "is_retired", "succeeds", "redial_at"),
     )
 
@@ -43,7 +43,7 @@ class GatewaySession:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what the gateway has said."""
+        """Forget all that came over the last connection."""
         self.gateway = ""
         """Id of its process; empty until it has answered."""
         self.is_welcome = False
@@ -51,7 +51,7 @@ class GatewaySession:
         self.heartbeat_s = DEFAULT_HEARTBEAT_S
         self.is_open = False
         """It will send tasks."""
-        self.told: tuple[int, int, bool] | None = None
+        self.known_credits: tuple[int, int, bool] | None = None
         """What it knows of its credits (`Heartbeat`); None before `Ready`."""
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class GatewaySession:
 
 
 class Sessions:
-    """All of them, in the order of their numbers."""
+    """The sessions with all gateways, in the order of their numbers."""
 
     def __init__(
         self,
@@ -158,18 +158,18 @@ class Sessions:
 
     def join(self, session: GatewaySession) -> None:
         """Open the slots to a gateway that has answered, once the model is loaded."""
-        if self._card is None or not session.is_welcome or session.told is not None:
+        if self._card is None or not session.is_welcome or session.known_credits is not None:
             return
         self.grants.open(session.number)
         self.grants.retire(session.number, is_retired=session.is_retired)
-        news = self._news()
+        first = self._credit_messages()
         granted = self.grants.granted(session.number)
-        session.told = (granted, 0, False)
+        session.known_credits = (granted, 0, False)
         settings = self.settings.known
         ready: list[FrameItem] = [Ready(card=self._card, granted=granted, is_held=self.is_held)]
         self._send(session, ready if settings is None else [*ready, settings])
-        self.post((), news)
-        self.tell()
+        self.send((), first)
+        self.send_credits()
 
     def leave(self, session: GatewaySession) -> None:
         """Let the others have the credits of a gateway that is gone."""
@@ -177,57 +177,59 @@ class Sessions:
         was_shared = self.grants.is_shared
         self.grants.close(session.number)
         if was_shared:
-            self.post((), self._news())
+            self.send((), self._credit_messages())
 
-    def tell(self) -> None:
-        """Tell the gateways what has changed of their credits, if there are several."""
-        if self.grants.is_shared and (news := self._news()):
-            self.post((), news)
+    def send_credits(self) -> None:
+        """Send the gateways what has changed of their credits, if there are several."""
+        if self.grants.is_shared and (first := self._credit_messages()):
+            self.send((), first)
 
     # ---- out ----------------------------------------------------------------------------------
 
-    def post(
-        self, items: Sequence[FrameItem], news: Mapping[int, list[FrameItem]] | None = None
+    def send(
+        self, items: Sequence[FrameItem], first: Mapping[int, list[FrameItem]] | None = None
     ) -> Sequence[TaskKey]:
-        """Send messages, those of a task to its gateway and others to all; `news` comes first.
+        """Send messages: those of a task to its gateway, all others to every gateway.
+
+        `first` are messages by session that go before them.
 
         Returns the tasks that have ended because a message could not be sent.
         """
-        if len(self._all) == 1 and not news:
+        if len(self._all) == 1 and not first:
             return self._send(self._all[0], items)
         ended: list[TaskKey] = []
         for session in self:
             number = session.number
             mine = [i for i in items if type(i) is not Envelope or i.task.connection == number]
-            ended += self._send(session, [*news.get(number, ()), *mine] if news else mine)
+            ended += self._send(session, [*first.get(number, ()), *mine] if first else mine)
         return ended
 
-    def conclude(self, items: Sequence[FrameItem], *, beats: bool) -> Sequence[TaskKey]:
-        """Send messages of which some may end tasks, and what becomes of the credits.
+    def send_ends(self, items: Sequence[FrameItem], *, beats: bool) -> Sequence[TaskKey]:
+        """Send messages of which some may end tasks, and what changes of the credits.
 
-        A credit that a gateway loses with the end of its task is told before that end: else the
-        gateway would use it once more. With `beats` those whose tasks end get a heartbeat.
+        A gateway that loses a credit with the end of its task hears of that before the end, or it
+        would use the credit once more. With `beats` the gateways whose tasks end get a heartbeat.
         """
         ends = [one for one in items if type(one) is Envelope and isinstance(one.payload, Terminal)]
         numbers = {one.task.connection for one in ends if self.grants.end(one.task)}
         if self.grants.is_shared:
-            failed = self.post(items, self._news(numbers if beats else ()))
+            failed = self.send(items, self._credit_messages(numbers if beats else ()))
         else:
             failed = self._send_alone(items, beats=beats)
         for end in ends:
             assert isinstance(end.payload, Terminal)
             if self.settings.end(end.task, end.payload) and (known := self.settings.known):
-                self.post([known])
+                self.send([known])
         return failed
 
     def _send_alone(self, items: Sequence[FrameItem], *, beats: bool) -> Sequence[TaskKey]:
         """Send messages while no gateway shares the worker with another."""
         if not beats:
-            return self.post(items)
+            return self.send(items)
         beat = self._heartbeat()
         if len(self._all) == 1:
             return self._send(self._all[0], [*items, self._credited(beat, self._all[0])])
-        return self.post(items, {one.number: [self._credited(beat, one)] for one in self})
+        return self.send(items, {one.number: [self._credited(beat, one)] for one in self})
 
     def beat(self) -> None:
         """Send every gateway a heartbeat."""
@@ -243,16 +245,16 @@ class Sessions:
             self.grants.end(key, leaves_credit=True)  # its end is on the way already
         return ended
 
-    def _news(self, beats: Collection[int] = ()) -> dict[int, list[FrameItem]]:
-        """Return what gateways must know of their credits; `beats` get a heartbeat in any case."""
+    def _credit_messages(self, beats: Collection[int] = ()) -> dict[int, list[FrameItem]]:
+        """Return messages about changed credits by session; `beats` get a heartbeat in any case."""
         found: dict[int, list[FrameItem]] = {}
         recalls = dict(self.grants.settle(time.monotonic()))
         beat: Heartbeat | None = None
         for session in self:
             number = session.number
-            if session.told is None:
+            if session.known_credits is None:
                 continue
-            if number in beats or session.told != self._credits(number):
+            if number in beats or session.known_credits != self._credits(number):
                 beat = beat or self._heartbeat()
                 found[number] = [self._credited(beat, session)]
             if number in recalls:
@@ -265,9 +267,9 @@ class Sessions:
 
     def _credited(self, beat: Heartbeat, session: GatewaySession) -> Heartbeat:
         """Return a heartbeat with the credits of a gateway, which then knows of them."""
-        if session.told is None:
+        if session.known_credits is None:
             return beat
-        granted, others, is_shared = session.told = self._credits(session.number)
+        granted, others, is_shared = session.known_credits = self._credits(session.number)
         if not (granted or others or is_shared):
             return beat
         return replace(beat, granted=granted, others=others, is_shared=is_shared)

@@ -37,15 +37,17 @@ class Trio:
         self.backend = FakeBackend(
             WorkerConfig(backend="fake", n_slots=2, n_ctx=1 << 20, fake_step_ms=1)
         )
-        self.outlet = OutboundQueue()
-        self.engine = Engine(self.backend, EngineConfig(n_slots=2, n_ctx=1 << 19), self.outlet.put)
+        self.outbound_queue = OutboundQueue()
+        self.engine = Engine(
+            self.backend, EngineConfig(n_slots=2, n_ctx=1 << 19), self.outbound_queue.put
+        )
         self.thread = threading.Thread(target=self.engine.run)
         self.thread.start()
         hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
         connections = [
             GatewayConnection(self.context, end, "w:1", number) for number, end in enumerate(ends)
         ]
-        self.link = Link(connections, self.outlet, hello)
+        self.link = Link(connections, self.outbound_queue, hello)
         self.link.open()
         reader = PromptReader(self.backend, cuts_long=False)
         self.link.attach(self.engine, reader, self.backend.card)
@@ -55,7 +57,7 @@ class Trio:
         for _ in range(3000):
             if holds():
                 return
-            self.outlet.wake()
+            self.outbound_queue.wake()
             self.link.turn()
             for gateway in self.gateways:
                 n_before = len(gateway.of(Recall))
@@ -75,7 +77,7 @@ class Trio:
         self.link.close("test is over")
         for gateway in self.gateways:
             gateway.close()
-        self.outlet.close()
+        self.outbound_queue.close()
         self.context.term()
 
 
