@@ -1,6 +1,6 @@
 """The command line: `llamapool` with its lazy sub-commands, and two of them, `serve` and `worker`.
 
-Options are made from `protocol/options/`. Nothing heavy is imported here: `--help` and the
+Options are made from `protocol/config/options/`. Nothing heavy is imported here: `--help` and the
 supervisor must start at once, and work where llama_cpp is missing or broken.
 """
 
@@ -136,17 +136,17 @@ def serve(config: Path | None, **values: Any) -> None:
     console = stderr_console(sys.stderr)
     gc.freeze()  # no collection walks what was imported, nor does the end of the process: 25 ms
     try:
-        said = given(values, _SETTABLE)
-        pool = configured(config, said)
-        pool = _told(pool, said, console)
+        overrides = given(values, _SETTABLE)
+        pool = configured(config, overrides)
+        pool = _with_log_settings(pool, overrides, console)
         logs.configure("supervisor", pool.log, stream=console)
-        warn(said)
+        warn(overrides)
         host = read_host()
         with runtime_directory(pool.runtime_dir) as folder:
             pool = _on_this_host(pool, folder, host)
             with closing(open_listeners(pool.gateway)) as listeners:
                 start = Start(folder, console, host, listeners, config)
-                code = _supervise(pool, said, start)
+                code = _supervise(pool, overrides, start)
     except ConfigError as error:
         raise SystemExit(refuse(error)) from None
     raise SystemExit(code)
@@ -168,11 +168,13 @@ class Start:
     """The configuration file."""
 
 
-def _told(pool: PoolConfig, said: Given, console: Console) -> PoolConfig:
-    """Settle what is logged: on a terminal only warnings, unless -v, -lv or --log-file is given."""
+def _with_log_settings(pool: PoolConfig, overrides: Given, console: Console) -> PoolConfig:
+    """Choose what is logged: on a terminal only warnings, unless -v, -lv or --log-file is given."""
     if not console.is_terminal:
         return pool
-    is_asked_for = pool.log != LogConfig(colors=pool.log.colors) or "log.verbosity" in said.settings
+    is_asked_for = (
+        pool.log != LogConfig(colors=pool.log.colors) or "log.verbosity" in overrides.settings
+    )
     log = pool.log if is_asked_for else replace(pool.log, verbosity=2)
     # The children write to a pipe, so only this process can see whether it ends at a terminal.
     return replace(pool, log=replace(log, colors="on" if log.colors == "auto" else log.colors))
@@ -203,12 +205,12 @@ def _log_placements(names: Sequence[str], placements: Sequence[Placement]) -> No
         )
 
 
-def _supervise(pool: PoolConfig, said: Given, start: Start) -> int:
+def _supervise(pool: PoolConfig, overrides: Given, start: Start) -> int:
     """Write the resolved configuration down and run its processes."""
     folder, console = start.folder, start.console
     path = folder / "pool.json"
     path.touch(mode=0o600)
-    orders = _orders(pool, said, start)
+    orders = _orders(pool, overrides, start)
     pool = replace(pool, gateway=start.listeners.config)
     path.write_text(configs.dump(pool))
     planned = replace(pool, worker=()) if orders.on_demand else pool
@@ -216,7 +218,7 @@ def _supervise(pool: PoolConfig, said: Given, start: Start) -> int:
         launches=launch.launches(planned, path, os.environ, start.listeners.fds),
         runtime_dir=folder,
         listeners=start.listeners,
-        reread=partial(_gateways_anew, pool, said, start, itertools.count(2)),
+        reread=partial(_reread_gateways, pool, overrides, start, itertools.count(2)),
         drain_timeout_s=pool.gateway.drain_timeout_s,
         orders=orders,
         notice=StartNotice(
@@ -228,7 +230,7 @@ def _supervise(pool: PoolConfig, said: Given, start: Start) -> int:
     return Supervisor(settings, console, Notifier.from_environ()).run()
 
 
-_LASTING = (
+_KEPT_UNTIL_RESTART = (
     "host",
     "port",
     "reuse_port",
@@ -244,12 +246,12 @@ _LASTING = (
 """Keys of the gateway that only a restart of the whole pool changes."""
 
 
-def _gateways_anew(
-    pool: PoolConfig, said: Given, start: Start, numbers: Iterator[int]
+def _reread_gateways(
+    pool: PoolConfig, overrides: Given, start: Start, numbers: Iterator[int]
 ) -> tuple[launch.Launch, ...]:
-    """Read the configuration anew and write it down for new gateways; raises `ConfigError`."""
-    fresh = configured(start.config, said).gateway
-    kept = {name: getattr(pool.gateway, name) for name in _LASTING}
+    """Read the configuration again and write it for new gateways; raises `ConfigError`."""
+    fresh = configured(start.config, overrides).gateway
+    kept = {name: getattr(pool.gateway, name) for name in _KEPT_UNTIL_RESTART}
     path = start.folder / f"pool-{next(numbers)}.json"
     path.touch(mode=0o600)
     changed = replace(pool, gateway=replace(fresh, **kept))
@@ -257,16 +259,16 @@ def _gateways_anew(
     return launch.gateways(changed, path, os.environ, start.listeners.fds)
 
 
-def _orders(pool: PoolConfig, said: Given, start: Start) -> Orders:
+def _orders(pool: PoolConfig, overrides: Given, start: Start) -> Orders:
     """Make what carries out orders: of models on demand, or of rolling changes."""
     control = ControlServer(Path(pool.gateway.control))
     if resolve.chooses_models(pool):
-        catalog = open_catalog(pool, said.on_command_line, os.environ)
+        catalog = open_catalog(pool, overrides.on_command_line, os.environ)
         models_max = pool.gateway.models_max
         on_demand = OnDemand(catalog, control, start.folder, models_max=models_max)
         return Orders(control, on_demand=on_demand)
-    again = partial(_again, said, start.console)
-    reader = ConfigReader(again, str(start.folder), start.host)
+    reread = partial(_reread_pool, overrides, start.console)
+    reader = ConfigReader(reread, str(start.folder), start.host)
     first = Wanted(path=start.config.absolute() if start.config else None)
     fleet = Fleet(start.folder, os.environ, start.host)
     tables = reader.tables(first)
@@ -277,9 +279,9 @@ def _orders(pool: PoolConfig, said: Given, start: Start) -> Orders:
     return Orders(control, rollouts=Rollouts(fleet, reader, first, pool))
 
 
-def _again(said: Given, console: Console, path: Path | None) -> PoolConfig:
+def _reread_pool(overrides: Given, console: Console, path: Path | None) -> PoolConfig:
     """Read a configuration file under the options that `serve` was given; raises `ConfigError`."""
-    return _told(configured(path, said), said, console)
+    return _with_log_settings(configured(path, overrides), overrides, console)
 
 
 @main.group(context_settings=CONTEXT)
@@ -294,14 +296,14 @@ def config() -> None:
 def show(config: Path | None, origin: bool, **values: Any) -> None:
     """Print what `serve` would run with these options, as TOML. Nothing is downloaded."""
     try:
-        said = given(values, _SETTABLE)
-        pool = configured(config, said)
+        overrides = given(values, _SETTABLE)
+        pool = configured(config, overrides)
         has_places = config and config.is_file() and config.suffix != ".json"
         folder = pool.runtime_dir or "(made at the start)"
         host = read_host()
         resolved = resolve.resolve(pool, runtime_dir=folder, host=host, fetch=located)
         origins = Origins(
-            said={field: name for field, (_, name) in said.settings.items()},
+            flags={field: name for field, (_, name) in overrides.settings.items()},
             path=config,
             places=places_in(config.read_text()) if config and has_places else {},
             workers=numbers(pool),

@@ -31,8 +31,8 @@ CONTEXT = {
 }
 
 
-def configured(path: Path | None, said: Given) -> PoolConfig:
-    """Read the file, or the host's settings without one; what was said takes precedence.
+def configured(path: Path | None, overrides: Given) -> PoolConfig:
+    """Read the file, or the host's settings without one; `overrides` take precedence.
 
     Paths become absolute: those of the file lie beside it, those of options in the folder in which
     the command was given. Processes that read the result have folders of their own.
@@ -41,7 +41,7 @@ def configured(path: Path | None, said: Given) -> PoolConfig:
         config = resolve.anchored(configs.load(path), path.absolute().parent)
     else:
         config = options.apply(PoolConfig(), host_settings(os.environ))
-    return resolve.anchored(options.apply(config, said.changes), _here())
+    return resolve.anchored(options.apply(config, overrides.changes), _here())
 
 
 def _here() -> Path:
@@ -60,9 +60,9 @@ config_option = click.option(
 )
 
 
-def warn(said: Given) -> None:
+def warn(overrides: Given) -> None:
     """Log the options that have no effect; raises `ConfigError` for one that is refused."""
-    for line in warnings(said.unused):
+    for line in warnings(overrides.unused):
         logger.warning("option without effect", extra={"cause": line})
 
 
@@ -79,11 +79,11 @@ def worker(
 ) -> None:
     """Run one worker, which dials a gateway."""
     try:
-        said = given(values, ("worker", "sampling", "log"))
-        pool = configured(config, said)
+        overrides = given(values, ("worker", "sampling", "log"))
+        pool = configured(config, overrides)
         one = _one_worker(pool, name, connect)
         logs.configure(one.name, pool.log)
-        warn(said)
+        warn(overrides)
     except ConfigError as error:
         # A supervisor logs the reason itself; without one it goes to standard error.
         Notifier.from_environ().send(X_REASON=error, STATUS=error)

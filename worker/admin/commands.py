@@ -197,10 +197,10 @@ def _order(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the command line alone, paths made absolute."""
-    said = given(values, ("worker", "sampling")).on_command_line
-    config = anchored(options.apply(PoolConfig(), said), Path.cwd())
+    overrides = given(values, ("worker", "sampling")).on_command_line
+    config = anchored(options.apply(PoolConfig(), overrides), Path.cwd())
     parts = {"worker": config.worker[0], "sampling": config.worker[0].sampling}
-    fields = ((field, *field.split(".", 1)) for field in said)
+    fields = ((field, *field.split(".", 1)) for field in overrides)
     return {field: getattr(parts[section], name) for field, section, name in fields}
 
 

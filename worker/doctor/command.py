@@ -51,11 +51,11 @@ def doctor(
 
     Exits with 1 if something will not work.
     """
-    said, pool, fault = _read(config, values)
+    overrides, pool, fault = _read(config, values)
     loads = config is None if load is None else load
     with tempfile.TemporaryDirectory() as folder:
         asked = Asked(
-            loads=loads, limit_s=max(1.0, load_timeout), is_gpu_wanted=_wants_gpu(pool, said)
+            loads=loads, limit_s=max(1.0, load_timeout), is_gpu_wanted=_wants_gpu(pool, overrides)
         )
         case = opened(pool, fault, Path(folder), asked)
         findings = _report(case, as_json)
@@ -68,20 +68,20 @@ def doctor(
 def _read(config: Path | None, values: dict[str, Any]) -> tuple[Given, PoolConfig, str]:
     """Read the configuration; an error is returned, not raised."""
     pool = PoolConfig()
-    said = Given({}, ())
+    overrides = Given({}, ())
     try:
-        said = given(values, options.SECTIONS)
+        overrides = given(values, options.SECTIONS)
         if config is not None:
             pool = resolve.anchored(configs.load(config), config.absolute().parent)
-        return said, options.apply(pool, said.changes), ""
+        return overrides, options.apply(pool, overrides.changes), ""
     except ConfigError as error:
-        return said, pool, str(error)
+        return overrides, pool, str(error)
 
 
-def _wants_gpu(pool: PoolConfig, said: Given) -> bool:
+def _wants_gpu(pool: PoolConfig, overrides: Given) -> bool:
     """Return whether a GPU was asked for explicitly; the default of all layers does not count."""
     has_layers = any(worker.n_gpu_layers > 0 or worker.devices for worker in pool.worker)
-    return has_layers or (_LAYERS in said.changes and said.changes[_LAYERS] != 0)
+    return has_layers or (_LAYERS in overrides.changes and overrides.changes[_LAYERS] != 0)
 
 
 def _report(case: Case, as_json: bool) -> list[Finding]:

@@ -133,9 +133,9 @@ def judge_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted
         return fail(LOAD, f"{name}: loading did not come to an end", mend)
     if outcome.code == -signal.SIGILL:
         return fail(LOAD, f"{name}: died of an illegal instruction", PORTABLE)
-    said = str(facts.get("error") or outcome.last_line)
-    mend = "see what it says; -v shows more" if said else "dmesg may tell more"
-    why = said if facts.get("error") else f"{explain(outcome.code)}; {said}"
+    reason = str(facts.get("error") or outcome.last_line)
+    mend = "see what it says; -v shows more" if reason else "dmesg may tell more"
+    why = reason if facts.get("error") else f"{explain(outcome.code)}; {reason}"
     return fail(LOAD, f"{name}: {why}", mend)
 
 

@@ -65,8 +65,8 @@ def judge_library(outcome: ChildOutcome, built: frozenset[str], flags: frozenset
     """Judge whether llama.cpp could be loaded, and if not, why."""
     facts = outcome.facts
     if outcome.code == 0 and "llama" in facts:
-        said = f"{facts['llama']} of llama-cpp-python {facts['binding']}"
-        return ok(LIBRARY, f"{said} is loaded; {str(facts.get('system', '')).strip(' |')}")
+        what = f"{facts['llama']} of llama-cpp-python {facts['binding']}"
+        return ok(LIBRARY, f"{what} is loaded; {str(facts.get('system', '')).strip(' |')}")
     if outcome.code == -signal.SIGILL:
         return fail(LIBRARY, _illegal(built, flags), PORTABLE)
     if outcome.code is None:
@@ -77,8 +77,8 @@ def judge_library(outcome: ChildOutcome, built: frozenset[str], flags: frozenset
     if lacking := re.search(r"(lib[\w.+-]+): cannot open shared object", outcome.last_words):
         mend = f"install what brings {lacking[1]}, or rebuild llama.cpp on this machine"
         return fail(LIBRARY, f"llama.cpp needs {lacking[1]}, which is not here", mend)
-    said = outcome.last_line or "it said nothing"
-    return fail(LIBRARY, f"cannot load llama.cpp: {explain(outcome.code)}; {said}", PORTABLE)
+    reason = outcome.last_line or "no output"
+    return fail(LIBRARY, f"cannot load llama.cpp: {explain(outcome.code)}; {reason}", PORTABLE)
 
 
 def _illegal(built: frozenset[str], flags: frozenset[str]) -> str:

@@ -124,8 +124,8 @@ def judge_zmq(outcome: ChildOutcome, endpoints: tuple[str, ...]) -> Finding:
     """Judge ZeroMQ and the length of its sockets' paths."""
     facts = outcome.facts
     if outcome.code != 0 or "version" not in facts:
-        said = outcome.last_line or "it did not come to an end"
-        return fail(ZMQ, f"pyzmq cannot be loaded: {said}", "pip install --force-reinstall pyzmq")
+        reason = outcome.last_line or "it did not come to an end"
+        return fail(ZMQ, f"pyzmq cannot be loaded: {reason}", "pip install --force-reinstall pyzmq")
     most = int(facts.get("longest", 107))
     for endpoint in endpoints:
         if len(os.fsencode(endpoint.removeprefix("ipc://"))) > most:

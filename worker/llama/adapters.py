@@ -35,8 +35,8 @@ def _load(model: Any, file: ScaledFile, config: WorkerConfig) -> LoadedAdapter:
     library.forget_log()
     handle = lib.llama_adapter_lora_init(model, file.path.encode())
     if not handle:  # a NULL pointer object: falsy, but never None
-        said = library.last_words() or "is it a LoRA for this model?"
-        raise ConfigError(f"cannot load LoRA adapter {file.path}: {said}")
+        reason = library.last_words() or "is it a LoRA for this model?"
+        raise ConfigError(f"cannot load LoRA adapter {file.path}: {reason}")
     if lib.llama_adapter_get_alora_n_invocation_tokens(handle):
         raise ConfigError(f"LoRA adapter {file.path} is an activated LoRA: not supported yet")
     about = Adapter(

@@ -325,5 +325,5 @@ def context_params(config: WorkerConfig) -> Any:
 
 
 def _reason(what: str, mend: str) -> str:
-    said = library.last_words()
-    return f"{what}: {said}; {mend}" if said else f"{what}; {mend}"
+    reason = library.last_words()
+    return f"{what}: {reason}; {mend}" if reason else f"{what}; {mend}"

@@ -98,8 +98,8 @@ def read_preset(pairs: Mapping[str, str], *, place: str) -> Preset:
             elif key not in _HARMLESS:
                 settings |= _setting(key, text, warnings)
         except (ValueError, InvalidRequest) as error:
-            said = error.message if isinstance(error, InvalidRequest) else f"{key}: {error}"
-            raise ConfigError(f"{place}: {said}") from error
+            reason = error.message if isinstance(error, InvalidRequest) else f"{key}: {error}"
+            raise ConfigError(f"{place}: {reason}") from error
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from error
     return Preset(settings, startup, stop_s, hides, tuple(f"{place}: {line}" for line in warnings))

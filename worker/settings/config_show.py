@@ -20,7 +20,7 @@ _COMMENT_AT = 44
 class Origins:
     """Sources of the values."""
 
-    said: Mapping[str, str]
+    flags: Mapping[str, str]
     """Field to the flag or variable that set it."""
     path: Path | None
     """The configuration file."""
@@ -87,7 +87,7 @@ def _keys(part: Any, section: str, path: str, origins: Origins | None) -> list[s
 
 
 def _origin(row: FieldRow, value: Any, section: str, path: str, origins: Origins) -> str:
-    if name := origins.said.get(f"{section}.{row.name}"):
+    if name := origins.flags.get(f"{section}.{row.name}"):
         return name
     for key in (row.name, *row.spec.aliases):
         if line := origins.places.get(f"{path}.{key}".lstrip(".")):

@@ -45,5 +45,5 @@ def _read(key: str, text: str, place: str) -> dict[str, Any]:
     try:
         return value_of(key, text) or {}
     except (ValueError, InvalidRequest) as error:
-        said = error.message if isinstance(error, InvalidRequest) else f"{key}: {error}"
-        raise ConfigError(f"{place}: {said}") from error
+        reason = error.message if isinstance(error, InvalidRequest) else f"{key}: {error}"
+        raise ConfigError(f"{place}: {reason}") from error

@@ -203,8 +203,8 @@ def _context(loaded: LoadedModel, config: WorkerConfig, params: Any) -> Any:
     library.forget_log()
     context = lib.llama_init_from_model(loaded.model, params)
     if not context:
-        name, said = Path(config.model).name, library.last_words()
-        raise ConfigError(f"cannot make a context for embeddings of {name}: {said}")
+        name, reason = Path(config.model).name, library.last_words()
+        raise ConfigError(f"cannot make a context for embeddings of {name}: {reason}")
     return context
 
 
